@@ -1,4 +1,4 @@
-//! From a run directory to an analysis, and to the files of its report.
+//! Turns a run directory into an analysis and the files of its report.
 
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir};
 use rolldrop_report as report;
 
-/// Additions of the user to a run's records.
+/// User-supplied additions to a run's records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Given<'a> {
-    /// Replaces the expectations of the run.
+    /// Replacement for the run's expectations.
     pub expect: Option<&'a Expect>,
-    /// Implementation of Services, as stated by the user.
+    /// Service proxy stated by the user.
     pub service_proxy: Option<&'a ServiceProxy>,
 }
 
-/// An analysed run with its checks.
+/// Analysed run with its checks.
 #[derive(Debug)]
 pub struct Judged {
-    /// The run, with all of its result in words.
+    /// Analysed run, with its whole result in words.
     pub analysed: Analysed,
     checks: Vec<Check>,
 }
 
 impl Judged {
-    /// Puts the checks of a run into words, too.
+    /// Combines an analysis and its checks, and puts the checks into words.
     pub fn new(mut analysed: Analysed, checks: Vec<Check>) -> Self {
         analysed.analysis.result.checks = report::written(&checks);
         Self { analysed, checks }
@@ -41,10 +41,10 @@ impl Judged {
 
 const UNREAD: &str = "failed to read the run";
 
-/// Reads a run, analyses and judges it.
+/// Reads, analyses and judges a run.
 ///
 /// # Errors
-/// Fails if it cannot be read, or contradicts the user.
+/// Fails if the run cannot be read, or contradicts the user's statements.
 pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Judged, RunError> {
     let (mut log, tables) = run_dir.recorded().map_err(RunError::failed(UNREAD))?;
     if let Some(stated) = given.service_proxy {
@@ -54,7 +54,7 @@ pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Judged, RunError> 
     analyse_recorded(log, tables, &expect)
 }
 
-/// Analyses and judges what was read of a run.
+/// Analyses and judges a run from its records.
 pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Judged, RunError> {
     let mut analysed = Analysed::of(log, tables).map_err(RunError::failed(UNREAD))?;
     report::tell(&mut analysed.analysis);
@@ -62,7 +62,7 @@ pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<
     Ok(Judged::new(analysed, checks))
 }
 
-/// Makes a run's report in its directory.
+/// Writes a run's report into its directory.
 ///
 /// # Errors
 /// Fails if the run cannot be read, or the report cannot be written.
@@ -75,7 +75,7 @@ pub fn report(run_dir: &RunDir) -> Result<Analysis, RunError> {
 /// Writes the files of a run's report.
 ///
 /// # Errors
-/// Fails if one cannot be made or written.
+/// Fails if a file cannot be created or written.
 pub fn write(folder: &Path, analysis: &Analysis) -> Result<(), RunError> {
     const FAILED: &str = "failed to write the report";
     for file in report::all(analysis).map_err(RunError::other)? {

@@ -1,4 +1,4 @@
-//! The runs that a run is compared with: a run, a baseline that was saved, or the last runs of a folder.
+//! Earlier runs to compare a run with: a single run, a saved baseline, or the last runs in a folder.
 
 use std::path::{Path, PathBuf};
 
@@ -12,31 +12,31 @@ use rolldrop_judge::model::check::{Check, Unfit};
 use rolldrop_judge::model::comparison::{Comparison, FEWEST_RUNS};
 use rolldrop_record::{RunDir, Stamp};
 
-/// The runs that a run is compared with.
+/// Earlier runs to compare a run with.
 #[derive(Debug, Default)]
 pub struct Earlier {
-    /// What each of them contributes.
+    /// Samples of the earlier runs.
     pub runs: Vec<Sample>,
-    /// True if a folder was named: fewer runs than a history needs are then inconclusive.
+    /// True if a folder was given: too few runs for a history then make the result inconclusive.
     is_folder: bool,
-    /// Runs of a folder that could not be read.
+    /// Number of unreadable runs in the folders.
     unreadable: usize,
 }
 
-/// The baseline's checks of a run, and the runs that they rest on.
+/// Checks of a run against a baseline, and the runs behind them.
 #[derive(Debug)]
 pub struct Against {
-    /// The checks.
+    /// Results of the comparison.
     pub checks: Vec<Check>,
-    /// The runs.
+    /// Runs used for the comparison.
     pub runs: Vec<Sample>,
 }
 
 impl Earlier {
-    /// Reads runs, baselines and, of folders, the last runs that began before the given time.
+    /// Reads runs, baselines and, from folders, the last runs that began before the given time.
     ///
     /// # Errors
-    /// Fails if one cannot be read, or none is found although no time is given.
+    /// Fails if one cannot be read, or if none is found although no time is given.
     pub fn read(paths: &[PathBuf], last: usize, before: Option<Stamp>) -> Result<Self, RunError> {
         let mut earlier = Self::default();
         for path in paths {
@@ -55,11 +55,11 @@ impl Earlier {
         Ok(earlier)
     }
 
-    /// Returns the gate's checks of a run against these: limits from the spread of enough runs, else a comparison.
-    /// `tolerance` is the user's, and `last` the number of runs that are looked at.
+    /// Checks a run against the earlier runs: by limits from their spread if there are enough, and otherwise by a
+    /// direct comparison. `tolerance` is set by the user; `last` is the number of runs considered.
     ///
     /// # Errors
-    /// Fails if they cannot be compared.
+    /// Fails if the runs cannot be compared.
     pub fn judge(
         self,
         candidate: &Sample,
@@ -80,10 +80,10 @@ impl Earlier {
     }
 }
 
-/// Writes a baseline: the last of the runs that the candidate was compared with, and the candidate.
+/// Writes a baseline: the latest runs that the candidate was compared with, and the candidate itself.
 ///
 /// # Errors
-/// Fails if it cannot be written.
+/// Fails if the baseline cannot be written.
 pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) -> Result<(), RunError> {
     runs.retain(|run| run.started != candidate.started);
     runs.push(candidate);
@@ -101,10 +101,10 @@ pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) 
     std::fs::write(path, json).map_err(RunError::failed(failed()))
 }
 
-/// Compares runs with a baseline.
+/// Compares candidate runs with baseline runs.
 ///
 /// # Errors
-/// Fails if they differ in more than their results.
+/// Fails if the runs differ in more than their results.
 pub fn comparable(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -124,7 +124,7 @@ fn refused(why: Incomparable) -> RunError {
 /// Returns a run's contribution to a comparison.
 ///
 /// # Errors
-/// Fails if its rows cannot be read.
+/// Fails if the run's rows cannot be read.
 pub fn sample(run_dir: &RunDir, judged: &Judged) -> Result<Sample, RunError> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = &judged.analysed;
@@ -132,14 +132,14 @@ pub fn sample(run_dir: &RunDir, judged: &Judged) -> Result<Sample, RunError> {
         .map_err(RunError::failed("failed to read the run"))
 }
 
-/// Returns the last runs of a folder, and the number of those that could not be read.
+/// Returns the last runs in a folder, and the number of unreadable ones.
 fn last_of(folder: &Path, last: usize, before: Option<Stamp>) -> Result<(Vec<Sample>, usize), RunError> {
     let failed = || format!("failed to read the folder {}", folder.display());
     let mut found: Vec<(Stamp, RunDir)> = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(RunError::failed(failed()))? {
         let entry = entry.map_err(RunError::failed(failed()))?;
         let Ok(run_dir) = RunDir::open(&entry.path()) else { continue };
-        // A directory without a readable beginning is not a run of this version.
+        // A directory without readable run information is not a run of this version.
         if let Ok(info) = run_dir.info() {
             found.push((info.started, run_dir));
         }

@@ -1,4 +1,4 @@
-//! Requests of a load by class, from the load generator's counters, before any analysis.
+//! Request counts by class, taken from the load generator's counters before any analysis.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use rolldrop_explain::Class;
 use rolldrop_load::{Counts, ErrorStatuses, Progress};
 use rolldrop_record::Outcome;
 
-/// Requests by [`Class`].
+/// Request counts by [`Class`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ByClass {
     /// Answered as expected.
     pub ok: u64,
     /// Lost.
     pub dropped: u64,
-    /// Answered with an error of the app.
+    /// Answered by the app with an error.
     pub app_errors: u64,
-    /// Due, and not sent.
+    /// Scheduled but not sent.
     pub not_sent: u64,
     /// Cut off at the end of the load.
     pub cancelled: u64,
 }
 
 impl ByClass {
-    /// Adds up the counts by class. The status of an answer decides the class of an `http_error`.
+    /// Adds up the counts by class. The response status determines the class of an `http_error`.
     pub fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
         let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
@@ -42,7 +42,7 @@ impl ByClass {
         all
     }
 
-    /// Returns the number of dropped requests by outcome; failed answers count by their HTTP or gRPC status.
+    /// Returns the number of dropped requests by outcome; error responses are counted by HTTP or gRPC status.
     pub fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
         let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
@@ -56,14 +56,13 @@ impl ByClass {
         others.chain(http).chain(grpc).collect()
     }
 
-    /// Counts the requests of a load, for one that ends when too many are dropped.
+    /// Counts a load's requests, for stopping it when too many are dropped.
     pub fn ended_of(progress: &Progress) -> Ended {
         let counted = Self::of(&progress.outcomes, &progress.error_statuses);
         Ended { all: counted.ended(), dropped: counted.dropped }
     }
 
-    /// Returns the number of requests that ended as their user sees it: without those that were not sent or were cut
-    /// off.
+    /// Returns the number of requests with a result for the user, excluding unsent and cut-off ones.
     pub fn ended(&self) -> u64 {
         self.ok + self.dropped + self.app_errors
     }

@@ -1,4 +1,4 @@
-//! Limits of `--fail-on`, such as `dropped>0.1%` or `p99>200ms`.
+//! Limits for `--fail-on`, such as `dropped>0.1%` or `p99>200ms`.
 
 use std::str::FromStr;
 
@@ -18,9 +18,9 @@ pub struct FailOn {
 enum Metric {
     /// A number of requests.
     Count(Requests),
-    /// The same in percent of all that were scheduled.
+    /// The same count, as a percentage of all scheduled requests.
     Percent(Requests),
-    /// A percentile of the response time, in milliseconds; in a closed loop of the service time.
+    /// Percentile of the response time (closed loop: service time), in milliseconds.
     LatencyMs(Percentile),
 }
 
@@ -41,7 +41,7 @@ enum Percentile {
 }
 
 impl FailOn {
-    /// Describes the violation if the result exceeds the limit; `None` if it does not.
+    /// Describes the violation if the result exceeds the limit, or returns `None`.
     pub fn exceeded(&self, report: &Report) -> Option<String> {
         let requests = &report.requests;
         let count = |which| match which {
@@ -65,7 +65,7 @@ impl FailOn {
                 (value, " ms")
             }
         };
-        // Without any answer the latency is not within the limit.
+        // Without a single response, the latency does not count as within the limit.
         let is_unknown =
             matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
         if is_unknown {
@@ -103,7 +103,7 @@ impl FromStr for FailOn {
                 Some(percent) => (Metric::Percent(requests), percent.trim()),
                 None => (Metric::Count(requests), limit),
             };
-            // A limit that cannot be exceeded is refused.
+            // Reject a limit that cannot be exceeded.
             let most = if matches!(metric, Metric::Percent(_)) { 100.0 } else { f64::INFINITY };
             let limit: f64 = limit.parse().ok().filter(|limit| (0.0..most).contains(limit))?;
             Some(Self { text: text.to_owned(), metric, limit })

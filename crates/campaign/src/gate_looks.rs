@@ -1,6 +1,6 @@
-//! `--inconclusive extend`: whether a run can continue while its gate is inconclusive, and the number of looks at it.
+//! `--inconclusive extend`: checks that a run can continue while its gate is inconclusive, and plans the looks at it.
 //!
-//! The run carries out the rounds; a look reads what is recorded so far.
+//! The run carries out the rounds; a look reads the record so far.
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -16,13 +16,13 @@ use rolldrop_record::load::{Length, Pace};
 use rolldrop_record::{Expect, Looks, RunInfo};
 use rolldrop_scenario::{Scenario, ScenarioError};
 
-/// The most looks, if the user names no other number.
+/// Default maximum number of looks.
 const MOST: u16 = 4;
 
-/// Plans the looks of a run that is to continue while its gate is inconclusive: at most this many.
+/// Plans at most `most` looks for a run that continues while its gate is inconclusive.
 ///
 /// # Errors
-/// Fails if it cannot continue.
+/// Fails if the run cannot continue.
 pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Result<Looks, RunError> {
     if has_command {
         return Err(RunError::Refused(
@@ -39,7 +39,7 @@ pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Res
     Ok(spending::looks(usize::from(most.unwrap_or(MOST))))
 }
 
-/// Checks that each round can be like the first.
+/// Checks that every round can repeat the first.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(scenario.invalid(key, format!("--inconclusive extend: {why}")));
     for (number, disruption) in scenario.disruptions.iter().enumerate() {
@@ -78,7 +78,7 @@ pub fn in_words(looks: &Looks) -> String {
     )
 }
 
-/// Returns how a run looks at its gate.
+/// Returns the planned looks of a run at its gate.
 pub fn of_gate(looks: Looks) -> PlannedLooks<'static> {
     let title = |looks: &Looks| {
         format!("look {} of {}, at {} confidence", looks.at, looks.most(), percent(1.0 - looks.alpha()))
@@ -95,10 +95,10 @@ impl Look<Gate> for LookAtGate {
     }
 }
 
-/// Analyses the record of a run so far; `None` if it lacks requests that it needs.
+/// Analyses the record of a run so far. Returns `None` if the record still lacks requests that the analysis needs.
 ///
 /// # Errors
-/// Fails if it cannot be read.
+/// Fails if the record cannot be read.
 pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
     spawn_blocking(|| analyse(so_far)).await.map_err(RunError::other)?
 }
@@ -106,7 +106,7 @@ pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
 fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunResult>, RunError> {
     let recorded = run_dir.recorded();
     let (mut log, tables) = recorded.map_err(RunError::failed("failed to read what is recorded so far"))?;
-    // Only the end of the run shows whether its record is complete.
+    // A record can be checked for completeness only after the run has finished.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
     let analysed = analysis::analyse_recorded(log, tables, &expect)?.analysed;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use rolldrop_scenario as scenario;
 
-    /// Plans the looks of a scenario with these keys.
+    /// Plans the looks for a scenario with these keys.
     fn asked(keys: &str, most: Option<u16>, has_command: bool) -> Result<Looks, String> {
         let text = format!(
             "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \

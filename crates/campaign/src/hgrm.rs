@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// Rows for each halving of the distance to 100 %, as the HdrHistogram tools have it.
+/// Number of rows for each halving of the distance to 100 %, as in the HdrHistogram tools.
 const ROWS_PER_HALVING: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
-/// Returns the table of a histogram of nanoseconds.
+/// Returns the percentile table for a histogram in nanoseconds.
 pub fn table(ns: &Histogram<u64>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -23,7 +23,7 @@ fn write_table(out: &mut String, ns: &Histogram<u64>) -> std::fmt::Result {
         total += row.count_since_last_iteration();
         let (value, quantile) = (row.value_iterated_to() as f64 / NS_PER_MS, row.quantile_iterated_to());
         write!(out, "{value:>12.3} {quantile:>2.12} {total:>10}")?;
-        // The last row has no distance to 100 %.
+        // The last row is at 100 %, so it has no distance left.
         match quantile < 1.0 {
             true => writeln!(out, " {:>14.2}", 1.0 / (1.0 - quantile))?,
             false => writeln!(out)?,

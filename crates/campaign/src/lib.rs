@@ -1,9 +1,9 @@
-//! Measurements from their records to their results, and on to what is measured next.
+//! Turns recorded measurements into results, and decides what to measure next.
 //!
-//! [`analysis`] goes from a run directory to an analysis and the files of its report. A run whose gate is inconclusive
-//! is looked at while it lasts ([`gate_looks`]), and a tuning makes run after run ([`tune`]): what one shows decides the
-//! next. [`baseline`] reads the runs that a run is compared with, and [`load_result`] has the result of a load that is
-//! no part of a run.
+//! [`analysis`] turns a run directory into an analysis and the files of its report. [`gate_looks`] looks at a run in
+//! progress while its gate is inconclusive. [`tune`] makes one run after another, each decided by the results before
+//! it. [`baseline`] reads earlier runs to compare a run with, and [`load_result`] holds the result of a load outside a
+//! run.
 
 pub mod analysis;
 pub mod baseline;

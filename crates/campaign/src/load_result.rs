@@ -1,6 +1,6 @@
-//! The result of `rolldrop load`: the parts of result.json that a load alone can fill, and a table.
+//! Result of `rolldrop load`: the parts of result.json that a load alone can fill in, and a table.
 //!
-//! Makes bytes only; the command writes them.
+//! Only produces bytes; the command writes them.
 
 mod figures;
 
@@ -22,7 +22,7 @@ use rolldrop_record::load::{Arrivals, ConnectionMode};
 use rolldrop_record::run_info::{LoadPlan, Tool};
 use rolldrop_record::{Outcome, Stamp};
 
-/// Version of what `--format json` prints.
+/// Version of the `--format json` output.
 const SCHEMA_VERSION: u32 = 1;
 
 /// Content of `--format json`, with the names of result.json.
@@ -30,7 +30,7 @@ const SCHEMA_VERSION: u32 = 1;
 pub struct Report {
     schema_version: u32,
     tool: Tool,
-    /// Time its schedule began, in UTC.
+    /// Time the schedule began, in UTC.
     start: String,
     /// Verdict on whether this was the requested load.
     pub verdict: Verdict,
@@ -42,10 +42,10 @@ pub struct Report {
     seconds: Vec<SecondFigures>,
 }
 
-/// The load as it was planned and sent.
+/// Planned and sent load.
 #[derive(Debug, Serialize)]
 struct LoadFigures {
-    /// The most that are open at a time.
+    /// Maximum number of simultaneously open connections.
     #[serde(skip)]
     connections: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct LoadFigures {
     stages: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
-    /// Requests per second that were due, that were sent, and that were not.
+    /// Requests per second: scheduled, sent, and not sent.
     per_s: Rates,
     #[serde(flatten)]
     sent: LoadResult,
@@ -62,7 +62,7 @@ struct LoadFigures {
 
 #[derive(Debug, Serialize)]
 struct Rates {
-    /// None in a closed loop, which has no schedule.
+    /// `None` in a closed loop, which has no schedule.
     offered: Option<f64>,
     sent: f64,
     not_sent: f64,
@@ -75,9 +75,9 @@ pub(crate) struct Requests {
     #[serde(flatten)]
     pub(crate) by_class: ByClass,
     pub(crate) by_outcome: BTreeMap<Outcome, u64>,
-    /// HTTP statuses of complete answers.
+    /// HTTP statuses of complete responses.
     statuses: BTreeMap<u16, u64>,
-    /// Failures that Go's net/http would have hidden by sending the request again.
+    /// Failures that Go's net/http would have hidden by retrying.
     go_hidden: u64,
     /// Results for a client that retries, with `--retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,13 +93,13 @@ struct WithRetries {
 }
 
 impl Report {
-    /// Makes the result of a load with this plan. `stopped` is the time its schedule was stopped, possibly before its
-    /// last request had ended.
+    /// Creates the result of a load with this plan. `stopped` is the time the schedule was stopped, possibly before the
+    /// last request finished.
     pub fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
-        // A complete schedule has the planned length; otherwise the duration is measured.
+        // A schedule that ran to completion has its planned length; otherwise the duration is measured.
         let end = stopped.map_or(summary.ended, |stopped| stopped.min(summary.ended));
         let elapsed_s = end.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -182,12 +182,12 @@ impl Requests {
     }
 }
 
-/// Returns the times of the percentile table: response times, or service times in a closed loop.
+/// Returns the times for the percentile table: response times, or service times in a closed loop.
 pub fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
-/// Formats the result for people: the answer in the first line, unless the result cannot be trusted.
+/// Formats the result for people, with the summary on the first line unless the result cannot be trusted.
 pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
@@ -201,7 +201,7 @@ pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, colo
 }
 
 impl Report {
-    /// Returns a warning, with its reasons, if the figures are not those of the requested load.
+    /// Returns a warning with reasons if the figures do not reflect the requested load.
     fn alarm(&self) -> Option<String> {
         match &self.verdict {
             Verdict::Valid => None,
@@ -214,7 +214,7 @@ impl Report {
         }
     }
 
-    /// Describes requests, rate, use of connections, and failures by class.
+    /// Describes requests, rate, connection use, and failures by class.
     fn answer(&self, connections: ConnectionMode) -> String {
         let Self { requests, load, .. } = self;
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
@@ -302,7 +302,7 @@ fn write_text(out: &mut String, url: &str, report: &Report, summary: &Summary) -
 fn write_statuses(out: &mut String, statuses: &BTreeMap<u16, u64>) -> std::fmt::Result {
     let most = statuses.values().copied().max().unwrap_or(1);
     for (status, n) in statuses {
-        // The longest bar has 40 columns; small counts still show.
+        // The longest bar has 40 columns; even small counts get one.
         let bar = "#".repeat(usize::try_from((n * 40).div_ceil(most)).unwrap_or(40));
         writeln!(out, "status {status} {n:>10}  {bar}")?;
     }
@@ -325,7 +325,7 @@ fn write_times(out: &mut String, times: &Latencies) -> std::fmt::Result {
     writeln!(out)
 }
 
-/// Writes a line for each target, if there are several.
+/// Writes one line per target if there are several.
 fn write_targets(out: &mut String, targets: &[TargetFigures]) -> std::fmt::Result {
     if targets.len() < 2 {
         return Ok(());
@@ -360,7 +360,7 @@ impl LoadFigures {
     }
 }
 
-/// Returns the details of an outcome beyond its count.
+/// Returns further details of an outcome, beyond its count.
 fn details(outcome: Outcome, tally: &Tally) -> String {
     let list = |parts: Vec<String>| format!("  ({})", parts.join(", "));
     match outcome {
@@ -448,7 +448,7 @@ mod tests {
         summary.tally.outcomes = Counts::default();
         summary.tally.error_statuses = ErrorStatuses::default();
         summary.tally.outcomes.add(Outcome::Ok, 40);
-        // The last answers came later.
+        // The last responses arrived later.
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);
         let report = Report::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);

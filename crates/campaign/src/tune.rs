@@ -1,8 +1,8 @@
-//! The least preStop sleep that loses nothing, proven.
+//! Finds and proves the shortest preStop sleep that loses nothing.
 //!
-//! Runs follow each other, each in a directory of its own, and each leaves the cluster as it found it: one with the
-//! present settings; one in which pods sleep long enough to see every window to its end, if something names the pods;
-//! and one with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] decides what follows from them.
+//! Runs follow one another, each in its own directory, and each leaves the cluster as it found it: one with the current
+//! settings; one in which pods sleep long enough to show every complete window, if something names the pods; and one
+//! with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] draws the conclusions.
 
 mod evidence;
 mod forecast;
@@ -33,59 +33,59 @@ use steps::Steps;
 use subject::{Elsewhere, Subject};
 use tuner::Tuner;
 
-/// The confidence of what a tuning says.
+/// Confidence of a tuning's statements.
 const CONFIDENCE: f64 = 0.95;
 const NO_NAMES: &str = "nothing names the pods that new connections went to";
 
-/// A tuning, as the user asks for it.
+/// Tuning requested by the user.
 pub struct Request<'a> {
     /// The scenario and the cluster.
     pub source: Source,
-    /// Settings of its runs.
+    /// Settings of the runs.
     pub options: Options,
-    /// Share of future rollouts, or ends of pods, that the sleep must cover.
+    /// Share of future rollouts, or pod terminations, that the sleep must cover.
     pub coverage: f64,
     /// Longest sleep to try.
     pub max_sleep: Duration,
-    /// Action that ends pods, if the user names one.
+    /// Action that terminates pods, if the user chose one.
     pub disrupt: Option<Disrupt>,
-    /// Means of naming pods, if answers do not.
+    /// Means of naming pods if responses do not.
     pub evidence: Option<Asked>,
-    /// True to prove also that one second less would lose requests.
+    /// True to also prove that one second less would lose requests.
     pub tight: bool,
-    /// The most rollouts to make.
+    /// Maximum number of rollouts to make.
     pub max_rollouts: Option<usize>,
     /// Time that pods get when their node shuts down.
     pub shutdown_budget: Option<Duration>,
-    /// Containers that get the sleep; none for those that serve.
+    /// Containers that get the sleep; empty for the serving ones.
     pub containers: Vec<String>,
-    /// True if the sleep may be put in front of a hook.
+    /// True if the sleep may be prepended to an existing hook.
     pub prefix_hook: bool,
-    /// True if the grace period may become shorter.
+    /// True if the grace period may be reduced.
     pub shorten: bool,
-    /// True if the chosen settings stay in the cluster.
+    /// True to leave the chosen settings applied in the cluster.
     pub apply: bool,
-    /// Manifest of the workload, whose lines to change are printed.
+    /// Manifest of the workload; the lines to change in it are printed.
     pub file: Option<PathBuf>,
-    /// True to change nothing, and only plan.
+    /// True to only plan, without changing anything.
     pub dry_run: bool,
-    /// Directory of the tuning, if the user names one.
+    /// Directory for the tuning, if the user chose one.
     pub out: Option<PathBuf>,
-    /// Arguments of the command, which a resumed tuning uses again.
+    /// Command arguments; a resumed tuning uses them again.
     pub arguments: Vec<OsString>,
     /// Prints a text for the user.
     pub print: &'a dyn Fn(&str) -> io::Result<()>,
-    /// Form of the result in that text.
+    /// Formatting options for printed results.
     pub text: TextOptions,
 }
 
-/// End of a tuning.
+/// Result of the tune command.
 pub enum End {
     /// No sleep helps the workload.
     Futile,
-    /// Calls of one of its runs, which a dry run only plans.
+    /// API calls of one run, as planned by a dry run.
     Planned(Plan),
-    /// What the tuning has shown.
+    /// Outcome of a tuning that was carried out.
     Tuned(Outcome),
 }
 
@@ -94,7 +94,7 @@ impl Request<'_> {
         (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
     }
 
-    /// Tunes: anew, from the state of an earlier tuning, or only to prove again what one has chosen.
+    /// Tunes: starts from scratch, resumes an earlier tuning, or only proves an earlier choice again.
     ///
     /// # Errors
     /// Fails if nothing could be measured.
@@ -155,7 +155,7 @@ impl Request<'_> {
         tuned.map(End::Tuned)
     }
 
-    /// Makes the runs, and says what follows from them.
+    /// Makes the runs and reports the conclusions.
     async fn carry_out(
         &self,
         steps: &Steps<'_>,
@@ -171,7 +171,7 @@ impl Request<'_> {
         Ok(tuning.outcome)
     }
 
-    /// Writes and says what is found, and applies it if that is asked for.
+    /// Writes and prints the result, and applies it if requested.
     async fn hand_over(&self, steps: &Steps<'_>, tuning: &Tuning) -> Result<(), RunError> {
         let Steps { subject, out, operator, .. } = steps;
         handover::write_report(out, tuning)?;

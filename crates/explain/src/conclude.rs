@@ -1,4 +1,4 @@
-//! Conclusions for a reader: validity, findings, the recommendation.
+//! Conclusions for the reader: validity, findings and recommendations.
 
 pub(crate) mod aim;
 pub(crate) mod charts;

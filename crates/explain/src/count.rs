@@ -1,4 +1,4 @@
-//! Sums over all requests: numbers, durations and shares.
+//! Totals over all requests: counts, durations and shares.
 
 pub(crate) mod outages;
 pub(crate) mod reached;

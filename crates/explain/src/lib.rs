@@ -6,14 +6,14 @@
 //! stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity, findings,
 //! recommendation). `model` is the output of the crate, `math` holds the formulas.
 //!
-//! Answered requests are too many to be held in memory. They are read once: for what only all of them show
-//! (`timeline::requests`), for the arrivals at each pod, from which the windows follow (`route::observed`), and for the
-//! sums over all of them (`sums`). Questions that depend on all of that come afterwards, and read some columns of the
-//! rows: `route::facts` asks for what failures of a gateway, of a source port or of a kept connection need, if there
-//! are some, and `sums` for the requests that were near a termination. If the first pass proves not to know enough
-//! about them ([`Analysed::of`]), they are read again.
+//! There are too many successful requests to hold in memory. One pass over them collects facts that only all requests
+//! show (`timeline::requests`), the arrivals at each pod, from which the windows follow (`route::observed`), and the
+//! totals (`sums`). Later questions depend on all of these and read only some columns of the rows: `route::facts` reads
+//! the columns needed for failures of a gateway, a source port or a kept connection, if there are any, and `sums` reads
+//! the requests near a termination. If the first pass did not know enough about the requests ([`Analysed::of`]), they
+//! are read again.
 //!
-//! One termination can be explained alone ([`termination`]): the same passes go over the same rows, and hold only those of
+//! One termination can be explained alone ([`termination`]): the same passes read the same rows but hold only those of
 //! a [`Span`] around it.
 
 mod attribute;
@@ -53,8 +53,8 @@ use crate::timeline::{Request, Requests, Timeline, Unread};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{RowSource, RunLog};
 
-/// Returns the number of windows ending apart that are needed until the longest covers this share of all, at this
-/// confidence, both in (0, 1): Wilks 1941.
+/// Returns how many independently ending windows are needed for the longest to cover the share `coverage` of all
+/// windows at this confidence. Both arguments are in (0, 1). Source: Wilks 1941.
 pub fn windows_needed(coverage: f64, confidence: f64) -> usize {
     stats::wilks_needed(coverage, confidence)
 }
@@ -74,15 +74,15 @@ impl Analysed {
     /// Analyses the records of a run.
     ///
     /// # Errors
-    /// If its rows cannot be read.
+    /// Fails if the rows cannot be read.
     pub fn of(log: RunLog, rows: impl RowSource + 'static) -> Result<Self, PartError> {
         Self::of_rows(log, Arc::new(rows))
     }
 
-    // Not generic: the code that reads all rows is compiled here, with this crate's optimisations.
+    // Not generic, so the code that reads all rows is compiled in this crate, with its optimisations.
     fn of_rows(log: RunLog, rows: Arc<dyn RowSource>) -> Result<Self, PartError> {
         let unread = Unread::of(log, Span::ALL);
-        // If proxies recorded the pods that answered, these are known only once the proxies' rows are joined with all
+        // If proxies recorded which pods answered, the pods are known only once the proxies' rows are joined with all
         // requests.
         let draft = if rows.has_served() { None } else { unread.draft() };
         let (requests, passed) = unread.read(
@@ -98,22 +98,23 @@ impl Analysed {
     }
 }
 
-/// Explains the termination of one pod from the requests of a span, as the analysis of the whole run does. Returns `None`
-/// if the pod was not ending in that span.
+/// Explains one pod's termination from the requests in a span, as the analysis of the whole run does. Returns `None` if
+/// the pod was not terminating in that span.
 ///
-/// The span begins some time before t0, and ends some time after the pod was gone and requests were no longer lost:
-/// several pods that end at one time may explain a loss, and only connections that went elsewhere show that a window was
+/// The span must begin some time before t0 and end some time after the pod was gone and losses had stopped: several
+/// pods terminating at the same time may explain a loss, and only connections routed elsewhere show that a window was
 /// over. With 10 s on both sides, every termination of the recorded runs is the same as in the whole run.
 ///
-/// Rows may be those of the span, or of any longer time. Rows outside the span are not held: they only add to sums, such
-/// as the rate of connections before t0. Events may be those of the whole run, or begin with lists of what there was.
-/// Consumers are what `log` says; if it says nothing about one behind a URL, the answers in the span show what it is.
+/// `rows` may cover the span or any longer time. Rows outside the span are not held: they only add to totals, such as
+/// the connection rate before t0. The events may be those of the whole run, or begin with lists of the existing
+/// objects. Consumers are as described in `log`; if `log` says nothing about one behind a URL, its kind is inferred
+/// from the responses in the span.
 ///
-/// `together` is the number of terminations of which all upper bounds hold, except with the error of one statement. In a
-/// run these are all terminations of one mode.
+/// `together` is the number of terminations whose upper bounds hold simultaneously, with one error probability for all
+/// of them. In a run these are all terminations of one mode.
 ///
 /// # Errors
-/// If the rows cannot be read.
+/// Fails if the rows cannot be read.
 pub fn termination(
     log: RunLog,
     rows: Arc<dyn RowSource>,
@@ -129,21 +130,20 @@ pub fn termination(
     Ok(explained.terminations.into_iter().find(|termination| termination.uid == uid))
 }
 
-/// Sums over the requests that are not held: those that were plainly answered, and those outside the span.
+/// Totals over requests that are not held in memory: plainly answered ones, and ones outside the span.
 struct Passed<'a> {
-    /// Timeline as it is known when they are read.
+    /// Timeline as known while the rows are read.
     timeline: &'a Timeline,
     observed: Observed<'a>,
     sums: Sums<'a>,
 }
 
 impl<'a> Passed<'a> {
-    /// Computes the sums if the rows were read before.
+    /// Computes the totals from rows that were already read once.
     fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
         requests.unheld(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
     }
 
-    /// Starts without requests.
     fn new(timeline: &'a Timeline) -> Self {
         Self { timeline, observed: Observed::new(timeline), sums: Sums::new(timeline) }
     }
@@ -155,13 +155,13 @@ impl<'a> Passed<'a> {
         }
     }
 
-    /// Adds the sums of later requests.
+    /// Adds the totals over later requests.
     fn merge(&mut self, later: Self) {
         self.observed.merge(later.observed);
         self.sums.merge(later.sums);
     }
 
-    /// Returns true if the sums are still right now that all requests are known.
+    /// Returns true if the totals are still correct now that all requests are known.
     fn holds(&self, timeline: &Timeline, requests: &Requests) -> bool {
         let [then, now] = [self.timeline, timeline].map(|timeline| &timeline.info.targets);
         let balances_the_same = then.iter().zip(now).all(|(then, now)| then.balances == now.balances);
@@ -169,7 +169,7 @@ impl<'a> Passed<'a> {
     }
 }
 
-/// The terminations of a run, or of a span, with what was lost.
+/// Terminations of a run or a span, with their losses.
 struct Explained<'a> {
     facts: Facts<'a>,
     /// As in [`Account::unbounded`].
@@ -182,8 +182,8 @@ struct Explained<'a> {
 }
 
 impl<'a> Explained<'a> {
-    /// Goes from the facts to the terminations. `modes` are theirs, and `alpha` the chances that their upper bounds are
-    /// too small.
+    /// Derives the terminations from the facts. `modes` holds the mode of each termination, and `alpha` the probability
+    /// that its upper bounds are too small.
     fn of(
         timeline: &'a Timeline,
         requests: &'a Requests,
@@ -293,7 +293,7 @@ fn verdict(invalid: &[Invalid], incomplete: &[Incomplete]) -> Verdict {
     }
 }
 
-/// Returns the load as it was planned and sent.
+/// Returns the planned and the sent load.
 fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
     LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
@@ -308,13 +308,13 @@ fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -
     }
 }
 
-/// Returns the length of the counted part in seconds: as planned, or until the load was stopped.
+/// Returns the length of the counted part in seconds: the planned length, or the time until the load was stopped.
 fn duration_s(timeline: &Timeline) -> f64 {
     let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
     if timeline.info.load.is_closed_loop() {
         return lasted.max(0.0);
     }
-    // The last request of a load that was not stopped begins just before its end.
+    // If the load was not stopped, its last request begins just before the planned end.
     if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
 }
 

@@ -1,4 +1,4 @@
-//! Statistics that know nothing of runs.
+//! Statistics, independent of runs.
 
 pub mod sets;
 pub mod stats;
@@ -6,7 +6,7 @@ pub(crate) mod values;
 
 use std::collections::BTreeMap;
 
-/// Adds the counts of others.
+/// Adds other counts to these.
 pub fn add_counts<K: Ord>(own: &mut BTreeMap<K, u64>, others: BTreeMap<K, u64>) {
     for (key, count) in others {
         *own.entry(key).or_default() += count;

@@ -1,4 +1,4 @@
-//! The result of the analysis: the contents of `result.json` (`schema_version` 1), and the series that the charts draw.
+//! Result of the analysis: the contents of `result.json` (`schema_version` 1), and the series drawn in the charts.
 
 pub mod account;
 mod aim;
@@ -35,27 +35,27 @@ use rolldrop_record::{EndCause, Looks, Outcome};
 /// Version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// The analysis of one run.
+/// Analysis of one run.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// The run's part of its requests' ids.
+    /// Part of the request ids that identifies the run.
     pub run: String,
-    /// The figures, without words: these are the last to be filled in.
+    /// Figures of the run; their wording is filled in last.
     pub result: RunResult,
-    /// The findings and reasons as facts.
+    /// Findings and reasons, as facts.
     pub account: Account,
-    /// Every dropped request.
+    /// All dropped requests.
     pub lost: Vec<Lost>,
-    /// The series behind the charts.
+    /// Series drawn in the charts.
     pub charts: ChartData,
 }
 
-/// The contents of `result.json`.
+/// Contents of `result.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// Tool that measured.
+    /// Tool that made the measurement.
     pub tool: Tool,
     /// Name of the scenario.
     pub scenario: String,
@@ -63,54 +63,54 @@ pub struct RunResult {
     pub cluster: ClusterInfo,
     /// True if the run completed and every source handed over all its rows.
     pub complete: bool,
-    /// Verdict on the measurement: can it be believed?
+    /// Verdict on whether the measurement can be trusted.
     pub verdict: Verdict,
-    /// The user's command, if one ended the pods.
+    /// Result of the user's command, if one terminated the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandResult>,
-    /// The load as it was sent.
+    /// Load as actually sent.
     pub load: LoadResult,
-    /// Counts of requests.
+    /// Request counts.
     pub requests: RequestCounts,
     /// Latencies.
     pub latency_ms: Latencies,
-    /// One entry per pod that ended.
+    /// One entry per terminated pod.
     pub terminations: Vec<Termination>,
     /// Groups of terminations that share dropped requests, ordered by their first termination.
     pub groups: Vec<LossGroup>,
-    /// The only target; `None` if there are several.
+    /// Name of the target if there is only one; `None` if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_target: Option<TargetName>,
-    /// Requests of each target; empty if there is only one.
+    /// Results per target; empty if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetResult>,
-    /// One entry per pod that began.
+    /// One entry per started pod.
     pub starts: Vec<Start>,
-    /// The windows of all terminations, per consumer and mode.
+    /// Windows of all terminations, summarised per consumer and mode.
     pub windows_s: Vec<WindowSummary>,
-    /// Purpose of the run: was it to end pods?
+    /// Purpose of the run, in particular if it was to terminate pods.
     pub aim: Aim,
-    /// Settings that the run supports, per mode.
+    /// Settings supported by the run's evidence, per mode.
     pub recommendation: Vec<Recommendation>,
     /// Predicted effect of other settings on the terminations seen.
     pub what_if: Vec<WhatIf>,
-    /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
-    /// that succeeded, in seconds.
+    /// Longest period in which every scheduled request failed, in seconds: from the intended send time of the first
+    /// failure to that of the next success.
     pub longest_outage_s: f64,
     /// Findings in words, most severe first; filled in by `report`.
     pub findings: Vec<FindingText>,
-    /// The checks of the gate; filled in by `gate`, empty if there are none.
+    /// Checks of the gate; filled in by `gate`, empty if there are none.
     pub checks: Vec<CheckText>,
-    /// Looks of a run that continued while its gate was inconclusive; absent for a run of fixed length.
+    /// Looks at a run that continued while its gate was inconclusive; absent for a run of fixed length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
 }
 
-/// Error of a gate, over all its looks: the chance that a bound is wrong.
+/// Error probability of a gate over all its looks: the chance that a bound is wrong.
 pub const ALPHA: f64 = 0.05;
 
 impl RunResult {
-    /// Returns the confidence of each bound that the gate uses.
+    /// Returns the confidence of each bound used by the gate.
     pub fn confidence(&self) -> f64 {
         1.0 - self.looks.as_ref().map_or(ALPHA, Looks::alpha)
     }
@@ -119,65 +119,65 @@ impl RunResult {
 rolldrop_record::named! {
     /// Evidence for the time at which a deletion took effect.
     pub enum T0Basis {
-        /// The run's own call: from when it was sent to when it was answered.
+        /// The run's own delete call, from sending it to its response.
         OwnCall = "own_call",
-        /// Beats: the run's own writes with the next smaller and the next larger version.
+        /// Beats: the run's own writes with the next lower and the next higher version.
         Beats = "beats",
-        /// The deletionTimestamp, which has whole seconds, and the watch.
+        /// The deletionTimestamp, which is in whole seconds, and the watch.
         Timestamp = "timestamp",
-        /// A gap of the watch, in which the pod vanished.
+        /// A gap in the watch, during which the pod vanished.
         Gap = "gap",
-        /// The end of its containers: it was not deleted.
+        /// Termination of the pod's containers: the pod was not deleted.
         EndOfContainers = "end_of_containers",
     }
 }
 
-/// Verdict on a measurement: can it be believed? Its reasons are in words; filled in by `report`.
+/// Verdict on whether a measurement can be trusted. `report` fills in its reasons, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Verdict {
-    /// The measurement can be believed.
+    /// The measurement can be trusted.
     Valid,
     /// The run ended early; the recorded part is analysed.
     Partial {
-        /// Reasons why it is partial.
+        /// Reasons why the run is partial.
         why: Vec<String>,
     },
-    /// The measurement cannot be believed: the generator or the machine fell behind, or a watch gap hid something.
+    /// The measurement cannot be trusted: the generator or the machine fell behind, or a watch gap hid something.
     Invalid {
-        /// Reasons, with figure and limit.
+        /// Reasons, with the measured figure and its limit.
         why: Vec<String>,
     },
 }
 
-/// The user's command.
+/// Result of the user's command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommandResult {
     /// Program and arguments.
     pub words: Vec<String>,
-    /// Its exit code; `None` if a signal ended it, or the run ended first.
+    /// Exit code; `None` if a signal killed the command, or the run finished first.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that killed the command.
     pub signal: Option<i32>,
-    /// Duration, in seconds; `None` if the run ended first.
+    /// Duration in seconds; `None` if the run finished first.
     pub duration_s: Option<f64>,
 }
 
-/// The load as it was sent.
+/// Load as actually sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// Pacing of the requests. In a closed loop a slow answer delays the requests after it, so there are only service
+    /// Pacing of the requests. In a closed loop a slow response delays the requests after it, so there are only service
     /// times.
     pub pacing: Pacing,
-    /// Requests per second that were scheduled, in a closed loop those that were sent.
+    /// Scheduled requests per second; in a closed loop, sent requests per second.
     pub rate: f64,
     /// Length of the counted part, in seconds.
     pub duration_s: f64,
-    /// Requests scheduled, warm-up excluded.
+    /// Number of scheduled requests, excluding the warm-up.
     pub scheduled: u64,
     /// Number of these that were not sent.
     pub not_sent: u64,
-    /// Actual minus intended send time, in microseconds.
+    /// Actual send time minus intended send time, in microseconds.
     pub send_lag_us: SendLag,
 }
 
@@ -199,63 +199,63 @@ pub struct SendLag {
     pub max: f64,
 }
 
-/// Counts of requests of the counted part.
+/// Request counts for the counted part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Rows of the warm-up, which are in no other count.
+    /// Number of warm-up rows, which are in no other count.
     pub warmup: u64,
     /// `ok + dropped + app_errors + not_sent + cancelled`.
     pub total: u64,
-    /// Answered with a status of the success set.
+    /// Answered with a success status.
     pub ok: u64,
-    /// Lost because of infrastructure, by the policy of `analysis`.
+    /// Lost because of infrastructure, according to the drop policy.
     pub dropped: u64,
-    /// Answered by the app with a status that is neither success nor a gateway's.
+    /// Answered by the app with a status that is neither a success nor a gateway error.
     pub app_errors: u64,
-    /// Of the app errors, answers of 5xx while pods were ending: by such pods, or if nothing names the pod, at that
-    /// time.
+    /// App errors that were 5xx responses from terminating pods, or if nothing names the pod, at a time when pods were
+    /// terminating.
     pub app_errors_while_ending: u64,
     /// Not sent.
     pub not_sent: u64,
-    /// Requests that were not sent, by reason: the `not_sent_reason` of the rows.
+    /// Unsent requests by reason, as in the rows' `not_sent_reason`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub not_sent_by_reason: BTreeMap<String, u64>,
-    /// Cut off by the end of the run.
+    /// Cut off when the run ended.
     pub cancelled: u64,
-    /// Every row of the counted part, by outcome.
+    /// All rows of the counted part, by outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
-    /// The dropped ones, by cause.
+    /// Dropped requests by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// Dropped inside the window of each termination that may explain them.
+    /// Dropped inside the window of every termination that may explain them.
     pub in_window: u64,
-    /// Of those in a window, begun before t0: they were in flight when their pod's deletion took effect.
+    /// Dropped in a window and begun before t0: in flight when their pod's deletion took effect.
     pub in_flight: u64,
-    /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That attribution puts them
-    /// into a window, so it is no evidence for one.
+    /// Dropped in a window, not in flight at t0, and attributed by time and outcome alone. The attribution itself
+    /// places them in a window, so they are no evidence for one.
     pub by_time: u64,
-    /// Dropped otherwise.
+    /// All other dropped requests.
     pub outside_window: u64,
-    /// Dropped without a cause that fits.
+    /// Dropped without a fitting cause.
     pub unattributed: u64,
-    /// Dropped by one of several terminations, without evidence of which one.
+    /// Dropped by one of several terminations, without evidence for one of them.
     pub ambiguous: u64,
-    /// Dropped because a connection-tracking entry of the generator's own earlier connections sent them to a pod that
-    /// was gone. They are about the generator: no headline, limit or comparison counts them.
+    /// Dropped because a connection-tracking entry left by the generator's own earlier connections routed them to a pod
+    /// that was gone. They reflect on the generator only, so no headline, limit or comparison counts them.
     pub stale_flow_own: u64,
-    /// Those dropped by stale flows, by outcome.
+    /// Requests dropped by the generator's own stale flows, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
-    /// Requests sent while no pod ended.
+    /// Requests sent while no pod was terminating.
     pub outside_terminations: OutsideCounts,
-    /// Dropped requests that a retrying client would have hidden.
+    /// Dropped requests that a client with retries would have hidden.
     pub retry_hidden: RetryHidden,
-    /// Requests known only as counts, by load source whose rows did not all arrive; they are in no other figure.
+    /// Requests known only as counts, for load sources whose rows did not all arrive; they are in no other figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
 impl RequestCounts {
-    /// Returns true if the accounting closes: every request is counted once, every dropped one has one cause.
+    /// Returns true if the accounting balances: every request is counted once, and every dropped one has one cause.
     pub fn closes(&self) -> bool {
         self.total == self.ok + self.dropped + self.app_errors + self.not_sent + self.cancelled
             && self.total == self.by_outcome.values().sum::<u64>()
@@ -263,38 +263,38 @@ impl RequestCounts {
             && self.dropped == self.by_cause.values().sum::<u64>()
     }
 
-    /// Counts the dropped requests without the generator's own stale flows: the figure of headlines, limits and
+    /// Returns the number of dropped requests without the generator's own stale flows, as used in headlines, limits and
     /// comparisons.
     pub fn lost(&self) -> u64 {
         self.dropped - self.stale_flow_own
     }
 }
 
-/// Dropped requests that a retrying client would have hidden from its user.
+/// Dropped requests that a client with retries would have hidden from its user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryHidden {
-    /// Hidden by the rule of Go's net/http: idempotent, on a reused connection, no byte of the answer received.
+    /// Hidden by the rule of Go's net/http: idempotent, on a reused connection, no response byte received.
     pub go_net_http: u64,
     /// Hidden by a client that retries safe and idempotent methods on any transport error.
     pub safe_idempotent: u64,
 }
 
-/// Latencies in milliseconds, of requests that were answered.
+/// Latencies of answered requests, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Time from the intended send time to the end; empty for a closed loop, which has no intended send times.
+    /// Time from the intended send time to completion; empty for a closed loop, which has no intended send times.
     pub response: Percentiles,
-    /// Time from the actual send time to the end. The actual send time is when connecting began, or on an open
-    /// connection when the request was written. With the send lag it adds up to the response time.
+    /// Time from the actual send time to completion. The actual send time is the start of connecting, or on an open
+    /// connection the time the request was written. Service time plus send lag is the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
-    /// Response time (closed loop: service time) of requests scheduled between a t0 and the end of that pod, or its
-    /// window.
+    /// Response time (closed loop: service time) of requests scheduled between a t0 and the time that pod was gone, or
+    /// its window was over.
     pub disrupted: Percentiles,
 }
 
-/// Percentiles in milliseconds; all zero when `n` is.
+/// Percentiles in milliseconds; all zero if `n` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Number of values.
@@ -315,82 +315,82 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// The end of one pod.
+/// Termination of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Termination {
     /// The pod's name.
     pub pod: String,
-    /// Its UID.
+    /// The pod's UID.
     pub uid: String,
-    /// Its node.
+    /// Node that the pod ran on.
     pub node: Option<String>,
-    /// Its mode.
+    /// Mode of the termination.
     pub mode: Mode,
-    /// The disruption that caused it, counted from 0; `None` if something else did.
+    /// Index of the disruption that caused the termination, counted from 0; `None` if something else caused it.
     pub disruption: Option<u32>,
-    /// Number of the repetition of that disruption, counted from 0: each is a rollout of its own, for example. Absent
-    /// if the disruption is about single pods, or not this run's.
+    /// Index of that disruption's repetition, counted from 0; for example, each repetition is a separate rollout.
+    /// Absent if the disruption affects single pods, or was not made by this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetition: Option<u32>,
-    /// Cause of its end, as far as the cluster shows it, in words.
+    /// Cause of the termination in words, as far as the cluster shows it.
     pub cause: Option<EndCause>,
-    /// Periods of its end in which a watch saw nothing.
+    /// Periods during the termination in which a watch saw nothing.
     pub watch_gaps: Vec<WatchGap>,
-    /// t0 latest minus t0 earliest, in seconds.
+    /// Latest minus earliest possible t0, in seconds.
     pub t0_uncertainty_s: f64,
     /// Evidence for t0.
     pub t0_basis: T0Basis,
     /// Latest t0, in seconds since the counted part of the load began.
     pub t0_s: f64,
-    /// Stages, in seconds since t0 latest.
+    /// Stages of the termination, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
-    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` if a hook of another kind hides it.
+    /// Configured preStop sleep in seconds: 0 without a hook, `None` if a hook of another kind hides it.
     pub pre_stop_seconds: Option<u64>,
-    /// The grace period of its deletion, in seconds.
+    /// Grace period of the deletion, in seconds.
     pub grace_period_seconds: u64,
-    /// Exit code of the main container, if it was seen. With several: the first that is not 0.
+    /// Exit code of the main container, if seen. With several containers, the first code that is not 0.
     pub exit_code: Option<i32>,
-    /// The window towards each consumer.
+    /// Window towards each consumer.
     pub windows: Vec<Window>,
     /// Requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
-    /// Answers of 5xx that the app gave after t0 and that policy does not call dropped; `None` if nothing names the pod
-    /// of a request.
+    /// Number of 5xx responses from the app after t0 that the drop policy does not count as dropped; `None` if nothing
+    /// names the pods of requests.
     pub app_errors_after_t0: Option<u64>,
-    /// Best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the rate at
-    /// which it got new connections at t0; in seconds, and never beyond its window's upper bound.
+    /// Estimated number of new connections that this pod dropped after t0, divided by its estimated rate of new
+    /// connections at t0; in seconds, and never above the window's upper bound.
     pub dead_seconds: Option<f64>,
 }
 
-/// A period in which a watch saw nothing, in seconds since the counted part of the load began.
+/// Period in which a watch saw nothing, in seconds since the counted part of the load began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchGap {
     /// Watched resource: `pods` or `endpointslices`.
     pub resource: String,
-    /// Time of its last sign of life before the gap.
+    /// Time of the watch's last sign of life before the gap.
     pub from_s: f64,
-    /// Time of its first sign of life after the gap.
+    /// Time of the watch's first sign of life after the gap.
     pub to_s: f64,
-    /// True if the events of the period are not known. Otherwise they were shown late: a stage that was seen then may
-    /// have been reached at any time of the period.
+    /// True if events in the period were lost. Otherwise they were delivered late: a stage seen then may have been
+    /// reached at any time during the period.
     pub lost: bool,
 }
 
-/// The start of one pod.
+/// Start of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// The pod's name.
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// Stages, in seconds since the first.
+    /// Stages of the start, in seconds since the first stage.
     pub timeline: BTreeMap<StartStage, f64>,
-    /// True if requests were lost to starting pods until shortly before its first answer, which then shows the time at
-    /// which it began to listen. Other pods may have been sent no request for longer.
+    /// True if requests were lost to starting pods until shortly before this pod's first response, which then shows the
+    /// time the pod began to listen. Other pods may have received no requests for a while after they began to listen.
     pub was_awaited: bool,
 }
 
-/// The windows of all terminations of one mode towards one consumer.
+/// Windows of all terminations of one mode towards one consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowSummary {
     /// The consumer.
@@ -407,64 +407,64 @@ pub struct WindowSummary {
     pub p99: Option<f64>,
     /// Largest upper bound.
     pub max: Option<f64>,
-    /// Smallest and largest lower bound, of the windows that have one.
+    /// Smallest and largest lower bound among the windows that have one.
     pub lower: Option<(f64, f64)>,
-    /// Number of windows that are censored.
+    /// Number of censored windows.
     pub censored: usize,
 }
 
-/// Settings that a run supports.
+/// Settings supported by a run's evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// Mode of the terminations that it is for.
+    /// Termination mode that the recommendation applies to.
     pub mode: Mode,
     /// Seconds of preStop sleep; `None` when refused.
     pub pre_stop_seconds: Option<u64>,
     /// `terminationGracePeriodSeconds`; `None` when refused.
     pub termination_grace_period_seconds: Option<u64>,
-    /// The confidence of the statement, such as 0.95.
+    /// Confidence of the statement, such as 0.95.
     pub confidence: f64,
-    /// The share of future terminations that it covers at this confidence.
+    /// Share of future terminations covered at this confidence.
     pub coverage: f64,
-    /// The requested share.
+    /// Requested coverage.
     pub coverage_asked: f64,
-    /// Number of terminations behind it.
+    /// Number of terminations behind the recommendation.
     pub terminations: usize,
-    /// Number of these that ended their windows separately: pods that one sync of a Service proxy removes from its
-    /// rules count once. Confidence and coverage are computed from this.
+    /// Number of these whose windows ended separately: pods that a Service proxy removes from its rules in one sync
+    /// count once. Confidence and coverage are computed from this number.
     pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
-    /// Basis of the recommendation, in one sentence; filled in by `report`, like the other words.
+    /// Basis of the recommendation in one sentence; filled in by `report`, like the other texts.
     pub basis: String,
-    /// Reasons for recommending nothing, one sentence each; empty if something is recommended.
+    /// Reasons for not recommending anything, one sentence each; empty if there is a recommendation.
     pub refused_because: Vec<String>,
-    /// Number of independent terminations still needed for the coverage asked; 0 when enough were seen.
+    /// Number of independent terminations still needed for the requested coverage; 0 when enough were seen.
     pub terminations_needed: usize,
-    /// The smallest whole-second sleep that would have covered every window seen: a fact, not a recommendation.
+    /// Smallest whole-second sleep that would have covered every observed window: a fact, not a recommendation.
     pub covers_all_seen_seconds: Option<u64>,
-    /// That sleep, if requests were lost that it would have saved: a suggestion of the run, not a proof.
+    /// That sleep, if it would have saved lost requests: a suggestion, not a proof.
     pub suggested_seconds: Option<u64>,
-    /// Beginning of the suggested range, if the bounds of the windows leave more than a second open.
+    /// Lower end of the suggested range, if the window bounds leave more than a second open.
     pub suggested_from_seconds: Option<u64>,
-    /// Measurement that would make that range narrower.
+    /// Measurement that would narrow that range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed_by: Option<String>,
-    /// Time that at least one window of this mode, or of a rollout, lasted.
+    /// Minimum duration, in seconds, of at least one window of this mode or of a rollout.
     pub lasted_at_least_s: Option<f64>,
-    /// Number of rollouts behind it, for [`Mode::Rollout`] if the run began them.
+    /// Number of rollouts behind the recommendation, for [`Mode::Rollout`] if the run started them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollouts: Option<usize>,
 }
 
 impl Recommendation {
-    /// Returns the sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
+    /// Returns the recommended or, without proof, the suggested sleep; never shorter than the current one.
     pub fn advised_seconds(&self) -> Option<u64> {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
-    /// Returns, of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None`
-    /// if a window of any mode, or one of a group, is known to have lasted longer.
+    /// Returns the recommendation with the longest sleep among all modes: the run's advice in all forms of the report.
+    /// Returns `None` if a window of any mode or group is known to have lasted longer.
     pub fn longest<'a>(
         all: &'a [Self],
         terminations: &[Termination],
@@ -476,7 +476,7 @@ impl Recommendation {
     }
 }
 
-/// Returns the longest time that a window, of a pod or of one of a group, is known to have lasted, in seconds.
+/// Returns the longest known minimum duration of any pod's or group's window, in seconds.
 pub fn lasted_at_least_s(terminations: &[Termination], groups: &[LossGroup]) -> Option<f64> {
     let of_pods = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
     let of_groups = groups.iter().flat_map(|group| &group.windows).filter_map(|w| w.lower_s);
@@ -488,13 +488,13 @@ pub fn lasted_at_least_s(terminations: &[Termination], groups: &[LossGroup]) -> 
 pub struct WhatIf {
     /// Seconds of preStop sleep.
     pub pre_stop_seconds: u64,
-    /// Number of terminations whose whole window it covers (by upper bound).
+    /// Number of terminations whose whole window the sleep covers (by upper bound).
     pub windows_covered: usize,
-    /// Number of all terminations.
+    /// Total number of terminations.
     pub terminations: usize,
-    /// Dropped requests that it would have saved: those with causes that a sleep helps, begun before t0 + sleep, and
-    /// requests on their own connections that were cut off as the pod ended, if they take no longer than others.
+    /// Dropped requests that the sleep would have saved: those with causes that a sleep helps, begun before t0 + sleep,
+    /// and requests on their own connections that were cut off as the pod exited, if they take no longer than others.
     pub drops_avoided: u64,
-    /// Dropped requests that it would not have saved.
+    /// Dropped requests that the sleep would not have saved.
     pub drops_left: u64,
 }

@@ -1,5 +1,5 @@
-//! Time at which traffic to a pod stopped: from arrivals, from the balance of failing connections, from the death of
-//! the pod.
+//! Determines when traffic to a pod stopped: from arrivals, from the balance of failing connections, and from the pod's
+//! death.
 
 pub(crate) mod arrivals;
 mod balance;
@@ -14,6 +14,6 @@ pub(crate) mod streams;
 pub(crate) mod tries;
 pub(crate) mod window;
 
-/// Longest time after its endpoint's removal for which a consumer may route to a pod, if nothing else shows it: the
-/// Service proxy's minSyncPeriod of 1 s, plus a margin.
+/// Longest time after an endpoint's removal for which a consumer may still route to the pod, if nothing else limits it:
+/// the Service proxy's minSyncPeriod of 1 s, plus a margin.
 pub(crate) const LAG_NS: i64 = 1_500_000_000;

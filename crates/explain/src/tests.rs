@@ -1,4 +1,4 @@
-//! A made-up run with three pods, and what must hold for any run.
+//! Synthetic run with three pods, and properties that hold for any run.
 
 mod alone;
 mod answers;
@@ -28,7 +28,7 @@ use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
 use rolldrop_record::{Event, EventKind, Outcome, Phase, Records, RequestRow, ServedEnd, ServedRow, Stamp};
 use rolldrop_simulation::*;
 
-/// Analyses the run at once, and also step by step, to compare.
+/// Analyses the run both in one pass and step by step, and compares the results.
 fn analysed(records: Records) -> Analysis {
     let records = ended(records);
     let (timeline, requests) = Timeline::build(records.log(), records.clone()).unwrap();
@@ -38,7 +38,7 @@ fn analysed(records: Records) -> Analysis {
     analysis
 }
 
-/// Returns a run in which `b` loses its label at 5 s and has it back at 8 s, without requests yet.
+/// Returns a run, without requests yet, in which `b` loses its label at 5 s and gets it back at 8 s.
 fn relabelled() -> Records {
     let mut records = records();
     for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
@@ -72,7 +72,7 @@ fn refused_connections_extend_pod_window() {
     assert_eq!(result.groups.len(), 1);
     assert_eq!((&result.groups[0].terminations[..], result.groups[0].dropped), (&[0][..], 7));
     let w = &t.windows[0];
-    // The last of them begins at 93.3 ms; at 100/s, 3.0/λ = 30 ms of silence bound the end.
+    // The last failure begins at 93.3 ms; at 100/s, a silence of 3.0/λ = 30 ms bounds the end of the window.
     assert!((w.lower_s.unwrap() - 0.083).abs() < 0.001, "{w:?}");
     assert_eq!((w.lower_basis, w.upper_basis), (Some(WindowBasis::Failures), Some(WindowBasis::Named)));
     assert!((w.upper_s.unwrap() - 0.123).abs() < 0.001, "{w:?}");
@@ -92,7 +92,7 @@ fn killed_requests_count_in_prior_rate() {
     let unnamed = told(three_pods_killed_in_flight(None));
     assert_eq!(unnamed, told(three_pods_killed_in_flight(Some("b"))));
     assert!(unnamed.0 > 95.0, "{unnamed:?}");
-    // Their pod cannot be told here, so they are no evidence for either pod.
+    // The requests' pod is unknown here, so they are no evidence for either pod.
     let mut records = three_pods_killed_in_flight(None);
     delete(&mut records, 5000, "c");
     let either = told(records);
@@ -104,7 +104,7 @@ fn shared_losses_stay_exact_by_group() {
     let mut records = three_pods();
     delete(&mut records, 5000, "c");
     let alone = records.clone();
-    // Nothing tells whether `c` still accepted any.
+    // Nothing shows if `c` still accepted connections.
     records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
     let result = analysed(records).result;
     assert_eq!((result.requests.dropped, result.requests.ambiguous, result.requests.in_window), (7, 7, 7));
@@ -117,9 +117,9 @@ fn shared_losses_stay_exact_by_group() {
     }
     let [group] = &result.groups[..] else { panic!("{:?}", result.groups) };
     assert_eq!((&group.terminations[..], group.dropped), (&[0, 1][..], 7));
-    // One of both windows lasted until the last refusal.
+    // One of the two windows lasted until the last refusal.
     assert!(group.windows[0].lower_s.unwrap() > 0.082, "{group:?}");
-    // As `c` still answered, it refused none.
+    // As `c` was still answering, it refused none.
     let terminations = analysed(alone).result.terminations;
     let dropped: Vec<Bounded> = terminations.iter().map(|t| t.requests.dropped).collect();
     assert_eq!(dropped, [Bounded::exactly(7), Bounded::exactly(0)]);
@@ -177,9 +177,9 @@ fn proxy_rows_separate_refused_from_killed() {
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);
 }
 
-/// Counts, in 400 seeded trials, those in which the upper bound was too small, which it may be with probability α =
-/// 0.05: above 48 of them the chance is below 10⁻⁶. Pod `b` gets one connection in `before(ms)` before its deletion at
-/// 5 s, one in `after` from then on.
+/// Counts, among 400 seeded trials, those in which the upper bound was too small. This may happen with probability α =
+/// 0.05, so more than 48 have a chance below 10⁻⁶. Pod `b` gets one in `before(ms)` connections before its deletion at
+/// 5 s, and one in `after` from then on.
 fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
     let mut rng = rand::rngs::SmallRng::seed_from_u64(seed);
     let mut missed = 0;
@@ -210,7 +210,7 @@ fn upper_bound_keeps_confidence() {
     assert!(missed <= 48, "{missed} of 400");
 }
 
-/// While another pod is replaced, this one gets half of all connections instead of a quarter.
+/// While another pod is being replaced, this pod gets half of all connections instead of a quarter.
 #[test]
 fn upper_bound_survives_falling_share() {
     let missed = bounds_missed(8, |ms| if ms < 4000 { 2 } else { 4 }, 4);

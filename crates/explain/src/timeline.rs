@@ -1,7 +1,7 @@
 //! Builds pod lives and joined requests from records, all on the coordinator's clock.
 //!
-//! Pure: data in, data out. It determines the times of events; [`crate`] determines why a request was lost, and the
-//! conclusions.
+//! Pure: data in, data out. It determines when events happened; the rest of [`crate`] determines why requests were
+//! lost and draws conclusions.
 
 mod actions;
 mod addresses;
@@ -60,21 +60,21 @@ use rolldrop_record::run_info::{Rows, Target};
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 use rolldrop_record::{Event, EventKind, Outcome, RequestRow, RowSource, RunInfo, RunLog, Stamp};
 
-/// End of the hand-over of a proxy's rows.
+/// Completed hand-over of a proxy's rows.
 #[derive(Clone, Debug)]
 pub struct HandOver {
     /// The pod's name.
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// Name of the proxy as a source.
+    /// Source name of the proxy.
     pub source: String,
-    /// Numbers of rows that there were, and that arrived.
+    /// Numbers of rows recorded and received.
     pub rows: Rows,
 }
 
 impl HandOver {
-    /// Returns true if rows are missing that the proxy is known to have recorded, or may have.
+    /// Returns true if rows are missing that the proxy recorded or may have recorded.
     pub(crate) fn misses_rows(&self) -> bool {
         self.rows.recorded.is_none_or(|recorded| recorded > self.rows.received)
     }
@@ -85,63 +85,63 @@ impl HandOver {
 pub struct Timeline {
     /// Contents of run.json.
     pub info: RunInfo,
-    /// Part of the run that it is about.
+    /// Part of the run that the timeline covers.
     pub span: Span,
     /// Time at which the counted part of the load began.
     pub origin: Stamp,
-    /// Stages of the load: the time at which each began, and its rates then and at its end.
+    /// Load stages: start time, initial rate and final rate of each.
     pub stages: Vec<(Stamp, f64, f64)>,
-    /// Time at which the load ended, or the last request if no event shows it.
+    /// Time the load ended; if no event shows it, the end of the last request.
     pub load_ended: Stamp,
     /// Number of rows that the load sources reported.
     pub announced: Option<u64>,
-    /// For load sources whose rows did not all arrive: their counted requests by outcome.
+    /// Counted requests by outcome, for load sources whose rows did not all arrive.
     pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
-    /// All pods behind the targets, by creation.
+    /// All pods behind the targets, in order of creation.
     pub pods: Vec<PodLife>,
-    /// The pods that were ending under load in the span, by t0.
+    /// Pods that were terminating under load in the span, ordered by t0.
     pub ends: Vec<PodEnd>,
-    /// Each t0 under load, and the time at which that pod was gone, also outside the span.
+    /// Each t0 under load with the time that pod was gone, including terminations outside the span.
     pub(crate) endings: Vec<(Stamp, Stamp)>,
     lives_by_name: HashMap<String, Vec<NamedLife>>,
-    /// The programs that the run started, in order.
+    /// Programs that the run started, in order.
     pub commands: Vec<Command>,
-    /// The run's own calls, in order.
+    /// The run's own API calls, in order.
     pub calls: Vec<Call>,
-    /// Changes of workloads under load that the run did not make.
+    /// Workload changes under load that the run did not make.
     pub changes_by_others: Vec<ChangeByOthers>,
-    /// Actions that were asked for and not done.
+    /// Requested actions that were refused.
     pub refused: Vec<Refused>,
-    /// Containers that ended in pods that stay.
+    /// Containers that exited in pods that were not terminating.
     pub restarts: Vec<Restart>,
-    /// Number of times that the run had a node's agent restarted.
+    /// Number of node agent restarts that the run requested.
     pub agent_restarts: usize,
     /// Pods that left their Services while they kept running.
     pub withdrawals: Vec<Withdrawal>,
-    /// The history of the endpoints.
+    /// Endpoint history.
     pub endpoints: Endpoints,
-    /// The beats, which date the deletions by others.
+    /// Beats, which date deletions made by others.
     pub beats: Beats,
-    /// Gaps of the watches.
+    /// Gaps in the watches.
     pub gaps: Vec<Gap>,
-    /// Time at which the watch of pods last started with a list.
+    /// Time the pod watch last started with a list.
     pub pods_listed: Option<Stamp>,
-    /// The kernel's connection tracking of the load, if it was used.
+    /// The kernel's connection tracking for the load, if it was used.
     pub tracked: Option<Tracked>,
     /// Facts that are passed on as they were recorded.
     pub notes: Notes,
     /// Parts of the record that could not be read.
     pub torn: Vec<String>,
-    /// Parts of the record that could not be read although no kill explains it.
+    /// Parts of the record that could not be read, with no kill to explain it.
     pub corrupt: Vec<String>,
-    /// Result of the checks that the readable part of the record is complete and consistent.
+    /// Result of checking that the readable part of the record is complete and consistent.
     pub integrity: Integrity,
-    /// Relevant clocks that were never compared with the coordinator's.
+    /// Relevant clocks that were never compared with the coordinator's clock.
     pub unsampled_clocks: Vec<String>,
 }
 
 impl Timeline {
-    /// Returns the pods whose proxies' rows did not all arrive.
+    /// Returns the pods for which some proxy rows did not arrive.
     pub(crate) fn pods_without_all_rows(&self) -> BTreeSet<&str> {
         self.notes.hand_overs.iter().filter(|proxy| proxy.misses_rows()).map(|proxy| &*proxy.pod).collect()
     }
@@ -158,71 +158,72 @@ impl Timeline {
         Unread::of(log, Span::ALL).build(Arc::new(rows))
     }
 
-    /// Returns the index of the target that a request was meant for.
+    /// Returns the index of a request's target.
     pub fn target_of(&self, row: &RequestRow) -> Option<usize> {
         self.info.targets.iter().position(|target| *target.name == *row.target)
     }
 
-    /// Returns the second of the counted part in the span that contains a time; the first for earlier ones, and the last
-    /// that a load can have for later ones.
+    /// Returns the second of the span's counted part that contains `at`. Earlier times map to the first second, and
+    /// later ones to the last second that a load can have.
     pub fn second_of(&self, at: Stamp) -> usize {
         let begun = self.origin.max(self.span.from);
         let since = Duration::from_nanos(u64::try_from(at.ns_since(begun)).unwrap_or(0));
         usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
     }
 
-    /// Returns true if a container of a pod that stays had ended, and was not back yet, at some time between these.
+    /// Returns true if, at some time in this period, a container had exited in a pod that was not terminating and had
+    /// not restarted yet.
     pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
         let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
         self.restarts.iter().any(meets)
     }
 
-    /// Returns the workloads that were deleted under load, with the times.
+    /// Returns the workloads deleted under load, with the deletion times.
     pub(crate) fn deleted_workloads(&self) -> impl Iterator<Item = &(Stamp, String)> {
         let all = self.notes.deleted_workloads.iter();
         all.filter(|(at, _)| (self.origin..=self.load_ended).contains(at))
     }
 
-    /// Returns the seconds since the counted part of the load began.
+    /// Returns the time in seconds since the counted part of the load began.
     pub fn seconds(&self, at: Stamp) -> f64 {
         at.seconds_since(self.origin)
     }
 
-    /// Returns the end of the pod with this name at `at`, if it ended under load.
+    /// Returns the termination index of the pod that had this name at `at`, if it was terminated under load.
     pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
         self.lives_of(pod).end_at(at)
     }
 
-    /// Returns the lives of the pods with this name.
+    /// Returns the lives of all pods with this name.
     pub(crate) fn lives_of(&self, pod: &str) -> Lives<'_> {
         Lives(self.lives_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
-    /// Returns the longest time, in seconds, for which a DNS answer to clients of this target was seen to be valid:
-    /// they keep it that long. `None` if they use no DNS, or its answers have no limit. A window towards such a
+    /// Returns the longest observed validity, in seconds, of a DNS response to clients of this target; clients cache it
+    /// for that long. Returns `None` if they use no DNS, or its responses never expire. A window towards such a
     /// consumer is a sample of its phase plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
         self.notes.ttls.get(target.host()?).copied()
     }
 
-    /// Returns the first gap of the record that a period of time overlaps.
+    /// Returns the first gap in the record that overlaps this period.
     pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
         self.integrity.holes.iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
-    /// Returns true if a list came after a gap of the watch of pods, so that it shows which pods are gone.
+    /// Returns true if the pod watch was listed again after this gap; the list shows which pods are gone.
     pub fn was_listed_after(&self, gap: &Gap) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
 
-    /// Returns the gaps of the watches of pods and endpoints that a pod's end falls into.
+    /// Returns the gaps in the pod and endpoint watches that overlap a pod's termination.
     pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
         self.gaps.iter().filter(move |gap| gap.hides_ends() && gap.from <= until && gap.to >= from)
     }
 }
 
-/// The records of a run whose rows were not read yet.
+/// Records of a run whose rows have not been read yet.
 pub(crate) struct Unread {
     log: RunLog,
     span: Span,
@@ -231,7 +232,7 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Takes the records, of which only those of one span are to be explained.
+    /// Takes the records; only those in one span will be explained.
     pub(crate) fn of(mut log: RunLog, span: Span) -> Self {
         let clocks = Clocks::new(&log.info, &log.events);
         let cluster = &mut log.info.cluster;
@@ -245,14 +246,14 @@ impl Unread {
         Self { log, span, clocks, load }
     }
 
-    /// Returns the timeline without the facts that only rows show; `None` if only rows show when the load began and
-    /// ended.
+    /// Returns the timeline without the facts that only rows show. Returns `None` if only rows show when the load began
+    /// and ended.
     pub(crate) fn draft(&self) -> Option<Timeline> {
         let lasted = self.load.lasted(&self.log.info, (None, None));
         self.load.is_timed().then(|| self.timeline(lasted))
     }
 
-    /// Reads all rows, and [adds up](Requests::open) those that were plainly answered.
+    /// Reads all rows and [totals](Requests::open) the plainly answered ones.
     pub(crate) fn read<S: Send>(
         &self,
         rows: Arc<dyn RowSource>,
@@ -278,7 +279,8 @@ impl Unread {
         Ok((timeline, requests))
     }
 
-    /// Completes the timeline with the facts that the rows showed, from its [draft](Self::draft) if that was made.
+    /// Completes the timeline with the facts that the rows showed, starting from its [draft](Self::draft) if there is
+    /// one.
     pub(crate) fn finish(self, draft: Option<&Timeline>, requests: &Requests) -> Result<Timeline, PartError> {
         let lasted = self.load.lasted(&self.log.info, (requests.first_scheduled, requests.last_end));
         let mut timeline = match draft {
@@ -320,7 +322,7 @@ impl Unread {
             watches: &watches,
         };
         let (mut pods, mut ends) = pods.finish(&others, &(load_started..=load_ended));
-        // Without the rows before it, nothing else shows that they serve.
+        // Without the rows before the span, nothing else shows that these pods serve.
         pods.iter_mut().for_each(|life| life.listed |= life.endpoint_ready.is_some_and(|at| at < span.from));
         let ending = |end: &PodEnd| (end.t0.earliest, end.gone().unwrap_or(load_ended).max(end.t0.latest));
         let endings = ends.iter().map(ending).collect();
@@ -370,13 +372,13 @@ impl Unread {
     }
 }
 
-/// One of the lives of the pods that had a name.
+/// Life of one of the pods that had a given name.
 #[derive(Clone, Copy, Debug)]
 struct NamedLife {
     created: Stamp,
-    /// Its number among the timeline's pods.
+    /// Index among the timeline's pods.
     number: usize,
-    /// Number of its end, if it ended under load.
+    /// Index of the pod's termination, if it was terminated under load.
     end: Option<usize>,
 }
 
@@ -385,24 +387,24 @@ struct NamedLife {
 pub(crate) struct Lives<'a>(&'a [NamedLife]);
 
 impl<'a> Lives<'a> {
-    /// Returns the one that existed at `at`: the last that had begun, or the first.
+    /// Returns the pod that existed at `at`: the last one created by then, or else the first.
     fn at(self, at: Stamp) -> Option<&'a NamedLife> {
         let begun = self.0.partition_point(|life| life.created <= at);
         self.0.get(begun.saturating_sub(1))
     }
 
-    /// Returns the end of the one that existed at `at`, if it ended under load.
+    /// Returns the termination index of the pod that existed at `at`, if it was terminated under load.
     pub(crate) fn end_at(self, at: Stamp) -> Option<usize> {
         self.at(at)?.end
     }
 
-    /// Returns the number of the one that existed at `at`.
+    /// Returns the index of the pod that existed at `at`.
     pub(crate) fn number_at(self, at: Stamp) -> Option<usize> {
         Some(self.at(at)?.number)
     }
 }
 
-/// Returns, for each name, the lives of the pods that had it: StatefulSets reuse names.
+/// Groups pod lives by name: StatefulSets reuse names.
 fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<NamedLife>> {
     let mut lives: HashMap<String, Vec<_>> = HashMap::default();
     for (number, life) in pods.iter().enumerate() {
@@ -412,7 +414,7 @@ fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<Named
     lives
 }
 
-/// The collectors of a run's events; each kind of event goes to one or several of them.
+/// Collectors for a run's events; each kind of event goes to one or more of them.
 #[derive(Default)]
 struct Collectors<'a> {
     commands: commands::Collector,
@@ -454,48 +456,48 @@ impl<'a> Collectors<'a> {
     }
 }
 
-/// Event by which a kubelet reports that a preStop hook failed.
+/// Kubernetes Event in which a kubelet reports a failed preStop hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedHook {
-    /// Time at which it was seen.
+    /// Time the Event was seen.
     pub at: Stamp,
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
     /// The container, if the Event names it.
     pub container: Option<String>,
-    /// Its message.
+    /// The Event's message.
     pub message: String,
 }
 
-/// Reason of that Event.
+/// Reason of the kubelet's Event for a failed preStop hook.
 const FAILED_HOOK: &str = "FailedPreStopHook";
-/// Reason of Events by which the embedded cluster names its differences from a real one.
+/// Reason of the Events in which the embedded cluster reports how it differs from a real one.
 const NOT_MODELLED: &str = "NotModelled";
 
 /// Facts that are passed on as they were recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// CPU figures of the measuring processes and their machines, by source.
+    /// CPU figures for the measuring processes and their machines, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
-    /// Ends of the proxies' hand-overs.
+    /// Completed hand-overs of proxies.
     pub hand_overs: Vec<HandOver>,
-    /// Periods in which the embedded cluster did not answer: from and to.
+    /// Periods in which the embedded cluster did not respond: from and to.
     pub silences: Vec<(Stamp, Stamp)>,
-    /// Times at which waits after terminations reached their limit while requests were still lost.
+    /// Times at which a wait after a termination reached its limit while requests were still being lost.
     pub unsettled: Vec<Stamp>,
     /// Warnings.
     pub warnings: Vec<String>,
-    /// The preStop hooks that failed, by their Events.
+    /// Failed preStop hooks, as reported by Events.
     pub failed_hooks: Vec<FailedHook>,
-    /// Differences of the embedded cluster from a real one, by container and sentence, with the pods.
+    /// Differences between the embedded cluster and a real one, by container and sentence, with the affected pods.
     pub not_modelled: BTreeMap<(String, String), BTreeSet<String>>,
-    /// Deletions of workloads that nothing else controls, with their times.
+    /// Deletion times of workloads that nothing else controls.
     deleted_workloads: Vec<(Stamp, String)>,
     /// Resources that the run had no right to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
-    /// Headers of each target's answers, over all load sources, by the target's name.
+    /// Response headers by target name, over all load sources.
     answers: BTreeMap<String, AnswerHeaders>,
-    /// Longest time for which DNS answers were valid, in seconds, by name.
+    /// Longest validity of DNS responses, in seconds, by name.
     ttls: BTreeMap<String, f64>,
 }
 
@@ -522,7 +524,7 @@ impl Notes {
                 let (pod, container, message) = (pod.clone(), container.clone(), message.clone());
                 self.failed_hooks.push(FailedHook { at, pod, container, message });
             }
-            // Events of whole objects came as warnings of the API server's answers, too.
+            // Events about whole objects also arrived as warnings in the API server's responses.
             EventKind::ClusterEvent { pod, reason, message, container: Some(container) }
                 if reason == NOT_MODELLED =>
             {

@@ -1,4 +1,4 @@
-//! The figures of the requests beyond their counts: latencies, bytes, statuses, each target, each second.
+//! Request figures beyond counts: latencies, bytes, statuses, and figures per target and per second.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use rolldrop_explain::model::Percentiles;
 use rolldrop_load::{OfTarget, Recent, Second, Tally};
 use rolldrop_record::Outcome;
 
-/// The distribution of a time, in milliseconds.
+/// Distribution of durations, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Distribution {
     pub(super) min: f64,
@@ -26,13 +26,13 @@ impl Distribution {
         Self { min, p75: ns.value_at_quantile(0.75) as f64 / 1e6, percentiles: Percentiles::of_ns(ns) }
     }
 
-    /// Returns the distribution of the values, if there are any.
+    /// Returns the distribution, or `None` if there are no values.
     fn of_some(ns: &Histogram<u64>) -> Option<Self> {
         (!ns.is_empty()).then(|| Self::of_ns(ns))
     }
 }
 
-/// Times of requests.
+/// Latency distributions of the requests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Latencies {
     /// Time from the intended send time; `None` in a closed loop, which has no such time.
@@ -41,9 +41,9 @@ pub(crate) struct Latencies {
     pub(crate) service: Distribution,
     /// Time until a new connection was established; `None` if there was none.
     pub(super) connect: Option<Distribution>,
-    /// Time of the TLS handshake after that.
+    /// Duration of the TLS handshake on a new connection.
     pub(super) tls: Option<Distribution>,
-    /// Time from sending until the complete head of the answer had arrived.
+    /// Time from sending until the complete response head arrived.
     pub(super) head: Option<Distribution>,
 }
 
@@ -58,7 +58,7 @@ impl Latencies {
         }
     }
 
-    /// Returns the distributions that have values, with their names.
+    /// Returns the non-empty distributions with their names.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
         let Self { response, service, connect, tls, head } = self;
         let service = (service.percentiles.n > 0).then_some(service);
@@ -69,7 +69,7 @@ impl Latencies {
     }
 }
 
-/// Bytes of heads and bodies, inside TLS.
+/// Bytes in heads and bodies, without TLS overhead.
 #[derive(Debug, Serialize)]
 pub(super) struct Bytes {
     pub(super) sent: u64,
@@ -89,7 +89,7 @@ impl Bytes {
     }
 }
 
-/// The requests to one target.
+/// Figures for the requests to one target.
 #[derive(Debug, Serialize)]
 pub(super) struct TargetFigures {
     pub(super) name: String,
@@ -124,10 +124,10 @@ impl TargetFigures {
     }
 }
 
-/// Requests that ended in one second of the counted part.
+/// Requests that finished in one second of the counted part.
 #[derive(Debug, Serialize)]
 pub(super) struct SecondFigures {
-    /// Its number since `start`.
+    /// Number of the second, counted from `start`.
     second: i64,
     total: u64,
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! Means of naming the pods of new connections whose answers do not name them.
+//! Means of naming the pods that new connections reach, if responses do not name them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,27 +8,27 @@ use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::run::{self, RunError};
 use rolldrop_scenario::{Loaded, Place};
 
-/// The evidence that the user asks for.
+/// Evidence requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Any that there is, once the first run has shown no names.
+    /// Any available means, if the first run shows no names.
     Any,
-    /// This one.
+    /// This particular means.
     Means(Means),
 }
 
-/// Means of naming pods.
+/// Way to learn which pod a connection reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
-    /// The recording proxy, beside each pod.
+    /// Recording proxy, as a sidecar in each pod.
     Sidecar,
-    /// The kernel of the node from which the load comes.
+    /// Kernel connection tracking on the node that sends the load.
     Conntrack,
 }
 
 impl Means {
-    /// Returns the means, if they are known before the first run.
+    /// Returns the means if it is known before the first run.
     pub(super) const fn of(asked: Option<Asked>) -> Option<Self> {
         match asked {
             Some(Asked::Means(means)) => Some(means),
@@ -36,7 +36,7 @@ impl Means {
         }
     }
 
-    /// Formats it as an override of a scenario's value.
+    /// Formats the means as an override of a scenario value.
     pub(super) fn as_override(self) -> String {
         match self {
             Self::Sidecar => "sidecar.inject=true".to_owned(),
@@ -46,7 +46,7 @@ impl Means {
 }
 
 impl Steps<'_> {
-    /// Chooses the means of naming pods, says so, and continues only with consent.
+    /// Chooses the means of naming pods, announces it, and continues only with consent.
     ///
     /// # Errors
     /// Fails without consent, or if the cluster cannot be reached.
@@ -65,8 +65,8 @@ impl Steps<'_> {
         Ok(means)
     }
 
-    /// Returns the reason why connection tracking would not name the pods, or would need more than this machine gives;
-    /// `None` if it would.
+    /// Returns the reason why connection tracking cannot name the pods, or needs more than this machine allows; `None`
+    /// if it works.
     async fn why_no_conntrack(&self) -> Result<Option<String>, RunError> {
         let Request { source, options, .. } = self.request;
         let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;

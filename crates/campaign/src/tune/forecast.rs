@@ -1,4 +1,4 @@
-//! Plan of a tuning and its duration: assumed before its first run, and measured by it.
+//! Plan and duration of a tuning: assumed before its first run, then based on that run's measurements.
 
 use std::time::Duration;
 
@@ -11,57 +11,57 @@ use rolldrop_explain::model::figures::{counted, len};
 use rolldrop_explain::model::{Mode, Termination};
 use rolldrop_judge::tune::{Names, Purpose, Strategy, Units};
 
-/// A tuning that takes longer asks first, also on the embedded cluster.
+/// Duration beyond which a tuning asks for consent, even on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
-/// Approximate time from one pod of a rollout to the next: on a real cluster, and on the embedded one.
+/// Approximate time between consecutive pods in a rollout: on a real cluster, and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
-/// Approximate time from the end of a rollout's last pod, or of a deleted pod, to the next.
+/// Approximate time between a rollout's last termination, or a deletion's, and the next rollout or deletion.
 const BETWEEN: Duration = Duration::from_secs(3);
-/// Approximate time of a run besides its terminations.
+/// Approximate overhead of a run, beyond its terminations.
 const AROUND: Duration = Duration::from_secs(20);
-/// Approximate time of a look at the record: rows must be written first.
+/// Approximate duration of a look at the record: rows must be written first.
 const LOOK: Duration = Duration::from_secs(8);
 /// Time from the start of the load to the first rollout, in seconds.
 const BEFORE_FIRST_S: f64 = 3.0;
-/// The sleep that is assumed to be chosen, in seconds.
+/// Sleep assumed to be chosen, in seconds.
 const ASSUMED_SLEEP_S: u64 = 2;
-/// A pod is known to have left the rules this long after its end where nothing names it, about, in seconds.
+/// Approximate time in seconds, from a pod's termination, after which an unnamed pod is known to have left the rules.
 const KNOWN_AFTER_S: f64 = 0.4;
 
-/// Duration of rollouts (or deletions), and the units that they show.
+/// Pace of rollouts or deletions: their duration, and the units they show.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     disrupt: Disrupt,
-    /// Time from one rollout to the next, with the sleep that is set.
+    /// Time from one rollout to the next, with the current sleep.
     each: Duration,
     around: Duration,
     set_s: u64,
-    /// Pods of a rollout.
+    /// Number of pods in a rollout.
     pub(super) pods: usize,
-    /// Number of times that a rollout waits for pods to end.
+    /// Number of times a rollout waits for pods to terminate.
     waits: u32,
-    /// Times at which pods of a rollout begin to end, in seconds, sorted.
+    /// Times at which a rollout's pods begin to terminate, in seconds, sorted.
     ends_s: Vec<f64>,
-    /// Units of a rollout whose pods have names, if that was seen.
+    /// Units shown by a rollout with named pods, if that was observed.
     named: Option<usize>,
-    /// True if each run changes the template and changes it back.
+    /// True if each run changes the pod template and restores it.
     is_changed: bool,
 }
 
-/// A run of the plan.
+/// Planned run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leg {
     pub(super) purpose: Purpose,
     sleep_s: u64,
-    /// Rollouts, or deletions, that end pods for their windows.
+    /// Number of rollouts or deletions for measuring windows.
     pub(super) times: usize,
-    /// Pods that end in them.
+    /// Number of pods that they terminate.
     pub(super) ended: usize,
     pub(super) takes: Duration,
 }
 
 impl Pace {
-    /// Returns the pace that is assumed before anything is measured.
+    /// Returns the assumed pace, before anything is measured.
     pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
         let [real, embedded] = EACH_POD;
         let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
@@ -90,7 +90,7 @@ impl Pace {
         }
     }
 
-    /// Returns the pace as shown by the first run, which took this long.
+    /// Returns the pace measured in the first run, which took this long.
     pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
         let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
         let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
@@ -103,15 +103,15 @@ impl Pace {
         if times == 0 {
             return self;
         }
-        // Rollouts last until the last pod was gone; the wait after that comes once per run.
+        // Rollouts last until their last pod is gone; the wait afterwards happens once per run.
         let gone = |t: &Termination| t.t0_s + t.timeline.values().copied().fold(0.0, f64::max);
         let lasted =
             before.terminations.iter().map(gone).fold(BEFORE_FIRST_S + 1.0, f64::max) - BEFORE_FIRST_S;
         let each = Duration::from_secs_f64(lasted / times as f64) + BETWEEN;
         let around = took.saturating_sub(Duration::from_secs_f64(lasted));
         let is_rollout = self.disrupt == Disrupt::RollingRestart;
-        // Behind a gateway the windows of an app that ends at once have no upper bound, so none of them ended apart. With
-        // a sleep they have one.
+        // Behind a gateway, an app that exits immediately has windows without upper bounds, so none count as separate.
+        // With a sleep they have one.
         let is_bounded = |t: &Termination| t.windows.iter().all(|window| window.upper_s.is_some());
         let shows_units = is_rollout && before.terminations.iter().filter(in_mode).all(is_bounded);
         Self {
@@ -123,9 +123,9 @@ impl Pace {
         }
     }
 
-    /// Returns the number of units that a rollout, or a deletion, shows if its pods sleep for that long. Without names,
-    /// pods count as separate if they begin to end after the one before is known to have left the rules: once it has
-    /// ended.
+    /// Returns the number of units that a rollout or deletion shows if its pods sleep for that long. Without names, a
+    /// pod counts as separate if it begins to terminate after the previous pod is known to have left the rules: once
+    /// that pod has exited.
     pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
         match (self.disrupt, names, self.named) {
             (Disrupt::DeletePod, ..) => 1,
@@ -144,14 +144,14 @@ impl Pace {
         }
     }
 
-    /// Returns the time from one rollout with that sleep to the next.
+    /// Returns the time between consecutive rollouts with that sleep.
     fn each_with(&self, sleep_s: u64) -> Duration {
         let longer = Duration::from_secs(sleep_s.saturating_sub(self.set_s)) * self.waits;
         let shorter = Duration::from_secs(self.set_s.saturating_sub(sleep_s)) * self.waits;
         (self.each + longer).saturating_sub(shorter)
     }
 
-    /// Plans a run that is to have this many units.
+    /// Plans a run that needs this many units.
     pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
         let times = needed.div_ceil(self.units_of_each(sleep_s, names));
         let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
@@ -161,12 +161,12 @@ impl Pace {
         Leg { purpose, sleep_s, times, ended, takes }
     }
 
-    /// Returns true if a run changes the template and changes it back.
+    /// Returns true if a run changes the pod template and restores it.
     fn changes(&self, purpose: Purpose) -> bool {
         self.is_changed && purpose != Purpose::Before
     }
 
-    /// Returns the time of a run besides its rollouts and its looks.
+    /// Returns a run's overhead, beyond its rollouts and looks.
     fn besides(&self, purpose: Purpose, sleep_s: u64) -> Duration {
         let changes = match self.changes(purpose) {
             true => self.each_with(sleep_s) + self.each_with(self.set_s),
@@ -175,19 +175,19 @@ impl Pace {
         self.around + changes
     }
 
-    /// Counts the rollouts that a run makes in all.
+    /// Counts all rollouts of a run.
     fn rollouts_of(&self, leg: &Leg) -> usize {
         let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
         measured + if self.changes(leg.purpose) { 2 } else { 0 }
     }
 }
 
-/// Estimates the number of looks at a run before this many pods have ended: each round doubles their number.
+/// Estimates the number of looks at a run until this many pods have terminated: each round doubles the pods.
 fn looks(ended: usize) -> u32 {
     ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
 
-/// The runs that follow one another, if the first proof holds.
+/// Sequence of runs, if the first proof holds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) legs: Vec<Leg>,
@@ -196,7 +196,7 @@ pub(super) struct Plan {
 }
 
 impl Steps<'_> {
-    /// Plans what follows the first run. `names` and the sleep to prove are those known by then.
+    /// Plans the runs after the first. `names` and the sleep to prove are as known by then.
     pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
         let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
         let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
@@ -208,13 +208,13 @@ impl Steps<'_> {
         Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
 
-    /// Plans a proof of this sleep with this probability of error.
+    /// Plans a proof of this sleep with this error probability.
     pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
         let needed = self.proof(self.subject.settings(), error).needed;
         Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
-    /// Plans a proof of this sleep whose first look shows that it is too short, and a proof of the next longer sleep.
+    /// Plans two proofs: one whose first look shows that this sleep is too short, then one of the next longer sleep.
     fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
         let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
@@ -223,7 +223,7 @@ impl Steps<'_> {
 }
 
 impl Plan {
-    /// Makes the plan of one run.
+    /// Creates a plan with a single run.
     fn of(leg: Leg, pace: &Pace) -> Self {
         Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
     }
@@ -249,7 +249,7 @@ impl Plan {
         words.collect::<Vec<_>>().join("; then ")
     }
 
-    /// Returns its amount, in words.
+    /// Describes the number of rollouts and the duration.
     fn amount(&self, is_own: bool) -> String {
         let changes =
             if is_own { "" } else { ", with those that change the pods' template and change it back" };
@@ -258,7 +258,7 @@ impl Plan {
     }
 }
 
-/// Describes the plan and its duration.
+/// Prints the plan and returns its duration.
 pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     let (subject, viewer, disrupt) = (steps.subject, &steps.operator.viewer, steps.disrupt());
     let set = subject.settings();
@@ -301,7 +301,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     plan.takes
 }
 
-/// Describes what follows, as measured: if the first sleep that is proven holds, and if it does not.
+/// Prints the remaining plan as measured, both for a first proof that holds and for one that fails.
 pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
     let is_own = steps.subject.is_own();
     let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
@@ -330,14 +330,14 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> Result<(), RunErr
     run::confirm(steps.operator).await
 }
 
-/// Progress of a run, as its looks have seen it.
+/// Progress of a run, as of its last look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
-    /// Time since its load began.
+    /// Time since the run's load began.
     pub(super) elapsed: Duration,
-    /// Approximate number of units that count so far, with those of interrupted parts.
+    /// Approximate number of units so far, including those from interrupted parts.
     pub(super) units: usize,
-    /// Units of these that it has shown itself.
+    /// Number of these that the run has shown itself.
     pub(super) own: usize,
 }
 
@@ -349,7 +349,7 @@ impl Pace {
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
         let rollouts = leg.takes.saturating_sub(self.besides(plan.purpose, sleep_s));
         let expected = rollouts.mul_f64(missing as f64 / plan.needed.max(1) as f64);
-        // The further this run is, the more its own pace counts.
+        // The further this run has progressed, the more its own pace counts.
         let seen = position.elapsed.div_f64(position.own.max(1) as f64).mul_f64(missing as f64);
         let done = position.own.min(plan.needed) as f64 / plan.needed.max(1) as f64;
         let after = self.besides(plan.purpose, sleep_s) / 2;
@@ -405,7 +405,7 @@ mod tests {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
         assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
-        // 12 of 12 s, two of 12 and 10 s for the template, 20 s around it, three looks.
+        // 12 rollouts of 12 s, two of 12 and 10 s for the template, 20 s overhead, three looks.
         assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
         let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), Names::Unknown);
         assert_eq!(together.times, 36);

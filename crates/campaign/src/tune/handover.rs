@@ -1,4 +1,4 @@
-//! Results that a tuning hands over: patches, and the lines to change in the user's own manifest.
+//! Results of a tuning for the user: patches, and the lines to change in the user's manifest.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,13 +19,13 @@ pub(super) fn write(out: &Path, file: &ReportFile) -> Result<(), RunError> {
     std::fs::write(&path, &file.bytes).map_err(RunError::failed(failed()))
 }
 
-/// Writes `tune.json`, `tune.md` and the picture.
+/// Writes `tune.json`, `tune.md` and the chart.
 pub(super) fn write_report(out: &Path, tuning: &Tuning) -> Result<(), RunError> {
     rolldrop_report::tuning(tuning).map_err(RunError::other)?.iter().try_for_each(|file| write(out, file))
 }
 
-/// Returns the chosen settings as patches: a strategic merge patch, and the same for kustomize. The first line of each
-/// states their basis.
+/// Returns the chosen settings as patches: a strategic merge patch, and the same patch for kustomize. The first line of
+/// each states the basis for the settings.
 pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
     let patch = format!("# {basis}\n{}", strategic_merge(subject, ending_of(choice.settings)));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
@@ -65,7 +65,7 @@ fn strategic_merge(subject: &Subject, ending: Ending) -> String {
     serde_saphyr::to_string(&patch).unwrap_or_else(|_| patch.to_string())
 }
 
-/// Explains why a workload that a GitOps controller manages is not touched, and how to measure it all the same.
+/// Explains why a workload managed by a GitOps controller is left unchanged, and how to measure it anyway.
 pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Duration) -> String {
     let (workload, name) = (subject.workload(), subject.name());
     let patch = strategic_merge(subject, ending_of(subject.wide(max_sleep.as_secs())));
@@ -78,7 +78,7 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
     )
 }
 
-/// Returns the lines of a manifest that the chosen settings change, with their numbers.
+/// Returns the manifest lines that the chosen settings change, with line numbers.
 pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> Result<String, RunError> {
     let failed = || format!("failed to read {}", path.display());
     let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
@@ -96,14 +96,14 @@ pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> Result<S
     Ok(out)
 }
 
-/// Returns the lines of a text that an earlier version does not have, with their numbers in the new one.
+/// Returns the lines that are new in `after`, with their line numbers there.
 fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     let mut old = before.lines().peekable();
     let mut new = Vec::new();
     for (number, line) in (1..).zip(after.lines()) {
         let mut ahead = old.clone();
         match ahead.position(|old| old == line) {
-            // Lines of the earlier version before it are gone.
+            // The edit removed the skipped lines of the earlier version.
             Some(skipped) if skipped <= MOST_GONE => {
                 old.nth(skipped);
             }
@@ -113,7 +113,7 @@ fn new_lines<'a>(before: &str, after: &'a str) -> Vec<(usize, &'a str)> {
     new
 }
 
-/// Maximum number of lines in a row that an edit replaces.
+/// Maximum number of consecutive lines that an edit replaces.
 const MOST_GONE: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Limits that the platform sets to how long pods may take to end.
+//! Platform limits on how long pods may take to terminate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use serde_json::Value;
 use rolldrop_explain::model::figures::counted;
 use rolldrop_judge::tune::Settings;
 
-/// Labels of nodes that may be taken away, with the seconds that their pods then have, and who says so. GKE's kubelet
-/// gives pods that are not the system's 15 of the 30 s; AWS and Azure give notice 120 and 30 s before.
+/// Labels of nodes that may be reclaimed, with the seconds that pods then have, and the source of the figure. GKE's
+/// kubelet gives non-system pods 15 of the 30 s; AWS and Azure give notice of 120 and 30 s.
 const SPOT: [(&str, &str, u64, &str); 6] = [
     ("cloud.google.com/gke-spot", "true", 15, "GKE"),
     ("cloud.google.com/gke-preemptible", "true", 15, "GKE"),
@@ -18,25 +18,24 @@ const SPOT: [(&str, &str, u64, &str); 6] = [
     ("node.kubernetes.io/lifecycle", "spot", 120, "AWS"),
     ("kubernetes.azure.com/scalesetpriority", "spot", 30, "Azure"),
 ];
-/// Annotations of a Service or an Ingress that set how AWS deregisters its targets.
+/// Annotations on a Service or an Ingress that configure how AWS deregisters its targets.
 const TARGET_GROUP: [(&str, &str); 2] = [
     ("Service", "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"),
     ("Ingress", "alb.ingress.kubernetes.io/target-group-attributes"),
 ];
 const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
 
-/// Limits of the platform on how pods may end.
+/// Platform limits on pod termination.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
-    /// Time that a node's pods have when the node shuts down, in seconds, with the source of the figure.
+    /// Time in seconds that pods have when their node shuts down, with the source of the figure.
     shutdown: BTreeSet<(u64, String)>,
-    /// Time that a load balancer gives requests to end, in seconds, with the name of its Service or Ingress.
+    /// Time in seconds that a load balancer gives requests to finish, with the name of its Service or Ingress.
     deregistration: Vec<(u64, String)>,
 }
 
 impl Limits {
-    /// Looks at the labels of nodes, and at Services and Ingresses. `budget` is what the user says of nodes that shut
-    /// down.
+    /// Finds the limits in node labels, Services and Ingresses. `budget` is the node shutdown time stated by the user.
     pub(super) fn find(
         nodes: &[BTreeMap<String, String>],
         objects: &[Value],
@@ -62,7 +61,7 @@ impl Limits {
         Self { shutdown, deregistration: objects.iter().filter_map(deregistration).collect() }
     }
 
-    /// Describes what the limits mean for chosen settings, a sentence each.
+    /// Describes the consequences of the limits for the chosen settings, one sentence each.
     pub(super) fn of(&self, settings: Settings) -> Vec<String> {
         let Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: grace_s, .. } = settings;
         let shutdown = self.shutdown.iter().map(|(seconds, who)| match (sleep_s >= *seconds, grace_s > *seconds) {

@@ -1,4 +1,4 @@
-//! Resuming a tuning, and proving its choice again.
+//! Resumes a tuning, or proves an earlier choice again.
 
 use std::path::{Path, PathBuf};
 
@@ -14,20 +14,20 @@ use rolldrop_judge::tune::{Choice, Tuning};
 use rolldrop_scenario::{Loaded, Scenario};
 use rolldrop_sidecar::inject::pod_labels;
 
-/// An earlier tuning, whose choice is to be proven again.
+/// Earlier tuning whose choice is to be proven again.
 pub struct Verified {
-    /// Its arguments.
+    /// Arguments of the earlier tuning.
     pub arguments: Vec<String>,
-    /// The directory in which it began.
+    /// Directory in which that tuning was started.
     pub directory: PathBuf,
-    /// The choice.
+    /// Choice to prove again.
     pub chosen: Choice,
 }
 
-/// Reads what a tuning has chosen.
+/// Reads a tuning's choice.
 ///
 /// # Errors
-/// Fails if the tuning has proven nothing.
+/// Fails if the tuning proved nothing.
 pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
     let state = State::read(tuning)?;
     let path = tuning.join("tune.json");
@@ -44,10 +44,10 @@ pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
     }
 }
 
-/// Puts back what a killed run of the tuning had changed.
+/// Reverts the changes made by a killed run of the tuning.
 ///
 /// # Errors
-/// Fails if the workload is neither as the tuning found it nor as it set it: then nothing is changed.
+/// Fails, without changing anything, if the workload is neither as the tuning found it nor as the tuning set it.
 pub(super) async fn put_back(
     request: &Request<'_>,
     state: &State,
@@ -103,7 +103,7 @@ fn differs(state: &State, what: &str) -> RunError {
     ))
 }
 
-/// Checks that the workload is as the tuning found it.
+/// Checks that the workload is still as the tuning found it.
 pub(super) fn check(state: &State, subject: &Subject) -> Result<(), RunError> {
     let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {

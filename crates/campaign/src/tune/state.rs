@@ -1,4 +1,4 @@
-//! `state.json` of a tuning: what `--resume` needs, written and synced before and after each run.
+//! State file of a tuning (`state.json`), used by `--resume`; written and synced before and after each run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,42 +16,42 @@ use rolldrop_judge::tune::Step;
 use rolldrop_record::{RunDir, run_dir};
 
 const FILE: &str = "state.json";
-/// The version of its format.
+/// Format version of `state.json`.
 const VERSION: u32 = 1;
 
-/// The contents of `state.json`.
+/// Contents of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// The arguments after `rolldrop tune`.
+    /// Arguments after `rolldrop tune`.
     pub arguments: Vec<String>,
-    /// The directory in which it began: paths of arguments are relative to it.
+    /// Directory in which the tuning was started: relative paths in the arguments refer to it.
     pub directory: PathBuf,
-    /// The cluster and its namespace; `None` if the cluster ends with each run.
+    /// Cluster and namespace; `None` if each run creates its own cluster.
     pub(super) cluster: Option<String>,
-    /// The workload as it was found.
+    /// Workload object as the tuning found it.
     pub(super) object: Value,
-    /// The runs, in order.
+    /// Runs, in order.
     pub(super) runs: Vec<Run>,
 }
 
-/// One run.
+/// Record of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
-    /// Name of its directory below the tuning's.
+    /// Name of the run's directory inside the tuning's directory.
     pub(super) name: String,
     pub(super) plan: StepPlan,
-    /// Figures that it has shown; `None` while it lasts, and if it has shown nothing.
+    /// Figures of the run; `None` while it is in progress, or if it showed nothing.
     pub(super) step: Option<Step>,
-    /// True if it came to its end.
+    /// True if the run completed.
     pub(super) is_whole: bool,
     pub(super) took: Duration,
-    /// Reason why it ended before it had what it needs.
+    /// Reason why the run stopped before it had enough units.
     pub(super) gave_up: Option<String>,
 }
 
 impl State {
-    /// Returns the state of a tuning that begins.
+    /// Creates the state of a new tuning.
     pub(super) fn begin(
         arguments: &[OsString],
         cluster: Option<String>,
@@ -67,10 +67,10 @@ impl State {
         Ok(Self { version: VERSION, arguments, directory, cluster, object, runs: Vec::new() })
     }
 
-    /// Reads the state of a tuning.
+    /// Reads a tuning's state.
     ///
     /// # Errors
-    /// Fails if there is none, or it is of another version.
+    /// Fails if there is no state, or its version differs.
     pub fn read(tuning: &Path) -> Result<Self, RunError> {
         let path = tuning.join(FILE);
         let failed = |remedy: &str| format!("failed to read {}: {remedy}", path.display());
@@ -86,7 +86,7 @@ impl State {
         Ok(state)
     }
 
-    /// Writes it to the disk, whole or not at all.
+    /// Writes the state to disk atomically.
     pub(super) fn write(&self, tuning: &Path) -> Result<(), RunError> {
         let text = serde_json::to_vec_pretty(self).map_err(RunError::failed("failed to write the state"))?;
         let sync = |file: &mut std::io::BufWriter<File>| {
@@ -95,22 +95,22 @@ impl State {
             file.get_ref().sync_all()
         };
         run_dir::write_file_with(tuning, FILE, sync)?;
-        // Also syncs the directory, which has the new name.
+        // Sync the directory too, as it holds the new name.
         let synced = File::open(tuning).and_then(|dir| dir.sync_all());
         synced.map_err(RunError::failed("failed to sync the tuning's directory"))
     }
 }
 
 impl Run {
-    /// Returns the record of a run that begins.
+    /// Creates the record of a new run.
     pub(super) fn begin(name: String, plan: StepPlan) -> Self {
         Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
     }
 
-    /// Returns the result and the figures of a run that is over; `None` if nothing was measured.
+    /// Returns the result and figures of a finished run; `None` if nothing was measured.
     ///
     /// # Errors
-    /// Fails if the run was whole, and is no longer readable.
+    /// Fails if the run completed but can no longer be read.
     pub(super) fn shown(&self, tuning: &Path) -> Result<Option<(RunResult, Step)>, RunError> {
         let dir = tuning.join(&self.name);
         if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {
@@ -129,7 +129,7 @@ impl Run {
                 Ok(Some((analysis.result, step)))
             }
             Err(error) if self.is_whole => Err(error),
-            // It was killed before its load began.
+            // The run was killed before its load began.
             Err(_) => Ok(None),
         }
     }

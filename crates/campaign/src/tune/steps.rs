@@ -1,4 +1,4 @@
-//! The runs of a tuning.
+//! Plans and makes the runs of a tuning.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -28,86 +28,87 @@ use rolldrop_report::reasons;
 use rolldrop_scenario::{ClusterChoice, Loaded};
 use rolldrop_sidecar::inject::ending::set_ending;
 
-/// The most rounds of a run.
+/// Maximum number of rounds in a run.
 const MOST_ROUNDS: usize = 12;
-/// The longest that a run may take, however long it is expected to.
+/// Maximum duration of a run, regardless of its expected duration.
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
-/// The least of these bounds.
+/// Minimum time bound of a run.
 const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
-/// Pods that end before the first look at a run.
+/// Number of terminated pods before the first look at a run.
 pub(super) const FIRST_LOOK: usize = 10;
-/// Number of pods to delete, one at a time, to see what the present settings lose.
+/// Number of pods to delete, one at a time, to see how many requests the current settings lose.
 const DELETED_BEFORE: usize = 3;
-/// Rollouts of a run beyond those that it needs if each shows one unit: one in which no pod is seen to end shows none.
+/// Spare rollouts per run, beyond those needed if each shows one unit: a rollout with no observed termination shows
+/// none.
 const SPARE: usize = 2;
 
-/// The way in which pods are ended while they are measured.
+/// Way of terminating the measured pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disrupt {
-    /// The workload replaces its pods, again and again.
+    /// Restart the workload's rollout repeatedly.
     #[default]
     RollingRestart,
-    /// Pods are deleted, one at a time. That shows nothing for rollouts.
+    /// Delete pods one at a time. This shows nothing about rollouts.
     DeletePod,
 }
 
-/// One run.
+/// Plan of one run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: Settings,
     disrupt: Disrupt,
-    /// Means of naming the pods, if answers do not name them.
+    /// Means of naming the pods if responses do not.
     pub(super) means: Option<Means>,
-    /// Number of units it must have.
+    /// Required number of units.
     pub(super) needed: usize,
     confidence: f64,
 }
 
 impl StepPlan {
-    /// Returns true if both are the same run.
+    /// Returns true if both plan the same run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let key = |plan: &Self| (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed);
         key(self) == key(other)
     }
 }
 
-/// Context that all runs of a tuning share.
+/// Context shared by all runs of a tuning.
 pub(super) struct Steps<'a> {
     pub(super) request: &'a Request<'a>,
     pub(super) subject: &'a Subject,
     pub(super) out: &'a Path,
     pub(super) operator: &'a Operator,
     pub(super) clock: Clock,
-    /// The name under which the tuning uses the workload, once it does.
+    /// Name under which the tuning holds the workload, once it does.
     pub(super) holder: Option<String>,
 }
 
-/// A run that is over.
+/// Finished run.
 pub(super) struct Ended {
     pub(super) analysis: Analysis,
     pub(super) is_interrupted: bool,
     pub(super) took: Duration,
-    /// Reason why it ended before it had what it needs, if its bound ended it.
+    /// Reason why a bound stopped the run before it had enough units, if one did.
     pub(super) gave_up: Option<String>,
 }
 
-/// Facts about the remaining way while a run lasts.
+/// Facts about the rest of the tuning, used during a run.
 #[derive(Clone, Debug)]
 pub(super) struct Outlook {
     pub(super) pace: Pace,
     pub(super) names: Names,
-    /// Runs that follow if it shows what it is to show.
+    /// Duration of the remaining runs if this one succeeds.
     pub(super) later: Duration,
-    /// The most rollouts that the run may make.
+    /// Maximum number of rollouts in the run.
     pub(super) most_rollouts: Option<usize>,
-    /// Units of the parts of this run that were interrupted.
+    /// Units shown by interrupted parts of this run.
     pub(super) before: Option<Units>,
 }
 
 impl Outlook {
-    /// Returns the number of units that interrupted parts have shown.
+    /// Returns the number of units shown by interrupted parts.
     fn counted(&self) -> usize {
         self.before.map_or(0, |before| before.number)
     }
@@ -118,24 +119,24 @@ impl Steps<'_> {
         self.request.disrupt.unwrap_or_default()
     }
 
-    /// Returns true if the user says that something names the pods.
+    /// Returns true if the user chose a means of naming the pods.
     pub(super) fn has_names(&self) -> bool {
         self.request.evidence.is_some()
     }
 
-    /// Plans the run that shows what the present settings lose.
+    /// Plans the run that shows the losses with the current settings.
     pub(super) fn before(&self) -> StepPlan {
         let needed = if self.disrupt() == Disrupt::DeletePod { DELETED_BEFORE } else { 1 };
         let plan = self.plan(Purpose::Before, self.subject.settings(), 1.0 - CONFIDENCE);
         StepPlan { needed, ..plan }
     }
 
-    /// Plans the run that shows the whole windows.
+    /// Plans the run that shows complete windows.
     pub(super) fn windows(&self, settings: Settings) -> StepPlan {
         self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
-    /// Plans a run that shows, with at most this error, whether settings hold.
+    /// Plans a run that tests, with at most this error probability, that settings lose nothing.
     pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
     }
@@ -152,7 +153,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Describes the maximum number of rollouts, or deletions, of a run: as many as it needs if each shows one unit.
+    /// Describes the maximum number of rollouts or deletions in a run, assuming that each shows one unit.
     pub(super) fn most_in_words(&self, plan: &StepPlan) -> String {
         let most = len(plan.needed + SPARE);
         match plan.disrupt {
@@ -161,20 +162,20 @@ impl Steps<'_> {
         }
     }
 
-    /// Counts the rollouts that a run makes to change the template and to change it back.
+    /// Counts the rollouts caused by changing the pod template and restoring it.
     pub(super) fn rollouts_of_changes(&self, plan: &StepPlan) -> usize {
         let is_as_set = plan.settings == self.subject.settings() && plan.means != Some(Means::Sidecar);
         if self.subject.is_own() || is_as_set { 0 } else { 2 }
     }
 
-    /// Returns the longest time that a run may take.
+    /// Returns the maximum duration of a run.
     fn bound(plan: StepPlan, outlook: &Outlook) -> Duration {
         let leg =
             outlook.pace.leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), outlook.names);
         (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
     }
 
-    /// Returns the disruption that ends the pods, in the scenario's form, until this many have ended.
+    /// Returns, in scenario syntax, the disruption that terminates pods until this many terminations have happened.
     fn disruption(&self, plan: StepPlan, ended: usize) -> String {
         let until = format!("until: {{terminations: {ended}}}");
         match plan.disrupt {
@@ -190,7 +191,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Makes the job of a run, and returns the cluster that the scenario names.
+    /// Creates a run's job and returns the cluster that the scenario names.
     fn job<'a>(
         &'a self,
         plan: StepPlan,
@@ -216,12 +217,12 @@ impl Steps<'_> {
             ending: (!subject.is_own()).then(|| (subject.sleepers(), ending_of(settings))),
             ..Extras::default()
         };
-        // The user has consented to the whole tuning.
+        // The user already consented to the whole tuning.
         let job = Job::new(scenario, &request.options, Consent::Given, extras, &*operator.viewer)?;
         Ok((job, cluster))
     }
 
-    /// Plans each call of the API server that the run that shows the windows would make. The others make the same.
+    /// Plans each API call that the run for measuring windows would make. The other runs make the same calls.
     pub(super) async fn dry_run(&self) -> Result<Calls, RunError> {
         let Self { request, subject, operator, .. } = self;
         let first = subject.sleeps(request.max_sleep)[0];
@@ -230,7 +231,7 @@ impl Steps<'_> {
         job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
     }
 
-    /// Makes a run in a directory of this name.
+    /// Makes a run in a directory with this name.
     pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> Result<Ended, RunError> {
         let Self { request, operator, .. } = self;
         if let Some(what) = self.subject.changed_since(request, &operator.interrupts).await? {
@@ -276,7 +277,7 @@ impl Steps<'_> {
         Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
     }
 
-    /// Returns the time that follows a run of this purpose, if it shows what it is to show.
+    /// Returns the time needed after a run with this purpose, if the run succeeds.
     pub(super) fn later(&self, purpose: Purpose, plan: &Plan) -> Duration {
         let follows = |leg: &&super::forecast::Leg| match purpose {
             Purpose::Before => true,
@@ -286,7 +287,7 @@ impl Steps<'_> {
         plan.legs.iter().filter(follows).map(|leg| leg.takes).sum()
     }
 
-    /// Sets the chosen settings in the cluster, and leaves them there.
+    /// Applies the chosen settings in the cluster permanently.
     pub(super) async fn apply(&self, settings: Settings) -> Result<(), RunError> {
         let Self { request, subject, operator, .. } = self;
         let Request { source, options, .. } = request;
@@ -302,27 +303,27 @@ impl Steps<'_> {
     }
 }
 
-/// Observer of a run while it lasts.
+/// Observer of a run in progress.
 #[derive(Clone, Copy, Default)]
 struct Watched<'a> {
-    /// Describes the progress of the run, given the number of pods that have ended.
+    /// Describes the run's progress, given the number of terminated pods.
     told: Option<&'a dyn Fn(usize) -> String>,
     /// Judges the record so far.
     look: Option<&'a dyn Look<Coverage>>,
 }
 
-/// Watches one run: how far it is, and when it ends.
+/// Watches one run to report its progress and to decide when to stop it.
 struct Watch<'a> {
     plan: StepPlan,
     name: &'a str,
     outlook: Outlook,
-    /// Longest time that it may take.
+    /// Maximum duration of the run.
     longest: Duration,
-    /// Time its load began.
+    /// Time the load began.
     began: Cell<Option<Instant>>,
-    /// Pods that had ended by then: those of the change of the template.
+    /// Number of pods already terminated then, by the template change.
     ended_before: Cell<Option<usize>>,
-    /// The last look: pods that had ended, and units.
+    /// Result of the last look: terminated pods and units.
     seen: RefCell<Option<(usize, Units)>>,
     gave_up: Cell<Option<String>>,
 }
@@ -347,7 +348,7 @@ impl<'a> Watch<'a> {
         began.elapsed()
     }
 
-    /// Estimates the units of this many ended pods, by the share that the last look saw.
+    /// Estimates the units shown by this many terminated pods, from the ratio at the last look.
     fn units_of(&self, ended: usize) -> usize {
         let Outlook { pace, names, .. } = &self.outlook;
         let (seen_ended, seen) = match *self.seen.borrow() {
@@ -361,7 +362,7 @@ impl<'a> Watch<'a> {
         seen + ended.saturating_sub(seen_ended) * seen / seen_ended
     }
 
-    /// Returns the progress of the run, and the time at which the tuning ends if its next proof holds.
+    /// Describes the run's progress and the expected end of the tuning if the next proof holds.
     fn in_words(&self, ended_in_all: usize) -> String {
         let before = self.ended_before.get().unwrap_or(ended_in_all);
         self.ended_before.set(Some(before));
@@ -385,7 +386,7 @@ impl<'a> Watch<'a> {
         format!("{name}: {done}, about {minutes:.0} min left")
     }
 
-    /// Returns the number of further pods that may end by the bound of rollouts.
+    /// Returns the number of further pods that may be terminated within the rollout limit.
     fn most_ended(&self, rollouts: usize, ended: usize) -> usize {
         let needed = self.plan.needed + SPARE;
         match self.plan.disrupt {
@@ -397,7 +398,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Decides by a result so far whether more pods are to end.
+    /// Decides from the result so far if more pods must be terminated.
     fn coverage(&self, result: &RunResult) -> Coverage {
         if let Verdict::Invalid { why } = &result.verdict {
             return Coverage::Invalid(format!("the measurement is invalid: {}", why.join("; ")));
@@ -421,12 +422,12 @@ impl<'a> Watch<'a> {
         Coverage::Counted { terminations: ended, counted: units.number, needed: plan.needed, said, next }
     }
 
-    /// Returns these units, and those of the parts of the run that were interrupted.
+    /// Adds the units from interrupted parts of the run to these units.
     fn with_before(&self, own: Units) -> Units {
         self.outlook.before.map_or(own, |before| before.and(own))
     }
 
-    /// Returns the reason why no more pods are to end; `None` if more are.
+    /// Returns the reason to stop terminating pods; `None` if more are needed.
     fn why_over(&self, result: &RunResult, own: Units) -> Option<(RoundsEnd, String)> {
         let Self { plan, outlook, .. } = self;
         let units = self.with_before(own);

@@ -1,4 +1,4 @@
-//! Subject of a tuning: a workload, its serving containers, and how its pods end now.
+//! Subject of a tuning: a workload, its serving containers, and how its pods currently terminate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,39 +24,39 @@ use rolldrop_scenario::{Loaded, Place, Scenario};
 use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
 use rolldrop_sidecar::inject::{KubernetesVersion, pod_labels, selects};
 
-/// First sleep of pods while their windows are measured, in seconds: on a real cluster, and on the embedded one.
+/// First preStop sleep for measuring windows, in seconds: on a real cluster, and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];
-/// Factor by which that sleep grows if a window outlasts it.
+/// Growth factor of the sleep when a window outlasts it.
 const GROWTH: u64 = 3;
 
-/// The workload that is tuned.
+/// Workload being tuned.
 #[derive(Debug)]
 pub(super) struct Subject {
     sleepers: Sleepers,
     ending: Ending,
     rollout: Rollout,
     limits: Limits,
-    /// Its object.
+    /// The workload's Kubernetes object.
     object: Value,
-    /// True if the scenario creates it.
+    /// True if the scenario creates the workload.
     is_own: bool,
-    /// Its cluster; `None` if the cluster ends with each run.
+    /// The workload's cluster; `None` if each run creates and removes its own.
     elsewhere: Option<Elsewhere>,
-    /// Cautions before the first run, a sentence each.
+    /// Cautions to print before the first run, one sentence each.
     cautions: Vec<String>,
 }
 
-/// A cluster that is not the tuning's own.
+/// Cluster that the tuning does not create itself.
 #[derive(Debug)]
 pub(super) struct Elsewhere {
     /// Title of the cluster.
     pub(super) title: String,
-    /// Option by which the user names the cluster.
+    /// Command-line option with which the user names the cluster.
     pub(super) flag: String,
     pub(super) naming: Naming,
 }
 
-/// Returns what settings of a tuning mean for the manifests.
+/// Converts tuning settings to the form that manifests use.
 pub(super) fn ending_of(settings: Settings) -> Ending {
     Ending {
         sleep_s: settings.pre_stop_seconds,
@@ -67,7 +67,7 @@ pub(super) fn ending_of(settings: Settings) -> Ending {
 }
 
 impl Subject {
-    /// Finds it, and changes nothing.
+    /// Finds the workload without changing anything.
     pub(super) async fn find(request: &Request<'_>, interrupts: &Interrupts) -> Result<Self, RunError> {
         let Request { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
@@ -129,7 +129,7 @@ impl Subject {
         Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
     }
 
-    /// Connects to its cluster again.
+    /// Reconnects to the workload's cluster.
     async fn connect(
         request: &Request<'_>,
         interrupts: &Interrupts,
@@ -143,10 +143,10 @@ impl Subject {
         Ok((scenario, caller, origin))
     }
 
-    /// Marks it as in use for the tuning in a directory; `None` if each run makes a workload of its own.
+    /// Marks the workload as in use by the tuning in a directory. Returns `None` if each run creates its own workload.
     ///
     /// # Errors
-    /// Fails if another run or tuning uses it.
+    /// Fails if another run or tuning is using the workload.
     pub(super) async fn hold(
         &self,
         request: &Request<'_>,
@@ -162,20 +162,20 @@ impl Subject {
         Ok(Some(Tenure::begin(caller, (out, clock), (&run, origin), &workload).await?))
     }
 
-    /// Sentences about what may disturb the tuning, to be told before it begins.
+    /// Returns sentences about possible disturbances, to be printed before the tuning begins.
     pub(super) fn cautions(&self) -> &[String] {
         &self.cautions
     }
 
-    /// Returns the reason why requests are lost whatever the sleep, with the remedy; `None` if a sleep may help.
+    /// Returns the reason why requests are lost regardless of the sleep, with a remedy, or `None` if a sleep may help.
     pub(super) fn why_no_sleep_helps(&self) -> Option<String> {
         why_no_sleep_helps(&self.object, self.workload(), self.rollout)
     }
 
-    /// Describes what others have changed in the workload since the tuning found it; `None` if nothing.
+    /// Describes changes that others have made to the workload since the tuning found it; `None` if there are none.
     ///
     /// # Errors
-    /// Fails if its cluster cannot be read.
+    /// Fails if the cluster cannot be read.
     pub(super) async fn changed_since(
         &self,
         request: &Request<'_>,
@@ -189,7 +189,7 @@ impl Subject {
         Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
     }
 
-    /// Returns the GitOps controller that would undo changes to it.
+    /// Returns the GitOps controller that would revert changes to the workload.
     pub(super) fn managed_by(&self) -> Option<&'static str> {
         controller_of(&self.object).filter(|_| !self.is_own)
     }
@@ -206,7 +206,7 @@ impl Subject {
         &self.sleepers.containers
     }
 
-    /// Returns the labels by which it selects its pods, as a selector.
+    /// Returns the workload's pod selector as text.
     pub(super) fn selector(&self) -> String {
         let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
         let pairs = labels.into_iter().flatten();
@@ -214,8 +214,8 @@ impl Subject {
         pairs.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the reason why connections are too few to show the windows of its pods, as seen in a run; `None` if they
-    /// are enough.
+    /// Returns the reason why, judging by an earlier run, there are too few connections to show the pods' windows, or
+    /// `None` if there are enough.
     pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
         let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
         let named = windows.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
@@ -238,7 +238,7 @@ impl Subject {
         &self.object
     }
 
-    /// Its cluster, if that is not the tuning's own.
+    /// Returns the workload's cluster, unless the tuning creates its own.
     pub(super) const fn elsewhere(&self) -> Option<&Elsewhere> {
         self.elsewhere.as_ref()
     }
@@ -255,7 +255,7 @@ impl Subject {
         self.rollout
     }
 
-    /// Returns the settings that its pods end with now.
+    /// Returns the current termination settings of the pods.
     pub(super) const fn settings(&self) -> Settings {
         Settings {
             pre_stop_seconds: self.ending.sleep_s,
@@ -265,7 +265,7 @@ impl Subject {
         }
     }
 
-    /// Returns the sleeps with which its windows are measured, one after the other, in seconds.
+    /// Returns the sleeps to measure windows with, in the order to try them, in seconds.
     pub(super) fn sleeps(&self, most: Duration) -> Vec<u64> {
         let [real, embedded] = FIRST_SLEEP_S;
         let first = if self.elsewhere.is_some() { real } else { embedded };
@@ -276,7 +276,8 @@ impl Subject {
         if sleeps.is_empty() { vec![set] } else { sleeps }
     }
 
-    /// Returns the settings for measuring windows with this sleep. The time that the app has after its sleep stays.
+    /// Returns the settings for measuring windows with this sleep. The time left for the app after its sleep stays the
+    /// same.
     pub(super) const fn wide(&self, sleep_s: u64) -> Settings {
         let set = self.settings();
         let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
@@ -300,7 +301,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Finds the workload that is named, or the only one behind the targets.
+/// Finds the named workload, or the only one behind the targets.
 pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<&'a Value, RunError> {
     if let [named] = &scenario.sidecar_workloads[..] {
         return objects
@@ -339,7 +340,8 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<
     }
 }
 
-/// Returns the reason why a rollout loses requests whatever the sleep, with the remedy; `None` if a sleep may help.
+/// Returns the reason why a rollout loses requests regardless of the sleep, with a remedy, or `None` if a sleep may
+/// help.
 fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Option<String> {
     let pods = counted(rollout.pods, "pod");
     let (why, remedy) = match rollout.strategy {
@@ -364,7 +366,7 @@ fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Optio
     ))
 }
 
-/// Returns the caution about a Deployment whose rollouts may end all pods before new ones are ready.
+/// Returns a caution if a Deployment's rollouts may terminate all pods before new ones are ready.
 fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
     let Rollout { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
     let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
@@ -380,7 +382,7 @@ fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
     })
 }
 
-/// Counts the nodes that a workload's pods may run on, by the node selector in its template.
+/// Counts the nodes that match the node selector in a workload's pod template.
 fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
     let selector = object["spec"]["template"]["spec"]["nodeSelector"].as_object();
     let is_selected = |labels: &&BTreeMap<String, String>| {
@@ -390,8 +392,7 @@ fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
     len(nodes.iter().filter(is_selected).count())
 }
 
-/// Describes the rollouts of a workload. `each_node` is the number of pods of a DaemonSet that does not say how many it
-/// has.
+/// Describes a workload's rollouts. `each_node` is the pod count for a DaemonSet that does not report its own.
 fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunError> {
     let refused = |why: String| Err(RunError::Refused(why));
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
@@ -408,7 +409,7 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunErr
         "daemonset" => object["status"]["desiredNumberScheduled"].as_u64().unwrap_or(each_node),
         _ => spec["replicas"].as_u64().unwrap_or(1),
     };
-    // A share is rounded as in a rollout.
+    // Percentages are rounded as in a rollout.
     let of = |value: &Value, default: &str, round| {
         let value = serde_json::from_value(value.clone()).ok();
         let value: IntOrString = value.unwrap_or_else(|| IntOrString::String(default.to_owned()));
@@ -425,7 +426,7 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunErr
             let rolling = &spec["updateStrategy"]["rollingUpdate"];
             match of(&rolling["maxSurge"], "0", Round::Up) {
                 0 => {
-                    // A StatefulSet rounds a share down, a DaemonSet up.
+                    // A StatefulSet rounds a percentage down, a DaemonSet up.
                     let round = if kind == "statefulset" { Round::Down } else { Round::Up };
                     Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", round).max(1) }
                 }
@@ -540,7 +541,7 @@ mod tests {
             let spec = json!({"replicas": 10, "strategy": {"rollingUpdate": rolling}});
             rollout(&json!({"spec": spec}), "deployment", 0).unwrap().strategy
         };
-        // 25 % of 10: 3 more, and 2 less.
+        // 25 % of 10: surge of 3, and 2 unavailable.
         assert_eq!(of(Value::Null), Strategy::Rolling { at_once: 5 });
         assert_eq!(of(json!({"maxSurge": 1, "maxUnavailable": 0})), Strategy::Rolling { at_once: 1 });
         let in_place = |kind: &str, most: Value| {

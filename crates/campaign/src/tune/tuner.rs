@@ -1,6 +1,6 @@
-//! The runs of a tuning, one after the other: what each shows decides the next.
+//! Makes the runs of a tuning one after another: each result decides the next run.
 //!
-//! A resumed tuning takes the same steps again, and reads finished runs from their directories.
+//! A resumed tuning repeats the same steps but reads finished runs from their directories.
 
 use super::evidence::{Asked, Means};
 use super::forecast::{self, Pace, Plan};
@@ -20,20 +20,20 @@ use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
 use rolldrop_report::reasons;
 
-/// Number of times that a run that is not valid is made again.
+/// Maximum number of repetitions of an invalid run.
 const MOST_REPEATS: usize = 3;
 
-/// The runs that are done so far, and what they have shown.
+/// The runs completed so far, and their findings.
 pub(super) struct Tuner<'a> {
     steps: &'a Steps<'a>,
     state: State,
-    /// Number of the state's runs that have been read again.
+    /// Number of runs in the state that have been replayed.
     replayed: usize,
-    /// Evidence that names the pods, if answers do not.
+    /// Means of naming the pods if responses do not.
     means: Option<Means>,
     done: Vec<Step>,
     seen: Seen,
-    /// The first run, with which the others are compared.
+    /// The first run; the others are compared with it.
     first: Option<RunResult>,
     choice: Option<Choice>,
     pace: Pace,
@@ -41,7 +41,7 @@ pub(super) struct Tuner<'a> {
     plan: Option<Plan>,
 }
 
-/// Reason why a tuning ends before it has shown anything.
+/// Reason why a tuning stops without a result.
 enum Halt {
     /// Interrupted by a signal.
     Interrupted,
@@ -73,7 +73,7 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Finds a sleep, and proves it.
+    /// Finds a sleep and proves it.
     pub(super) async fn tune(mut self) -> Result<Tuning, RunError> {
         let ended = self.find().await;
         self.concluded(ended)
@@ -96,7 +96,7 @@ impl<'a> Tuner<'a> {
                 Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
             Err(Halt::Failed(error)) => {
-                // The measurements so far are kept.
+                // Keep the measurements made so far.
                 self.write(Outcome::Partial { why: vec![error.in_words()] })?;
                 return Err(error);
             }
@@ -111,7 +111,7 @@ impl<'a> Tuner<'a> {
     async fn find(&mut self) -> Result<Outcome, Halt> {
         let Steps { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
-        // The settings for pods that start are chosen with the sleep.
+        // The settings for starting pods are chosen together with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout());
         let has_starts = set != subject.settings();
         trusted(&before)?;
@@ -156,8 +156,8 @@ impl<'a> Tuner<'a> {
         self.proven(Search::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
     }
 
-    /// Measures the windows, with longer sleeps if one outlasts them, and chooses; what starts lose meanwhile is added
-    /// to the wish. Returns nothing if the windows have too few bounds.
+    /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses. Losses of starting pods
+    /// seen meanwhile are added to `wish`. Returns `None` if too few windows have bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
         let Steps { subject, request, operator, .. } = self.steps;
         for sleep_s in subject.sleeps(request.max_sleep) {
@@ -198,7 +198,7 @@ impl<'a> Tuner<'a> {
                     let is_set = settings == subject.settings();
                     return Ok(if is_set { Outcome::AlreadyRight } else { Outcome::Proven });
                 }
-                // A window of another run lasted longer: this sleep is too short.
+                // A window in another run lasted longer, so this sleep is too short.
                 Next::Found(sleep_s) => {
                     search.learn(sleep_s, &Proof::TooShort { lost: 0, at_least: Some(self.seen.least_s()) });
                     continue;
@@ -236,7 +236,7 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Says what follows, as measured so far.
+    /// Prints the remaining plan, based on the measurements so far.
     fn say_plan(&mut self, plan: Plan) {
         forecast::say_again(self.steps, &plan, (&self.pace, self.names));
         self.plan = Some(plan);
@@ -255,7 +255,8 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Judges the last run, a proof. What was lost by no known cause after the sleep may be for a longer one to save.
+    /// Judges the last run, a proof. A longer sleep might also have saved requests that were lost after the sleep
+    /// without a known cause.
     fn judged(&self, result: &RunResult, plan: StepPlan) -> Proof {
         let unclear = self.done.last().map_or(0, Step::unclear);
         let before = self.units_before(plan);
@@ -265,12 +266,12 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Units of the interrupted parts of this proof.
+    /// Returns the units shown by the interrupted parts of this proof.
     fn units_before(&self, plan: StepPlan) -> Option<Units> {
         (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
     }
 
-    /// Returns the settings with this sleep, which is the chosen one from now on.
+    /// Returns the settings with this sleep, and makes it the chosen sleep.
     fn settings(&mut self, wish: Wish, sleep_s: u64) -> Settings {
         let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
         let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
@@ -283,13 +284,13 @@ impl<'a> Tuner<'a> {
         settings
     }
 
-    /// Appends the reason why the last run ended before it had what it needs, if it did.
+    /// Appends the reason if the last run stopped before it had enough units.
     fn with_bound(&self, mut why: Vec<String>) -> Vec<String> {
         why.extend(self.state.runs[..self.replayed].last().and_then(|run| run.gave_up.clone()));
         why
     }
 
-    /// Makes a run, again if it is not valid.
+    /// Makes a run, and repeats it if it is invalid.
     async fn step(&mut self, mut plan: StepPlan) -> Result<RunResult, Halt> {
         plan.means = self.means;
         let mut repeats = 0;
@@ -316,7 +317,8 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Reads the run from its directory, if it is done already, or was interrupted when it had shown what it can.
+    /// Reads the run from its directory if it is already complete, or if it was interrupted but had already shown all
+    /// it can.
     fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
@@ -361,7 +363,7 @@ impl<'a> Tuner<'a> {
         let ended = self.steps.run(plan, &name, outlook).await?;
         let Ended { analysis, is_interrupted, took, gave_up } = ended;
         let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
-        // A run that was interrupted before its load shows nothing.
+        // A run interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
         let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
         if let Some(last) = self.state.runs.last_mut() {
@@ -386,7 +388,7 @@ impl<'a> Tuner<'a> {
         self.done.push(step);
     }
 
-    /// Returns the number of rollouts that a run may make for its windows; `None` if no flag says.
+    /// Returns the number of rollouts that a run may make for its windows; `None` if no flag limits it.
     fn rollouts_left(&self, plan: StepPlan) -> Result<Option<usize>, Halt> {
         let Some(most) = self.steps.request.max_rollouts else { return Ok(None) };
         let of = |run: &Run| {
@@ -412,7 +414,7 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    /// Returns what is known, with this outcome; `None` before the first run.
+    /// Returns the tuning result so far, with this outcome; `None` before the first run.
     fn so_far(&self, outcome: Outcome) -> Option<Tuning> {
         let Steps { subject, request, .. } = self.steps;
         let first = self.first.as_ref()?;
@@ -439,13 +441,13 @@ impl<'a> Tuner<'a> {
         })
     }
 
-    /// Writes what is known.
+    /// Writes the tuning result so far.
     fn write(&self, outcome: Outcome) -> Result<(), RunError> {
         self.so_far(outcome).map_or(Ok(()), |tuning| handover::write_report(self.steps.out, &tuning))
     }
 }
 
-/// Returns the reason why a sleep is too short.
+/// Explains why a sleep is too short.
 fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     let lost_words = format!("lost {} that a longer one may save", counted(lost, "request"));
     match (lost, at_least) {
@@ -459,14 +461,14 @@ fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     }
 }
 
-/// Returns true if a sleep may save what is lost by this cause: requests in flight at SIGTERM too, as none arrive after
-/// a sleep that outlasts the window.
+/// Returns true if a sleep may prevent losses of this cause. That includes requests in flight at SIGTERM, as none
+/// arrive after a sleep that outlasts the window.
 fn may_help(result: &RunResult, cause: Cause) -> bool {
     let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);
     cause.is_helped_by_sleep() || (cause == Cause::KilledInFlight && avoidable > 0)
 }
 
-/// Ends the tuning if a run shows nothing.
+/// Stops the tuning unless a run's verdict is valid.
 fn trusted(result: &RunResult) -> Result<(), Halt> {
     match &result.verdict {
         Verdict::Valid => Ok(()),

@@ -1,7 +1,8 @@
-//! Decides the cause of one lost request: small decisions after the table "What a client sees" of the termination notes.
+//! Decides the cause of one lost request, in small steps that follow the table "What a client sees" in the termination
+//! notes.
 //!
-//! [`of`] is the only way to a cause. A gateway is asked first; what is no affair of a gateway's is decided as if there
-//! were none.
+//! [`of`] is the only entry point. Gateway causes are considered first; failures unrelated to a gateway are decided as
+//! if there were none.
 
 use std::collections::BTreeMap;
 
@@ -9,99 +10,102 @@ use crate::model::Unclear;
 use crate::timeline::PodEnd;
 use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
-/// Longer than a round trip to any client.
+/// Upper limit for a round trip to any client.
 pub(crate) const ROUND_TRIP_NS: i64 = 200_000_000;
-/// Longer than a round trip between a proxy and its app.
+/// Upper limit for a round trip between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
 
-/// A cause is stated if its share among all explanations of a request is at least this.
+/// Minimum share, among all explanations of a request, at which a cause is stated.
 const OUTWEIGHS: f64 = 0.8;
 
-/// A lost request, with all that its cause is decided on.
+/// Lost request, with all facts that determine its cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure<'a> {
     pub outcome: Outcome,
-    /// Status of the answer, if there was one.
+    /// Response status, if there was a response.
     pub status: Option<u16>,
     /// True if the connection had carried a request before.
     pub reused: bool,
-    /// True if the server was working on another request of the same connection, in HTTP/2.
+    /// True if the server was working on another request on the same HTTP/2 connection.
     pub shared: bool,
-    /// Bytes of the answer that arrived.
+    /// Number of response bytes that arrived.
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// Longest time after a request at which the server's own close may come and still have crossed it on its way.
+    /// Longest time after a request was sent at which the server's close can arrive and still have crossed the request
+    /// in transit.
     pub crossing_ns: i64,
-    /// The request as the pod's recording proxy saw it.
+    /// Request as seen by the pod's recording proxy.
     pub served: Option<Served>,
-    /// True if its source port is that of an earlier unanswered connect: the old entry routed it.
+    /// True if an earlier, unanswered connect used the same source port: its old conntrack entry routed the request.
     pub stale: bool,
     /// True if the app or the machine showed signs that it could not keep up.
     pub overloaded: bool,
-    /// True if a container had ended in a pod that stays, and was not back yet.
+    /// True if a container had exited in a pod that was not terminating, and had not restarted yet.
     pub restarting: bool,
-    /// The gateway that it was sent to, if one routes the requests.
+    /// Facts about the gateway, if one routes the requests.
     pub gateway: Option<ByGateway<'a>>,
 }
 
-/// A request that a gateway did not pass on, or not to its end.
+/// Request that a gateway did not forward, or did not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByGateway<'a> {
-    /// Attempts that recording proxies saw, in order; empty if none did.
+    /// Attempts seen by recording proxies, in order; empty if no proxy saw any.
     pub attempts: &'a [Attempt],
-    /// True if the end of a pod can explain it.
+    /// True if a pod's termination can explain the loss.
     pub is_explained: bool,
-    /// True if no endpoint was usable when it was sent, or a short time before.
+    /// True if no endpoint was usable when the request was sent, or shortly before.
     pub no_endpoint: bool,
     /// True if the gateway had no server.
     pub no_server: bool,
-    /// True if a pod that was ending gave the answer.
+    /// True if a terminating pod sent the response.
     pub is_refused_by_pod: bool,
-    /// True if a pod that was not ending closed the gateway's kept connection as the request came, as its proxy saw.
+    /// True if, according to its proxy, a pod that was not terminating closed the gateway's kept connection as the
+    /// request arrived.
     pub crossed_a_close: bool,
 }
 
-/// A request, or one of the gateway's attempts at it, as the recording proxy of a pod saw it.
+/// Request, or one of a gateway's attempts at it, as seen by a pod's recording proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// Outcome at the proxy.
     pub ended: ServedEnd,
-    /// The state of that pod.
+    /// State of that pod.
     pub pod: PodState,
 }
 
-/// The state of a pod when a request reached it.
+/// State of a pod when a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodState {
     /// The pod had not served yet.
     Starting,
-    /// The pod was not ending.
+    /// The pod was not terminating.
     Staying,
-    /// The pod's termination was under way.
+    /// The pod was terminating.
     Ending,
 }
 
-/// A request as a proxy saw it.
+/// Request as seen by a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
     /// Outcome at the proxy.
     pub ended: ServedEnd,
-    /// The app's status.
+    /// Status of the app's response.
     pub status: Option<u16>,
-    /// Time from the request's head to its end, in nanoseconds.
+    /// Time from reading the request's head to its end, in nanoseconds.
     pub waited_ns: i64,
 }
 
 impl Served {
-    /// Takes these facts from the proxy's row.
+    /// Extracts these facts from the proxy's row.
     pub(crate) fn of(row: &ServedRow) -> Self {
         let waited_ns = row.head.map_or(0, |head| row.end.ns_since(head));
         Self { ended: row.ended, status: row.status, waited_ns }
     }
 
-    /// Returns true if the app closed the connection as the request came, and the request was not the first on it. A
-    /// kernel resets a connection with data that the app has not read, and closes it otherwise.
+    /// Returns true if the app closed the connection as the request arrived, and the request was not the first on the
+    /// connection. When an app closes a connection, the kernel resets it if there is unread data, and otherwise closes
+    /// it normally.
     pub(super) fn crossed_a_close(&self) -> bool {
         self.status.is_none()
             && match self.ended {
@@ -119,16 +123,16 @@ impl Failure<'_> {
     }
 }
 
-/// A possible reason why a request was lost.
+/// Possible reason for a lost request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Explanation<'a> {
-    /// The end of a pod.
+    /// Termination of a pod.
     Termination(&'a PodEnd),
-    /// A pod that was starting.
+    /// Starting pod.
     Starting,
-    /// A Service without an endpoint.
+    /// Service without an endpoint.
     NoEndpoint,
-    /// The Service proxy, while it changed its rules.
+    /// Service proxy that was changing its rules.
     RuleSwap,
     /// None of these.
     Nothing,
@@ -140,14 +144,14 @@ impl Explanation<'_> {
     }
 }
 
-/// Returns the cause of a loss with these explanations, each with its share, or the reason why there is none.
+/// Returns the cause of a loss, given its possible explanations and their shares, or the reason why no cause is given.
 pub(crate) fn of(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let by_gateway = f.gateway.and_then(|gateway| cause_by_gateway(f, gateway));
     by_gateway.map_or_else(|| outweighing(f, explanations), Ok)
 }
 
-/// Returns the cause that these weighted explanations imply, if it outweighs all others together. Otherwise returns
-/// those that compete.
+/// Returns the cause implied by these weighted explanations if it outweighs all others together. Otherwise returns the
+/// competing causes.
 fn outweighing(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
@@ -170,7 +174,7 @@ fn outweighing(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Resu
     }
 }
 
-/// Returns the cause of the loss if this explanation is the right one.
+/// Returns the cause of the loss, assuming that this explanation is right.
 fn cause_by(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     match cause_by_pods(f, by) {
         Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
@@ -178,8 +182,8 @@ fn cause_by(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if the failure is the gateway's, or that of a pod that the gateway tried; `None` if it has nothing
-/// to do with a gateway.
+/// Returns the cause if the gateway failed, or a pod that the gateway tried; `None` if the failure is unrelated to a
+/// gateway.
 fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
@@ -203,14 +207,14 @@ fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
         return Some(Cause::GatewayNoServer);
     }
     match f.outcome {
-        // Part of an answer was there: some pod was at work on it.
+        // Part of a response arrived, so some pod was working on the request.
         Outcome::ResetMidResponse | Outcome::TruncatedBody | Outcome::BodyTimeout => {
             is_explained.then_some(Cause::KilledInFlight)
         }
         Outcome::HttpError | Outcome::Ok if no_endpoint && f.status == Some(503) => {
             Some(Cause::NoReadyEndpoint)
         }
-        // A recording proxy has seen it, and no end of a pod explains it.
+        // A recording proxy saw the request, and no pod's termination explains the failure.
         Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && !is_explained => {
             Some(Cause::GatewayError)
         }
@@ -229,7 +233,8 @@ fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
     }
 }
 
-/// Returns the cause if a container ended in a pod that stays: the effects on a request are those of the end of a pod.
+/// Returns the cause if a container exited in a pod that was not terminating: a request is affected as by a pod's
+/// termination.
 fn cause_of_restart(f: &Failure<'_>) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
@@ -269,10 +274,10 @@ fn cause_by_pods(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if the request reached the recording proxy of the pod.
+/// Returns the cause if the request reached the pod's recording proxy.
 fn cause_of_served(f: &Failure<'_>, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
-    // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
+    // On a reused connection: HTTP/1.1, or HTTP/2 without other requests in flight.
     let is_alone_on_a_kept_one = f.reused && !f.shared;
     match served.ended {
         _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => cause_of_refusal(by),
@@ -291,7 +296,7 @@ fn cause_of_served(f: &Failure<'_>, served: Served, by: Explanation<'_>) -> Caus
     }
 }
 
-/// Returns the cause of an answer that refuses the request when no gateway is between: the app gave it.
+/// Returns the cause of an error response without a gateway in between: the app sent it.
 fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     match by {
         Explanation::Termination(_) => Cause::RefusedWhileEnding,
@@ -314,12 +319,12 @@ fn cause_of_no_connection(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if a connection was established, and ended before a byte of the answer.
+/// Returns the cause if a connection was established and closed before any byte of the response.
 fn cause_of_no_answer(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
             _ if f.bytes_received > 0 => Cause::Unattributed,
-            // A kernel resets what the server has not read.
+            // The kernel sends a reset for data that the server has not read.
             _ if !f.shared && (f.outcome == Outcome::ResetBeforeResponse || f.is_within(f.crossing_ns)) => {
                 Cause::IdleCloseRace
             }
@@ -342,7 +347,7 @@ fn cause_of_no_answer(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if the server reported that it did not process the request, as an HTTP/2 server does when it
-/// closes the connection or has too many streams.
+/// closes a connection or has too many streams.
 fn cause_of_left_out(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
@@ -352,8 +357,8 @@ fn cause_of_left_out(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// Returns the cause if the answer did not come in time. The pod's end is the cause only if it fell into the wait. A
-/// pod that is not ending and does not answer counts as overloaded only if there is another sign of overload.
+/// Returns the cause if no response arrived in time. The pod's termination is the cause only if it happened during the
+/// wait. An unresponsive pod that is not terminating counts as overloaded only if there is another sign of overload.
 fn cause_of_timeout(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };

@@ -1,4 +1,4 @@
-//! The conclusion about each lost request: its cause, and the terminations that may have lost it.
+//! Conclusion about each lost request: its cause, and the terminations that may have lost it.
 
 use std::sync::Arc;
 
@@ -18,40 +18,40 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
 
-/// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
+/// Share of busy processor time, 0 to 1, from which the machine alone may lose requests.
 const FULL: f64 = 0.95;
-/// Fewer connects than this do not show how long a round trip takes.
+/// Minimum number of connects that show how long a round trip takes.
 const CONNECTS_AT_LEAST: u64 = 20;
-/// Minimum that client and server may add to two round trips.
+/// Minimum time that client and server together may add to two round trips.
 const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
-/// An app cannot keep up if its answers take this many times as long as in the median second.
+/// Factor over the median second's response time from which an app cannot keep up.
 const SLOW: f64 = 10.0;
 /// Median response time, in milliseconds, that such a second must exceed as well.
 const SLOW_MS: f64 = 50.0;
 
-/// A dropped request with its conclusion.
+/// Dropped request with its conclusion.
 #[derive(Debug)]
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
     /// Reason why no cause is given; `None` if there is one.
     pub(crate) unclear: Option<Unclear>,
-    /// Terminations that may explain it.
+    /// Terminations that may explain the loss.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) in_window: bool,
 }
 
 /// Evidence about the load from all requests together.
 pub(crate) struct Load<'s> {
-    /// By second since the counted part began: the median response time, in milliseconds, if something was answered.
+    /// Median response time in milliseconds, by second since the counted part began; `None` if nothing was answered.
     pub medians: Vec<Option<f64>>,
     /// Connect times.
     pub connects: &'s Values,
-    /// HTTP/2 connections of lost requests.
+    /// HTTP/2 connections that carried lost requests.
     pub streams: &'s Streams,
 }
 
-/// Judges all lost requests of the counted part. `explanations` are those of the requests that were not plainly answered.
+/// Judges all lost requests of the counted part. `explanations` belong to the requests that were not plainly answered.
 pub(crate) fn judge<'a>(
     facts: &Facts<'a>,
     explanations: Vec<Explanations>,
@@ -112,8 +112,8 @@ pub(crate) fn judge<'a>(
     judged
 }
 
-/// Returns the longest time after a request at which the server's own close may come and still have crossed it on its
-/// way: two round trips, as the run's own connects show them.
+/// Returns the longest time after a request was sent at which the server's close can arrive and still have crossed the
+/// request in transit: two round trips, as measured by the run's own connects.
 fn crossing_ns(connects: &Values) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {
         return ROUND_TRIP_NS;
@@ -121,7 +121,7 @@ fn crossing_ns(connects: &Values) -> i64 {
     (2 * connects.quantile_ns(0.99)).clamp(CROSSING_AT_LEAST_NS, ROUND_TRIP_NS)
 }
 
-/// Returns the state of a pod when a request reached it.
+/// Returns a pod's state when a request reached it.
 fn state(timeline: &Timeline, pod: &str, request: &Request, explained: &Explanations) -> PodState {
     match timeline.end_of(pod, request.begun()) {
         _ if explained.starting > 0.0 => PodState::Starting,
@@ -130,7 +130,7 @@ fn state(timeline: &Timeline, pod: &str, request: &Request, explained: &Explanat
     }
 }
 
-/// Returns the attempts at a request that recording proxies saw, in order.
+/// Returns the attempts at a request seen by recording proxies, in order.
 fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) -> Vec<Attempt> {
     let earlier = request.other_attempts.iter().map(|attempt| (attempt.ended, &attempt.pod));
     let last = request.served.iter().map(|served| (served.ended, &served.pod));
@@ -141,7 +141,7 @@ fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) ->
     earlier.chain(last).map(attempt).collect()
 }
 
-/// Returns the gateway's part in a lost request.
+/// Returns the facts about the gateway's part in a lost request.
 fn by_gateway<'f>(
     timeline: &Timeline,
     target: &Target,
@@ -149,7 +149,7 @@ fn by_gateway<'f>(
     explained: &Explanations,
     attempts: &'f [Attempt],
 ) -> ByGateway<'f> {
-    // Something names the pod that gave this answer: its header, or its own proxy.
+    // The response header or the pod's own proxy names the pod that sent this response.
     let is_named = |candidate: &Candidate| candidate.why == Why::Named;
     let is_pods_answer = request.row.pod.is_some()
         || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
@@ -172,7 +172,7 @@ fn by_gateway<'f>(
 /// Signs that the app or the machine could not keep up.
 struct Signs<'a> {
     timeline: &'a Timeline,
-    /// By second since the counted part began: the median response time, in milliseconds.
+    /// Median response time in milliseconds, by second since the counted part began.
     medians: Vec<Option<f64>>,
     usual_ms: f64,
 }
@@ -185,12 +185,12 @@ impl<'a> Signs<'a> {
         Self { timeline, medians, usual_ms }
     }
 
-    /// Returns true if a request that was not answered in time met an app or a machine that could not keep up.
+    /// Returns true if a request timed out at an app or on a machine that could not keep up.
     fn overload(&self, request: &Request, explained: &Explanations) -> bool {
         let row = &request.row;
         let is_timeout =
             matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ResponseTimeout | Outcome::BodyTimeout);
-        // A pod that is well and did not answer in time.
+        // The pod was well and did not answer in time.
         let is_at_a_pod_that_is_well = explained.pod.is_some() && explained.candidates.is_empty();
         is_timeout
             && (is_at_a_pod_that_is_well

@@ -1,8 +1,8 @@
 //! Losses attributed to terminations: intervals by pod, exact totals by group.
 //!
-//! Several terminations often explain the same dropped request. The loss of one of them is then an interval: at least
-//! what nothing else explains, at most everything that it may explain. Terminations that share dropped requests,
-//! directly or through others, are a group, and the loss of a group is exact.
+//! Several terminations often explain the same dropped request. The loss due to one of them is then an interval: at
+//! least the requests that nothing else explains, at most all requests that it may explain. Terminations that share
+//! dropped requests, directly or through others, form a group, and a group's loss is exact.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ fn windows(timeline: &Timeline) -> Vec<GroupWindow> {
 }
 
 /// Returns true if the consumer routed this request to a pod that no longer accepted it. A Service proxy routes
-/// connections, a gateway requests.
+/// connections, and a gateway routes requests.
 fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     let is_arrival = match target.balances {
         Balances::Connections => j.request.is_new_connection(),
@@ -84,8 +84,8 @@ fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     is_arrival && j.cause.is_helped_by_sleep()
 }
 
-/// Returns the shortest window of one of the candidates that this request implies: it was routed to one of them, and in
-/// the worst case to the one whose window it makes longest.
+/// Returns the minimum duration of one candidate's window that this request implies. The request was routed to one of
+/// the candidates, but not necessarily to the one that gives the longest window.
 fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);
@@ -93,10 +93,10 @@ fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
     (least > 0.0).then_some(least)
 }
 
-/// Returns, by termination, the best estimate of the time in which its pod lost new connections.
+/// Returns, by termination, the best estimate of the time during which its pod lost new connections.
 ///
-/// An estimate, not a bound: its loss after t0, by share, over the best estimate of the rate at which it got new
-/// connections at t0. It never exceeds the upper bound of its window.
+/// This is an estimate, not a bound: the pod's loss after t0, by share, divided by the best estimate of its rate of new
+/// connections at t0. It never exceeds the window's upper bound.
 pub(crate) fn dead_seconds(
     timeline: &Timeline,
     terminations: &[Termination],

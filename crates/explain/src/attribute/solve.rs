@@ -1,13 +1,14 @@
-//! Attributes the lost requests: for each one the terminations, and other causes, that may explain it.
+//! Attributes the lost requests: finds the terminations and other causes that may explain each one.
 //!
-//! The answer rests on itself. A pod may be the reason for a loss as long as it may have been routed to, and losses
-//! show until when that was; so they are taken in the order of time. Failures that only one pod explains show from when
-//! on it was dead, which sharpens everything that rests on the deaths; so the losses are then taken a second time. There
-//! is no third: deaths that rest on losses which were attributed by such deaths would confirm themselves.
+//! The problem is circular. A pod may explain a loss while it may still have been routed to, and the losses themselves
+//! show how long that was; so they are processed in chronological order. Failures that only one pod explains show when
+//! that pod was dead, which sharpens everything that depends on the times of death; so the losses are then processed a
+//! second time. There is no third pass: times of death derived from losses that were attributed using such times would
+//! confirm themselves.
 //!
-//! A failure is evidence of a pod's lower bound only if all its explanations are terminations. If several terminations
-//! explain it, it shows that the rules held one of them, and so every pod that the EndpointSlices dropped later than
-//! the last of these.
+//! A failure is evidence for a pod's lower bound only if all its explanations are terminations. If several terminations
+//! explain it, it shows that the rules still held one of their pods, and so every pod that the EndpointSlices dropped
+//! later than the last of these.
 
 use crate::attribute::suspects::{Explanations, Known, Suspects, is_no_connection};
 use crate::route::arrivals::{Arrivals, Tail, arrives};
@@ -18,16 +19,16 @@ use crate::timeline::{PodEnd, Request};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Meaning of the losses.
+/// Attribution of the losses.
 #[derive(Debug)]
 pub(crate) struct Attribution {
-    /// One entry per request that was not plainly answered; for those that were not lost, only the pod is named.
+    /// One entry per request that was not plainly answered; entries for requests that were not lost only name the pod.
     pub explanations: Vec<Explanations>,
-    /// By termination, then by target: arrivals at the pod, with those that losses show.
+    /// By termination, then by target: arrivals at the pod, including those inferred from losses.
     pub tails: Vec<Vec<Tail>>,
 }
 
-/// Finds the possible explanations of each lost request, and with them the arrivals of which the windows are made.
+/// Finds the possible explanations of each lost request, and the arrivals from which the windows are computed.
 pub(crate) fn solve(facts: &Facts<'_>) -> Attribution {
     let suspects = Suspects::new(facts);
     let Attribution { explanations, mut tails } =
@@ -36,7 +37,7 @@ pub(crate) fn solve(facts: &Facts<'_>) -> Attribution {
     if !found_dead(&suspects, &explanations, &mut deaths) {
         return Attribution { explanations, tails };
     }
-    // There may not be room for all that both passes know of each loss.
+    // Memory may not suffice for the explanations from both passes.
     drop(explanations);
     tails.iter_mut().flatten().for_each(|tail| tail.reach = None);
     Pass::begin(facts, &suspects, &deaths, &tails).run()
@@ -48,12 +49,12 @@ struct Pass<'s> {
     suspects: &'s Suspects<'s>,
     deaths: &'s [Death],
     tails: Vec<Vec<Tail>>,
-    /// Arrivals before t0, with those that losses show.
+    /// Arrivals before t0, including those inferred from losses.
     before: Vec<Vec<Arrivals>>,
 }
 
 impl<'s> Pass<'s> {
-    /// Begins without losses. `known` are the tails of the pass before, for their rates.
+    /// Begins without losses. `known` holds the tails from the previous pass, for their rates.
     fn begin(
         facts: &'s Facts<'s>,
         suspects: &'s Suspects<'s>,
@@ -87,7 +88,7 @@ impl<'s> Pass<'s> {
         Attribution { explanations, tails: self.tails }
     }
 
-    /// Adds the evidence of a lost request about the windows of the pods that may explain it.
+    /// Adds a lost request's evidence about the windows of the pods that may explain it.
     fn learn(&mut self, target: usize, r: &Request, found: &Explanations) {
         let timeline = self.facts.timeline;
         let balances = timeline.info.targets[target].balances;
@@ -107,7 +108,7 @@ impl<'s> Pass<'s> {
                 tail.last_alone = tail.last_alone.max(Some(begun));
                 tail.late += u64::from(begun > end.t0.latest);
             } else if was_cut_off_with(r, end) {
-                // They come in order: what came after t0 is linked at the whole rate.
+                // Losses are processed in order, so arrivals after t0 are linked using the complete rate.
                 let before = &mut self.before[only][target];
                 before.add(begun);
                 tail.measure(before, end.t0.earliest);
@@ -120,7 +121,7 @@ impl<'s> Pass<'s> {
         }
     }
 
-    /// Returns the candidates that the slices dropped last, if the order of all is known.
+    /// Returns the candidates that the slices dropped last, if the order of all candidates is known.
     fn last_dropped(&self, target: usize, found: &Explanations) -> Vec<usize> {
         let never = Stamp::from_unix_ns(i64::MAX);
         let dropped = |termination: usize| {
@@ -134,8 +135,8 @@ impl<'s> Pass<'s> {
     }
 }
 
-/// Adds the time from which pods are seen to be dead: the second failed connect that only one termination explains. A
-/// single one may have another reason. Returns true if that is news.
+/// Records the time from which each pod is seen to be dead: the second failed connect that only its termination
+/// explains, as a single one may have another reason. Returns true if anything new was found.
 fn found_dead(suspects: &Suspects<'_>, explanations: &[Explanations], deaths: &mut [Death]) -> bool {
     let Facts { timeline, others, .. } = suspects.facts;
     let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
@@ -169,8 +170,7 @@ fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
         && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
 }
 
-/// Returns true if a failure looks like that of a connection to a pod that is gone, so that it shows that the consumer
-/// still routed to it.
+/// Returns true if a failure looks like one caused by a dead pod, which shows that the consumer still routed to it.
 fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
     match r.row.outcome {
         Outcome::ConnectRefused

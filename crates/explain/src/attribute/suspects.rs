@@ -1,10 +1,11 @@
 //! Possible explanations of each lost request: terminations, each with its share, and other causes.
 //!
-//! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod may
-//! have been routed to ([`crate::route::reach`], or the silence of its own arrivals) and the request did not end
+//! If something names a request's pod, there is one suspect. Otherwise every termination is a suspect whose pod may
+//! still have been routed to ([`crate::route::reach`], or the silence of its own arrivals), unless the request ended
 //! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
-//! that the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight
-//! over the total. [`crate::attribute::solve`] goes through the losses, and says what was known when each is weighed.
+//! that the pod was in the rules, that it had stopped, and that it caused such an outcome), and its share is its weight
+//! over the total. [`crate::attribute::solve`] iterates over the losses and supplies the knowledge with which each is
+//! weighed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,38 +25,38 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
 use rolldrop_record::{Outcome, RequestRow};
 
-/// A listening pod counts as one that would have accepted a connection when a silence has this probability.
+/// Probability of a silence below which a listening pod counts as one that would have accepted a connection.
 const SILENT_ALPHA: f64 = 0.05;
-/// An explanation with a smaller share than this does not compete.
+/// Share below which an explanation does not compete.
 const NEGLIGIBLE: f64 = 0.01;
-/// The weight of an outcome that hardly fits.
+/// Weight of an outcome that hardly fits.
 const UNFIT: f64 = 0.02;
-/// The weight of an explanation that needs a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
-/// refused by a change of rules, compared with 1,133 that were lost to dead pods. In nftables mode a rule that is being
-/// replaced translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
+/// Weight of an explanation that needs a rare coincidence: on a real v1.36.2 cluster, one of 75,000 new connections was
+/// refused by a rule change, compared with 1,133 lost to dead pods. In nftables mode a rule that is being replaced
+/// translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
 const RARE: f64 = 1e-3;
-/// Number of refusals close together that changes of rules may explain. More than these have a lasting reason.
+/// Maximum number of nearly simultaneous refusals that rule changes may explain. More have a lasting reason.
 const SWAPS_AT_MOST: usize = 2;
 
 /// Possible explanations of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Explanations {
-    /// The pod that it reached, if that is known.
+    /// Pod that the request reached, if known.
     pub pod: Option<Arc<str>>,
-    /// Terminations that may explain it. Their shares and those below sum to 1, if there are any.
+    /// Terminations that may explain the loss. If there are any shares, these and those below sum to 1.
     pub candidates: Vec<Candidate>,
-    /// Share of pods that were starting.
+    /// Share of starting pods.
     pub starting: f64,
-    /// Share of having no endpoint.
+    /// Share of a missing endpoint.
     pub no_endpoint: f64,
-    /// Share of a change of the Service proxy's rules.
+    /// Share of a change to the Service proxy's rules.
     pub rule_swap: f64,
-    /// True if a gateway had no server to send it to; then there are no shares.
+    /// True if a gateway had no server for the request; then there are no shares.
     pub no_server: bool,
 }
 
 impl Explanations {
-    /// Returns the termination that alone explains it.
+    /// Returns the only termination that explains the loss, if there is exactly one and nothing else does.
     pub(crate) fn only(&self) -> Option<usize> {
         if self.are_terminations() && self.candidates.len() == 1 {
             Some(self.candidates[0].termination)
@@ -64,12 +65,12 @@ impl Explanations {
         }
     }
 
-    /// Returns true if all its explanations are terminations.
+    /// Returns true if all explanations are terminations.
     pub(super) fn are_terminations(&self) -> bool {
         !self.candidates.is_empty() && self.starting + self.no_endpoint + self.rule_swap == 0.0
     }
 
-    /// Returns them one by one, each with its share.
+    /// Returns all explanations with their shares.
     pub(super) fn weighted<'t>(&self, timeline: &'t Timeline) -> Vec<(Explanation<'t>, f64)> {
         let terminations = self.candidates.iter().map(|candidate| {
             (Explanation::Termination(&timeline.ends[candidate.termination]), candidate.share)
@@ -108,28 +109,28 @@ impl Explanations {
     }
 }
 
-/// Knowledge with which a lost request is weighed.
+/// Knowledge for weighing a lost request.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'k> {
-    /// By termination.
+    /// Death of the pod, by termination.
     pub deaths: &'k [Death],
-    /// By termination, then by target: arrivals at the pod, with those that earlier losses show.
+    /// Arrivals at the pod, by termination and target, including those shown by earlier losses.
     pub tails: &'k [Vec<Tail>],
 }
 
-/// The lost requests of a run whose pods are not named, with the data that each is checked against.
+/// Lost requests without a named pod, with the data for checking each.
 pub(crate) struct Suspects<'a> {
     pub(super) facts: &'a Facts<'a>,
     timeline: &'a Timeline,
-    /// Indices of the lost ones, by their beginning.
+    /// Indices of the lost requests, ordered by start time.
     lost: Vec<usize>,
-    /// By target: the place of each lost connection, by its index, among those of the target's [tries](Facts::tries).
+    /// By target: for the index of each lost connection, its position among the target's [tries](Facts::tries).
     places: Vec<HashMap<usize, usize>>,
-    /// By termination and target: true if the pod is an endpoint of that target, as far as it is known.
+    /// By termination and target: true if the pod is an endpoint of that target, as far as known.
     serves: Vec<Vec<bool>>,
-    /// By target: the endpoints that connections to it can reach.
+    /// By target: endpoints that its connections can reach.
     scopes: Vec<Scope>,
-    /// By target: true if rules of a Service proxy lead to its pods, as far as is known.
+    /// By target: true if a Service proxy's rules route to its pods, as far as known.
     has_rules: Vec<bool>,
 }
 
@@ -162,7 +163,7 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Returns the indices of the lost requests, by their beginning.
+    /// Returns the indices of the lost requests, ordered by start time.
     pub(super) fn lost(&self) -> &[usize] {
         &self.lost
     }
@@ -171,7 +172,7 @@ impl<'a> Suspects<'a> {
         self.timeline.info.targets[target].service.as_deref()
     }
 
-    /// Explains a request of which the pod is known; any other one has no explanation yet.
+    /// Explains a request whose pod is known; any other request has no explanation yet.
     pub(super) fn named(&self, r: &Request) -> Explanations {
         let Some(pod) = self.facts.pod(r) else { return Explanations::default() };
         let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
@@ -185,7 +186,7 @@ impl<'a> Suspects<'a> {
         Explanations { pod: Some(Arc::clone(pod)), candidates, starting, ..Explanations::default() }
     }
 
-    /// Weighs the possible explanations of a lost request, by its index, whose pod is not named.
+    /// Weighs the possible explanations of a lost request without a named pod. `number` is its index.
     pub(super) fn weigh(&self, known: Known<'_>, target: usize, number: usize) -> Explanations {
         let r = &self.facts.others[number];
         let place = self.places[target].get(&number).copied();
@@ -226,15 +227,15 @@ impl<'a> Suspects<'a> {
         found
     }
 
-    /// Returns true if there was no connection, and the only node to which the target's connections are routed had no
-    /// endpoint except pods that were ending, or none a short time before. Its rules route to a pod that is ending as
-    /// long as they have no other, and then drop new connections: no sleep of that pod saves them.
+    /// Returns true if there was no connection, and the only node that the target's connections are routed to had no
+    /// endpoint except terminating pods, or had none shortly before. That node's rules route to a terminating pod while
+    /// there is no other, and then drop new connections: no sleep in that pod saves them.
     fn has_node_none(&self, target: usize, r: &Request) -> bool {
         let (scope, endpoints, begun) = (&self.scopes[target], &self.timeline.endpoints, r.begun());
         if !scope.is_of_a_node() || !is_no_connection(&r.row) || r.row.conn_reused {
             return false;
         }
-        // After its end another pod may have its name.
+        // After the pod is gone, another pod may have its name.
         let is_ending =
             |end: &&PodEnd| end.t0.earliest <= begun && end.gone().is_none_or(|gone| begun <= gone);
         let ending: Vec<&str> =
@@ -243,18 +244,18 @@ impl<'a> Suspects<'a> {
             || endpoints.none_usable_within(scope, begun.shifted_ns(-LAG_NS), begun)
     }
 
-    /// Explains a connection that was refused and that the kernel routed nowhere: no pod is involved.
+    /// Explains a refused connection that the kernel routed nowhere: no pod is involved.
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Explanations {
         let scope = &self.scopes[target];
         let share = |is| if is { 1.0 } else { 0.0 };
-        // The rules follow the slices after up to this time.
+        // The rules may lag behind the slices by this much.
         let since = r.begun().shifted_ns(-LAG_NS);
         let has_none = self.timeline.endpoints.none_usable_within(scope, since, r.begun());
         Explanations { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Explanations::default() }
     }
 
-    /// Explains a request that a gateway lost. A gateway also sends requests to pods that are no longer endpoints, and
-    /// answers 503 if it has none.
+    /// Explains a request lost by a gateway. A gateway also sends requests to pods that are no longer endpoints, and
+    /// responds with 503 if it has no pod.
     fn behind_a_gateway(
         &self,
         gateway: &Gateway,
@@ -280,8 +281,8 @@ impl<'a> Suspects<'a> {
         found
     }
 
-    /// Returns true if the pod may have been routed to when the request began, and may have stopped by the time that
-    /// the request reached it.
+    /// Returns true if the pod may have been routed to when the request began, and may have stopped by the time the
+    /// request reached it.
     fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
         let end = &self.timeline.ends[termination];
         let balances = self.timeline.info.targets[target].balances;
@@ -290,7 +291,7 @@ impl<'a> Suspects<'a> {
         } else {
             tail.routed_until(end)
         };
-        // A pod that had not stopped when a connect began would have accepted it.
+        // A pod that was still running when a connect began would have accepted it.
         let met = match is_no_connection(&r.row) {
             true => r.begun().shifted_ns(r.uncertainty_ns),
             false => r.row.end.shifted_ns(r.uncertainty_ns),
@@ -301,10 +302,10 @@ impl<'a> Suspects<'a> {
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 
-    /// Returns the weight of a starting pod whose probe has succeeded, which shows that it listens. A change of rules
-    /// explains a few refusals better, but not many: many may be of a port that is not probed.
+    /// Returns the weight of a starting pod whose probe has succeeded, which shows that it listens. A rule change
+    /// explains a few refusals better, but not many: these may come from a port that is not probed.
     fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
-        // Only such refusals count: rules cause no other outcome.
+        // Only quick refusals count: rules cause no other outcome.
         match is_unexplained && is_quick(&r.row) {
             true if self.is_alone(target, r) => RARE * UNFIT,
             true => RARE / UNFIT,
@@ -312,8 +313,8 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Returns the weight of pods that were starting: in the rules, as far as is known, and without an answer until
-    /// then. A pod that has a probe has the weight `probed`.
+    /// Returns the weight of starting pods: pods in the rules, as far as known, that had not answered yet. A pod with a
+    /// probe has the weight `probed`.
     fn starting(&self, target: usize, r: &Request, probed: f64) -> f64 {
         let (begun, scope) = (r.begun(), &self.scopes[target]);
         let weight = |(number, life): (usize, &PodLife)| {
@@ -332,7 +333,7 @@ impl<'a> Suspects<'a> {
             (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
         };
         let weights = self.timeline.pods.iter().enumerate().filter_map(weight);
-        // Each that the rules hold by now refuses its share, as a dead pod does.
+        // Each starting pod already in the rules refuses its share of connections, like a dead pod.
         let (sum, most) = weights.fold((0.0, 0.0f64), |(sum, most), weight| match weight < 1.0 {
             true => (sum, most.max(weight)),
             false => (sum + weight, most),
@@ -340,8 +341,7 @@ impl<'a> Suspects<'a> {
         most.max(sum)
     }
 
-    /// Returns true if a change of rules may have refused all connections that were refused at about that time: they
-    /// are few.
+    /// Returns true if few enough connections were refused at about that time for a rule change to explain them all.
     fn is_alone(&self, target: usize, r: &Request) -> bool {
         let begun = |number: &usize| self.facts.others[*number].begun();
         let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
@@ -354,8 +354,8 @@ impl<'a> Suspects<'a> {
         near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
     }
 
-    /// Returns true if the Service proxy may have been changing its rules: for a while after any change of the slices,
-    /// including one that changes no rule.
+    /// Returns true if the Service proxy may have been changing its rules: for a while after any change to the slices,
+    /// even one that changes no rule.
     fn was_changed(&self, service: Option<&str>, r: &Request) -> bool {
         let changes = self.timeline.endpoints.changes(service);
         let before = changes.partition_point(|at| *at <= r.begun());
@@ -363,7 +363,7 @@ impl<'a> Suspects<'a> {
     }
 }
 
-/// Returns the weight of a pod's end as the explanation of a lost request: how well the two fit.
+/// Returns the weight of a pod's termination as the explanation of a lost request: how well the two fit.
 fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 {
     let row = &r.row;
     let routed = || {
@@ -372,7 +372,7 @@ fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 
         in_rules * has_stopped * death.fits(row.outcome, r.begun())
     };
     let weight = match row.outcome {
-        // The pod lived when it answered.
+        // The pod was alive when it answered.
         _ if r.was_answered() && row.end <= death.likely => 1.0,
         _ if row.conn_reused || r.was_answered() => death.cuts_off(row.end),
         Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => {
@@ -388,7 +388,8 @@ fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 
     weight.max(1e-9)
 }
 
-/// Returns the longest time that a pod that is routed to and listens may accept nothing, except with a chance of 5 %.
+/// Returns the longest time for which a listening pod that is routed to may accept nothing, except with a chance of 5
+/// %.
 fn silence_ns(tail: &Tail) -> i64 {
     let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
     #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
@@ -410,17 +411,17 @@ fn why(row: &RequestRow) -> Why {
     }
 }
 
-/// Returns true if nothing accepted its connection.
+/// Returns true if nothing accepted the request's connection.
 pub(super) fn is_no_connection(row: &RequestRow) -> bool {
     row.outcome == Outcome::ConnectRefused || is_unreachable(row)
 }
 
-/// Returns true if a connection was refused at once, as a dead pod or a rule does.
+/// Returns true if a connection was refused immediately, as by a dead pod or a rule.
 fn is_quick(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable)
 }
 
-/// Returns true if rules of a Service proxy lead to its pods, as far as is known.
+/// Returns true if a Service proxy's rules route to the target's pods, as far as known.
 fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
     match target.balancing(cluster) {
         Balancing::Random { .. } => true,

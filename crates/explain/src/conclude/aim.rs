@@ -1,4 +1,4 @@
-//! Purpose of a run: was it to end pods? A gate that saw no termination has checked nothing.
+//! Determines if a run was meant to terminate pods. A gate that saw no termination has checked nothing.
 
 use crate::model::Aim;
 use crate::timeline::Timeline;
@@ -8,7 +8,7 @@ pub(crate) fn aim(timeline: &Timeline) -> Aim {
     if timeline.commands.iter().any(|command| command.disruption.is_none()) {
         return Aim::Disrupt;
     }
-    // A load on its own has no `spec`.
+    // A standalone load has no `spec`.
     let Some(spec) = timeline.info.scenario.get("spec") else { return Aim::Other };
     let actions: Vec<Aim> = spec
         .get("disruptions")
@@ -32,7 +32,7 @@ fn aim_of(action: ActionName) -> Aim {
         | ActionName::SetImage
         | ActionName::Drain
         | ActionName::NodeShutdown => Aim::Disrupt,
-        // Some patches, scalings and programs end pods.
+        // Some patches, scalings and programs terminate pods.
         ActionName::Patch | ActionName::Scale | ActionName::Exec | ActionName::Observe => Aim::Observe,
         ActionName::Crash | ActionName::Relabel | ActionName::RestartNodeAgent => Aim::Other,
     }

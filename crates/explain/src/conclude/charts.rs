@@ -1,4 +1,4 @@
-//! The series behind the charts, in seconds since the counted part of the load began.
+//! Computes the series drawn in the charts, in seconds since the counted part of the load began.
 
 use std::sync::Arc;
 
@@ -38,12 +38,12 @@ pub(crate) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
     charts
 }
 
-/// Returns the pods that lived under load.
+/// Returns the pods that existed under load.
 fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     let seconds = |at| timeline.seconds(at);
     let ended: Vec<_> = timeline.ends.iter().map(|end| end.uid.as_str()).collect();
     let span = |life: &PodLife| {
-        // StatefulSets reuse names: what happened later concerns the next life.
+        // StatefulSets reuse names: later events belong to the next pod with the name.
         let same = timeline.pods.iter().filter(|other| other.name == life.name);
         let next = same.map(|other| other.created).filter(|at| *at > life.created).min();
         let is_its = |pod: &str, at: Stamp| {
@@ -85,7 +85,7 @@ fn actions(timeline: &Timeline) -> Vec<Act> {
     acts
 }
 
-/// Converts the lost requests to the form that files and charts hold.
+/// Converts the lost requests to the form used in files and charts.
 pub(crate) fn lost(timeline: &Timeline, judged: Vec<Judged<'_>>) -> Vec<Lost> {
     let lost = |j: Judged<'_>| {
         let row = &j.request.row;

@@ -1,4 +1,4 @@
-//! The findings: facts that a reader should know, with their figures. `report` puts them into words.
+//! Findings: facts that a reader should know, with their figures. `report` puts them into words.
 
 mod bounds;
 mod causes;
@@ -20,7 +20,7 @@ use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
 use setup::Setup;
 
-/// Input from which the findings are made.
+/// Input for the findings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known<'a> {
     pub timeline: &'a Timeline,
@@ -29,7 +29,7 @@ pub(crate) struct Known<'a> {
     pub invalid: &'a [Invalid],
     /// Reasons why its record is incomplete.
     pub incomplete: &'a [Incomplete],
-    /// By termination and window, the reason why the window has no upper bound.
+    /// Reason why a window has no upper bound, by termination and window.
     pub unbounded: &'a [Vec<Option<Unbounded>>],
     pub requests: &'a RequestCounts,
     pub judged: &'a [Judged<'a>],
@@ -68,7 +68,7 @@ pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Returns the look, of several, by which the run is judged.
+/// Returns the finding that names the look at which the run is judged.
 fn looked_at(looks: &Looks) -> Finding {
     Finding::LookedAt {
         look: looks.at,
@@ -78,14 +78,14 @@ fn looked_at(looks: &Looks) -> Finding {
     }
 }
 
-/// Returns the finding about requests that the load did not send, too few to make the run invalid.
+/// Returns the finding about unsent requests, if they are too few to make the run invalid.
 fn not_sent(known: Known<'_>) -> Option<Finding> {
     let by_reason = &known.requests.not_sent_by_reason;
     let is_said = known.invalid.iter().any(|reason| matches!(reason, Invalid::NotAllSent { .. }));
     (!by_reason.is_empty() && !is_said).then(|| Finding::NotSent(by_reason.clone()))
 }
 
-/// Returns the findings about gaps and effects of the measurement itself.
+/// Returns the findings about limitations and side effects of the measurement itself.
 fn of_the_measurement(known: Known<'_>) -> Vec<Measurement> {
     let Known { timeline, sums, .. } = known;
     let mut findings: Vec<Measurement> =
@@ -107,7 +107,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Measurement> {
     findings
 }
 
-/// Returns the finding if no request was lost, or no pod ended.
+/// Returns the finding if no request was lost, or no pod was terminated.
 fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     let terminations = len(known.terminations.len());
     if terminations == 0 {
@@ -121,7 +121,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns each text once, in order of first appearance, with its number of occurrences.
+/// Counts the occurrences of each text, in order of first appearance.
 fn folded(texts: &[String]) -> Vec<(&str, u64)> {
     let mut folded: Vec<(&str, u64)> = Vec::new();
     for text in texts {
@@ -133,7 +133,7 @@ fn folded(texts: &[String]) -> Vec<(&str, u64)> {
     folded
 }
 
-/// Returns the finding about a URL whose answers showed that requests are balanced there.
+/// Returns the finding about a URL whose responses showed that it balances requests.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     let because = &target.balances_because;
     let is_seen = match because {
@@ -145,7 +145,7 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     is_seen.then(|| Finding::TakenForGateway { consumer: target.consumer.clone(), because: because.clone() })
 }
 
-/// Returns the finding about imprecise times of deletions by others, if the run has no beats.
+/// Returns the finding about imprecise deletion times for deletions by others, if the run has no beats.
 fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
     let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
@@ -154,7 +154,7 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     Some(Finding::ImpreciseDeletions { deletions, widest_s, beats })
 }
 
-/// Returns what happened beside the terminations.
+/// Returns the incidents apart from the terminations.
 fn incidents(timeline: &Timeline) -> Vec<Incident> {
     let mut incidents = refusals(timeline);
     incidents.extend(timeline.commands.iter().filter_map(unfinished));
@@ -170,7 +170,7 @@ fn incidents(timeline: &Timeline) -> Vec<Incident> {
     incidents
 }
 
-/// Returns the findings about actions that were asked for and refused, one for each reason.
+/// Returns the findings about refused actions, one per reason.
 fn refusals(timeline: &Timeline) -> Vec<Incident> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&Refused>> = BTreeMap::new();
     for refused in &timeline.refused {
@@ -192,7 +192,7 @@ fn unfinished(command: &Command) -> Option<Incident> {
     Some(Incident::Unfinished { command: command.words.join(" "), missing })
 }
 
-/// Returns the finding about a container that ended in a pod that stays.
+/// Returns the finding about a container that exited in a pod that was not terminating.
 fn restarted(restart: &Restart) -> Incident {
     let Restart { pod, container, exit_code, is_crash, from, to } = restart;
     Incident::Restarted {
@@ -204,7 +204,7 @@ fn restarted(restart: &Restart) -> Incident {
     }
 }
 
-/// Returns the findings about workloads of measured pods that others changed, with their first change.
+/// Returns the findings about others' changes to workloads of measured pods, with the first change to each.
 fn changed(timeline: &Timeline) -> Vec<Incident> {
     let mut of = BTreeMap::<&str, Vec<&ChangeByOthers>>::new();
     for change in &timeline.changes_by_others {
@@ -222,7 +222,7 @@ fn changed(timeline: &Timeline) -> Vec<Incident> {
     of.into_iter().map(finding_of).collect()
 }
 
-/// Returns the finding about a pod that left its Services while it kept running, and when it was last sent a new
+/// Returns the finding about a pod that left its Services while it kept running, with the time of its last new
 /// connection.
 fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Incident {
     let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;

@@ -1,8 +1,8 @@
-//! Test for terminations that met a consumer's clock at random phases.
+//! Tests that terminations met a consumer's clock at random phases.
 //!
-//! A consumer that looks at endpoints only periodically (a client that keeps a DNS answer, a load balancer's health
-//! check) has windows that are a sample of its phase, from nothing to the whole period, plus a delay. Terminations that
-//! always meet it at one phase show one such sample, however many they are.
+//! Some consumers look at endpoints only periodically, such as a client that caches a DNS response, or a load
+//! balancer's health check. Their windows are a sample of their phase, from nothing to the whole period, plus a delay.
+//! Terminations that always meet the same phase provide only one such sample, regardless of their number.
 
 use std::f64::consts::TAU;
 
@@ -11,32 +11,32 @@ use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Target;
 
-/// Chance of phases this close together, if they are random, below which they count as not random.
+/// Probability of equally close phases by chance, below which they count as not random.
 const ALPHA: f64 = 0.01;
 
-/// A consumer with its own clock, and how the ends of pods met it.
+/// Consumer with its own clock, and how pod terminations met it.
 #[derive(Clone, Debug)]
 pub(crate) struct Met {
     pub(crate) clock: Clock,
-    /// True if the pods' ends are consistent with uniformly random phases of the period.
+    /// True if the terminations are consistent with uniformly random phases of the period.
     pub(crate) is_at_random: bool,
 }
 
 impl Clock {
-    /// Returns the longest window that it can have, in seconds.
+    /// Returns the longest window that the consumer can have, in seconds.
     pub(crate) fn longest_s(&self) -> f64 {
         self.period_s + self.news_s
     }
 }
 
-/// Returns the consumers with their own clock, and the phases at which these ends met it.
+/// Returns the consumers with their own clock, and how these terminations met it.
 pub(crate) fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Met> {
     let withdrawn =
         |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
     let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
     let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
     let clock = |target: &Target| {
-        // An answer that is kept for no time has no phase.
+        // A DNS response that is not cached has no phase.
         let period_s = timeline.period_s(target).filter(|period_s| *period_s > 0.0)?;
         let is_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
         Some(Met { clock: Clock { consumer: target.consumer.clone(), period_s, news_s }, is_at_random })

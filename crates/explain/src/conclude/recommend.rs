@@ -1,4 +1,4 @@
-//! Recommendations: the settings that the windows support, and reasons against those that they do not.
+//! Recommends the settings that the windows support, or gives reasons for refusing to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Stamp};
 
-/// Limit of 3/λ, in seconds, where λ is a pod's rate of new connections: a rarer one shows its window too coarsely.
+/// Upper limit for 3/λ in seconds, where λ is a pod's rate of new connections: a lower rate shows the window too
+/// coarsely.
 pub const MAX_COARSENESS_S: f64 = 0.5;
-/// Largest difference, in seconds, between the largest upper and the largest lower bound; beyond it the suggestion is a
-/// range.
+/// Difference in seconds between the largest upper and the largest lower bound beyond which the suggestion is a range.
 const MAX_OPEN_S: f64 = 1.0;
-/// Share of the requests lost in windows from which those that met starting pods make the bounds too large.
+/// Share of the requests lost in windows from which losses to starting pods make the bounds too large.
 const COMPETING_SHARE: f64 = 0.05;
 
 /// Summarises the windows per consumer and mode.
@@ -52,7 +52,7 @@ pub(crate) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
         .collect()
 }
 
-/// Data that all recommendations of a run rest on.
+/// Data behind all recommendations of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground<'a> {
     pub timeline: &'a Timeline,
@@ -60,7 +60,7 @@ pub(crate) struct Ground<'a> {
     pub groups: &'a [LossGroup],
     pub judged: &'a [Judged<'a>],
     pub verdict: &'a Verdict,
-    /// Service time of a request, in seconds: a sleep must leave this time to a request that it saves.
+    /// Service time of a request, in seconds: a request that the sleep saves must have this much time left.
     pub service_s: f64,
 }
 
@@ -89,7 +89,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
-    // The period for which a client keeps its knowledge governs by itself: no sleep below it is an answer.
+    // The period for which a client caches endpoints is decisive by itself: no shorter sleep is enough.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     let in_rollouts = in_rollouts.map(|(_, end)| end);
@@ -107,11 +107,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     refusals.extend(too_coarse(windows()));
     let in_phase = clocks.iter().filter(|met| !met.is_at_random);
     refusals.extend(in_phase.map(|met| Refusal::InPhase(met.clock.clone())));
-    // No number is below a bound that the same report shows.
+    // Never suggest less than a bound shown in the same report.
     let covers_all = (n > 0 && unbounded == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
     let set = Settings::of(of_mode().map(|(_, end)| end));
-    // No advice lowers what is set.
+    // Never advise less than the current setting.
     let pre_stop =
         covers_all.filter(|_| refusals.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
@@ -155,8 +155,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     (recommendation, Grounds { basis, refusals, narrowing })
 }
 
-/// Returns the reasons why the windows of this mode are no measure of a sleep. If they are loosely bounded, requests to
-/// starting pods are one.
+/// Returns the reasons why this mode's windows cannot determine a sleep. Requests to starting pods are a reason if the
+/// windows are loosely bounded.
 fn unsound<'a>(
     ground: Ground<'_>,
     mode: Mode,
@@ -169,7 +169,7 @@ fn unsound<'a>(
     not_believed(verdict).into_iter().chain(all_at_once(in_rollouts)).chain(starts).collect()
 }
 
-/// Returns the reason why nothing may be concluded from the run.
+/// Returns the reason, if any, why nothing may be concluded from the run.
 fn not_believed(verdict: &Verdict) -> Option<Refusal> {
     match verdict {
         Verdict::Valid => None,
@@ -178,8 +178,8 @@ fn not_believed(verdict: &Verdict) -> Option<Refusal> {
     }
 }
 
-/// Returns the longest time that a window of this mode, of a rollout, or of a group with such a pod is known to have
-/// lasted, in seconds. Windows are longest in rollouts, so the evidence from a rollout holds for any choice.
+/// Returns the longest known minimum duration, in seconds, of a window of this mode, of a rollout, or of a group with
+/// such a pod. Windows are longest in rollouts, so evidence from a rollout applies to any mode.
 fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
     let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
@@ -189,15 +189,15 @@ fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
-/// Returns the reason why no sleep can help, if the workload of these pods takes all of them away at once.
+/// Returns the reason why no sleep can help, if these pods' workload terminates all of them at once.
 fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<Refusal> {
     let mut workloads = ends.filter_map(|end| end.workload.as_ref());
     let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
     Some(Refusal::Recreated(workload.name.clone()))
 }
 
-/// Counts requests to pods that did not listen yet while windows of this mode may have been open, if they are enough
-/// to make the windows' upper bounds too large.
+/// Counts requests to pods that were not listening yet while windows of this mode may have been open. Returns a count
+/// only if it is large enough to inflate the windows' upper bounds.
 pub(crate) fn starts_compete(
     timeline: &Timeline,
     terminations: &[Termination],
@@ -220,7 +220,7 @@ pub(crate) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
-/// Returns the probe that keeps traffic from pods that do not serve yet.
+/// Returns the state of the readiness probe that should keep traffic away from pods that do not serve yet.
 pub(crate) fn probe(timeline: &Timeline) -> Probe {
     let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
     match began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
@@ -229,14 +229,14 @@ pub(crate) fn probe(timeline: &Timeline) -> Probe {
     }
 }
 
-/// Returns the reason if a pod gets too few connections to show its window.
+/// Returns a refusal if a pod gets too few connections to show its window.
 fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<Refusal> {
     let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
     let is_coarse = slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S;
     is_coarse.then_some(Refusal::TooCoarse { rate: slowest })
 }
 
-/// Counts the rollouts that these pods ended in; `None` for other modes, and if nothing tells the rollouts apart.
+/// Counts the rollouts that terminated these pods; `None` for other modes, or if nothing tells the rollouts apart.
 fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
     if mode != Mode::Rollout {
         return None;
@@ -245,7 +245,7 @@ fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>)
     Some(each.collect::<Option<BTreeSet<_>>>()?.len())
 }
 
-/// Returns the measurement that narrows a range: more of the same.
+/// Returns the measurement that would narrow a range: more rollouts or terminations.
 fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, needed: usize) -> Narrowing {
     let more = match rollouts {
         Some(rollouts) => More::Rollouts((needed * rollouts).div_ceil(units.max(1)).max(1)),
@@ -254,9 +254,9 @@ fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, neede
     Narrowing { more, basis: seen.and_then(|w| w.upper_basis) }
 }
 
-/// Counts the independent ends that the windows show. Pods that one sync of a Service proxy removes from its rules
-/// share the end of their windows, so windows that may have ended at the same time count once: the count is that of
-/// ends that are surely apart. With several consumers, the consumer with the fewest counts.
+/// Counts the independent window ends. Pods that a Service proxy removes from its rules in one sync share the end of
+/// their windows, so windows that may have ended at the same time count once: only ends that are surely separate are
+/// counted. With several consumers, the one with the fewest determines the result.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {
         let windows = terminations.clone().map(|t| (t, t.windows.get(consumer)));
@@ -265,7 +265,7 @@ fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Terminatio
     (0..consumers).map(of_consumer).min().unwrap_or(0)
 }
 
-/// Current settings of the pods of a mode: the largest of each.
+/// Current settings of a mode's pods: the largest of each.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     pre_stop_s: u64,
@@ -283,24 +283,24 @@ impl Settings {
     }
 }
 
-/// Returns true if requests were lost in this mode that a sleep of this many seconds would have saved.
+/// Returns true if a sleep of this many seconds would have saved requests lost in this mode.
 fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
     let is_of_mode =
         |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
     ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
 }
 
-/// Returns true if a request would not have been lost if every pod that may have lost it had slept this long before it
-/// stopped, instead of with the current setting.
+/// Returns true if a request would have survived if every pod that may have lost it had slept this long before it
+/// stopped, instead of for the current sleep.
 fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
     pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
 
 /// Returns the sleep beyond which a request would not have been lost; `None` if no sleep helps it.
 ///
-/// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
-/// as the pod ended would have been answered, unless it takes longer than requests usually do; it makes no difference
-/// if the app had read it.
+/// With that sleep, a pod that no longer accepted a request routed to it would have accepted it. A request cut off as
+/// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference if
+/// the app had read it.
 fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
@@ -314,12 +314,12 @@ fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
     Some(SleepNeeded { certain_s, possible_s })
 }
 
-/// Returns, for each lost request, the sleep that it needed.
+/// Returns the sleep that each lost request needed.
 pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
     ground.judged.iter().map(|j| needed(ground, j)).collect()
 }
 
-/// Returns the time from SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
+/// Returns the time from SIGTERM until app and proxy exited; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(end: &PodEnd) -> Option<f64> {
     if end.exit_code == Some(137) {
         return None;

@@ -11,34 +11,34 @@ use rolldrop_record::Stamp;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Role, Rows};
 
-/// Share of the scheduled requests that were not sent, above which a run is invalid.
+/// Share of unsent requests among the scheduled ones above which a run is invalid.
 const NOT_SENT_SHARE: f64 = 0.001;
 /// 99th percentile of the send lag, in milliseconds, above which a run is invalid.
 const SEND_LAG_P99_MS: f64 = 100.0;
-/// Share of the CPU time that the hypervisor took, averaged over the load, above which a run is invalid.
+/// Share of CPU time stolen by the hypervisor, averaged over the load, above which a run is invalid.
 const STEAL: f64 = 0.20;
-/// Number of threads of one measuring process that waited for a CPU, averaged over the load, above which a run is
+/// Number of threads in one measuring process that waited for a CPU, averaged over the load, above which a run is
 /// invalid.
 const RUN_QUEUE_DELAY: f64 = 1.0;
-/// Share of the CPU time in use on the machine that sends the load, averaged over the load, from which a run is
-/// invalid. The nearer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle
-/// machine. On the embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all
-/// there is, by intent, and has no such limit; neither has a load that comes from pods of the cluster.
+/// Share of busy CPU time on the machine that sends the load, averaged over the load, from which a run is invalid. The
+/// closer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the
+/// embedded cluster, the pods, the Service proxy and the load share that machine. A closed loop intentionally uses all
+/// capacity and has no such limit, nor does a load sent from pods in the cluster.
 const BUSY: f64 = 0.95;
-/// Time, in seconds, for which a process of the measurement, or the embedded cluster, did nothing under load, and from
-/// which a run is invalid.
+/// Time in seconds for which a measuring process or the embedded cluster stood still under load, from which a run is
+/// invalid.
 const STOOD_STILL_S: f64 = 3.0;
-/// Share of such a time below which threads that waited for a processor show that the machine was not the reason.
+/// Share of a standstill that threads spent waiting for a processor, below which the machine was not the reason.
 const WAITED: f64 = 0.25;
-/// Ratio of the 99th percentile of the send lag to the measured quantity, above which a run is invalid. The quantity is
-/// the median window, or if no pod ended, the 99th percentile of the response time. Beyond this ratio the generator's
-/// own lag is the greater part.
+/// Ratio of the send lag's 99th percentile to the measured quantity above which a run is invalid. The quantity is the
+/// median window, or if no pod was terminated, the 99th percentile of the response time. Beyond this ratio the
+/// generator's own lag dominates.
 const SEND_LAG_SHARE: f64 = 0.5;
-/// Send lag of an ordinary scheduler, in milliseconds; up to this it is allowed however short a window is.
+/// Send lag of an ordinary scheduler, in milliseconds, which is allowed however short a window is.
 pub(crate) const SEND_LAG_FLOOR_MS: f64 = 50.0;
 
 impl Measured {
-    /// Determines the quantity that a run with these terminations measures; `None` if no request was answered.
+    /// Determines the quantity measured by a run with these terminations; `None` if no request was answered.
     pub(crate) fn of(terminations: &[Termination], response: &Percentiles) -> Option<Self> {
         let windows = terminations.iter().flat_map(|t| &t.windows);
         let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
@@ -50,7 +50,7 @@ impl Measured {
         }
     }
 
-    /// Returns the reason why the load generator's lag is too large to measure this, if it is.
+    /// Returns a reason if the load generator's lag is too large to measure this quantity.
     pub(crate) fn drowned_by(self, load: &LoadResult) -> Option<Invalid> {
         let (Self::Windows(measured_ms) | Self::Latency(measured_ms)) = self;
         let lag_ms = load.send_lag_us.p99 / 1000.0;
@@ -61,7 +61,7 @@ impl Measured {
     }
 }
 
-/// Lists the reasons why a load was not the one that was asked for; `by_reason` counts the requests that were not sent.
+/// Lists the reasons why a load differed from the requested one; `by_reason` counts the unsent requests.
 pub fn not_as_planned(load: &LoadResult, by_reason: &BTreeMap<String, u64>) -> Vec<Invalid> {
     let mut why = Vec::new();
     let LoadResult { not_sent, scheduled, .. } = *load;
@@ -87,7 +87,7 @@ pub(crate) fn invalid(
     measured: Option<Measured>,
     terminations: &[Termination],
 ) -> Vec<Invalid> {
-    // Nothing else gives the reason why nothing was recorded.
+    // Only this gives the reason why nothing was recorded.
     let aborted = timeline.info.aborted.clone().filter(|_| load.scheduled == 0);
     let mut why: Vec<Invalid> = aborted.into_iter().map(Invalid::Aborted).collect();
     why.extend(not_as_planned(load, by_reason));
@@ -126,8 +126,8 @@ pub(crate) fn invalid(
     why
 }
 
-/// Reports each process that did nothing for a while under load, although it had a processor. Its samples, one each
-/// second, have a gap then.
+/// Reports each process that stood still for a while under load although a processor was available. Its samples, one
+/// per second, have a gap then.
 fn stood_still(timeline: &Timeline) -> Vec<Invalid> {
     let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;
     let stood_still = |source: Option<&String>, (from, to): (Stamp, Stamp)| {
@@ -145,14 +145,14 @@ fn stood_still(timeline: &Timeline) -> Vec<Invalid> {
     }
     let has_said = !why.is_empty();
     let silences = timeline.notes.silences.iter().filter(|(from, to)| {
-        // If the coordinator stood still, so did its questions.
+        // While the coordinator stood still, it sent no probes to the cluster either.
         !has_said && to.seconds_since(*from) >= STOOD_STILL_S && during(*from, *to)
     });
     why.extend(silences.map(|silence| stood_still(None, *silence)));
     why
 }
 
-/// Returns the reason why a machine this busy cannot measure; `None` if it can.
+/// Returns a reason if the machine was too busy to measure.
 fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<Invalid> {
     let comes_from_pods = timeline.info.load.load_workers.is_some();
     let limit = timeline.info.max_busy.unwrap_or(BUSY);
@@ -160,8 +160,7 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<Invalid
     is_too_busy.then_some(Invalid::Busy { share: busy, limit })
 }
 
-/// Returns a reason if the watch of pods did not come back before the load ended: no termination in that time can be
-/// marked.
+/// Returns a reason if the pod watch did not recover before the load ended: no termination in that time can be marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<Invalid> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
@@ -189,7 +188,7 @@ pub(crate) fn incomplete(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Incomplete
         let by_count = sums.all.counts.without_rows.get(*source).cloned();
         Missing::HandedOver { source: (*source).clone(), rows: *rows, by_count }
     }));
-    // A source that hands its rows over reports for itself.
+    // A source that hands over its rows reports its own missing rows.
     let recorded = sums.recorded;
     let is_alone = handed_over.is_empty() && timeline.integrity.missing.is_empty();
     if let Some(scheduled) = timeline.announced.filter(|announced| *announced != recorded && is_alone) {

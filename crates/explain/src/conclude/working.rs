@@ -1,4 +1,4 @@
-//! Check that the target works while no pod ends: otherwise a termination has nothing to take away.
+//! Checks that the target works while no pod is terminating: otherwise terminations have nothing to disrupt.
 
 use crate::attribute::judged::Judged;
 use crate::count::sums::Part;
@@ -9,7 +9,7 @@ use crate::timeline::periods::Periods;
 use rolldrop_record::Outcome;
 
 impl OutsideCounts {
-    /// Counts the requests outside the periods `disrupted` of the terminations.
+    /// Counts the requests outside the `disrupted` periods of the terminations.
     pub(crate) fn of(
         timeline: &Timeline,
         part: &Part<'_>,
@@ -20,7 +20,7 @@ impl OutsideCounts {
         let is_outside = |judged: &&&Judged<'_>| {
             let row = &judged.request.row;
             let is_near = disrupted.meet(row.scheduled, row.scheduled);
-            // Effects of the end of all pods may last longer than their windows.
+            // Effects of terminating all pods may last longer than their windows.
             let follows = matches!(
                 judged.cause,
                 Cause::NoReadyEndpoint | Cause::NotReadyYet | Cause::StaleFlow | Cause::GatewayNoServer
@@ -37,7 +37,7 @@ impl OutsideCounts {
         }
     }
 
-    /// Returns the finding if the target does not work.
+    /// Returns a finding if the target does not work.
     pub(crate) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
         let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
         let most_frequent = failures.max_by_key(|(_, n)| **n).map(|(outcome, n)| (*outcome, *n));

@@ -1,24 +1,24 @@
-//! Outages: periods in which requests failed one after the other, by intended send time.
+//! Outages: periods of consecutive failed requests, by intended send time.
 
 use std::cmp::Ordering;
 
 use crate::timeline::Request;
 use rolldrop_record::Stamp;
 
-/// The failures of a run, with the answers that came between them.
+/// Failures in a run, with the responses between them.
 #[derive(Debug, Default)]
 pub(crate) struct Outages<'a> {
     failures: Vec<Failure<'a>>,
-    /// Number of failures before the last answer that was added: usually as many come before the next one.
+    /// Number of failures before the last response added: usually the same for the next response.
     before: usize,
 }
 
 #[derive(Debug)]
 struct Failure<'a> {
-    /// Its intended send time, which usually decides the order.
+    /// Intended send time of the failure, which usually decides the order.
     at: Stamp,
     request: &'a Request,
-    /// Intended send time of the first request that was answered between this failure and the next.
+    /// Intended send time of the first answered request between this failure and the next.
     answered: Option<Stamp>,
 }
 
@@ -47,14 +47,14 @@ impl<'a> Outages<'a> {
         }
     }
 
-    /// Adds the answers that another part collected for the same failures.
+    /// Adds the responses collected by another part for the same failures.
     pub(crate) fn merge(&mut self, other: Self) {
         for (own, other) in self.failures.iter_mut().zip(other.failures) {
             own.answered = own.answered.into_iter().chain(other.answered).min();
         }
     }
 
-    /// Returns the longest time from the first request of a row of failures to the next success, in seconds.
+    /// Returns the longest time, in seconds, from the first of several consecutive failures to the next success.
     pub(crate) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;
         let mut since = None;
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(longest(&[]), 9.0);
         assert_eq!(longest(&[14, 13, 1]), 10.0);
         assert_eq!(longest(&[10, 11, 5]), 4.0);
-        // Of the same time as a failure, and after it by number.
+        // The response has the same time as a failure, and a higher number.
         assert_eq!(longest(&[9, 4]), 3.0);
         assert_eq!(Outages::of([].iter()).longest_s(), 0.0);
     }

@@ -1,5 +1,5 @@
-//! Findings about the servers that the requests reached: rows that belong to no request, retries of gateways, and
-//! headers and bodies that name no pod.
+//! Findings about the servers that requests reached: rows that belong to no request, gateway retries, and headers and
+//! bodies that name no pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::timeline::{Request, Requests};
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::run_info::LoadPlan;
 
-/// Sums over all requests, including the warm-up.
+/// Totals over all requests, including the warm-up.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     strangers: Strangers,
     unmatched: Unmatched,
-    /// Answers that named a pod.
+    /// Number of responses that named a pod.
     named: u64,
-    /// Rows of proxies with a request's id, read before it was sent.
+    /// Number of proxy rows with a request's id, read before the request was sent.
     early_rows: u64,
-    /// Such rows, read after the request's client had seen its end.
+    /// Number of such rows, read after the client had seen the request's end.
     late_rows: u64,
-    /// Requests that were answered after a pod had failed them.
+    /// Number of requests that were answered after a pod had failed them.
     saved: u64,
-    /// By pod, the failed attempts at these requests.
+    /// Failed attempts at these requests, by pod.
     hidden: BTreeMap<Arc<str>, u64>,
 }
 
 impl Reached {
-    /// Adds the sums that were known before the requests were read.
+    /// Sets the totals known before the requests are read.
     pub(crate) fn know(&mut self, requests: &Requests) {
         (self.strangers, self.unmatched) = (requests.strangers, requests.unmatched.clone());
     }
@@ -45,7 +45,7 @@ impl Reached {
         }
     }
 
-    /// Adds the sums of other requests.
+    /// Adds the totals over other requests.
     pub(crate) fn merge(&mut self, other: Self) {
         self.named += other.named;
         self.early_rows += other.early_rows;

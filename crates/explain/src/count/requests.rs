@@ -41,7 +41,7 @@ pub(crate) fn count(
         c.outside_window += u64::from(!j.in_window);
         c.unattributed += u64::from(j.cause == Cause::Unattributed);
         c.ambiguous += u64::from(j.candidates.len() > 1);
-        // The only connections that are tracked here are the generator's own.
+        // Only the generator's own connections are tracked.
         if j.cause == Cause::StaleFlow {
             c.stale_flow_own += 1;
             *c.stale_flow_own_by_outcome.entry(row.outcome).or_default() += 1;

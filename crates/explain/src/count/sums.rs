@@ -1,4 +1,4 @@
-//! The sums over all requests.
+//! Totals over all requests.
 
 mod apart;
 mod by_time;
@@ -29,65 +29,65 @@ use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
 use traffic::{ByPod, UNKNOWN};
 
-/// The sums. They count requests of the counted part, unless stated otherwise.
+/// Totals over the requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Sums<'a> {
     pub all: Part<'a>,
-    /// Sums by target; empty if there is only one.
+    /// Totals by target; empty if there is only one.
     pub targets: Vec<Part<'a>>,
     /// Number of all recorded requests, including the warm-up.
     pub recorded: u64,
     /// Send lags.
     pub lag: Values,
-    /// By second of the intended send time.
+    /// Totals per second, by intended send time.
     pub seconds: Vec<OneSecond>,
     /// Latencies by time.
     pub heat: Heat,
     /// Answered requests by pod and time.
     pub traffic: ByPod<'a>,
-    /// The last intended send time, in seconds since the counted part began.
+    /// Last intended send time, in seconds since the counted part began.
     pub end_s: f64,
-    /// Answered new connections to pods that were ending.
+    /// Answered new connections to terminating pods.
     pub late_ok: Vec<LateArrival>,
-    /// By termination, number of requests that its pod answered since t0.
+    /// By termination: number of requests answered by the pod since t0.
     pub seen: Vec<u64>,
-    /// By termination, requests that its pod answered on kept connections long after it may have got SIGTERM.
+    /// By termination: requests answered by the pod on kept connections long after it may have received SIGTERM.
     pub kept: Vec<Kept>,
-    /// HTTP/2 connections of lost requests.
+    /// HTTP/2 connections that carried lost requests.
     pub streams: Streams,
     pub reached: Reached,
-    /// Connect times of all connections that were established.
+    /// Connect times of all established connections.
     pub connects: Values,
     pub reuses: Reuses,
-    /// For each pod that left its Services alive, the time of its last new connection since then.
+    /// Time of the last new connection to each pod that left its Services while still running.
     pub last_reached: Vec<Option<Stamp>>,
-    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
+    /// By pod whose proxy rows did not all arrive: number of requests without a proxy row.
     pub unrecorded: BTreeMap<&'a str, u64>,
-    /// Requests that were reset although the app's listener was gone.
+    /// Number of requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
     incomplete: BTreeSet<&'a str>,
     met: ByName<Met<'a>>,
-    /// Rows of load sources that did not hand over all of them.
+    /// Rows from load sources that did not hand over all of their rows.
     of_tallied: BTreeMap<&'a str, BTreeMap<Outcome, u64>>,
 }
 
-/// A pod that requests reached.
+/// Pod reached by requests.
 #[derive(Clone, Copy, Debug)]
 struct Met<'a> {
-    /// Its place in the traffic.
+    /// Index of the pod in the traffic.
     place: usize,
     lives: Lives<'a>,
 }
 
-/// An answer on a kept connection that comes later than this after the pod may have got the signal is no answer to a
-/// request that was under way then.
+/// Delay after a pod may have received SIGTERM beyond which a response on a kept connection cannot belong to a request
+/// in flight at the signal.
 const LONG_AFTER_NS: i64 = 1_000_000_000;
 
-/// Requests that an ending pod answered on kept connections.
+/// Requests that a terminating pod answered on kept connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kept {
     pub n: u64,
-    /// Time at which the last of these requests was answered.
+    /// Time the last of these requests was answered.
     pub last: Option<Stamp>,
 }
 
@@ -98,11 +98,11 @@ impl Kept {
     }
 }
 
-/// The requests of one second.
+/// Requests scheduled in one second.
 #[derive(Debug)]
 pub(crate) struct OneSecond {
     pub counts: Second,
-    /// Response times of the answered ones.
+    /// Response times of the answered requests.
     pub times: FewValues,
 }
 
@@ -115,19 +115,19 @@ impl OneSecond {
     }
 }
 
-/// Sums over the requests to all targets, or to one.
+/// Totals over the requests to all targets, or to one.
 #[derive(Debug, Default)]
 pub(crate) struct Part<'a> {
-    /// Counts by outcome and class, and requests known only as counts; not by cause.
+    /// Counts by outcome and class, including requests known only as counts; counts by cause are not filled in.
     pub counts: RequestCounts,
     /// Service times of answered requests.
     pub service: Values,
-    /// Sums away from any termination and near one.
+    /// Totals away from any termination and near one.
     pub apart: Apart<'a>,
 }
 
 impl Part<'_> {
-    /// Adds the sums of other requests.
+    /// Adds the totals over other requests.
     fn merge(&mut self, other: Self) {
         let (own, others) = (&mut self.counts, other.counts);
         own.warmup += others.warmup;
@@ -142,7 +142,7 @@ impl Part<'_> {
         self.service.merge(&other.service);
     }
 
-    /// Adds a request of the counted part.
+    /// Adds a request from the counted part.
     fn add(&mut self, class: Class, r: &Request) {
         let counts = &mut self.counts;
         counts.total += 1;
@@ -178,7 +178,7 @@ impl Part<'_> {
 }
 
 impl<'a> Sums<'a> {
-    /// Returns the sums that show how an answer was lost.
+    /// Returns the totals that help to explain losses.
     pub(crate) fn load(&self) -> Load<'_> {
         let median = |OneSecond { counts, times }: &OneSecond| {
             (counts.ok > 0).then(|| times.values().percentiles().p50)
@@ -187,7 +187,7 @@ impl<'a> Sums<'a> {
         Load { medians, connects: &self.connects, streams: &self.streams }
     }
 
-    /// Starts without requests.
+    /// Creates empty totals.
     pub(crate) fn new(timeline: &'a Timeline) -> Self {
         Self {
             targets: targets(timeline).map(|_| Part::default()).collect(),
@@ -200,8 +200,8 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Computes the sums of a run that was disrupted in these periods. `plain` are the sums over the requests that were
-    /// plainly answered, from their own rows.
+    /// Computes the totals for a run that was disrupted in these periods. `plain` holds the totals over the plainly
+    /// answered requests, computed from their own rows.
     pub(crate) fn of(
         facts: &Facts<'a>,
         requests: &'a Requests,
@@ -235,7 +235,7 @@ impl<'a> Sums<'a> {
         Ok(sums)
     }
 
-    /// Adds a request that reached this pod, as far as that is known.
+    /// Adds a request; `pod` is the pod that it reached, if known.
     pub(crate) fn add(&mut self, timeline: &'a Timeline, pod: Option<&Arc<str>>, r: &Request) {
         let class = Class::of(&r.row);
         self.add_any(timeline, r);
@@ -267,7 +267,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Adds the sums of other requests of the run.
+    /// Adds the totals over other requests in the run.
     pub(crate) fn merge(&mut self, other: Self) {
         self.all.merge(other.all);
         for (own, other) in self.targets.iter_mut().zip(other.targets) {
@@ -296,7 +296,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Returns the counts of load sources, minus those of their rows.
+    /// Returns the load sources' own counts minus the requests that have rows.
     fn without_rows(&self, timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
         let mut all = timeline.tallies.clone();
         for (source, tally) in &mut all {
@@ -310,7 +310,7 @@ impl<'a> Sums<'a> {
         all
     }
 
-    /// Adds a request of the warm-up or of the counted part.
+    /// Adds a request from the warm-up or the counted part.
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
         if let (Some(start), Some(connected)) = (r.row.connect_start, r.row.connected) {
             self.connects.add(connected.ns_since(start));
@@ -318,7 +318,7 @@ impl<'a> Sums<'a> {
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            // Connections after its return do not show how long the Service took to drop it.
+            // Connections after the pod's return do not show how long the Service took to drop it.
             let is_then = r.begun() >= withdrawal.asked
                 && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
             if is_its && r.is_new_connection() && is_then {
@@ -350,7 +350,7 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Adds to the seconds of the run.
+    /// Adds a request to the totals for its second.
     fn time(&mut self, timeline: &Timeline, class: Class, r: &Request) {
         let row = &r.row;
         self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
@@ -375,13 +375,13 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Returns the latency that counts: the response time, or in a closed loop, which has none, the service time.
+/// Returns the relevant latency: the response time, or the service time in a closed loop, which has no response times.
 fn latency_ns(timeline: &Timeline, r: &Request) -> i64 {
     let service_ns = r.row.service_ns().filter(|_| timeline.info.load.is_closed_loop());
     service_ns.unwrap_or_else(|| r.row.response_ns())
 }
 
-/// Returns the targets that have sums of their own: none if there is only one.
+/// Returns the targets with separate totals: none if there is only one target.
 fn targets(timeline: &Timeline) -> Range<usize> {
     match timeline.info.targets.len() {
         0 | 1 => 0..0,
@@ -389,7 +389,7 @@ fn targets(timeline: &Timeline) -> Range<usize> {
     }
 }
 
-/// Returns the sum of the target that a request was meant for, if the target has its own.
+/// Returns the totals for a request's target, if the target has separate ones.
 fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> Option<&'s mut S> {
     if targets.is_empty() {
         return None;
@@ -397,7 +397,7 @@ fn of_target<'s, S>(targets: &'s mut [S], timeline: &Timeline, r: &Request) -> O
     targets.get_mut(timeline.target_of(&r.row)?)
 }
 
-/// Returns the new connection of a request to a pod of this termination, if the pod was ending.
+/// Returns a request's new connection to the pod of this termination, if the pod was terminating.
 fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<LateArrival> {
     if !r.is_new_connection() {
         return None;

@@ -1,5 +1,6 @@
-//! App errors caused by the end of pods: answers of 5xx by pods after their t0. No policy calls them dropped, as an app
-//! may also answer so while it is well; so they are counted apart, and compared with the steady part of the run.
+//! App errors caused by pod termination: 5xx responses from pods after their t0. The drop policy does not count them as
+//! dropped, as an app may also return them while it is well; so they are counted separately and compared with the
+//! steady part of the run.
 
 use crate::attribute::suspects::Explanations;
 use crate::math::stats;
@@ -8,12 +9,12 @@ use crate::timeline::drop_policy::Class;
 use crate::timeline::{Request, Timeline};
 use rolldrop_record::{Phase, RequestRow};
 
-/// gRPC's codes for faults of the server: UNKNOWN and INTERNAL.
+/// gRPC codes for server faults: UNKNOWN and INTERNAL.
 const GRPC_FAULTS: [i32; 2] = [2, 13];
-/// The steady part of a run explains a number of errors if it would give at least that many with this probability.
+/// The steady part of a run explains a number of errors if it would produce at least that many with this probability.
 const STEADY_ALPHA: f64 = 0.01;
 
-/// Returns true if the app answered with its own error, and blamed nobody else.
+/// Returns true if the app responded with an error of its own, rather than one it attributes to something else.
 pub(crate) fn is_server_error(row: &RequestRow) -> bool {
     let is_fault = match row.grpc_status {
         Some(code) => GRPC_FAULTS.contains(&code),
@@ -22,16 +23,16 @@ pub(crate) fn is_server_error(row: &RequestRow) -> bool {
     is_fault && Class::of(row) == Class::AppError
 }
 
-/// An error while a pod was ending.
+/// App error while a pod was terminating.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndingError {
-    /// Number of its target.
+    /// Index of the request's target.
     pub target: Option<usize>,
-    /// Its termination, if something names the pod.
+    /// Index of the termination, if something names the pod.
     pub termination: Option<usize>,
 }
 
-/// Collects the errors of the counted part. `explanations` are those of `others`.
+/// Collects the errors in the counted part. `explanations` belong to `others`.
 pub(crate) fn errors(
     timeline: &Timeline,
     others: &[Request],
@@ -58,14 +59,14 @@ pub(crate) fn errors(
 }
 
 impl RequestCounts {
-    /// Returns the number of errors of pods that were ending; 0 if the app answers as many while it is well. `reached`
-    /// is the number of requests that ending pods answered; `None` if that is not known.
+    /// Returns the number of errors from terminating pods, or 0 if the app returns as many while it is well. `reached`
+    /// is the number of requests that reached terminating pods; `None` if unknown.
     pub fn errors_of_ends(&self, reached: Option<u64>) -> u64 {
         let (errors, outside) = (self.app_errors_while_ending, self.outside_terminations);
         let near = self.total.saturating_sub(outside.all());
         let among = reached.unwrap_or(near).max(errors);
         let steady = stats::share_upper(outside.server_errors, outside.all(), 1.0 - STEADY_ALPHA);
-        // A lower bound beyond what the steady part may have.
+        // The lower bound must exceed the share in the steady part.
         let is_beyond =
             outside.server_errors == 0 || stats::share_lower(errors, among, 1.0 - STEADY_ALPHA) > steady;
         if is_beyond { errors } else { 0 }

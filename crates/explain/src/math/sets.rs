@@ -1,6 +1,6 @@
 //! Disjoint sets.
 
-/// Disjoint sets of the numbers from 0 on, each represented by its first.
+/// Disjoint sets of the numbers from 0 on, each represented by its smallest number.
 #[derive(Clone, Debug)]
 pub struct Sets(Vec<usize>);
 
@@ -10,7 +10,7 @@ impl Sets {
         Self((0..n).collect())
     }
 
-    /// Returns the first number of a number's set.
+    /// Returns the smallest number in a number's set.
     pub fn first(&self, mut of: usize) -> usize {
         while self.0[of] != of {
             of = self.0[of];
@@ -18,7 +18,7 @@ impl Sets {
         of
     }
 
-    /// Makes the sets of two numbers one.
+    /// Merges the sets of two numbers.
     pub fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.first(a), self.first(b));
         self.0[a.max(b)] = a.min(b);

@@ -1,7 +1,7 @@
 //! Order statistics and exact bounds on shares.
 //!
-//! The unit is the termination. Sources: Wilks 1941, Somerville 1958 (tolerance
-//! bounds from order statistics), Clopper and Pearson 1934.
+//! One observation is one termination. Sources: Wilks 1941, Somerville 1958 (tolerance bounds from order statistics),
+//! Clopper and Pearson 1934.
 
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
@@ -15,13 +15,13 @@ pub fn wilks_coverage(n: usize, confidence: f64) -> f64 {
     if n == 0 { 0.0 } else { (1.0 - confidence).powf(1.0 / n as f64) }
 }
 
-/// Returns the number of values needed until the largest covers `coverage` at `confidence`, both in (0, 1).
+/// Returns how many values are needed for the largest to cover `coverage` at `confidence`, both in (0, 1).
 pub fn wilks_needed(coverage: f64, confidence: f64) -> usize {
     (1..).find(|n| wilks_confidence(*n, coverage) >= confidence).unwrap_or(usize::MAX)
 }
 
-/// Returns the upper `confidence` bound on a share of which `x` in `n` were seen (Clopper–Pearson). With `x` = 0 it is
-/// 1 − α^(1/n): nothing seen is not nothing.
+/// Returns the upper bound at `confidence` on a share, given `x` occurrences in `n` (Clopper–Pearson). With `x` = 0 it
+/// is 1 − α^(1/n): seeing nothing does not prove that there is nothing.
 pub fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     if x >= n {
         return 1.0;
@@ -29,23 +29,24 @@ pub fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     Beta::new(x as f64 + 1.0, (n - x) as f64).map_or(1.0, |beta| beta.inverse_cdf(confidence))
 }
 
-/// Returns the lower `confidence` bound on a share of which `x` in `n` were seen.
+/// Returns the lower bound at `confidence` on a share, given `x` occurrences in `n`.
 pub fn share_lower(x: u64, n: u64, confidence: f64) -> f64 {
     1.0 - share_upper(n.saturating_sub(x), n, confidence)
 }
 
-/// Returns the ranks, from 1, of the lower and the upper bound of the quantile `p` at `confidence`, among `n` sorted
-/// values. `None` for a bound for which `n` values do not suffice.
+/// Returns the ranks, counted from 1, of the lower and upper bounds for the quantile `p` at `confidence` among `n`
+/// sorted values. A bound is `None` if `n` values are too few for it.
 pub fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize>, Option<usize>) {
     let Ok(below) = Binomial::new(p, n as u64) else { return (None, None) };
-    // At most k - 1 of n values lie at or below the quantile: then the k-th lies at or above it.
+    // If at most k - 1 of n values lie at or below the quantile, the k-th lies at or above it.
     let at_most = |k: usize| if k == 0 { 0.0 } else { below.cdf(k as u64 - 1) };
     let upper = (1..=n).find(|k| at_most(*k) >= confidence);
     let lower = (1..=n).rev().find(|k| at_most(*k) <= 1.0 - confidence);
     (lower, upper)
 }
 
-/// Returns the two bounds, each at `confidence`, on the mean of many values, by Student's t; `None` for fewer than two.
+/// Returns the lower and upper bound on the mean, each at `confidence`, by Student's t; `None` for fewer than two
+/// values.
 pub fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -55,9 +56,9 @@ pub fn mean_bounds(values: &[f64], confidence: f64) -> Option<(f64, f64)> {
     Some((mean - half, mean + half))
 }
 
-/// Returns the likeness of the values within a group (the intraclass correlation of a one-way analysis of variance,
-/// Fisher 1925): 0 if groups make no difference, 1 if values differ only between them. `None` for fewer than two
-/// groups, without a group of two values, or if all values are the same.
+/// Returns the similarity of values within groups (the intraclass correlation from a one-way analysis of variance,
+/// Fisher 1925): 0 if groups make no difference, 1 if values differ only between groups. Returns `None` for fewer than
+/// two groups, without a group of two values, or if all values are equal.
 pub fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
     let (k, n) = (groups.len() as f64, groups.iter().map(Vec::len).sum::<usize>() as f64);
     if k < 2.0 || n <= k {
@@ -68,14 +69,14 @@ pub fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
     let between: f64 = groups.iter().map(|group| group.len() as f64 * (mean(group) - overall).powi(2)).sum();
     let within: f64 = groups.iter().flat_map(|g| g.iter().map(|value| (value - mean(g)).powi(2))).sum();
     let (between, within) = (between / (k - 1.0), within / (n - k));
-    // Size of a group, averaged if groups differ in size.
+    // Effective group size, if groups differ in size.
     let size = (n - groups.iter().map(|group| (group.len() as f64).powi(2)).sum::<f64>() / n) / (k - 1.0);
     let variance = between + (size - 1.0) * within;
     (variance > 0.0).then(|| (between - within) / variance)
 }
 
-/// Returns the smallest number from `n` on, within a thousandfold, with which `settles` holds, if a larger number never
-/// hurts.
+/// Returns the smallest number, from `n` to a thousand times `n`, for which `settles` holds. Assumes that `settles`
+/// stays true for larger numbers.
 pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut no, mut yes) = (n, n.max(1));
     while !settles(yes) {
@@ -92,13 +93,13 @@ pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     Some(yes)
 }
 
-/// Returns the smallest value that at least the share `p` of `sorted` does not exceed (nearest rank).
+/// Returns the smallest value such that at least the share `p` of `sorted` is at or below it (nearest rank).
 pub fn nearest_rank(sorted: &[f64], p: f64) -> Option<f64> {
     let rank = (1..=sorted.len()).find(|rank| *rank as f64 >= p * sorted.len() as f64)?;
     sorted.get(rank - 1).copied()
 }
 
-/// Returns the index of a position; 0 for negative and undefined ones.
+/// Converts a position to an index; negative and undefined positions become 0.
 pub fn index(position: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
     let index = position as usize;

@@ -18,7 +18,7 @@ impl Default for Values {
 }
 
 impl Percentiles {
-    /// Computes percentiles from values in nanoseconds.
+    /// Computes percentiles in milliseconds from values in nanoseconds.
     pub fn of_ns(ns: &Histogram<u64>) -> Self {
         let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
         Self {
@@ -35,7 +35,7 @@ impl Percentiles {
 }
 
 impl SendLag {
-    /// Computes the send lag from values in nanoseconds.
+    /// Computes the send lag in microseconds from values in nanoseconds.
     pub fn of_ns(ns: &Histogram<u64>) -> Self {
         let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e3;
         Self { p50: at(0.5), p99: at(0.99), max: at(1.0) }
@@ -46,7 +46,7 @@ impl Values {
     /// Adds a value; a negative one counts as 0.
     pub(crate) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
-            // It grows as needed: an error would take a value beyond the range of u64.
+            // The histogram grows as needed; only a value beyond the range of u64 could cause an error.
             let _ = h.record(u64::try_from(ns).unwrap_or(0));
         }
     }
@@ -54,7 +54,7 @@ impl Values {
     /// Adds all values of `others`.
     pub(crate) fn merge(&mut self, others: &Self) {
         if let Some((own, others)) = self.histogram.as_mut().zip(others.histogram.as_ref()) {
-            // It grows as needed.
+            // The histogram grows as needed.
             let _ = own.add(others);
         }
     }
@@ -78,7 +78,7 @@ impl Values {
         self.histogram.as_ref().map(SendLag::of_ns).unwrap_or_default()
     }
 
-    /// Returns buckets of equal width on a logarithmic axis, twenty a decade, without the empty ones.
+    /// Returns the non-empty buckets of equal width on a logarithmic axis, twenty per decade.
     pub(crate) fn buckets(&self) -> Vec<LatencyBucket> {
         const PER_DECADE: f64 = 20.0;
         let mut buckets: Vec<LatencyBucket> = Vec::new();
@@ -98,7 +98,7 @@ impl Values {
     }
 }
 
-/// Values of one second of many, in nanoseconds: only the histogram's buckets that hold values take memory.
+/// Values in nanoseconds for one of many seconds: only non-empty histogram buckets take memory.
 #[derive(Debug, Default)]
 pub(crate) struct FewValues(HashMap<u64, u64>);
 
@@ -106,7 +106,7 @@ impl FewValues {
     /// Adds a value, as [`Values::add`] does.
     pub(crate) fn add(&mut self, ns: i64) {
         let ns = u64::try_from(ns).unwrap_or(0);
-        // Three digits are eleven bits.
+        // Three decimal digits need eleven bits.
         let rest = (u64::BITS - ns.leading_zeros()).saturating_sub(11);
         *self.0.entry(ns >> rest << rest).or_default() += 1;
     }
@@ -118,7 +118,7 @@ impl FewValues {
         }
     }
 
-    /// Returns them as [`Values`].
+    /// Converts the buckets to [`Values`].
     pub(crate) fn values(&self) -> Values {
         let mut values = Values::default();
         if let Some(h) = &mut values.histogram {

@@ -1,4 +1,4 @@
-//! The account of a run: its findings and reasons as facts, with their figures. `report` puts them into words.
+//! Account of a run: findings and reasons as facts, with their figures. `report` puts them into words.
 
 #![expect(missing_docs, reason = "a figure's name, beside the doc of its variant, describes it")]
 
@@ -22,15 +22,15 @@ pub use loss::{
 };
 pub use reasons::{Contradiction, Incomplete, Invalid, Measured, Missing};
 
-/// The findings and reasons of an analysis.
+/// Findings and reasons of an analysis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Account {
     /// Reasons why the measurement is invalid.
     pub invalid: Vec<Invalid>,
     /// Reasons why the record is incomplete.
     pub incomplete: Vec<Incomplete>,
-    /// By termination and window, in the order of [`super::RunResult::terminations`]: the reason why the window has no
-    /// upper bound.
+    /// Reason why a window has no upper bound, by termination and window, in the order of
+    /// [`super::RunResult::terminations`].
     pub unbounded: Vec<Vec<Option<Unbounded>>>,
     /// Grounds of each recommendation, in the order of [`super::RunResult::recommendation`].
     pub grounds: Vec<Grounds>,
@@ -38,29 +38,29 @@ pub struct Account {
     pub findings: Vec<Finding>,
 }
 
-/// A finding. Times are in seconds; those of the run since the counted part of the load began.
+/// Finding. Times are in seconds; points in the run are measured from the start of the counted part of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
-    /// Outside terminations, fewer requests succeeded than a working target answers.
+    /// Outside terminations, fewer requests succeeded than with a working target.
     NotWorking { ok: u64, all: u64, most_frequent: Option<(Outcome, u64)> },
     /// The measurement is invalid.
     Invalid(Invalid),
     /// The record is incomplete.
     Incomplete(Incomplete),
-    /// Requests were lost by one cause.
+    /// Requests were lost for one cause.
     Lost { requests: u64, by: Loss },
-    /// Requests were lost by a container that ended in a pod that stays.
+    /// Requests were lost because a container exited in a pod that was not terminating.
     LostToRestart { requests: u64, cause: Cause },
     /// Losses fit several terminations.
     Ambiguous { requests: u64 },
-    /// Pods that were ending answered with 5xx.
+    /// Terminating pods responded with 5xx.
     EndingErrors { answers: u64, requests: u64, are_all_named: bool },
-    /// Pods ended in a way that loses requests, or that hides something.
+    /// Pods were terminated in a way that loses requests, or hides something.
     Ending(Ending),
     /// Pods were never routed to.
     NeverRouted { consumer: String, pods: Vec<String> },
-    /// Windows have no upper bound: each pod with its reason, all of the same kind. `denied` has the rights that the
-    /// run lacked to learn the kind of Service proxy.
+    /// Windows have no upper bound: pods with their reasons, all of the same kind. `denied` lists missing rights that
+    /// kept the run from learning the kind of Service proxy.
     Unbounded { consumer: String, pods: Vec<(String, Unbounded)>, denied: Vec<String> },
     /// A missing right hides the mode of kube-proxy.
     RightMissing { denied: Vec<String>, unbounded: usize, windows: u64 },
@@ -68,26 +68,26 @@ pub enum Finding {
     InPhase(Clock),
     /// The load did not send some requests, too few to make the run invalid.
     NotSent(BTreeMap<String, u64>),
-    /// Times of deletions by others are imprecise.
+    /// Deletion times are imprecise for deletions by others.
     ImpreciseDeletions { deletions: u64, widest_s: f64, beats: BeatsState },
-    /// Something happened beside the terminations.
+    /// Something happened apart from the terminations.
     Incident(Incident),
-    /// Waits after terminations ended while requests were still lost.
+    /// Waits after terminations timed out while requests were still being lost.
     Unsettled { waits: u64 },
-    /// A URL's answers showed that requests are balanced there.
+    /// Responses from a URL showed that it balances requests.
     TakenForGateway { consumer: String, because: BalancesBecause },
-    /// The measurement has a limit, or an effect of its own.
+    /// The measurement has a limitation or a side effect.
     Measurement(Measurement),
     /// The gate is judged at one of several looks.
     LookedAt { look: usize, most: usize, confidence: f64, is_last: bool },
-    /// No pod ended under load.
+    /// No pod was terminated under load.
     NoTermination { are_others_disrupted: bool },
     /// No request was dropped.
     NothingLost { terminations: u64, at_most: f64 },
 }
 
 impl Finding {
-    /// Returns the severity.
+    /// Returns the severity of the finding.
     pub fn severity(&self) -> Severity {
         match self {
             Self::NotWorking { .. }
@@ -118,7 +118,7 @@ impl Finding {
         }
     }
 
-    /// Returns the kind, if programs may want to recognise it.
+    /// Returns the kind of finding, if programs may want to recognise it.
     pub fn kind(&self) -> Option<FindingKind> {
         match self {
             Self::NotWorking { .. } => Some(FindingKind::NotWorking),
@@ -130,7 +130,7 @@ impl Finding {
         }
     }
 
-    /// Returns the cause of dropped requests that it is about, if any.
+    /// Returns the cause of the dropped requests that the finding describes, if any.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             Self::Lost { by, .. } => Some(by.cause()),
@@ -140,25 +140,25 @@ impl Finding {
     }
 }
 
-/// End of pods that loses requests, or that hides something.
+/// Pod terminations that lose requests, or hide something.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ending {
     /// The preStop hook of a container failed.
     HookFailed(HookFailure),
-    /// Pods ended before the sleep of their hook could be over, and no Event gives the reason.
+    /// Pods exited before their hook's sleep could be over, and no Event gives the reason.
     Early { ended: usize, pods: u64, sleep_s: i64 },
-    /// Hooks were still running when the grace period was over.
+    /// Hooks were still running when the grace period expired.
     HookCutOff { cut_off: usize, pods: u64, grace_s: i64 },
     /// Pods accepted new connections until SIGKILL.
     AcceptedUntilKilled { pods: u64, grace_s: i64 },
-    /// Pods lived on kept connections until SIGKILL.
+    /// Pods kept serving on kept connections until SIGKILL.
     ServedUntilKilled { pods: u64, grace_s: i64, answered: u64, closing: CloseNotice },
-    /// SIGKILL ended pods before their grace period was over.
+    /// SIGKILL terminated pods before their grace period expired.
     KilledEarly { pods: u64, is_out_of_memory: bool },
-    /// SIGKILL ended other pods at the end of their grace period; `sleep_s` is `None` if a hook of another kind hides
-    /// it.
+    /// SIGKILL terminated other pods when their grace period expired; `sleep_s` is `None` if a hook of another kind
+    /// hides it.
     Killed { pods: Vec<String>, grace_s: f64, sleep_s: Option<f64>, longest_answer_s: f64 },
-    /// Events could not be watched, so failures of hooks are not known.
+    /// Events could not be watched, so hook failures are unknown.
     EventsUnseen { why: String },
 }
 
@@ -175,12 +175,12 @@ impl Ending {
     }
 }
 
-/// Failures of the preStop hook of a container.
+/// Failures of a container's preStop hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookFailure {
     /// The container, if Events name it.
     pub container: Option<String>,
-    /// Workload of the pods; `None` if the run ended pods of one only.
+    /// Workload of the pods; `None` if the run terminated pods of only one workload.
     pub workload: Option<String>,
     /// Number of failures.
     pub failed: usize,
@@ -192,14 +192,14 @@ pub struct HookFailure {
     pub program: Option<String>,
 }
 
-/// Something that happened beside the terminations.
+/// Event apart from the terminations.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incident {
-    /// An action was refused; `pod` if once, and for a pod.
+    /// An action was refused; `pod` is set if it was refused once, and for a pod.
     Refused { action: ActionName, status: Option<u16>, why: String, pod: Option<String>, times: u64 },
-    /// Changes that a program began had not settled when the run stopped waiting.
+    /// Changes started by a program had not settled when the run stopped waiting.
     Unfinished { command: String, missing: String },
-    /// A container ended in a pod that stays.
+    /// A container exited in a pod that was not terminating.
     Restarted {
         pod: String,
         container: String,
@@ -211,7 +211,7 @@ pub enum Incident {
     Changed { workload: String, at_s: f64, what: Vec<WorkloadChange>, later: u64 },
     /// Others deleted a workload.
     Deleted { workload: String, at_s: f64 },
-    /// The run restarted agents of nodes.
+    /// The run restarted node agents.
     AgentsRestarted(usize),
     /// A pod left its Services and kept running.
     LivedOn { pod: String, endpoint_removed_after_s: Option<f64>, last_connection_after_s: Option<f64> },
@@ -238,14 +238,14 @@ impl Incident {
     }
 }
 
-/// Limit or effect of the measurement itself.
+/// Limitation or side effect of the measurement itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measurement {
-    /// The clock of a source was never compared with the coordinator's.
+    /// A source's clock was never compared with the coordinator's clock.
     ClockUncompared(String),
-    /// Connections came from a source port that had been used shortly before.
+    /// Connections reused a source port shortly after its previous use.
     PortsReused(u64),
-    /// Proxies recorded requests of another run.
+    /// Proxies recorded requests from another run.
     OtherRuns(u64),
     /// Proxies recorded requests that the run did not record.
     UnknownRequests(u64),
@@ -253,9 +253,9 @@ pub enum Measurement {
     EarlyRows(u64),
     /// Proxies read requests after their client had seen the end.
     LateRows(u64),
-    /// A gateway's retries hid failures; pods with the most first.
+    /// A gateway's retries hid failures; pods with the most failures come first.
     Retried(Vec<(Arc<str>, u64)>),
-    /// Answers name pods that the run did not watch, in a header, or in a body by this pattern.
+    /// Responses name pods that the run did not watch, in a header, or in a body matching this pattern.
     UnmatchedNames {
         answers: u64,
         header: String,
@@ -265,19 +265,19 @@ pub enum Measurement {
     },
     /// The kernel has no entries for the connections.
     NoEntries { connections: u64 },
-    /// The kernel sent no connection to a pod's address.
+    /// The kernel routed no connection to a pod's address.
     NoPodAddresses,
     /// Connection tracking has gaps.
     TrackingGaps { gaps: u64, first_s: f64 },
-    /// Too few answers confirm the kernel's entries.
+    /// Too few responses confirm the kernel's entries.
     EntriesUnconfirmed { agreed: u64 },
-    /// Answers contradict the kernel's entries.
+    /// Responses contradict the kernel's entries.
     EntriesContradicted { disagreed: u64 },
-    /// The kernel says where connections were sent.
+    /// The kernel's entries show where connections were routed.
     Tracked { routed: u64, connections: u64 },
     /// A warning was recorded during the run.
     Recorded { message: String, times: u64 },
-    /// The embedded cluster does not model the behaviour of a container.
+    /// The embedded cluster does not model a container's behaviour.
     NotModelled { container: String, message: String, pods: u64 },
     /// The proxy reset connections that the app would have refused.
     ResetForRefused(u64),
@@ -300,35 +300,35 @@ impl Measurement {
 /// Usability of a run's beats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BeatsState {
-    /// The run made none.
+    /// The run made no beats.
     #[default]
     Absent,
-    /// They can be used.
+    /// The beats can be used.
     Usable,
-    /// They cannot be used.
+    /// The beats cannot be used.
     Dropped(Objection),
 }
 
-/// Reason why beats cannot be used.
+/// Objection to using a run's beats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
     /// This version is not a number.
     NotANumber(String),
-    /// The versions of the beats do not rise.
+    /// The beats' versions do not increase.
     NotRising,
-    /// The beats were compared with the pods' versions too few times.
+    /// The beats were compared with pod versions too few times.
     TooFewChecks { made: usize, needed: usize },
-    /// The pods' versions do not lie between those of the beats around them.
+    /// Pod versions do not lie between those of the surrounding beats.
     NotBetween,
-    /// The pods' versions do not keep the order of the beats.
+    /// Pod versions are not in the order of the beats.
     Disordered,
 }
 
-/// A change of a workload.
+/// Change to a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadChange {
-    /// Another pod template.
+    /// The pod template changed.
     Template,
-    /// Another number of replicas.
+    /// The number of replicas changed.
     Replicas { from: i32, to: i32 },
 }

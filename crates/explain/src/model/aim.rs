@@ -1,4 +1,4 @@
-//! Purpose of a run: was it to end pods?
+//! Purpose of a run: to terminate pods, or to watch.
 
 use rolldrop_record::named;
 
@@ -6,11 +6,11 @@ named! {
     /// Purpose of a run.
     #[derive(Default)]
     pub enum Aim {
-        /// Its actions or its command were to end pods.
+        /// The run's actions or command were to terminate pods.
         Disrupt = "disrupt",
-        /// It watched pods that others may end, or its actions may end some.
+        /// The run watched pods that others may terminate, or its actions may terminate some.
         Observe = "observe",
-        /// It was to end no pod: it only sent a load, or its actions leave pods alive.
+        /// The run was not to terminate pods: it only sent a load, or its actions leave pods alive.
         #[default]
         Other = "other",
     }

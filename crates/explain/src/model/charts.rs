@@ -1,66 +1,67 @@
-//! The series behind the charts.
+//! Series drawn in the charts.
 
 use std::collections::BTreeMap;
 
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Outcome, Stamp};
 
-/// The series behind the charts.
+/// Series drawn in the charts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChartData {
-    /// Late arrivals that were answered.
+    /// Answered late arrivals.
     pub late_ok: Vec<LateArrival>,
-    /// Response times of answered requests, steady against disrupted.
+    /// Response times of answered requests, steady and disrupted.
     pub latency: LatencyHistograms,
     /// Response times of answered requests by time.
     pub heat: HeatMap,
-    /// Requests by the pod that answered.
+    /// Requests by answering pod.
     pub traffic: Traffic,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
-    /// Stages of the load, if there are several: the time at which each began, in seconds since the counted part of the
-    /// load began, and its rates then and at its end, in requests per second.
+    /// Stages of the load, if there are several: start time in seconds since the counted part of the load began, then
+    /// initial and final rate in requests per second.
     pub stages: Vec<(f64, f64, f64)>,
-    /// Length of the counted part as measured, in seconds since the counted part of the load began.
+    /// Measured end of the counted part, in seconds since the counted part of the load began.
     pub end_s: f64,
-    /// Time at which the counted part of the load began, on the coordinator's clock.
+    /// Time the counted part of the load began, on the coordinator's clock.
     pub origin: Stamp,
-    /// The pods behind the targets, by creation.
+    /// Pods behind the targets, in order of creation.
     pub pods: Vec<PodSpan>,
-    /// Actions on the cluster, in order of time.
+    /// Actions on the cluster, in chronological order.
     pub actions: Vec<Act>,
-    /// For each dropped request, in the order of [`super::Analysis::lost`], the preStop sleep that it needed; `None` if
-    /// no sleep helps it.
+    /// PreStop sleep that each dropped request needed, in the order of [`super::Analysis::lost`]; `None` if no sleep
+    /// helps it.
     pub sleeps: Vec<Option<SleepNeeded>>,
 }
 
-/// The preStop sleep beyond which a dropped request would not have been lost, in seconds.
+/// PreStop sleep, in seconds, beyond which a dropped request would not have been lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SleepNeeded {
-    /// Enough in any case, whichever of the possible terminations lost it, and whenever these took effect.
+    /// Enough in any case, whichever candidate termination lost the request, and whenever the deletions took effect.
     pub certain_s: f64,
     /// Enough in the best case.
     pub possible_s: f64,
 }
 
-/// The life of a pod, in seconds since the counted part of the load began. Its end is a termination's timeline.
+/// Life of a pod, in seconds since the counted part of the load began. Its end is in the termination's timeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSpan {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Time at which a watch first showed it; `None` if it was there before the watch began.
+    /// Time a watch first showed the pod; `None` if it existed before the watch began.
     pub created_s: Option<f64>,
-    /// Time at which its endpoint was first seen ready, or else the pod itself.
+    /// Time the pod's endpoint, or else the pod itself, was first seen ready.
     pub ready_s: Option<f64>,
-    /// Index into [`super::RunResult::terminations`], if it ended under load.
+    /// Index into [`super::RunResult::terminations`], if the pod was terminated under load.
     pub termination: Option<usize>,
-    /// Periods in which one of its containers was down while the pod stayed: from, and until, if it came back.
+    /// Periods in which one of the pod's containers was down while the pod was not terminating: from, and until if it
+    /// came back.
     pub down_s: Vec<(f64, Option<f64>)>,
-    /// Periods in which a label kept it out of its Services: from, and until, if it came back.
+    /// Periods in which a label kept the pod out of its Services: from, and until if it came back.
     pub out_s: Vec<(f64, Option<f64>)>,
 }
 
-/// An action on the cluster.
+/// Action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act {
     /// Time of the action, in seconds since the counted part of the load began.
@@ -72,24 +73,25 @@ pub struct Act {
 /// Kind of action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deed {
-    /// A call of the run, and the pod that it names.
+    /// A call made by the run, and the pod that it names.
     Action(ActionName, Option<String>),
-    /// A call of the run that the cluster refused or did not do: a budget delays an eviction, for example.
+    /// A call by the run that the cluster refused or did not carry out: for example, an eviction delayed by a
+    /// disruption budget.
     Refused(ActionName, Option<String>),
     /// The user's command was started, with these words.
     CommandStarted(Vec<String>),
-    /// The user's command ended, with this exit code, or `None` if a signal ended it.
+    /// The user's command exited with this code, or `None` if a signal killed it.
     CommandEnded(Option<i32>),
 }
 
-/// A new connection to a terminating pod whose request was answered.
+/// New connection to a terminating pod, with an answered request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateArrival {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
-    /// Index of its target in run.json.
+    /// Index of the request's target in run.json.
     pub target: Option<usize>,
-    /// Time at which it was begun, in seconds since the counted part of the load began.
+    /// Time the request began, in seconds since the counted part of the load began.
     pub begun_s: f64,
 }
 
@@ -102,7 +104,7 @@ pub struct LatencyHistograms {
     pub disrupted: Vec<LatencyBucket>,
 }
 
-/// One bucket: values in `[from_ms, to_ms)`.
+/// Bucket for values in `[from_ms, to_ms)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyBucket {
     /// Lower edge, in milliseconds.
@@ -113,49 +115,49 @@ pub struct LatencyBucket {
     pub count: u64,
 }
 
-/// Latencies of answered requests by intended send time: those whose percentiles are in `latency_ms.steady` and
+/// Latencies of answered requests by intended send time; their percentiles are in `latency_ms.steady` and
 /// `latency_ms.disrupted`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatMap {
-    /// Length of a column, in seconds. The first begins with the counted part of the load.
+    /// Length of a column, in seconds. The first column begins with the counted part of the load.
     pub step_s: f64,
-    /// Columns in order of time: their buckets that hold requests, fastest first.
+    /// Columns in chronological order, each with its non-empty buckets, fastest first.
     pub columns: Vec<Vec<LatencyBucket>>,
 }
 
-/// Requests that were answered with success, by pod and intended send time.
+/// Successful requests by pod and intended send time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Length of a step, in seconds. The first begins with the counted part of the load.
+    /// Length of a step, in seconds. The first step begins with the counted part of the load.
     pub step_s: f64,
-    /// Pods that answered any, as the run watched them.
+    /// Watched pods that answered at least one request.
     pub pods: Vec<PodTraffic>,
-    /// Requests whose pod is not known, by step.
+    /// Requests with an unknown pod, by step.
     pub unknown: Vec<u64>,
 }
 
-/// The requests that one pod answered.
+/// Requests answered by one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodTraffic {
-    /// Its name. Pods of a StatefulSet that follow each other share one.
+    /// Name of the pod. Successive pods of a StatefulSet share a name.
     pub name: String,
     /// Number of answered requests, by step.
     pub answered: Vec<u64>,
 }
 
-/// The requests scheduled in one second of the run, by how they ended.
+/// Requests scheduled in one second of the run, by outcome.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Second {
-    /// Beginning of the second, in seconds since the counted part of the load began.
+    /// Start of the second, in seconds since the counted part of the load began.
     pub at_s: f64,
-    /// Requests answered with success.
+    /// Successful requests.
     pub ok: u64,
     /// Dropped requests, by outcome.
     pub dropped: BTreeMap<Outcome, u64>,
     /// Other rows (app errors, not sent, cancelled).
     pub other: u64,
-    /// Median response time of the answered ones, in milliseconds.
+    /// Median response time of the answered requests, in milliseconds.
     pub p50_ms: Option<f64>,
-    /// 99th percentile of their response time, in milliseconds.
+    /// 99th percentile of the answered requests' response time, in milliseconds.
     pub p99_ms: Option<f64>,
 }

@@ -1,6 +1,6 @@
-//! Forms of a figure in a sentence.
+//! Formats figures for use in sentences.
 
-/// Writes a count with separators: `9000` as `9,000`.
+/// Formats a count with separators: `9000` as `9,000`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Writes a count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
+/// Formats a count with its noun: `1 pod`, `3 pods`. Forms the plural with an `s`; for other nouns use [`either`].
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), either(n, "", "s"))
 }
@@ -28,7 +28,7 @@ pub fn len(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Writes a share with three significant digits, such as `0.0512 %`.
+/// Formats a share as a percentage with three significant digits, such as `0.0512 %`.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let decimals = match percent.abs() {

@@ -11,15 +11,15 @@ named! {
         Error = "error",
         /// Something limits the conclusions.
         Warning = "warning",
-        /// Good to know.
+        /// Additional information.
         Info = "info",
     }
 }
 
 named! {
-    /// Kinds of findings that programs may want to tell from others. `docs/findings.md` explains each.
+    /// Kind of finding that programs may want to recognise. `docs/findings.md` explains each.
     pub enum FindingKind {
-        /// Outside terminations, fewer requests succeeded than a working target answers.
+        /// Outside terminations, fewer requests succeeded than with a working target.
         NotWorking = "not_working",
         /// A limit of the measurement was exceeded: its figures do not describe the cluster.
         Invalid = "invalid",
@@ -29,28 +29,28 @@ named! {
         Missing = "missing",
         /// Terminations always met a consumer's own clock at about the same phase.
         InPhase = "in_phase",
-        /// An action of the scenario did not happen, or changes that a program began were not complete at the end of
-        /// the wait.
+        /// An action in the scenario did not happen, or changes started by a program were not complete when the wait
+        /// timed out.
         NotDone = "not_done",
-        /// A container ended in a pod that stays, and the run had not asked for that.
+        /// A container exited in a pod that was not terminating, and the run had not requested it.
         Restarted = "restarted",
     }
 }
 
-/// A finding in words, with its reason and remedy.
+/// Finding in words, with its reason and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingText {
     /// Severity of the finding.
     pub severity: Severity,
-    /// Its kind, if programs may want to recognise it.
+    /// Kind of finding, if programs may want to recognise it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<FindingKind>,
-    /// The cause of dropped requests that it is about, if any.
+    /// Cause of the dropped requests that the finding describes, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// Observation, with figures.
     pub what: String,
-    /// Reason for it.
+    /// Reason for the observation.
     pub why: String,
     /// Remedy; a line of YAML if one helps.
     pub remedy: String,
@@ -68,10 +68,10 @@ named! {
     }
 }
 
-/// One check of the gate, in words.
+/// Check of the gate, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckText {
-    /// The key of `expect`, such as `dropped.max`.
+    /// Key in `expect`, such as `dropped.max`.
     pub name: String,
     /// Verdict of the check.
     pub verdict: CheckVerdict,
@@ -84,12 +84,12 @@ pub struct CheckText {
     /// Way to settle an inconclusive check; empty for others.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub settle: String,
-    /// Observation as numbers; `None` if it is not a number.
+    /// Observation as numbers; `None` if it is not numeric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<Figure>,
 }
 
-/// A figure that a check judges, with the bounds that it is known to lie between.
+/// Figure judged by a check, with the bounds that it is known to lie between.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Unit of the three numbers.

@@ -1,4 +1,4 @@
-//! Losses by termination: counts that are known between two limits, and the terminations that share losses.
+//! Losses by termination: counts known to lie between two limits, and the terminations that share losses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use rolldrop_record::{Cause, Outcome, Stamp, named};
 
-/// Smallest share that counts as 1: sums of fractions are rounded.
+/// Smallest share that counts as 1: sums of fractions have rounding errors.
 const CERTAIN: f64 = 1.0 - 1e-9;
 
-/// A count that is known between two limits.
+/// Count known to lie between two limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounded {
-    /// Requests that nothing else explains.
+    /// Requests that certainly belong to the count, as nothing else explains them.
     pub at_least: u64,
-    /// Requests that it may explain.
+    /// Requests that may belong to the count.
     pub at_most: u64,
-    /// Best estimate, between the two.
+    /// Best estimate between the two limits.
     pub estimate: f64,
 }
 
@@ -40,74 +40,74 @@ impl Bounded {
     }
 }
 
-/// The requests that concern a pod from t0 on.
+/// Requests that concern a pod from t0 on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TerminationRequests {
-    /// Requests that are known to have reached the pod: those that it answered, and the lost ones that nothing else
-    /// explains; `None` if nothing names the pod of a request.
+    /// Requests known to have reached the pod: those that it answered, and lost ones that nothing else explains; `None`
+    /// if nothing names the pods of requests.
     pub seen: Option<u64>,
-    /// The dropped ones.
+    /// Dropped requests.
     pub dropped: Bounded,
-    /// The dropped ones, by outcome.
+    /// Dropped requests by outcome.
     pub by_outcome: BTreeMap<Outcome, Bounded>,
-    /// The dropped ones, by cause.
+    /// Dropped requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
 }
 
 /// Terminations that share dropped requests, directly or through others. Their total is exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossGroup {
-    /// Indices into [`super::RunResult::terminations`], in order; a single one if it shares no losses.
+    /// Indices into [`super::RunResult::terminations`], in order; a single index if the termination shares no losses.
     pub terminations: Vec<usize>,
-    /// Requests dropped by one of them.
+    /// Requests dropped by one of the terminations.
     pub dropped: u64,
     /// Dropped requests of the group, by outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests of the group, by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// By consumer, the time that at least one of the windows lasted.
+    /// By consumer: minimum duration of at least one of the windows.
     pub windows: Vec<GroupWindow>,
 }
 
 /// Evidence from a group's losses about its windows towards one consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupWindow {
-    /// The consumer, as in `run.json`.
+    /// Name of the consumer, as in `run.json`.
     pub consumer: String,
-    /// Time that at least one window of the group lasted, in seconds since its t0; `None` if nothing shows it.
+    /// Minimum duration, in seconds since its t0, of at least one window in the group; `None` if nothing shows it.
     pub lower_s: Option<f64>,
 }
 
-/// A termination that may explain a dropped request.
+/// Termination that may explain a dropped request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
-    /// Best estimate of the chance that it was this one. The shares of all candidates sum to 1, less the share of other
-    /// causes that may explain the request as well.
+    /// Estimated probability that this termination caused the loss. The shares of all candidates sum to 1, minus the
+    /// share of other causes that may explain the request as well.
     pub share: f64,
-    /// Reason why it may be this one.
+    /// Reason why this termination may have caused the loss.
     pub why: Why,
 }
 
 named! {
     /// Reason why a termination may explain a dropped request.
     pub enum Why {
-        /// The client's row or the proxy beside the pod names it.
+        /// The client's row or the proxy beside the pod names the pod.
         Named = "named",
-        /// The kernel's connection tracking names it.
+        /// The kernel's connection tracking names the pod.
         Conntrack = "conntrack",
         /// The connection was refused: the pod's address was still there.
         Refused = "refused",
         /// Nothing answered the connection: the pod's address was gone.
         Unreachable = "unreachable",
-        /// The connection was cut off as the pod ended.
+        /// The connection was cut off as the pod exited.
         CutOff = "cut_off",
-        /// The pod was ending, and no gateway is between that could have answered for it.
+        /// The pod was terminating, and there is no gateway in between that could have answered for it.
         Answered = "answered",
-        /// A gateway failed while the pod was ending.
+        /// A gateway failed while the pod was terminating.
         Gateway = "gateway",
-        /// The pod was ending at that time.
+        /// The pod was terminating at that time.
         Time = "time",
     }
 }
@@ -124,16 +124,16 @@ impl Why {
 pub enum Unclear {
     /// Several causes compete: each with its share, the largest first.
     Competing(Vec<(Cause, f64)>),
-    /// The pod that it reached was not ending, and nothing else explains it.
+    /// The pod that the request reached was not terminating, and nothing else explains the loss.
     PodWasWell,
-    /// The ends of the pods that may have lost it do not explain its outcome.
+    /// The terminations of the pods that may have lost the request do not explain its outcome.
     NoFit,
-    /// No pod was ending or starting that it could have reached.
+    /// No pod that the request could have reached was terminating or starting.
     NothingNear,
 }
 
 impl Unclear {
-    /// Returns the kind, as programs may want to tell it from others.
+    /// Returns the kind of reason, as a name for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Unclear::Competing(_) => "competing",
@@ -144,7 +144,7 @@ impl Unclear {
     }
 }
 
-/// A dropped request and its conclusion: a row of `lost.csv`.
+/// Dropped request with its conclusion: a row of `lost.csv`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
     /// Load source.
@@ -153,30 +153,30 @@ pub struct Lost {
     pub seq: u64,
     /// The target's name.
     pub target: Arc<str>,
-    /// Intended send time, on the coordinator's clock as the two below.
+    /// Intended send time, on the coordinator's clock like the two times below.
     pub scheduled: Stamp,
-    /// Time at which it connected, or was sent on a reused connection.
+    /// Time the request began to connect, or was sent on a reused connection.
     pub begun: Stamp,
-    /// Time at which it ended.
+    /// Time the request ended.
     pub ended: Stamp,
-    /// Time at which it was begun, in seconds since the counted part of the load began.
+    /// Time the request began, in seconds since the counted part of the load began.
     pub begun_s: f64,
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// The status of its answer.
+    /// Response status.
     pub status: Option<u16>,
-    /// Cause of its loss.
+    /// Cause of the loss.
     pub cause: Cause,
     /// Reason why no cause is given; `None` if there is one.
     pub unclear: Option<Unclear>,
-    /// True if it lies inside the window of each termination that may explain it.
+    /// True if the request lies inside the window of every termination that may explain the loss.
     pub in_window: bool,
-    /// Terminations that may explain it.
+    /// Terminations that may explain the loss.
     pub candidates: Vec<Candidate>,
 }
 
 impl Lost {
-    /// Returns the termination that alone explains it.
+    /// Returns the termination that alone explains the loss.
     pub fn only(&self) -> Option<usize> {
         match self.candidates[..] {
             [only] if only.share >= CERTAIN => Some(only.termination),
@@ -184,7 +184,7 @@ impl Lost {
         }
     }
 
-    /// Returns true if this termination may explain it.
+    /// Returns true if this termination may explain the loss.
     pub fn may_be(&self, termination: usize) -> bool {
         self.candidates.iter().any(|candidate| candidate.termination == termination)
     }

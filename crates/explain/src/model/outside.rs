@@ -1,17 +1,17 @@
-//! Counts of requests while no pod ended.
+//! Request counts while no pod was terminating.
 
 use serde::{Deserialize, Serialize};
 
-/// Requests outside terminations, without those that were not sent or were cut off by the run's end.
+/// Requests outside terminations, excluding those that were not sent, or were cut off when the run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsideCounts {
     /// Answered with success.
     pub ok: u64,
     /// Answered with an app error.
     pub app_errors: u64,
-    /// Of the app errors, those with 5xx.
+    /// App errors with 5xx.
     pub server_errors: u64,
-    /// Lost, and no termination explains it.
+    /// Lost, without a termination that explains the loss.
     pub dropped: u64,
 }
 
@@ -19,12 +19,12 @@ impl OutsideCounts {
     /// Smallest share of the requests outside terminations that must succeed.
     pub const WORKING_SHARE: f64 = 0.90;
 
-    /// Returns the number of all of them.
+    /// Returns the total number of these requests.
     pub fn all(self) -> u64 {
         self.ok + self.app_errors + self.dropped
     }
 
-    /// Returns true if the target works while no pod ends: enough requests succeeded, or there are none.
+    /// Returns true if the target works while no pod is terminating: enough requests succeeded, or there are none.
     pub fn is_working(self) -> bool {
         self.ok as f64 >= Self::WORKING_SHARE * self.all() as f64
     }

@@ -1,10 +1,10 @@
-//! The targets of a run, and the results for each of several.
+//! Targets of a run, and the results per target.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Latencies, LossGroup, RequestCounts, TerminationRequests};
 
-/// A target.
+/// Name of a target, with its consumer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetName {
     /// Name of the target.
@@ -13,20 +13,20 @@ pub struct TargetName {
     pub consumer: String,
 }
 
-/// Results of the requests to one of several targets.
+/// Results for one of several targets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TargetResult {
     /// Name of the target.
     pub name: String,
     /// Consumer that routes its requests to pods, as in `run.json`.
     pub consumer: String,
-    /// Its requests. Those of the warm-up, and those that are known only as counts, are with the whole run.
+    /// Requests to the target. Warm-up requests, and requests known only as counts, are listed only for the whole run.
     pub requests: RequestCounts,
-    /// Their latencies.
+    /// Latencies of these requests.
     pub latency_ms: Latencies,
-    /// Longest time in which each of them failed, as for the whole run.
+    /// Longest period in which every request to the target failed, as for the whole run.
     pub longest_outage_s: f64,
-    /// Its requests that each termination took, in the order of [`super::RunResult::terminations`].
+    /// Requests to the target by termination, in the order of [`super::RunResult::terminations`].
     pub terminations: Vec<TerminationRequests>,
     /// Terminations that share some of their losses.
     pub groups: Vec<LossGroup>,

@@ -1,4 +1,4 @@
-//! The endpoint-propagation window of a termination, with the basis of its bounds.
+//! Endpoint-propagation window of a termination, with the basis for its bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use super::Termination;
 use rolldrop_record::named;
 use rolldrop_record::run_info::Balances;
 
-/// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
+/// Endpoint-propagation window of one pod towards one consumer, in seconds since t0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// The consumer, as in `run.json`.
+    /// Name of the consumer, as in `run.json`.
     pub consumer: String,
-    /// Time of the last new connection that was surely routed to the pod, from t0 latest; `None` if no such connection
-    /// after t0 is known.
+    /// Time from t0 latest to the last new connection that was certainly routed to the pod; `None` if no such
+    /// connection after t0 is known.
     pub lower_s: Option<f64>,
-    /// Latest possible end of the window, from t0 earliest; `None` if the end cannot be bounded.
+    /// Time from t0 earliest to the latest possible end of the window; `None` if the end cannot be bounded.
     pub upper_s: Option<f64>,
     /// Basis of the lower bound.
     pub lower_basis: Option<WindowBasis>,
@@ -22,7 +22,7 @@ pub struct Window {
     pub upper_basis: Option<WindowBasis>,
     /// Reason why there is no upper bound, in words; filled in by `report`.
     pub censored: Option<String>,
-    /// Kind of that reason.
+    /// Kind of the reason in `censored`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_reason: Option<NoBound>,
     /// Rate of new connections to the pod before t0, per second.
@@ -32,7 +32,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns true if there is a window at all: the consumer may have routed to the pod.
+    /// Returns true if there is a window at all, that is, if the consumer may have routed to the pod.
     pub fn is_one(&self) -> bool {
         self.censored_reason != Some(NoBound::NeverRouted)
     }
@@ -41,25 +41,25 @@ impl Window {
 named! {
     /// Reason why a window has no upper bound.
     pub enum NoBound {
-        /// The pod was no usable endpoint at any time: it has no window.
+        /// The pod was never a usable endpoint, so it has no window.
         NeverRouted = "never_routed",
         /// The client opened no new connection after t0.
         NoNewConnections = "no_new_connections",
         /// The load ended too soon after t0.
         LoadEnded = "load_ended",
-        /// Too few connections were answered after the pod's end.
+        /// Too few connections were answered after the pod's termination.
         TooFewConnections = "too_few_connections",
-        /// The pod exited while a consumer that retries still sent it requests.
+        /// The pod exited while a consumer that retries was still sending it requests.
         PodExited = "pod_exited",
         /// Nothing names pods, and connections are not balanced at random.
         NotRandom = "not_random",
-        /// Nothing names pods, and the mode of the Service proxy is not known.
+        /// Nothing names pods, and the mode of the Service proxy is unknown.
         ProxyUnknown = "proxy_unknown",
-        /// Nothing names pods, and it is not known what is behind the URL.
+        /// Nothing names pods, and it is unknown what is behind the URL.
         UrlUnknown = "url_unknown",
-        /// The record has a hole.
+        /// The record has a gap.
         Hole = "hole",
-        /// The wait after the termination ended while requests were still lost.
+        /// The wait after the termination timed out while requests were still being lost.
         Unsettled = "unsettled",
     }
 }
@@ -68,34 +68,34 @@ named! {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the docs of the variants describe the figures")]
 pub enum Unbounded {
-    /// The pod was no usable endpoint at any time.
+    /// The pod was never a usable endpoint.
     NeverRouted,
-    /// Requests are missing in the record between these times, in seconds since the counted part of the load began.
+    /// Requests are missing from the record between these times, in seconds since the counted part of the load began.
     RequestsMissing { from_s: f64, to_s: f64 },
     /// The EndpointSlices did not show when the pod was a usable endpoint.
     EndpointUnknown,
-    /// The wait after the termination ended this long after t0 while requests were still lost, in seconds.
+    /// The wait after the termination timed out this many seconds after t0, while requests were still being lost.
     Unsettled { after_s: f64 },
     /// Fewer than two arrivals are known to have reached the pod before t0.
     TooFewArrivals(Balances),
-    /// Too few connections were answered after the pod's end.
+    /// Too few connections were answered after the pod's termination.
     TooFewAnswers,
-    /// The load ended this long after the last arrival, and more silence is needed, in seconds.
+    /// The load ended this many seconds after the last arrival, and a longer silence is needed.
     LoadEnded { arrivals: Balances, observed_s: f64, needed_s: f64 },
-    /// The pod exited this long after t0 while arrivals still came, in seconds.
+    /// The pod exited this many seconds after t0, while there were still arrivals.
     PodExited { arrivals: Balances, after_s: f64 },
-    /// The client opened its last new connection this long after t0, in seconds; `None` if it opened none.
+    /// The client opened its last new connection this many seconds after t0; `None` if it opened none.
     NoNewConnections { last_after_s: Option<f64> },
     /// No request names its pod, and connections are not balanced at random, for this reason.
     NotRandom(&'static str),
-    /// No request names its pod, and the mode of the Service proxy is not known.
+    /// No request names its pod, and the mode of the Service proxy is unknown.
     ProxyUnknown,
-    /// No request names its pod, and it is not known what balances behind the URL.
+    /// No request names its pod, and it is unknown what balances behind the URL.
     UrlUnknown,
 }
 
 impl Unbounded {
-    /// Returns the kind.
+    /// Returns the kind of reason.
     pub const fn kind(&self) -> NoBound {
         match self {
             Self::NeverRouted => NoBound::NeverRouted,
@@ -113,26 +113,26 @@ impl Unbounded {
 }
 
 named! {
-    /// Basis of a bound of a window.
+    /// Basis for a window bound.
     pub enum WindowBasis {
-        /// Arrivals that a header or the proxy beside the pod names.
+        /// Arrivals named by a header or by the proxy beside the pod.
         Named = "named",
         /// The kernel's connection tracking.
         Conntrack = "conntrack",
         /// Failures that only this window explains.
         Failures = "failures",
-        /// Failures of a group, ordered by the EndpointSlice's own order.
+        /// Failures in a group, in the order in which the EndpointSlices dropped the pods.
         Order = "order",
-        /// Answers of other pods, under random balancing.
+        /// Responses from other pods, under random balancing.
         Balance = "balance",
-        /// Answers of other pods, under random balancing, if the Service proxy's mode is assumed.
+        /// Responses from other pods, under random balancing, with an assumed Service proxy mode.
         BalanceAssumed = "balance_assumed",
         /// A gateway's failures.
         Gateway = "gateway",
     }
 }
 
-/// Splits the windows into blocks that surely ended apart from each other.
+/// Splits the windows into blocks that certainly ended separately.
 pub fn apart<'a>(
     windows: impl Iterator<Item = (&'a Termination, Option<&'a Window>)>,
 ) -> Vec<Vec<(&'a Termination, Option<&'a Window>)>> {

@@ -1,4 +1,5 @@
-//! The arrivals at a pod: their times, their rate before t0, and the times until which they surely or possibly came.
+//! Arrivals at a pod: their times, their rate before t0, and the times until which they certainly or possibly
+//! continued.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,31 +10,31 @@ use crate::timeline::{PodEnd, Request, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Balances;
 
-/// If a pod's arrivals are named and also balanced at random, two upper bounds share the chance of being too small.
-/// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
-/// silence of the pod's own arrivals rests on a rate that was measured before.
+/// Share of the error probability for the bound by balancing. If a pod's arrivals are named and also balanced at
+/// random, two upper bounds share the chance of being too small. The bound by balancing gets nearly all of it: it uses
+/// every connection routed elsewhere, while the bound by silence depends on a rate measured earlier.
 const BALANCE_SHARE: f64 = 0.9;
-/// Probability of a silence this long, at the rate of a pod's arrivals, below which it counts as the pod's end.
-/// Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones unexplained.
+/// Probability of a silence, at the rate of a pod's arrivals, below which the silence counts as the end of arrivals.
+/// This is stricter than the bounds themselves: wrongly cutting a chain of losses would leave real losses unexplained.
 pub(crate) const LINK_ALPHA: f64 = 1e-6;
-/// Number of a pod's last arrivals before t0 that show its share at t0.
+/// Number of a pod's last arrivals before t0 that determine its share at t0.
 const RECENT: usize = 50;
 
-/// The arrivals of one pod from one target.
+/// Arrivals at one pod from one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail {
-    /// Rate of new arrivals before t0, per second, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were
-    /// seen.
+    /// Rate of new arrivals before t0, per second, as used for bounds (see [`Arrivals::rate_at`]); 0 if fewer than two
+    /// were seen.
     pub rate: f64,
-    /// Best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
+    /// Best estimate of that rate at t0 (see [`Arrivals::recent_rate_at`]); 0 if fewer than two were seen.
     pub rate_at_t0: f64,
-    /// The pod's share of all new connections of the target, if each endpoint gets the same.
+    /// The pod's expected rate of new connections if every endpoint gets the same share.
     pub rate_expected: f64,
-    /// Time of the last arrival that surely was this pod's, and is named as such.
+    /// Time of the last arrival that names this pod.
     pub last_named: Option<Stamp>,
-    /// True if only the kernel's connection tracking names it.
+    /// True if only the kernel's connection tracking names that arrival.
     pub is_tracked: bool,
-    /// Number of named arrivals after t0 latest, and of the requests since then that only this pod's termination explains.
+    /// Number of arrivals after t0 latest: named ones, and requests that only this pod's termination explains.
     pub late: u64,
     /// Time of the last arrival that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
@@ -45,9 +46,9 @@ pub(crate) struct Tail {
     pub last_accepted: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
-    /// Last time at which a request to this target was tried.
+    /// Time of the last attempted request to this target.
     pub observed_until: Option<Stamp>,
-    /// Bounds from random balancing; `None` if the consumer does not balance at random, or that is not known.
+    /// Bounds from random balancing; `None` if the consumer does not balance at random, or this is unknown.
     pub reach: Option<Reach>,
 }
 
@@ -61,7 +62,7 @@ impl Tail {
         self.late += u64::from(at > t0_latest);
     }
 
-    /// Adds the evidence that later requests gave while they were read.
+    /// Adds the evidence from later requests.
     pub(crate) fn merge(&mut self, later: &Self) {
         if later.last_named.is_some() && self.last_named <= later.last_named {
             (self.last_named, self.is_tracked) = (later.last_named, later.is_tracked);
@@ -71,17 +72,17 @@ impl Tail {
         self.last_accepted = self.last_accepted.max(later.last_accepted);
     }
 
-    /// Takes the rates of the arrivals before `t0`.
+    /// Sets the rates from the arrivals before `t0`.
     pub(crate) fn measure(&mut self, before: &Arrivals, t0: Stamp) {
         (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
-    /// Returns the part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
+    /// Returns the part of the error probability `alpha` assigned to the bound by balancing.
     pub(crate) fn alpha_of_balance(&self, alpha: f64) -> f64 {
         if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
     }
 
-    /// Returns the part that goes to the bound by the silence of the pod's own arrivals.
+    /// Returns the part of the error probability `alpha` assigned to the bound by silence.
     pub(crate) fn alpha_of_silence(&self, alpha: f64) -> f64 {
         if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
@@ -94,7 +95,8 @@ impl Tail {
         }
     }
 
-    /// Returns the time by which the silence of the pod's own arrivals, lost ones included, shows that no more came.
+    /// Returns the time by which the silence of the pod's own arrivals, including lost ones, shows that no more
+    /// arrived.
     fn silent_since(&self, end: &PodEnd) -> Stamp {
         let last = self.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
         if self.rate > 0.0 {
@@ -104,7 +106,7 @@ impl Tail {
         last.max(removed).shifted_ns(LAG_NS)
     }
 
-    /// Returns the time of the last arrival that surely was this pod's.
+    /// Returns the time of the last arrival that was certainly this pod's.
     pub(crate) fn last_certain(&self) -> Option<Stamp> {
         self.last_named.max(self.last_alone)
     }
@@ -115,7 +117,7 @@ impl Tail {
 pub(crate) struct Arrivals {
     n: usize,
     first: Option<Stamp>,
-    /// Times of the last [`RECENT`], in order.
+    /// Times of the last [`RECENT`] arrivals, in order.
     recent: VecDeque<Stamp>,
 }
 
@@ -123,7 +125,7 @@ impl Arrivals {
     pub(crate) fn add(&mut self, at: Stamp) {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
-        // As a rule it is the last one.
+        // Usually the new arrival is the last one.
         let place = match self.recent.back().is_none_or(|last| *last <= at) {
             true => self.recent.len(),
             false => self.recent.partition_point(|other| *other <= at),
@@ -142,22 +144,22 @@ impl Arrivals {
         self.recent.drain(..self.recent.len().saturating_sub(RECENT));
     }
 
-    /// Returns their rate at `t0`, for a bound; 0 for fewer than two.
+    /// Returns the arrival rate at `t0` for use in a bound; 0 for fewer than two arrivals.
     ///
-    /// A pod's share grows while another is replaced, and shrinks again: the rate of its whole life can be too high
-    /// just before t0, which would make the bound too short. So the smaller counts of that rate and of the rate of the
-    /// last [`RECENT`] arrivals.
+    /// A pod's share grows while another pod is replaced, and then shrinks again, so the rate over its whole life can
+    /// be too high just before t0, which would make the bound too small. So the smaller of that rate and the rate of
+    /// the last [`RECENT`] arrivals is used.
     pub(crate) fn rate_at(&self, t0: Stamp) -> f64 {
         rate(self.n, self.first, t0).min(self.recent_rate_at(t0))
     }
 
-    /// Returns the best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
+    /// Returns the best estimate of the arrival rate at `t0`, from the last [`RECENT`] arrivals; 0 for fewer than two.
     pub(crate) fn recent_rate_at(&self, t0: Stamp) -> f64 {
         rate(self.recent.len(), self.recent.front().copied(), t0)
     }
 }
 
-/// Returns the rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
+/// Returns the rate of `n` arrivals until `t0`. The first arrival opens the interval and is not counted.
 fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     match first {
         Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
@@ -165,18 +167,18 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
-/// Returns the seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
+/// Returns the time in seconds within which an arrival would occur at `rate`, except with a chance of `alpha`.
 pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
-/// Returns the end of a silence of this many seconds: no arrival in it shows that there are no more.
+/// Returns the end of a silence of this many seconds after `last`. If nothing arrives in it, arrivals have ended.
 pub(crate) fn silent_until(last: Stamp, seconds: f64) -> Stamp {
     last + Duration::from_secs_f64(seconds.min(1e6))
 }
 
-/// Returns true if this consumer routed something for the request: a connection, or behind an L7 consumer the request
-/// itself.
+/// Returns true if the consumer made a routing decision for the request: for its connection, or with an L7 consumer for
+/// the request itself.
 pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     match balances {
         Balances::Connections => r.is_new_connection(),
@@ -184,12 +186,12 @@ pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     }
 }
 
-/// Returns the termination of the pod that a request reached, if the termination had started.
+/// Returns the termination of the pod that a request reached, if it had started by then.
 pub(crate) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
     timeline.end_of(pod, r.begun()).filter(|e| has_met(timeline, *e, r))
 }
 
-/// Returns true if a request was under way when this termination had started.
+/// Returns true if a request ended after this termination had started.
 pub(crate) fn has_met(timeline: &Timeline, termination: usize, r: &Request) -> bool {
     r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[termination].t0.earliest
 }

@@ -1,22 +1,22 @@
-//! Detects if a Service still routed to a pod that had ended, from the outcomes of the connections that it routed.
+//! Detects if a Service still routed to a terminated pod, from the outcomes of the connections it routed.
 //!
 //! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n is
-//! the number of endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes these
-//! states in their order. So while the rules still hold pod A, they also hold every pod that the slices dropped later,
-//! and each new connection fails with at least the share of the pods that are known to be dead. Answered connections
-//! are evidence against that.
+//! the number of endpoints in its rules. Its rules always correspond to an earlier state of the EndpointSlices, and it
+//! applies these states in order. So while the rules still hold pod A, they also hold every pod that the slices dropped
+//! later, and the failure probability of a new connection is at least the share of pods known to be dead. Answered
+//! connections are evidence against this.
 //!
 //! The evidence is a likelihood ratio: the pod in the rules until now, against the pod removed at the best earlier
-//! time. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
-//! with probability α at most: backwards from the true time it is a martingale (Ville's inequality). So the last time
-//! at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
+//! time. It is summed over connections and reset at 0 (Page's CUSUM). While the pod is still in the rules, the sum
+//! exceeds ln(1/α) with probability at most α: backwards from the true time it is a martingale (Ville's inequality). So
+//! the last time at which the sum is below ln(1/α) is an upper bound for the window at confidence 1 − α.
 //!
-//! Every connection is a chance for the evidence to show wrongly that the pod is out, and in a long window there are many.
-//! So the search goes on: losses that nothing else explains take the evidence back. It ends when the evidence, after n
-//! connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
+//! Every connection may make the evidence wrongly show that the pod is out, and a long window has many connections. So
+//! the search continues past the limit: losses that nothing else explains take the evidence back. The search stops when
+//! the evidence, after n connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
 //!
-//! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
-//! balancing, which [`rolldrop_record::run_info`] must state.
+//! For one dead pod this is the simple rule that k consecutive answered connections leave a probability of (1 − 1/n)^k.
+//! The method assumes random balancing, which [`rolldrop_record::run_info`] must state.
 
 use crate::route::death::Death;
 use crate::route::tries::{Answered, Tries, Try};
@@ -24,19 +24,20 @@ use crate::timeline::PodEnd;
 use crate::timeline::endpoints::Usable;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
-/// because a loss that is wrongly not attributed to a pod is missing from it.
+/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. This is stricter than the bounds
+/// themselves, because a loss wrongly not attributed to a pod is missing from its count.
 const OUT: f64 = 9.2;
-/// Longest time before t0 at which the state of the rules can lie, in nanoseconds. Older states matter only if pods
-/// were replaced shortly before, by the number of endpoints.
+/// Maximum age of the rules' state at t0, in nanoseconds. Older states matter only if pods were replaced shortly
+/// before, through the number of endpoints.
 const OLDEST_NS: i64 = 3_000_000_000;
-/// Even if every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
-/// replaced, a pod that the watch shows late.
+/// Upper limit for the share of failing connections. Even if every endpoint in the rules is dead, some connections may
+/// be answered: rules may have just been replaced, or the watch may show a pod late.
 const SURE: f64 = 0.95;
-/// Even if no other pod explains a loss, something else does in this share of the cases in which this pod would.
+/// Even if no other pod explains a loss, something else does in this share of the cases that would be attributed to
+/// this pod.
 const STRAY: f64 = 1.0 / 50.0;
-/// Networks differ: in this share of the cases a pod may be silent while its address should exist, and refuse when it
-/// should be gone.
+/// Share of cases in which, as networks differ, a pod may be silent while its address should exist, or refuse when its
+/// address should be gone.
 const UNEXPECTED: f64 = 0.2;
 /// Share of lost connections without a named pod, if others are named.
 const UNNAMED: f64 = 0.05;
@@ -47,16 +48,16 @@ const MS_NS: i64 = 1_000_000;
 pub(super) struct Route<'a> {
     /// States that the rules can have while they hold the pod.
     holding: Vec<&'a Usable>,
-    /// State after the last of these.
+    /// State after the last one that holds the pod.
     after: Option<&'a Usable>,
-    /// True if the slices dropped the pod for good, without adding it again.
+    /// True if the slices dropped the pod for good, without ever adding it back.
     is_dropped_once: bool,
 }
 
 impl<'a> Route<'a> {
-    /// Reads it from the states of the slices; `None` if the pod was never seen as a usable endpoint.
+    /// Derives the route from the slices' states; `None` if the pod was never seen as a usable endpoint.
     pub(super) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
-        // The name may come back with another pod.
+        // Another pod may reuse the name.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
         let own = &states[..states.partition_point(|state| state.from <= gone)];
         let last = own.iter().rposition(|state| state.holds(&end.pod))?;
@@ -64,7 +65,7 @@ impl<'a> Route<'a> {
         let first = own.partition_point(|state| state.from <= from).saturating_sub(1).min(last);
         let span = &own[first..=last];
         let since = span.iter().rposition(|state| !state.holds(&end.pod)).map_or(0, |gap| gap + 1);
-        // A pod that was dropped for a moment and taken up again before its end was not dropped by that.
+        // A pod that was briefly dropped and added again before its termination does not count as dropped by that.
         let was_dropped =
             span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
         Some(Self {
@@ -74,12 +75,12 @@ impl<'a> Route<'a> {
         })
     }
 
-    /// Returns the largest number of endpoints that the rules can have held with the pod.
+    /// Returns the largest possible number of endpoints in the rules while they held the pod.
     fn most(&self) -> usize {
         self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
-    /// Returns the shares of connections that fail at `at` while the rules hold the pod, if it is dead, and after they
+    /// Returns the shares of connections that fail at `at`, both while the rules hold the dead pod and after they
     /// dropped it.
     fn shares<'d>(
         &self,
@@ -115,13 +116,13 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Shares of new connections that fail: of all, of those that are refused, and of those that get no answer.
+/// Shares of new connections that fail: in total, refused, and unanswered.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// Least and largest share while the rules hold the pod, itself included.
+    /// Smallest and largest share while the rules hold the pod, including the pod itself.
     least: f64,
     most: [f64; 3],
-    /// Shares while they do not hold it, of all and by class.
+    /// Shares while the rules do not hold the pod, in total and by class.
     freed: f64,
     freed_by_class: [f64; 2],
     /// Share of the pod itself.
@@ -129,13 +130,13 @@ struct Shares {
 }
 
 impl Shares {
-    /// Returns the evidence of an answered connection against the pod being in the rules.
+    /// Returns the evidence that an answered connection gives against the pod being in the rules.
     fn answered(self) -> f64 {
         ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
 
-    /// Returns the evidence of a lost connection without a named pod. A pod refuses as long as its address exists, and
-    /// is silent afterwards.
+    /// Returns the evidence given by a lost connection without a named pod. A dead pod refuses connections while its
+    /// address exists, and is silent afterwards.
     fn lost(self, outcome: Outcome, part: f64) -> f64 {
         let (held, freed) = match outcome {
             Outcome::ConnectRefused => (self.most[1], self.freed_by_class[0]),
@@ -145,33 +146,34 @@ impl Shares {
         (part * freed / held.max(f64::MIN_POSITIVE)).ln()
     }
 
-    /// Returns the evidence of a connection that was lost to another dead pod. It is negative if the rules dropped that
-    /// pod with this one.
+    /// Returns the evidence given by a connection lost to another dead pod. It is negative if the rules dropped that
+    /// pod together with this one.
     fn lost_to_another(self) -> f64 {
         let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
         ((1.0 - UNNAMED) * self.freed / others).ln()
     }
 }
 
-/// Time for which a pod may have been routed to.
+/// Period in which a pod may have been routed to.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
-    /// Time from which no connection that began was routed to it.
+    /// Time from which no new connection was routed to the pod.
     pub until: Option<Stamp>,
-    /// Time after which it was not in the rules, except with a chance of α; `None` if the connections do not show it.
+    /// Time after which the pod was not in the rules, except with a chance of α; `None` if the connections do not show
+    /// it.
     pub upper: Option<Stamp>,
     /// Time at which the slices dropped the pod, if they did.
     pub dropped: Option<Stamp>,
-    /// True if the slices dropped it for good, so that the rules held it until they applied that.
+    /// True if the slices dropped the pod for good, so the rules held it until they applied that change.
     pub is_in_order: bool,
-    /// Number of the first loss considered, followed by the evidence against the pod for each loss from there.
+    /// Index of the first loss considered; `against` holds the evidence against the pod at each loss from there.
     first: usize,
     against: Vec<f64>,
 }
 
 impl Reach {
-    /// Returns the weight of the pod among the explanations of a loss: its likelihood relative to having been removed
-    /// by then.
+    /// Returns the pod's weight as an explanation of a loss: the likelihood that it was still in the rules relative to
+    /// having been removed.
     pub(crate) fn weight(&self, loss: usize) -> f64 {
         match loss.checked_sub(self.first) {
             Some(number) => self.against.get(number).map_or(0.0, |against| (-against).exp()),
@@ -180,10 +182,10 @@ impl Reach {
     }
 }
 
-/// Reads the connections from `from` on: t0, or the last connection that surely was routed to the pod.
+/// Evaluates the connections from `from` on, which is t0 or the last connection that was certainly routed to the pod.
 ///
-/// `dead` returns the end of a pod that surely accepts no connections at a time. `may_be_another` returns true if another
-/// pod may have lost a connection that began then.
+/// `dead` returns a pod's death if the pod certainly accepts no connections at that time. `may_be_another` returns true
+/// if another pod may have lost a connection begun then.
 pub(super) fn reach<'d>(
     end: (&PodEnd, &'d Death),
     route: &Route<'_>,
@@ -195,7 +197,7 @@ pub(super) fn reach<'d>(
 ) -> Reach {
     let (end, death) = end;
     let bound = (1.0 / alpha).ln();
-    // A connection that went elsewhere has this weight while the pod lives.
+    // Weight of a connection routed elsewhere while the pod is alive.
     let elsewhere = elsewhere(route.most());
     let unnamed_part = if tries.names_losses() { UNNAMED } else { 1.0 };
     let first = tries.first_loss(from);
@@ -213,7 +215,7 @@ pub(super) fn reach<'d>(
     let mut shares: Option<(Stamp, Shares)> = None;
     for (at, what) in tries.since(from) {
         if below {
-            // Connections counted by the millisecond may have begun at its end.
+            // Connections are counted per millisecond, and may have begun at its end.
             reach.upper = Some(at.shifted_ns(MS_NS));
         }
         let is_sure = death.is_sure(at);
@@ -265,18 +267,19 @@ pub(super) fn reach<'d>(
     reach
 }
 
-/// Returns the evidence beyond which no later connection can show that a pod was still in the rules, after this many.
+/// Returns the evidence beyond which, after this many connections, no later one can show that a pod was still in the
+/// rules.
 fn surely_out(connections: u32) -> f64 {
     2.0 * f64::from(connections).ln_1p() + OUT
 }
 
-/// Returns the evidence of a connection that was routed elsewhere against one of `n` endpoints being in the rules.
+/// Returns the evidence that a connection routed elsewhere gives against one of `n` endpoints being in the rules.
 fn elsewhere(n: usize) -> f64 {
     -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
 }
 
-/// Returns the time by which enough connections in a row were answered since `from` that none of `n` pods still refused
-/// them.
+/// Returns the time by which enough consecutive connections since `from` were answered to show that none of `n` pods
+/// still refused them.
 pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
     let mut against = 0.0;

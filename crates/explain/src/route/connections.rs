@@ -1,4 +1,4 @@
-//! Pods of kept connections: a request that does not name its pod reached the one that its connection had reached before.
+//! Pods of kept connections: a request that does not name its pod reached the pod that its connection reached before.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use rolldrop_record::run_info::Balances;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections(HashMap<Connection, Latest>);
 
-/// Pod that the last request with a name on this connection named.
+/// Pod named by the last request on a connection that named one.
 #[derive(Clone, Debug)]
 struct Latest {
-    /// The intended send time and number of that request.
+    /// Intended send time and number of that request.
     order: (Stamp, u64),
     pod: Arc<str>,
 }
 
 impl Connections {
-    /// Returns true if it knows no pod.
+    /// Returns true if no pod is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,46 +1,47 @@
-//! Times at which an ending pod stopped accepting connections and answering requests: bounds and the best estimate.
+//! Bounds and best estimates for when a terminating pod stopped accepting connections and answering requests.
 
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::{Outcome, Stamp};
 
-/// Time from a container's end to the watch event that shows it: 0.22 s in the median on a real v1.36.2, 0.15 to 0.40 s
-/// in 190 terminations.
+/// Time from a container's exit to the watch event that shows it: a median of 0.22 s on a real v1.36.2 cluster, and
+/// 0.15 to 0.40 s in 190 terminations.
 const SHOWN_AFTER_NS: i64 = 220_000_000;
-/// The pod's address is removed this long before that event (between 0.12 s and 0.3 s after the container's end).
+/// Time from the removal of the pod's address to that event (removal is 0.12 s to 0.3 s after the container's exit).
 const ADDRESS_BEFORE_NS: i64 = 100_000_000;
 /// Spread of that time, in seconds.
 const ADDRESS_SPREAD_S: f64 = 0.05;
-/// Time from SIGTERM to the end of an app that exits at once.
+/// Time from SIGTERM to the exit of an app that exits immediately.
 const EXIT_NS: i64 = 30_000_000;
-/// Longest delay of the report of the recording proxy beside an app that its listener is closed, clocks included. The
+/// Longest delay until the recording proxy beside an app reports the app's closed listener, including clock errors. The
 /// proxy asks the kernel every 5 ms.
 const LISTENER_NS: i64 = 50_000_000;
-/// Largest error of the estimate of a container's end.
+/// Largest error in the estimated time of a container's exit.
 const SHOWN_SPREAD_NS: i64 = 180_000_000;
-/// Weight of an explanation that the outcome of a connection contradicts. Networks differ, so not 0.
+/// Weight of an explanation contradicted by a connection's outcome. It is not 0, because networks differ.
 const UNLIKELY: f64 = 0.01;
 
-/// Bounds of the times at which one pod stopped accepting connections, and answering requests.
+/// Bounds for when one pod stopped accepting connections and answering requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
     /// Earliest possible time.
     pub earliest: Stamp,
-    /// Time from which the only unknown is how soon an app stops after its signal.
+    /// Time from which the only unknown is how quickly an app stops after its signal.
     told: Stamp,
     /// Best estimate.
     pub likely: Stamp,
-    /// Time from which it surely accepts none; `None` if its end was not seen.
+    /// Time from which the pod certainly accepts no connections; `None` if its end was not seen.
     pub sure: Option<Stamp>,
-    /// Time at which its address was removed, by the best estimate.
+    /// Best estimate of when the pod's address was removed.
     address_gone: Stamp,
-    /// Time before which it answered the requests that reached it on open connections.
+    /// Time until which the pod answered requests that reached it on open connections.
     pub answered_until: Stamp,
-    /// Time from which it surely answered none, also on open connections; `None` if its end was not seen.
+    /// Time from which the pod certainly answered no requests, even on open connections; `None` if its end was not
+    /// seen.
     pub silent_from: Option<Stamp>,
 }
 
 impl Death {
-    /// Computes the bounds from the pod's watches and its recording proxy.
+    /// Computes the bounds from the watches and the pod's recording proxy.
     pub(crate) fn of(timeline: &Timeline, end: &PodEnd) -> Self {
         let stages = &end.stages;
         let listened = stages.listener_closed.map(|closed| closed.shifted_ns(-LISTENER_NS));
@@ -52,14 +53,14 @@ impl Death {
         let likely = seen.or(shown.map(|at| at.shifted_ns(-SHOWN_AFTER_NS))).unwrap_or(told).max(earliest);
         let sure = [seen, shown].into_iter().flatten().min().map(|at| at.max(earliest));
         let address_gone = shown.unwrap_or(likely.shifted_ns(SHOWN_AFTER_NS)).shifted_ns(-ADDRESS_BEFORE_NS);
-        // A proxy of which all rows have arrived would have recorded a request that was not answered.
+        // If all rows from a proxy arrived, it would have recorded any unanswered request.
         let recorded_until = stages.proxy_exited.filter(|_| timeline.has_all_rows_of(&end.uid));
         let answered_until = recorded_until.map_or(end.may_stop_from(), |at| at.max(end.may_stop_from()));
         let silent_from = stages.app_exited.or(shown);
         Self { earliest, told, likely, sure, address_gone, answered_until, silent_from }
     }
 
-    /// Widens the times of answers for a client whose clock is off by as much.
+    /// Widens the bounds on responses for a client with this clock uncertainty.
     pub(crate) fn widened(self, uncertainty_ns: i64) -> Self {
         Self {
             answered_until: self.answered_until.shifted_ns(-uncertainty_ns),
@@ -68,7 +69,7 @@ impl Death {
         }
     }
 
-    /// Makes up a pod that answered until one time, and surely not from another one on.
+    /// Creates a synthetic pod that answered until `answered_until`, and certainly not from `silent_from` on.
     #[cfg(test)]
     pub(crate) fn between(answered_until: Stamp, silent_from: Stamp) -> Self {
         Self {
@@ -82,14 +83,14 @@ impl Death {
         }
     }
 
-    /// Takes into account that connections to it were seen to fail by `at`.
+    /// Takes into account that connections to the pod were seen to fail by `at`.
     pub(crate) fn seen_dead(&mut self, at: Stamp) {
         let at = at.max(self.earliest);
         self.sure = Some(self.sure.map_or(at, |sure| sure.min(at)));
         self.likely = self.likely.min(at);
     }
 
-    /// Returns true if it surely accepts no connection at `at`.
+    /// Returns true if the pod certainly accepts no connections at `at`.
     pub(crate) fn is_sure(&self, at: Stamp) -> bool {
         self.sure.is_some_and(|sure| sure <= at)
     }
@@ -103,11 +104,10 @@ impl Death {
         (since / length.max(1e-9)).clamp(UNLIKELY, 1.0)
     }
 
-    /// Returns this chance for a pod that would still be routed to at `at`, and that accepted its last connection at
-    /// `accepted`.
-    /// While it listened it would have accepted another one within `silence_ns`. So it stopped within that time, or is
-    /// no longer routed to. A pod that still accepted connections when others would have stopped on their signal stops
-    /// at any time until its end.
+    /// Returns the same chance for a pod that would still be routed to at `at` and accepted its last connection at
+    /// `accepted`. If it were listening, it would have accepted another connection within `silence_ns`. So it stopped
+    /// within that time, or is no longer routed to. A pod that still accepted connections when others would have
+    /// stopped on their signal may stop at any time until it exits.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
         match accepted {
             Some(accepted) if at <= accepted => UNLIKELY,
@@ -131,7 +131,8 @@ impl Death {
         }
     }
 
-    /// Returns the likelihood that the pod's own end explains the end of an established connection at `at`, 0 to 1.
+    /// Returns the likelihood, 0 to 1, that the pod's own exit explains an established connection being cut off at
+    /// `at`.
     pub(crate) fn cuts_off(&self, at: Stamp) -> f64 {
         (-at.seconds_since(self.likely).abs() / 0.3).exp().max(UNLIKELY)
     }

@@ -1,13 +1,14 @@
-//! Facts about the routing that the requests give by themselves, before a lost one is attributed. They do not change.
+//! Facts about routing that follow from the requests alone, before losses are attributed. They do not change
+//! afterwards.
 //!
-//! Sources that name the pod of a request come first: the proxy's row, the kernel's connection tracking, the response
-//! header, and for a reused connection the pod that it had reached before. Most lost requests have none of these:
+//! Sources that name a request's pod come first: the proxy's row, the kernel's connection tracking, the response
+//! header, and for a reused connection the pod reached before. Most lost requests have none of these:
 //! [`crate::attribute::solve`] finds the terminations that may explain them. The time until which a pod may have been
 //! routed to follows from [`crate::route::balance`] if connections are balanced at random, and otherwise from the
 //! silence of the pod's own arrivals.
 //!
-//! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
-//! about the routing before: it is one of the arrivals whose rate determines how long a silence must be.
+//! A connection that existed before t0 and was cut off with its pod shows nothing about routing after t0, only about
+//! routing before it: it is one of the arrivals whose rate determines how long a silence must be.
 
 use std::sync::Arc;
 
@@ -25,38 +26,38 @@ use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Stamp};
 
-/// All of them.
+/// All routing facts of a run.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) timeline: &'a Timeline,
     /// Requests that were not plainly answered.
     pub(crate) others: &'a [Request],
-    /// One entry per request of `others`: true if a connection-tracking entry routed it, not the consumer.
+    /// For each request in `others`: true if a connection-tracking entry routed it, rather than the consumer.
     pub(crate) stale: Vec<bool>,
-    /// By termination: the chance that an upper bound of its windows may be too small.
+    /// By termination: chance that an upper bound of its windows is too small.
     pub(crate) alpha: &'a [f64],
-    /// By termination: when its pod stopped, as the watches show it.
+    /// By termination: time the pod stopped, as shown by the watches.
     pub(crate) deaths: Vec<Death>,
-    /// By termination, then by target: arrivals at the pod, without those that losses show.
+    /// By termination, then by target: arrivals at the pod, excluding those inferred from losses.
     pub(crate) tails: Vec<Vec<Tail>>,
-    /// By termination, then by target: the same before t0.
+    /// By termination, then by target: the same arrivals before t0.
     pub(crate) before: Vec<Vec<Arrivals>>,
     /// By target: new connections.
     pub(crate) tries: Vec<Tries>,
-    /// Time at which each pod was first sent a request that it answered with success.
+    /// Send time of the first request that each pod answered successfully.
     pub(crate) first_served: Vec<Option<Stamp>>,
-    /// By target and pod: time from which a starting pod had surely begun to serve, if nothing names pods.
+    /// By target and pod: time by which a starting pod had certainly begun to serve, if nothing names pods.
     pub(crate) quiet: Vec<Vec<Option<Stamp>>>,
-    /// By target: pods that its gateway may have used, if it has one.
+    /// By target: pods that the target's gateway may have used, if there is a gateway.
     pub(crate) gateways: Vec<Option<Gateway>>,
     connections: Connections,
 }
 
 impl<'a> Facts<'a> {
-    /// Takes what the plainly answered requests showed, and adds the others.
+    /// Combines the observations from the plainly answered requests with the other requests.
     ///
     /// # Errors
-    /// If rows cannot be read.
+    /// Fails if rows cannot be read.
     pub(crate) fn of(
         timeline: &'a Timeline,
         requests: &'a Requests,
@@ -101,32 +102,32 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Returns the pod that a request reached, as far as it is known.
+    /// Returns the pod that a request reached, if known.
     pub(crate) fn pod<'r>(&'r self, r: &'r Request) -> Option<&'r Arc<str>> {
         self.connections.pod(r)
     }
 
-    /// Returns true if they name the pods of plainly answered requests that do not name them.
+    /// Returns true if these facts name the pods of plainly answered requests that do not name their pods themselves.
     pub(crate) fn know_more_than(&self, requests: &Requests) -> bool {
         requests.has_unnamed_plain && !self.connections.is_empty()
     }
 }
 
-/// Returns true for a connect without an answer for which the kernel made no entry: the entry of an earlier connection
-/// from the same port, possibly of an earlier run, routed it.
+/// Returns true for an unanswered connect for which the kernel created no entry: it was routed by the entry of an
+/// earlier connection from the same port, possibly in an earlier run.
 fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
         && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
 }
 
-/// Adds the new connections among requests that were not plainly answered.
+/// Adds the new connections among the requests that were not plainly answered.
 fn add_tries(timeline: &Timeline, others: &[Request], stale: &[bool], tries: &mut [Tries]) {
     for (number, (r, stale)) in others.iter().zip(stale).enumerate() {
         let is_routed = r.is_new_connection() && !stale;
         let Some(target) = timeline.target_of(&r.row).filter(|_| is_routed) else { continue };
         match r.row.outcome {
             Outcome::NotSent => {}
-            // A pod that refuses with a status of its own has accepted the connection, too.
+            // A pod that responds with an error status has accepted the connection, too.
             Outcome::Ok | Outcome::HttpError => tries[target].answered(r.begun(), r.pod().is_some()),
             // The result of a request that was cut off is unknown.
             outcome => {
@@ -153,7 +154,7 @@ fn tails(timeline: &Timeline, observed: &Observed<'_>) -> Vec<Vec<Tail>> {
     (0..timeline.ends.len()).map(|end| targets.clone().map(|target| tail(end, target)).collect()).collect()
 }
 
-/// Returns the time from which each starting pod had surely begun to serve.
+/// Returns the time by which each starting pod had certainly begun to serve.
 fn quiet(timeline: &Timeline, tries: &Tries) -> Vec<Option<Stamp>> {
     let endpoints = timeline.endpoints.most(None).max(1);
     let since = |at: Stamp| balance::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints);
@@ -161,7 +162,7 @@ fn quiet(timeline: &Timeline, tries: &Tries) -> Vec<Option<Stamp>> {
     lives.map(|life| life.endpoint_ready.filter(|_| !life.listed).and_then(since)).collect()
 }
 
-/// Questions about the answered requests that the other requests raise.
+/// Questions about the answered requests, raised by the other requests.
 #[derive(Clone)]
 struct Asked {
     connections: Connections,
@@ -170,7 +171,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Columns read for these questions, with those that show the pod.
+    /// Columns needed for these questions, including those that name the pod.
     const COLUMNS: &'static [&'static str] = &[
         "source",
         "seq",
@@ -192,7 +193,7 @@ impl Asked {
         "pod",
     ];
 
-    /// Reads the rows, if there are any questions.
+    /// Reads the rows if there are any questions.
     fn of(
         timeline: &Timeline,
         requests: &Requests,

@@ -1,5 +1,5 @@
-//! Reuse of source ports: an earlier connection from the same port to the same address may have left a
-//! connection-tracking entry, which routes the next one.
+//! Source port reuse: an earlier connection from the same port to the same address may have left a connection-tracking
+//! entry that routes the next connection.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// Lifetime of a connection-tracking entry after an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
 const STALE_FOR_NS: i64 = 120_000_000_000;
-/// Lifetime of the entry of a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
+/// Lifetime of a connection-tracking entry after the peer reset the connection: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
 
-/// A load source, its port, and the address that it connected to.
+/// Load source, source port and destination address.
 type Flow<'a> = (&'a Arc<str>, u16, &'a Arc<str>);
 
 /// Returns the flow of a request that opened a connection.
@@ -25,17 +25,17 @@ fn flow(r: &Request) -> Option<Flow<'_>> {
     r.is_new_connection().then_some(flow)
 }
 
-/// Connects that were not plainly answered.
+/// Connection attempts that were not plainly answered.
 #[derive(Debug)]
 pub(crate) struct Flows<'a> {
     others: &'a [Request],
-    /// Indices of the connects among these: those of one flow are beside each other, in order.
+    /// Indices of the connection attempts in `others`, grouped by flow and in order.
     connects: Vec<usize>,
-    /// By load source and source port, the range of the port's connects.
+    /// Range of a port's connects, by load source and source port.
     ports: HashMap<&'a str, HashMap<u16, Range<usize>>>,
 }
 
-/// Requests whose connects were followed by an established connection before the flow's next connect of [`Flows`].
+/// Requests whose connects were followed by an established connection before the flow's next connect in [`Flows`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndedFlows(HashSet<usize>);
 
@@ -64,13 +64,13 @@ impl<'a> Flows<'a> {
         Self { others, connects, ports }
     }
 
-    /// Returns true if some request would be [stale](Self::stale) without any established connection: then the
+    /// Returns true if some request would be [stale](Self::stale) without any established connection; only then do the
     /// established connections matter.
     pub(crate) fn may_be_stale(&self) -> bool {
         self.stale(&EndedFlows::default()).contains(&true)
     }
 
-    /// Records an established connection: once it is closed, it starts its own entry.
+    /// Records an established connection: once closed, it leaves an entry of its own.
     pub(crate) fn answered(&self, r: &Request, ended: &mut EndedFlows) {
         let Some(flow_of_r) = flow(r) else { return };
         let of_port = self.of_port(flow_of_r);
@@ -87,8 +87,8 @@ impl<'a> Flows<'a> {
         range.map_or(&[], |range| &self.connects[range.clone()])
     }
 
-    /// Finds the requests that a connection-tracking entry misrouted: connects that failed from the source port of an
-    /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
+    /// Finds the requests misrouted by a connection-tracking entry: failed connects that reuse the source port of an
+    /// earlier unanswered or reset connect to the same address while its entry still exists.
     pub(crate) fn stale(&self, ended: &EndedFlows) -> Vec<bool> {
         let mut stale = vec![false; self.others.len()];
         let is_one_flow = |a: &usize, b: &usize| flow(&self.others[*a]) == flow(&self.others[*b]);
@@ -98,17 +98,18 @@ impl<'a> Flows<'a> {
                 let r = &self.others[*number];
                 let entry_stands = entry_until.is_some_and(|until| r.begun() <= until);
                 entry_until = match r.row.outcome {
-                    // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
+                    // The SYN, or its retransmission, renews the entry. An unreachable host does not answer a SYN
+                    // either.
                     Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
                         stale[*number] = entry_stands;
                         Some(r.row.end.shifted_ns(STALE_FOR_NS))
                     }
-                    // A refusal ends the entry.
+                    // A refusal removes the entry.
                     Outcome::ConnectRefused => {
                         stale[*number] = entry_stands;
                         None
                     }
-                    // The other side's reset leaves the entry of an established connection.
+                    // A reset by the peer leaves the entry of an established connection.
                     Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
                         Some(r.row.end.shifted_ns(RESET_FOR_NS))
                     }
@@ -121,19 +122,20 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// Beginning and end of a period in which connects used a port, in Unix nanoseconds; connects in it are never more than
+/// Start and end of a period in which connects used a port, in Unix nanoseconds. Consecutive connects in it are at most
 /// [`STALE_FOR_NS`] apart.
 type Period = [i64; 2];
 
-/// No period: nothing connected at the beginning of 1970.
+/// Marker for no period: nothing connected at the beginning of 1970.
 const NONE: Period = [0; 2];
 
-/// Periods of all ports, of one source towards one address. Two periods of a port are further apart than that.
+/// Periods of all ports, from one source to one address. Two periods of the same port are more than [`STALE_FOR_NS`]
+/// apart.
 #[derive(Debug)]
 struct Periods {
     /// Last period of each port. They begin as zeros, so that the kernel allocates their memory only when they change.
     last: Vec<Period>,
-    /// Other periods: by port and beginning, the end.
+    /// End of each other period, by port and start.
     others: BTreeMap<(u16, i64), i64>,
 }
 
@@ -157,7 +159,7 @@ impl Periods {
         }
     }
 
-    /// Adds a period that began before the last one of its port.
+    /// Adds a period that began before its port's last period.
     fn add_out_of_order(&mut self, port: u16, period: Period) {
         let of_port = self.others.range((port, i64::MIN)..=(port, i64::MAX));
         let mut all: Vec<Period> = of_port.map(|((_, from), until)| [*from, *until]).collect();
@@ -175,7 +177,7 @@ impl Periods {
     }
 }
 
-/// Returns true if a period begins so soon after the earlier one's end that they are one; then extends the earlier one.
+/// Merges a period into the earlier one if it begins soon enough after it. Returns true if it did.
 fn extends(earlier: &mut Period, later: Period) -> bool {
     let is_near = later[0].saturating_sub(earlier[1]) <= STALE_FOR_NS;
     if is_near {
@@ -184,12 +186,11 @@ fn extends(earlier: &mut Period, later: Period) -> bool {
     is_near
 }
 
-/// Connects that used a source port towards an address again so soon that an entry of the one before could still
-/// exist.
+/// Connects that reused a source port to the same address so soon that the previous connect's entry could still exist.
 #[derive(Debug, Default)]
 pub(crate) struct Reuses {
     connects: u64,
-    /// Periods by load source and address. The first connect of each is no reuse.
+    /// Periods by load source and address. The first connect in each period is not a reuse.
     periods: HashMap<Arc<str>, HashMap<Arc<str>, Periods>>,
 }
 
@@ -205,7 +206,7 @@ impl Reuses {
         }
     }
 
-    /// Adds the reuses that others found.
+    /// Adds the reuses found in other rows.
     pub(crate) fn merge(&mut self, others: Self) {
         self.connects += others.connects;
         for (source, by_address) in others.periods {
@@ -235,7 +236,7 @@ mod tests {
     use crate::timeline::requests::is_plain;
     use rolldrop_record::Phase;
 
-    /// Returns a connect at this many seconds from a port, to one address.
+    /// Returns a connect at this second from a port to a fixed address.
     fn connect(seq: u64, second: i64, port: u16, outcome: Outcome) -> Request {
         let at = Stamp::from_unix_ns(second * 1_000_000_000);
         let row = RequestRow {
@@ -248,7 +249,7 @@ mod tests {
         Request::of(row)
     }
 
-    /// Compares each connect with the one before it from the same port.
+    /// Compares each connect with the previous one from the same port.
     fn one_by_one(requests: &[Request]) -> (Vec<bool>, u64) {
         let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::default();
         let (mut stale, mut reuses) = (Vec::new(), 0);

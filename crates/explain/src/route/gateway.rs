@@ -1,9 +1,9 @@
-//! A gateway's routes to ending pods: until when it may have used each, which its failures show. `attribute` decides
-//! which pod lost a request, and why.
+//! Times until which a gateway may have used each terminating pod, as its failures show. `attribute` decides which pod
+//! lost a request, and why.
 //!
-//! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to pods and
-//! routes single requests. Its client is never connected to a pod, so it sees a dead one only as an answer 502, 503
-//! or 504, as silence, or as a connection that is closed without an answer.
+//! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to pods and routes
+//! single requests. Its client is never connected to a pod, so the client sees a dead pod only as a 502, 503 or 504
+//! response, as silence, or as a connection closed without a response.
 //!
 //! Observations from a recorded rollout of six pods behind Traefik (12 terminations, 14,400 requests, with conntrack's
 //! record of each connection that Traefik opened):
@@ -21,13 +21,14 @@
 //! - Its turns are even: of n pods, one answers every nth request. A row of answered requests much longer
 //!   than n therefore shows that no dead pod takes turns any more.
 //!
-//! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): those that may have
-//! stopped when it was sent, and that have not been skipped since for so many answered requests in a row that a
-//! random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a window:
-//! a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still has.
+//! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
+//! stopped when the request was sent, and that have not been skipped since for so many consecutive answered requests
+//! that a random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a
+//! window: a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still
+//! uses.
 //!
-//! A pod that a gateway dropped while it still answered is seen to be dropped by the silence of its own requests
-//! ([`left_alive`]). A gateway that had no server sent the request to no pod: [`no_server`].
+//! If a gateway dropped a pod that was still answering, the silence of the pod's own requests shows it
+//! ([`left_alive`]). A gateway without a server sends a request to no pod: [`no_server`].
 
 mod no_server;
 
@@ -41,24 +42,26 @@ use no_server::{KnownPod, Refusals};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Probability of missing a dead pod in this many answered requests in a row, below which the gateway no longer chooses
-/// it.
+/// Probability that consecutive answered requests all missed a dead pod by chance. Below it, the gateway counts as no
+/// longer choosing the pod.
 const PASSED_OVER: f64 = 1e-6;
-/// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
-/// balancers need by default to find a target unhealthy (three checks, 10 s apart).
+/// Longest pause between two failures of one dead pod: Traefik's dial timeout, and the time that load balancers need by
+/// default to mark a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
-/// Quantile of the answer times within which a live pod answers; [`ANSWERED_MARGIN_NS`] is added.
+/// Quantile of the response times within which a live pod responds; [`ANSWERED_MARGIN_NS`] is added.
 const ANSWERED_SHARE: f64 = 0.999;
-/// Time that a network and a busy machine may add to that quantile.
+/// Margin for the network and a busy machine, added to that quantile.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// An answer that takes this long may come from a second try.
+/// Response time from which a response may come from a retry.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
-/// Longest time for which a gateway that reports no endpoints may know ones that are gone, or not know existing ones.
+/// Maximum age of a gateway's endpoint table: it may list endpoints that are gone, or lack existing ones, for this
+/// long.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
-/// A gateway applies endpoint changes up to this long after its last update: Traefik's `providersThrottleDuration`.
+/// Maximum delay before a gateway applies endpoint changes after its last update: Traefik's
+/// `providersThrottleDuration`.
 const THROTTLE_NS: i64 = 2_000_000_000;
 
-/// A pod's share of a gateway's requests may fall by this factor while other pods are added.
+/// Factor by which a pod's share of a gateway's requests may fall while other pods are added.
 const SHARE_FALLS: f64 = 3.0;
 
 /// Creates one entry for each target of the run that is a gateway.
@@ -70,17 +73,17 @@ pub(crate) fn watch(timeline: &Timeline, others: &[Request], deaths: &[Death]) -
     targets.map(watching).collect()
 }
 
-/// The requests of one target through a gateway, while they are read.
+/// Requests to one target through a gateway, collected while the rows are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Watching {
     deaths: Vec<Death>,
-    /// Failures, and the moments from which a pod is surely dead, in order.
+    /// Failures, and the times from which a pod is certainly dead, in order.
     marks: Vec<Mark>,
-    /// Numbers of answered requests: each counts those sent before the mark of the same number and not before the
-    /// previous one; one more than marks.
+    /// Numbers of answered requests between marks: each counts those sent before the mark with the same index and not
+    /// before the previous mark. There is one more entry than marks.
     answered: Vec<u64>,
     took: Values,
-    /// Number of answered requests in a row after which no pod that takes turns can have been skipped.
+    /// Number of consecutive answered requests in which every pod that takes turns must have been chosen.
     enough: u64,
     refusals: Refusals,
     pods: Vec<KnownPod>,
@@ -93,7 +96,7 @@ struct Mark {
 }
 
 impl Watching {
-    /// Starts with the failed requests of a target. `target` is its number in `run.json`.
+    /// Starts with a target's failed requests. `target` is the target's index in `run.json`.
     pub(crate) fn new(timeline: &Timeline, target: usize, others: &[Request], deaths: &[Death]) -> Self {
         let Some(info) = timeline.info.targets.get(target) else { return Self::of(Vec::new(), &[], 1) };
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
@@ -127,12 +130,12 @@ impl Watching {
         }
     }
 
-    /// Adds a request of this target that a pod answered.
+    /// Adds a request to this target that a pod answered.
     pub(crate) fn answered(&mut self, row: &RequestRow) {
         let (sent, took_ns) = (sent(row), row.end.ns_since(sent(row)));
         self.took.add(took_ns);
         self.refusals.interrupt(sent);
-        // A gateway that tries another pod after a dead one answers late, and has not passed over the dead one.
+        // A gateway that tries a dead pod first and then another one responds late, and has not skipped the dead pod.
         if took_ns < MAY_BE_RETRIED_NS {
             self.answered[self.marks.partition_point(|mark| mark.at <= sent)] += 1;
         }
@@ -145,7 +148,7 @@ impl Watching {
         self.refusals.merge(&other.refusals);
     }
 
-    /// Computes the result from everything added.
+    /// Computes the result from all requests added.
     pub(crate) fn done(self) -> Gateway {
         let answers_within_ns = self.took.quantile_ns(ANSWERED_SHARE) + ANSWERED_MARGIN_NS;
         let without_server = self.refusals.stretches(&self.pods);
@@ -153,7 +156,7 @@ impl Watching {
         Gateway { deaths: self.deaths, until, answers_within_ns, without_server }
     }
 
-    /// Returns the time until which a pod may have been chosen; `None` if nothing shows it.
+    /// Returns the time until which a pod may have been chosen; `None` if nothing limits it.
     fn takes_turns_until(&self, death: &Death, without_server: &[(Stamp, Stamp)]) -> Option<Stamp> {
         let dead = death.silent_from?;
         // A gateway may know the pod for this long, even if other pods answer in the meantime.
@@ -179,15 +182,15 @@ impl Watching {
     }
 }
 
-/// Returns the number of answered requests in a row after which a pod that takes turns at random among this many has
-/// been hit, except with a chance of [`PASSED_OVER`].
+/// Returns the number of consecutive answered requests after which a pod that takes random turns among this many
+/// endpoints has been chosen, except with a chance of [`PASSED_OVER`].
 #[expect(clippy::cast_possible_truncation, reason = "some dozens for each endpoint")]
 fn enough(endpoints: usize) -> u64 {
     let others = 1.0 - 1.0 / endpoints.max(2) as f64;
     (PASSED_OVER.ln() / others.ln()).ceil() as u64
 }
 
-/// Returns the outcome of the gateway's own connect to a pod, as far as its client's answer shows.
+/// Returns the outcome of the gateway's own connect to a pod, as far as the client's response shows it.
 pub(crate) fn connect(row: &RequestRow) -> Outcome {
     match (row.outcome, row.status) {
         (Outcome::ResponseTimeout, _) | (_, Some(504)) => Outcome::ConnectTimeout,
@@ -196,12 +199,12 @@ pub(crate) fn connect(row: &RequestRow) -> Outcome {
     }
 }
 
-/// Returns the time at which a request was handed to the gateway.
+/// Returns the time a request was handed to the gateway.
 pub(crate) fn sent(row: &RequestRow) -> Stamp {
     row.sent.or(row.connected).or(row.connect_start).unwrap_or(row.scheduled)
 }
 
-/// Returns true if a request reached the gateway, so that the gateway or a pod behind it failed.
+/// Returns true if a request reached the gateway, which means that the gateway or a pod behind it failed.
 pub(crate) fn is_gateways(row: &RequestRow) -> bool {
     row.sent.is_some()
         && matches!(
@@ -223,10 +226,10 @@ pub(crate) fn is_gateways(row: &RequestRow) -> bool {
 #[derive(Debug)]
 pub(crate) struct Gateway {
     deaths: Vec<Death>,
-    /// Time until which each may have been chosen; `None` if nothing shows it.
+    /// Time until which each pod may have been chosen; `None` if nothing limits it.
     until: Vec<Option<Stamp>>,
     answers_within_ns: i64,
-    /// Periods in which it had no server.
+    /// Periods in which the gateway had no server.
     without_server: Vec<(Stamp, Stamp)>,
 }
 
@@ -235,14 +238,14 @@ fn is_within(stretches: &[(Stamp, Stamp)], at: Stamp) -> bool {
 }
 
 impl Gateway {
-    /// Adds the time from which its silence shows for each pod that it no longer chose it.
+    /// Adds, for each pod, the time from which its silence shows that the gateway no longer chose it.
     pub(crate) fn leaves(&mut self, left: impl Iterator<Item = Option<Stamp>>) {
         for (until, left) in self.until.iter_mut().zip(left) {
             *until = [*until, left].into_iter().flatten().min();
         }
     }
 
-    /// Returns true if it had no server to send this request to. All requests in such a period ended alike.
+    /// Returns true if the gateway had no server for this request. All requests in such a period have the same outcome.
     pub(crate) fn had_no_server(&self, row: &RequestRow) -> bool {
         is_within(&self.without_server, sent(row))
     }
@@ -250,7 +253,7 @@ impl Gateway {
     /// Returns the terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(crate) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
-        // A gateway that waited in vain had chosen a pod that did not answer; a live pod would have answered.
+        // If a gateway waited in vain, it had chosen an unresponsive pod; a live pod would have responded.
         let handed_over = match (row.outcome, row.status) {
             (Outcome::ResponseTimeout | Outcome::BodyTimeout, _) | (_, Some(504)) => {
                 row.end.min(sent.shifted_ns(self.answers_within_ns))
@@ -264,16 +267,16 @@ impl Gateway {
     }
 }
 
-/// Returns the time by which a gateway had dropped a pod that was still answering: its named arrivals had ended for long
-/// enough. A later failure is not the pod's, but for example that of a stale flow of the gateway's own connections.
-/// `None` if the pod may have stopped before that.
+/// Returns the time by which a gateway had dropped a pod that was still answering: the pod's named arrivals had been
+/// absent for long enough. A later failure has another origin, such as a stale flow among the gateway's own
+/// connections. Returns `None` if the pod may have stopped before that time.
 pub(crate) fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
     let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
     let left = silent_until(last, SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA));
     (left <= end.may_stop_from()).then_some(left)
 }
 
-/// Returns true if a gateway can have had no usable endpoint of the target when the request was sent.
+/// Returns true if a gateway may have known no usable endpoint of the target when the request was sent.
 pub(crate) fn none_usable(timeline: &Timeline, of: &Scope, row: &RequestRow) -> bool {
     let sent = sent(row);
     timeline.endpoints.none_usable_within(of, sent.shifted_ns(-TABLE_AGE_NS), sent)

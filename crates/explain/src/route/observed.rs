@@ -1,4 +1,4 @@
-//! Observations that requests give by themselves, while they are read.
+//! Observations that follow from single requests, collected while they are read.
 
 use crate::route::arrivals::{Arrivals, Tail, arrives};
 use crate::route::tries::Tries;
@@ -7,7 +7,7 @@ use crate::timeline::{Lives, Request, Timeline};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Sums of these observations.
+/// Totals of these observations.
 #[derive(Debug)]
 pub(crate) struct Observed<'a> {
     /// By termination, then by target: named arrivals at the pod.
@@ -16,15 +16,15 @@ pub(crate) struct Observed<'a> {
     pub(super) before: Vec<Vec<Arrivals>>,
     /// By target: new connections.
     pub(super) tries: Vec<Tries>,
-    /// Time at which each pod was first sent a request that it answered with success.
+    /// Send time of the first request that each pod answered successfully.
     pub(super) first_served: Vec<Option<Stamp>>,
-    /// By target: the last time at which a request was tried, and the uncertainty of its clients' clocks.
+    /// By target: time of the last attempted request, and the uncertainty of the clients' clocks.
     pub(super) until: Vec<(Option<Stamp>, i64)>,
     met: ByName<Lives<'a>>,
 }
 
 impl<'a> Observed<'a> {
-    /// Starts without requests.
+    /// Creates empty totals.
     pub(crate) fn new(timeline: &Timeline) -> Self {
         let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
         Self {
@@ -37,7 +37,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Adds a request that is not held: it was plainly answered, or lies outside the span.
+    /// Adds a request that is not held, because it was plainly answered or lies outside the span.
     pub(crate) fn unheld(&mut self, timeline: &'a Timeline, r: &Request) {
         self.add(timeline, r);
         let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) else { return };
@@ -77,7 +77,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Adds the observations of later requests.
+    /// Adds the observations from later requests.
     pub(crate) fn merge(&mut self, later: Self) {
         for (own, later) in self.tails.iter_mut().flatten().zip(later.tails.iter().flatten()) {
             own.merge(later);

@@ -1,4 +1,4 @@
-//! Time for which each pod may have been routed to, by random balancing, given the deaths of all.
+//! Computes how long each pod may have been routed to under random balancing, given the deaths of all pods.
 
 use crate::route::LAG_NS;
 use crate::route::arrivals::Tail;
@@ -9,11 +9,11 @@ use crate::timeline::endpoints::Scope;
 use rolldrop_record::Stamp;
 use rolldrop_record::routing::Balancing;
 
-/// Returns, by termination and target, for how long random balancing may have routed to the pod; `None` for targets of
-/// which the consumer does not balance that way. The rates are those of `tails`.
+/// Returns, by termination and target, how long random balancing may have routed to the pod; `None` for targets whose
+/// consumer does not balance at random. The rates come from `tails`.
 pub(crate) fn reaches(facts: &Facts<'_>, deaths: &[Death], tails: &[Vec<Tail>]) -> Vec<Vec<Option<Reach>>> {
     let timeline = facts.timeline;
-    // The next pod of a StatefulSet's name is another one.
+    // A StatefulSet's next pod with the same name is a different pod.
     let dead = |pod: &str, at: Stamp| {
         timeline.end_of(pod, at).map(|end| &deaths[end]).filter(|death| death.is_sure(at))
     };

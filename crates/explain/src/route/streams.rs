@@ -1,7 +1,7 @@
-//! HTTP/2 connections by their requests: was a lost request alone on its connection?
+//! Determines if lost HTTP/2 requests were alone on their connections.
 //!
-//! A connection that is closed while it is idle loses the request that crosses the close. A connection that is closed
-//! while the server works on its requests loses these, and was not idle.
+//! When an idle connection is closed, the request that crosses the close is lost. When a connection is closed while the
+//! server is working on its requests, those are lost, and the connection was not idle.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use crate::timeline::requests::Connection;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Connections on which requests were lost, among those with streams.
+/// HTTP/2 connections on which requests were lost.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(HashMap<Connection, Carrier>);
 
 #[derive(Debug, Default)]
 struct Carrier {
-    /// Lost requests that were sent, by send time.
+    /// Lost requests that were sent, ordered by send time.
     lost: Vec<Lost>,
-    /// True if a request was sent over it.
+    /// True if a request was sent over the connection.
     is_used: bool,
-    /// True if anything of an answer has come over it.
+    /// True if any part of a response arrived over the connection.
     has_answered: bool,
 }
 
@@ -28,7 +28,7 @@ struct Lost {
     from: Stamp,
     seq: u64,
     to: Stamp,
-    /// Latest end of the requests that began before this one, including it.
+    /// Latest end among this request and those that began before it.
     latest: Stamp,
     /// True if the server may have been working on another request at the same time.
     is_shared: bool,
@@ -86,7 +86,7 @@ impl Streams {
         met.for_each(|lost| lost.is_shared = true);
     }
 
-    /// Adds the evidence that another part collected for the same lost requests.
+    /// Adds the evidence collected by another part for the same lost requests.
     pub(crate) fn merge(&mut self, mut other: Self) {
         for (connection, carrier) in &mut self.0 {
             let Some(others) = other.0.remove(connection) else { continue };
@@ -102,16 +102,16 @@ impl Streams {
         self.0.get(&connection(row)?)
     }
 
-    /// Returns true if the server may have been working on another request of the connection while this lost one was in
-    /// flight.
+    /// Returns true if the server may have been working on another request on the connection while this lost request
+    /// was in flight.
     pub(crate) fn shared(&self, row: &RequestRow) -> bool {
         let Some((carrier, from)) = self.of_lost(row).zip(row.sent) else { return false };
         let found = carrier.lost.binary_search_by_key(&(from, row.seq), |lost| (lost.from, lost.seq));
         found.is_ok_and(|index| carrier.lost[index].is_shared)
     }
 
-    /// Returns true if the connection of this lost request has served. A connection that another request opened, and
-    /// that broke before anything came over it, is as new to the requests that share it.
+    /// Returns true if this lost request's connection has carried a response. If another request opened the connection
+    /// and it broke before anything arrived, it counts as new for all requests that share it.
     pub(crate) fn has_answered(&self, row: &RequestRow) -> bool {
         self.of_lost(row).is_none_or(|carrier| carrier.has_answered || !carrier.is_used)
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(shared(&[row(0, 0, 10), eof(1, 10, 30)]), [false, false], "as soon as it was answered");
         assert_eq!(shared(&[eof(0, 0, 30), eof(1, 10, 30)]), [true, true]);
         assert_eq!(shared(&[eof(0, 0, 30), eof(1, 10, 30), row(2, 40, 50)]), [true, true, false]);
-        // The first is still under way behind those that were answered since.
+        // The first request is still in flight, although later ones were answered.
         assert!(shared(&[eof(0, 0, 50), row(1, 5, 6), row(2, 10, 20), eof(3, 40, 50)])[3]);
     }
 

@@ -1,7 +1,7 @@
-//! The new connections of a target in the time around terminations, by millisecond.
+//! New connections to a target around terminations, by millisecond.
 //!
-//! Every connection that was routed elsewhere shows if a Service still routed to a pod. There are too many to hold each
-//! one, and only those that begin while a pod ends, or soon after, matter.
+//! Every connection routed elsewhere is evidence about a Service still routing to a pod. There are too many connections
+//! to hold each one, and only those begun while a pod terminates, or soon after, matter.
 
 use std::sync::Arc;
 
@@ -10,37 +10,37 @@ use crate::timeline::{Span, Timeline};
 use rolldrop_record::{Outcome, Stamp};
 
 const MS_NS: i64 = 1_000_000;
-/// Connections are kept for at least this long after a pod has gone.
+/// Minimum time after a pod is gone for which connections are kept.
 const AFTER_NS: i64 = 10_000_000_000;
-/// Number of new connections for each endpoint; connections are also kept for the time in which the load opens these.
+/// Connections are also kept for the time in which the load opens this many new connections per endpoint.
 const AFTER_CONNECTIONS: f64 = 15.0;
 
-/// Connections that began in one millisecond and were answered.
+/// Answered connections that began in one millisecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
-    /// Number answered by a pod that is known.
+    /// Number answered by a named pod.
     pub named: u32,
-    /// Number answered by a pod that is not named.
+    /// Number answered by an unnamed pod.
     pub unnamed: u32,
 }
 
-/// A new connection that was not answered, or whose outcome is not known.
+/// New connection that was not answered, or whose outcome is unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
-    /// Time at which it began.
+    /// Time the connection began.
     pub at: Stamp,
-    /// Its number among the requests that were not plainly answered.
+    /// Index among the requests that were not plainly answered.
     pub request: usize,
-    /// Pod that it was routed to, if that is known.
+    /// Pod that the connection was routed to, if known.
     pub pod: Option<Arc<str>>,
     /// Outcome of the connection.
     pub outcome: Outcome,
 }
 
-/// An event of new connections at one time.
+/// Event about new connections at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Try<'a> {
-    /// Number of connections that were answered.
+    /// Answered connections, with their numbers.
     Answered(Answered),
     /// Connection that was not answered.
     Lost(&'a Loss),
@@ -49,15 +49,15 @@ pub(crate) enum Try<'a> {
 #[derive(Clone, Debug)]
 struct Zone {
     from: Stamp,
-    /// Its length, in milliseconds.
+    /// Length of the zone, in milliseconds.
     length: usize,
-    /// Answered connections by millisecond, up to the last one: the end of a pod that nobody saw end is as long as the
-    /// rest of the run.
+    /// Answered connections by millisecond, only up to the last one: if nothing showed when a pod was gone, its zone is
+    /// as long as the rest of the run.
     answered: Vec<Answered>,
 }
 
 impl Zone {
-    /// Makes the part of a zone that lies in a span. Its milliseconds are those of the whole zone.
+    /// Creates the part of a zone that lies in a span. Its milliseconds are aligned with those of the whole zone.
     fn within(span: Span, from: Stamp, to: Stamp) -> Self {
         let before_ms = span.from.max(from).ns_since(from) / MS_NS;
         let from = from.shifted_ns(before_ms * MS_NS);
@@ -76,18 +76,18 @@ impl Zone {
     }
 }
 
-/// The new connections of one target.
+/// New connections to one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tries {
     zones: Vec<Zone>,
-    /// Connections that were not answered, by the time at which they began.
+    /// Connections that were not answered, ordered by start time.
     pub losses: Vec<Loss>,
-    /// Number of all connections, and the times at which the first and the last began.
+    /// Number of all connections, and the start times of the first and the last.
     all: Option<(u64, Stamp, Stamp)>,
 }
 
 impl Tries {
-    /// Starts empty, with room for the connections near the terminations.
+    /// Creates an empty collection with room for the connections near the terminations.
     pub(crate) fn new(timeline: &Timeline) -> Self {
         let per_s = timeline.info.load.rate;
         let endpoints = timeline.endpoints.most(None).max(1) as f64;
@@ -119,7 +119,7 @@ impl Tries {
         self.losses.push(loss);
     }
 
-    /// Adds the answered connections of others.
+    /// Adds the answered connections from other rows.
     pub(crate) fn merge(&mut self, others: &Self) {
         for (own, others) in self.zones.iter_mut().zip(&others.zones) {
             own.answered.resize(own.answered.len().max(others.answered.len()), Answered::default());
@@ -132,13 +132,13 @@ impl Tries {
         self.all = all.reduce(|a, b| (a.0 + b.0, a.1.min(b.1), a.2.max(b.2)));
     }
 
-    /// Counts a connection.
+    /// Counts a connection without keeping it.
     pub(super) fn count(&mut self, at: Stamp) {
         let (n, first, last) = self.all.unwrap_or((0, at, at));
         self.all = Some((n + 1, first.min(at), last.max(at)));
     }
 
-    /// Returns the connections begun per second, over the whole run; 0 for fewer than two.
+    /// Returns the rate of new connections per second over the whole run; 0 for fewer than two.
     pub(crate) fn rate(&self) -> f64 {
         match self.all {
             Some((n, first, last)) if last > first => (n - 1) as f64 / last.seconds_since(first),
@@ -146,7 +146,7 @@ impl Tries {
         }
     }
 
-    /// Sorts the losses, once all are there.
+    /// Sorts the losses, once all have been added.
     pub(crate) fn sort(&mut self) {
         self.losses.sort_by_key(|loss| (loss.at, loss.request));
     }
@@ -156,12 +156,12 @@ impl Tries {
         self.losses.iter().any(|loss| loss.pod.is_some())
     }
 
-    /// Returns the number of the first loss at or after `from`.
+    /// Returns the index of the first loss at or after `from`.
     pub(crate) fn first_loss(&self, from: Stamp) -> usize {
         self.losses.partition_point(|loss| loss.at < from)
     }
 
-    /// Returns all events from `from` on, in order. Within one millisecond the losses come first.
+    /// Returns all events from `from` on, in order. Within one millisecond, losses come first.
     pub(crate) fn since(&self, from: Stamp) -> impl Iterator<Item = (Stamp, Try<'_>)> {
         let zones = &self.zones[self.zones.partition_point(|zone| zone.from <= from).saturating_sub(1)..];
         let bins = zones.iter().flat_map(move |zone| {

@@ -1,4 +1,4 @@
-//! The endpoint-propagation window of one pod towards one consumer.
+//! Endpoint-propagation window of one pod towards one consumer.
 
 use crate::model::{ALPHA, Mode, Unbounded, Window, WindowBasis};
 use crate::route::LAG_NS;
@@ -10,16 +10,18 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Looks, Stamp};
 
-/// Time without new connections before the load ended from which a client counts as opening no more.
+/// Time without new connections before the end of the load after which a client counts as opening no more.
 const NO_LONGER_NS: i64 = 1_000_000_000;
 
-/// Computes the window, lower from t0 latest, upper from t0 earliest, and the reason if it has no upper bound.
+/// Computes the window, and the reason if it has no upper bound. The lower bound counts from t0 latest, the upper bound
+/// from t0 earliest.
 ///
-/// An upper bound rests on all observations between t0 and itself, so there is none if the record has a gap there, or
-/// if the run continued with the next termination while requests were still lost.
+/// An upper bound depends on all observations between t0 and the bound, so there is none if the record has a gap there,
+/// or if the run continued with the next termination while requests were still being lost.
 ///
-/// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. If a
-/// pod's arrivals are named and also balanced at random, two upper bounds share it, and the smaller one counts.
+/// `alpha` is the chance that the upper bound is too small, already divided among all windows in one statement. If a
+/// pod's arrivals are named and also balanced at random, two upper bounds share that chance, and the smaller bound
+/// counts.
 pub(crate) fn window(
     timeline: &Timeline,
     end: &PodEnd,
@@ -40,7 +42,7 @@ pub(crate) fn window(
     let by_balance = balance(timeline, end, target, tail).and_then(unbroken);
     let upper = [by_silence.clone().ok(), by_balance.clone().ok()].into_iter().flatten();
     let upper = upper.min_by_key(|(at, _)| *at).map(|(at, basis)| {
-        // No bound of what was seen is below it.
+        // The upper bound is never below the lower bound.
         let from_t0_s = at.seconds_since(end.t0.earliest) + uncertainty_s;
         (from_t0_s.max(lower_s.unwrap_or(0.0)), basis)
     });
@@ -66,7 +68,7 @@ pub(crate) fn window(
     (window, unbounded)
 }
 
-/// Returns true if the slices show that the pod was no usable endpoint at any time, and no request contradicts them.
+/// Returns true if, according to the slices, the pod was never a usable endpoint, and no request contradicts this.
 fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> bool {
     let scope = Scope::of(target);
     let created = timeline.pods.iter().find(|life| life.uid == end.uid).map(|life| life.created);
@@ -80,7 +82,7 @@ fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Ta
         && !timeline.gaps.iter().any(is_hidden)
 }
 
-/// Returns the reason why the observations of a pod's end until `at` give no bound; `None` if they do.
+/// Returns the reason why the observations of a pod's termination until `at` give no bound; `None` if they do.
 fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
         let [from_s, to_s] = [hole.from, hole.to].map(|at| timeline.seconds(at));
@@ -90,12 +92,12 @@ fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
     Some(Unbounded::Unsettled { after_s: unsettled.seconds_since(end.t0.latest) })
 }
 
-/// Returns the source of the names of the pod's arrivals.
+/// Returns the source that names the pod's arrivals.
 fn named(tail: &Tail) -> WindowBasis {
     if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
 }
 
-/// Returns the last connection after t0 that shows that the pod was still routed to, with its basis.
+/// Returns the time and basis of the last connection after t0 that shows that the pod was still routed to.
 fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBasis)> {
     // If only time links failures to the pod, they show nothing about it long after its endpoint was removed.
     let removed = end.stages.endpoint_removed.or(end.gone());
@@ -140,7 +142,7 @@ fn silence(
     Ok((silent_until(last, needed_s), named(tail)))
 }
 
-/// Returns a reason if the client opened no new connection any more, though the load was still running.
+/// Returns a reason if the client stopped opening new connections while the load was still running.
 fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Unbounded> {
     let ran_on = |at: &Stamp| timeline.load_ended.ns_since(*at) > NO_LONGER_NS;
     let last = tail.observed_until;
@@ -171,7 +173,7 @@ fn balance(
         .ok_or_else(|| ended_early(timeline, end, target, tail).unwrap_or(Unbounded::TooFewAnswers))
 }
 
-/// Returns true if a Service proxy routes its connections.
+/// Returns true if a Service proxy routes the target's connections.
 fn is_by_service_proxy(target: &Target) -> bool {
     match target.routing {
         Some(Routing::ClusterIp(_) | Routing::NodePort(_)) => true,
@@ -180,7 +182,7 @@ fn is_by_service_proxy(target: &Target) -> bool {
     }
 }
 
-/// Returns the mode of each termination: that of its action. If another pod was ending at the same time, it was not
+/// Returns the mode of each termination, as given by its action. A termination that overlaps another one was not
 /// isolated.
 pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !end.overlaps(other));
@@ -191,14 +193,14 @@ pub(crate) fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     ends.iter().map(mode).collect()
 }
 
-/// Returns the chance that an upper bound of a window is too small, shared between all windows that one statement covers:
-/// those of so many terminations, for all consumers.
+/// Returns the chance that a window's upper bound is too small. It is divided among all windows covered by one
+/// statement: those of this many terminations, for all consumers.
 pub(crate) fn alpha(timeline: &Timeline, terminations: usize) -> f64 {
     let targets = timeline.info.targets.len().max(1);
     timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha) / (targets * terminations.max(1)) as f64
 }
 
-/// Returns, by termination, this chance in a statement about a run: it covers all terminations of one mode.
+/// Returns this chance by termination, for statements about a run, which cover all terminations of one mode.
 pub(crate) fn alphas(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     let together = |mode| modes.iter().filter(|other| *other == mode).count();
     modes.iter().map(|mode| alpha(timeline, together(mode))).collect()
@@ -217,7 +219,7 @@ pub(crate) fn windows(
     timeline.ends.iter().zip(tails).zip(alpha).map(bound).unzip()
 }
 
-/// Returns the latest end of a window: its bound, or the last arrival that was seen if it has none.
+/// Returns the latest end of a window: its upper bound, or the last observed arrival if it has none.
 pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp {
     match window.upper_s {
         Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),
@@ -225,7 +227,7 @@ pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>
     }
 }
 
-/// Returns the periods from each t0 to the end of that pod or of its window, whichever is later.
+/// Returns the periods from each t0 until that pod is gone or its window is over, whichever is later.
 pub(crate) fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Periods {
     let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
         let window = windows.iter().map(|w| window_end(end, w, None)).max();

@@ -1,4 +1,4 @@
-//! One termination alone, from the requests of a span around it.
+//! Explains single terminations from the requests in a span around each.
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "recorded runs are read")]
 
 use std::path::Path;
@@ -7,8 +7,8 @@ use super::*;
 use crate::timeline::{PodEnd, Span};
 use rolldrop_record::RunDir;
 
-/// Length of the span before t0, and after the pod was gone. Of the terminations of the recorded runs all are the same
-/// with 5 s before and 5 s after; with 2 s before it, 5 of 105 are not, and with 2 s after it, 11.
+/// Length of the span before t0, and after the pod was gone. In the recorded runs, all terminations are the same with 5
+/// s before and 5 s after; with 2 s before, 5 of 105 differ, and with 2 s after, 11 differ.
 const MARGIN_NS: i64 = 10_000 * MS;
 
 /// Returns the span from which a termination is explained alone.
@@ -17,10 +17,11 @@ fn around(timeline: &Timeline, end: &PodEnd) -> Span {
     Span { from: end.t0.earliest.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS) }
 }
 
-/// Asserts that each termination is the same alone, from rows in memory, as in the whole run. Returns their number.
+/// Asserts that each termination explained alone, from rows in memory, is the same as in the whole run. Returns the
+/// number of terminations.
 fn same_alone(Analysed { timeline, analysis, .. }: &Analysed, records: Records, run: &str) -> usize {
     let (mut log, rows) = (records.log(), Arc::new(records));
-    // The consumers, as all answers showed them.
+    // Use the consumers as inferred from all responses.
     log.info.targets.clone_from(&timeline.info.targets);
     let terminations = &analysis.result.terminations;
     for (termination, end) in terminations.iter().zip(&timeline.ends) {
@@ -47,7 +48,7 @@ fn lone_termination_matches_whole_run() {
     assert!(terminations >= 105, "{terminations}");
 }
 
-/// Returns a run of which every tenth request is lost, and one load source ends long before the termination.
+/// Returns a run in which every tenth request is lost, and one load source finishes long before the termination.
 fn lossy() -> Records {
     let mut records = three_pods();
     for row in records.requests.iter_mut().step_by(10) {
@@ -68,7 +69,7 @@ fn lossy() -> Records {
 fn span_holds_only_its_requests() {
     let (records, span) = (lossy(), Span { from: at(4000), until: at(6000) });
     let (timeline, requests) = Unread::of(records.log(), span).build(Arc::new(records)).unwrap();
-    // 60 of all, and the refused ones.
+    // 60 of all requests, and the refused ones.
     assert!((60..70).contains(&requests.others.len()), "{}", requests.others.len());
     assert!(requests.others.iter().all(|r| span.has(&r.row)));
     assert_eq!(requests.all, 3000);

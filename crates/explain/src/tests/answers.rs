@@ -1,4 +1,4 @@
-//! Answers of apps that are ending, and lost requests without a cause.
+//! Responses from terminating apps, and lost requests without a cause.
 
 use super::*;
 use crate::model::{Lost, Unclear};
@@ -38,8 +38,8 @@ fn healthy_pod_503_stays_unattributed() {
     assert!(analysis.account.findings.contains(&finding), "{:?}", analysis.account.findings);
 }
 
-/// Returns [`three_pods`] without names; `b` also cuts off requests of kept connections that it had worked on for 300
-/// ms, and a pod without a readiness probe has just started.
+/// Returns [`three_pods`] without names. In addition, `b` cuts off requests on kept connections after working on them
+/// for 300 ms, and a pod without a readiness probe has just started.
 fn mixed() -> Records {
     let mut records = three_pods();
     records.requests.iter_mut().filter(|row| row.scheduled >= at(4000)).for_each(|row| row.pod = None);

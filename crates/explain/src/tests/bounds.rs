@@ -1,4 +1,4 @@
-//! Reasons why a window has no upper bound, and a reason why the bound of all windows is longer than each.
+//! Reasons why a window has no upper bound, and why the bound for all windows is longer than each single one.
 
 use super::*;
 use crate::timeline::integrity::Hole;
@@ -12,7 +12,7 @@ fn only_window(analysis: &Analysis) -> &Window {
 
 #[test]
 fn record_hole_removes_upper_bound() {
-    // The window ends 0.123 s after t0 at the latest.
+    // The upper bound of the window is 0.123 s after t0.
     for (from, to, is_bounded) in
         [(4000, 4900, true), (4900, 5001, false), (5100, 5110, false), (5200, 6000, true)]
     {
@@ -39,7 +39,7 @@ fn consumers_share_bound_error_probability() {
         records.info.targets.extend(more);
         only_window(&analysed(records)).upper_s.unwrap()
     };
-    // With 100 connections a second, each of four consumers has a quarter of the 5 %.
+    // At 100 connections per second, each of four consumers gets a quarter of the 5 %.
     let longer_s = upper_s(4) - upper_s(1);
     assert!((longer_s - 4f64.ln() / 100.0).abs() < 1e-3, "{longer_s}");
 }
@@ -58,7 +58,7 @@ fn unsettled_wait_leaves_window_open() {
     }
 }
 
-/// Analyses 29 pods that end 2 s apart, met by a client that keeps an answer of the DNS for `period_s` seconds.
+/// Analyses 29 pods terminated 2 s apart, with a client that caches a DNS response for `period_s` seconds.
 fn with_a_period(period_s: f64) -> (Recommendation, Grounds) {
     let mut records = many(29);
     let answer = NameAnswer { name: "web".into(), addresses: Vec::new(), ttl_s: Some(period_s), error: None };
@@ -69,7 +69,7 @@ fn with_a_period(period_s: f64) -> (Recommendation, Grounds) {
 
 #[test]
 fn sleep_covers_full_dns_period() {
-    // Every window ends within 0.2 s, but it is the phase that made them so short; the news took 0.8 s.
+    // Every window ends within 0.2 s, but only because of the phase; the endpoint removal took 0.8 s to be seen.
     let (at_all_phases, grounds) = with_a_period(5.0);
     assert_eq!(grounds.refusals, []);
     assert_eq!(at_all_phases.covers_all_seen_seconds, Some(6));
@@ -83,11 +83,12 @@ fn sleep_covers_full_dns_period() {
         matches!(&grounds.refusals[..], [Refusal::InPhase(clock)] if clock.period_s == 2.0),
         "{grounds:?}"
     );
-    // An answer that is asked for each time has no phase.
+    // A DNS response that is never cached has no phase.
     assert_eq!(with_a_period(0.0).1.refusals, []);
 }
 
-/// Analyses a run of three pods; one ends and its successor of the same set has this name; then another one ends.
+/// Analyses a run with three pods: one is terminated and its successor in the same set has this name; then another one
+/// is terminated.
 fn of_a_set(successor: &str) -> Analysis {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(2000, "b");
@@ -122,8 +123,9 @@ fn same_named_successor_counts_as_alive() {
     assert!(same[1].is_some_and(|upper_s| upper_s >= 0.4), "{same:?}");
 }
 
-/// Counts the windows, of 200 seeded ones, whose upper bound lies more than half a second before the truth. One of two
-/// pods stays in the rules for 5 s after its deletion: among 1,000 connections, some row of answered ones is long by chance.
+/// Counts, among 200 seeded windows, those whose upper bound is more than half a second too early. One of two pods
+/// stays in the rules for 5 s after its deletion: among 1,000 connections, some run of consecutive answers is long by
+/// chance.
 fn windows_ended_by_luck(naming: Naming) -> usize {
     let is_short = |seed: &u64| {
         let mut service = Service::new(&["a", "b"]);
@@ -145,8 +147,8 @@ fn lucky_answers_end_no_window() {
     }
 }
 
-/// Sends the load of a Service for which the kernel names the pod of each connection, except for those that are refused
-/// in the period `unknown_ms`: it has no entry for these.
+/// Sends load to a Service. The kernel names the pod of each connection, except for those refused in the period
+/// `unknown_ms`, for which it has no entry.
 fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) -> Records {
     let mut records = service.records;
     let address = |pod: &str| format!("10.0.1.{}", pod.as_bytes()[0]);
@@ -175,8 +177,8 @@ fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) 
     records
 }
 
-/// Analyses a rollout in which the kernel has no entry for the first connection that was refused; with a gap it may
-/// have reported more than could be read then.
+/// Analyses a rollout in which the kernel has no entry for the first refused connection; with a gap, the kernel may
+/// have reported more at that time than could be read.
 fn with_one_unknown(has_gap: bool) -> Analysis {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(5000, "b");
@@ -198,7 +200,7 @@ fn with_one_unknown(has_gap: bool) -> Analysis {
 
 #[test]
 fn missing_endpoint_outranks_rule_swap() {
-    // The rules learn of the new pods 80 ms after the slices.
+    // The rules add the new pods 80 ms after the slices do.
     let (mut service, pods) = all_at_once(Naming::Nothing, 1);
     let since = at(6060)..at(6130);
     for row in service.records.requests.iter_mut().filter(|row| since.contains(&row.scheduled)) {
@@ -229,7 +231,7 @@ fn untracked_refusal_is_rule_swap() {
 
 #[test]
 fn pod_dropped_alive_takes_no_late_blame() {
-    // Behind a gateway; `b` gets requests for half a second after its deletion, and ends 3 s later.
+    // Behind a gateway, `b` gets requests for half a second after its deletion, and exits 3 s later.
     let with_502_at = |ms: i64| {
         let mut records = records();
         records.info.targets[0].balances = Balances::Requests;

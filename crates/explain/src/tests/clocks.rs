@@ -1,4 +1,4 @@
-//! A load whose clock is not the coordinator's.
+//! Load with a clock other than the coordinator's.
 
 use rand::{RngExt, SeedableRng};
 
@@ -6,12 +6,12 @@ use super::*;
 use rolldrop_record::ClockOffset;
 use rolldrop_record::run_info::{Role, Source};
 
-/// Half the round trip of a clock exchange.
+/// Half the round-trip time of a clock exchange.
 const HALF_NS: i64 = 2 * MS;
-/// Interval between the requests of the run.
+/// Interval between the run's requests.
 const REQUEST_EVERY_NS: i64 = 10 * MS / 3;
 
-/// Returns the same run with a load whose clock is `offset_ns` ahead at the beginning and drifts.
+/// Returns the run of [`three_pods`] with a load whose clock is initially `offset_ns` ahead and drifts.
 fn on_another_clock(offset_ns: i64, drift_ppm: i64) -> Records {
     let mut records = three_pods();
     let reading =
@@ -58,7 +58,7 @@ fn windows_survive_skewed_clocks() {
         }
         assert!(stated_ns <= most_ms * MS, "{said}: ± {stated_ns}");
         let result = analyse(&timeline, &requests, None).unwrap().result;
-        // The set of requests near the termination shifts by those that come within the uncertainty of its two ends.
+        // The set of requests near the termination may differ by those within the uncertainty of its two ends.
         let [outside, truly_outside] = [&result, &truth].map(|result| result.requests.outside_terminations);
         let at_the_ends = 2 * (1 + stated_ns / REQUEST_EVERY_NS).unsigned_abs();
         assert!(
@@ -68,7 +68,7 @@ fn windows_survive_skewed_clocks() {
         let requests = RequestCounts { outside_terminations: truly_outside, ..result.requests };
         assert_eq!(requests, truth.requests, "{said}");
         let (window, true_window) = (&result.terminations[0].windows[0], &truth.terminations[0].windows[0]);
-        // A millisecond for the rate, which drifts with the clock.
+        // Allow a millisecond for the rate, which drifts with the clock.
         let (stated_s, slack_s) = (stated_ns as f64 / 1e9, 0.001);
         let [true_lower_s, lower_s] = [true_window, window].map(|w| w.lower_s.expect("a lower bound"));
         let lower = true_lower_s - 2.0 * stated_s..=true_lower_s;

@@ -1,4 +1,4 @@
-//! Cases beyond the usual run: foreign and forced ends, gaps, stale flows, many terminations.
+//! Unusual cases: foreign and forced terminations, gaps, stale flows, many terminations.
 
 use super::*;
 use rolldrop_record::run_info::{Role, Rows, Source};
@@ -16,15 +16,15 @@ fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
 fn foreign_deletion_spans_its_second() {
     let mut records = three_pods();
     records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
-    // Within the second that the stamp names, seen at 5.4 s.
+    // Deleted within the second of the timestamp, seen at 5.4 s.
     deletion_seen(&mut records, 5400, "b", 30);
     let result = analysed(records).result;
     let t = &result.terminations[0];
     assert_eq!((t.mode, t.disruption), (Mode::Other, None));
-    // From the beginning of the stamp's second until it was seen.
+    // From the start of the timestamp's second until the deletion was seen.
     assert!((t.t0_uncertainty_s - 0.4).abs() < 1e-6, "{t:?}");
     assert!((t.t0_s - 5.4).abs() < 1e-6, "{t:?}");
-    // The last refusal came at 5.093 s: certainly nothing after t0 latest, and the upper bound from t0 earliest.
+    // The last refusal was at 5.093 s: nothing certain after t0 latest, and an upper bound from t0 earliest.
     assert_eq!((t.windows[0].lower_s, t.windows[0].lower_basis), (None, None));
     assert!(t.windows[0].upper_s.unwrap() > 0.4, "{t:?}");
 }
@@ -112,14 +112,14 @@ fn enough_terminations_earn_a_recommendation() {
 fn reused_port_meets_stale_flow() {
     let mut records = three_pods();
     timeout(&mut records, 5040, 40_001);
-    // The end of the first at 6.04 s; 120 s later the entry is gone.
+    // The first ends at 6.04 s; 120 s later its entry is gone.
     timeout(&mut records, 60_000, 40_001);
     timeout(&mut records, 60_001, 40_002);
     timeout(&mut records, 190_000, 40_001);
     let by_cause = analysed(records).result.requests.by_cause;
     assert_eq!(by_cause[&Cause::StaleFlow], 1);
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 8);
-    // Nothing else says that anything could not keep up.
+    // There is no other sign of overload.
     assert_eq!(by_cause[&Cause::Unattributed], 2);
 
     let window = |records| analysed(records).result.terminations[0].windows[0].clone();
@@ -236,7 +236,7 @@ fn verdict_counts_missing_rows_by_source() {
         rows: Some(rows),
     };
     records.info.sources = vec![source("load-0", rows(Some(300), 300, 0, 300))];
-    // The announced number is of all sources, and is not held against those that report it themselves.
+    // The announced number covers all sources, and is not held against sources that report their own.
     let announced = EventKind::LoadEnded { scheduled: 9_000 };
     records.events.push(Event::new(at(10_000), "load-0", announced));
     let scheduled = EventKind::LoadScheduled { of: "load-0".into(), warmup: 0, main: 300 };
@@ -263,7 +263,7 @@ fn rowless_requests_enter_no_figure() {
     let (role, name) = (Role::Load, source.clone());
     records.info.sources =
         vec![Source { name, role, clock_offset_ns: 0, clock_uncertainty_ns: Some(0), rows: Some(rows) }];
-    // All that were refused have a row.
+    // All refused requests have a row.
     let outcomes = [(Outcome::Ok, 870), (Outcome::ConnectRefused, 30)].into();
     let counted = EventKind::LoadCounted { of: source.clone(), outcomes };
     records.events.push(Event::new(at(10_000), "coordinator", counted));

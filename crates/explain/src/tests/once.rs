@@ -1,4 +1,4 @@
-//! All rows are gone through once where that is enough, and tell what they tell step by step.
+//! One pass over all rows, where that is enough, gives the same result as going step by step.
 
 #![expect(clippy::disallowed_types, reason = "recorded runs are read")]
 
@@ -11,12 +11,12 @@ use rolldrop_record::RunDir;
 use rolldrop_record::parts::{Lane, Wanted};
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Returns the address of a pod.
+/// Returns a pod's address.
 fn address(pod: &str) -> [u8; 4] {
     [10, 0, 0, *pod.as_bytes().first().unwrap()]
 }
 
-/// Features of a run.
+/// Features of a synthetic run.
 #[derive(Clone, Copy, Debug)]
 struct Has {
     kept_connections: bool,
@@ -64,7 +64,7 @@ impl Has {
             Outcome::NotSent,
         ];
         let outcome = KINDS.get(kind).copied().unwrap_or(Outcome::Ok);
-        // A kept connection leads to one pod, except through a gateway.
+        // A kept connection reaches only one pod, except through a gateway.
         let reached = if self.gateway { pod } else { usize::try_from(conn).unwrap() % 3 };
         let pod = ["a", "b", "c"].get(pod).map(|_| ["a", "b", "c"][reached]);
         request(records, at * 50 * MS, outcome, pod);
@@ -100,7 +100,7 @@ impl Has {
     }
 }
 
-/// A request as it is drawn: its time, its outcome, its pod, its connection, and how long it took.
+/// Randomly drawn request: time, outcome, pod, connection and duration.
 type Drawn = (i64, usize, usize, u64, i64);
 
 proptest! {
@@ -110,11 +110,11 @@ proptest! {
         has in any::<[bool; 6]>(),
     ) {
         let [kept_connections, gateway, relay, proxies, ipvs, closed_loop] = has;
-        // Of few runs: with proxies rows are always read again.
+        // Only in few runs, as proxies always cause the rows to be read again.
         let has = Has { kept_connections, gateway, relay, proxies: proxies && gateway, ipvs, closed_loop };
         let mut records = has.records();
         rows.into_iter().for_each(|drawn| has.add(&mut records, drawn));
-        // It compares.
+        // `analysed` compares both ways.
         analysed(records);
     }
 }
@@ -126,8 +126,7 @@ fn recorded_runs_match_two_pass() {
         let read = || RunDir::open(&runs.join(run).join("run")).unwrap().recorded().unwrap();
         let (mut log, tables) = read();
         let (timeline, requests) = Timeline::build(log.clone(), tables).unwrap();
-        // The consumers, as the answers showed them, are known from the beginning, so that the rows need not be read
-        // again.
+        // The consumers, as inferred from responses, are known from the beginning, so the rows need not be read again.
         log.info.targets.clone_from(&timeline.info.targets);
         let step_by_step = analyse(&timeline, &requests, None).unwrap();
         let at_once = Analysed::of(log, read().1).unwrap().analysis;
@@ -135,7 +134,7 @@ fn recorded_runs_match_two_pass() {
     }
 }
 
-/// Rows, and how many columns were read of them each time.
+/// Rows, with the number of columns read in each pass.
 #[derive(Debug)]
 struct Watched(Records, Arc<Mutex<Vec<Option<usize>>>>);
 
@@ -169,10 +168,10 @@ fn analysis_reads_full_rows_once() {
         Arc::into_inner(looks).unwrap().into_inner().unwrap()
     };
     assert_eq!(looks(ended(three_pods())), [None, Some(13)]);
-    // Pod of a kept connection, for a lost request that does not name it.
+    // The extra pass finds the pod of a kept connection for a lost request that does not name it.
     let mut kept = ended(three_pods());
     kept.requests.iter_mut().for_each(|row| row.conn_reused = row.seq % 2 > 0);
     assert_eq!(looks(kept), [None, Some(18), Some(13)]);
-    // The time at which the load ended is not known before.
+    // The end of the load is not known in advance.
     assert_eq!(looks(three_pods()), [None, None, Some(13)]);
 }

@@ -1,4 +1,4 @@
-//! The series behind the pictures agree with the figures.
+//! The series drawn in the charts agree with the figures.
 
 use super::*;
 use crate::model::{Act, Deed};

@@ -1,4 +1,4 @@
-//! Recorded runs of a real cluster, with their other records (`tests/reference/runs`).
+//! Recorded runs on a real cluster, with further records of each (`tests/reference/runs`).
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ fn read(name: &str) -> (Analysis, HashMap<u64, u16>) {
     (analysis, ports)
 }
 
-/// Returns a table of a recorded run: the columns of each line.
+/// Returns a table from a recorded run: the columns of each line.
 fn table(name: &str, file: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(recorded(name).join(file)).unwrap();
     text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()

@@ -1,4 +1,4 @@
-//! Rollouts as a Service proxy carries them that picks endpoints at random and lags: results compared with the truth.
+//! Rollouts behind a Service proxy that picks endpoints at random and lags: results compared with the truth.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use super::*;
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Asserts that all bounds of the windows hold, that each pod has an upper one, and that the intervals of its losses
-/// contain their number.
+/// Asserts that all window bounds hold, that each pod has an upper bound, and that the true number of losses lies in
+/// its interval.
 #[track_caller]
 fn agrees(service: &Service, analysis: &Analysis, pods: &[String]) {
     for t in &analysis.result.terminations {
         let (window, left_s) = (&t.windows[0], service.left_s(&t.pod));
         let upper_s = window.upper_s.unwrap_or_else(|| panic!("{window:?}"));
         assert!(upper_s >= left_s, "{}: {upper_s} s, left after {left_s} s", t.pod);
-        // t0 is known to 10 ms.
+        // t0 is known to within 10 ms.
         assert!(window.lower_s.is_none_or(|lower_s| lower_s <= left_s), "{}: {window:?}, {left_s} s", t.pod);
         let rows = analysis_rows(service).zip(pods);
         let lost = rows.filter(|(row, pod)| row.outcome != Outcome::Ok && **pod == t.pod).count() as u64;
@@ -29,7 +29,7 @@ fn analysis_rows(service: &Service) -> impl Iterator<Item = &RequestRow> {
 
 #[test]
 fn rule_change_failures_count_as_swap() {
-    // Rules may be swapped, also if it is not known which.
+    // A rule swap is possible even if the kind of proxy is unknown.
     for (outcome, dataplane) in [
         (Outcome::ConnectUnreachable, ServiceProxy::Nftables),
         (Outcome::ConnectRefused, ServiceProxy::Nftables),
@@ -56,7 +56,7 @@ fn open_listener_refusal_is_rule_swap() {
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RuleSwap, 1)]), "{:?}", result.findings);
 }
 
-/// Returns the causes of one request that fails as the rules learn of a pod that is probed.
+/// Returns the causes for one request that fails while the rules are adding a probed pod.
 fn at_a_change_of_rules(outcome: Outcome, dataplane: ServiceProxy) -> BTreeMap<Cause, u64> {
     let mut service = Service::new(&["a", "b"]);
     service.start(5000, "c", 5000);
@@ -75,9 +75,9 @@ fn at_a_change_of_rules(outcome: Outcome, dataplane: ServiceProxy) -> BTreeMap<C
     analysed(service.records).result.requests.by_cause
 }
 
-/// Simulates a rollout in two steps: from 5 s on `a` and `b` are replaced by `d` and `e`, from 5.4 s on `c` by `f`. The
-/// old pods serve for `drains_ms` after their deletion, the new ones listen 3 s after their start. Returns the result,
-/// and the number of requests that dead pods lost.
+/// Simulates a rollout in two steps: at 5 s `d` and `e` begin to replace `a` and `b`, and at 5.4 s `f` begins to
+/// replace `c`. The old pods serve for `drains_ms` after their deletion; the new ones listen 3 s after their start.
+/// Returns the result, and the number of requests lost to dead pods.
 fn without_a_probe(drains_ms: i64, seed: u64) -> (crate::model::RunResult, usize) {
     let mut service = Service::new(&["a", "b", "c"]);
     service.drains_ms = drains_ms;
@@ -104,7 +104,7 @@ fn draining_pods_take_no_blame() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(3000, seed);
         assert_eq!(by_dead, 0);
-        // Those that were there from the beginning lost nothing.
+        // Pods that existed from the beginning lost nothing.
         let awaited = result.starts.iter().filter(|start| start.was_awaited).map(|start| start.pod.as_str());
         assert_eq!(awaited.collect::<Vec<_>>(), ["d", "e", "f"]);
         let causes = result.requests.by_cause;
@@ -141,7 +141,7 @@ fn simultaneous_ends_keep_true_bounds() {
     }
 }
 
-/// Simulates a Service of twelve pods, of which three go at once, and leave the rules by one change 0.9 s later.
+/// Simulates a Service with twelve pods; three are terminated at once and leave the rules in one change 0.9 s later.
 fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let names: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -181,7 +181,7 @@ fn start_refusals_set_no_lower_bound() {
         service.slice(3030, &["a", "c"], &["b"]);
         service.rules(3050, &["a", "c"]);
         service.slice(3265, &["a", "c"], &[]);
-        // Ready as soon as its container runs, and not listening for 1.5 s.
+        // The pod is ready as soon as its container runs, but does not listen for another 1.5 s.
         service.start(3060, "d", 4900);
         service.slice(3400, &["a", "c", "d"], &[]);
         service.rules(3450, &["a", "c", "d"]);
@@ -255,8 +255,9 @@ fn early_connect_blames_no_later_pod() {
     assert!(early.iter().all(|lost| lost.candidates.iter().all(|c| c.termination == 0)), "{early:#?}");
 }
 
-/// Simulates the reuse of a name, as in a StatefulSet: pod `a` ends at 3 s, and another one of its name is created at 4
-/// s, and listens at 5 s, after the rules hold it. Returns the true pods, among which the second is `a~2`.
+/// Simulates the reuse of a name, as in a StatefulSet: pod `a` is deleted at 3 s, and another pod with its name is
+/// created at 4 s and listens at 5 s, after the rules hold it. Returns the true pods, in which the second is called
+/// `a~2`.
 fn a_name_comes_back(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(3000, "a");

@@ -30,7 +30,7 @@ fn recommendation_lowers_no_setting() {
         let recommendation = analysed(records).result.recommendation.remove(0);
         (recommendation.pre_stop_seconds, recommendation.termination_grace_period_seconds)
     };
-    // 2 s of sleep and 4 s of grace would do.
+    // A sleep of 2 s and a grace period of 4 s would be enough.
     assert_eq!(recommended(None), (Some(2), Some(30)));
     assert_eq!(recommended(Some(5)), (Some(5), Some(30)));
 }
@@ -42,12 +42,12 @@ fn advice_omits_outlasted_sleep() {
         Recommendation::longest(all, terminations, &[]).and_then(Recommendation::advised_seconds)
     };
     assert_eq!(advised(&result.recommendation, &result.terminations), Some(1));
-    // That of another mode, towards another consumer, or of a pod of which nothing else is known.
+    // The window may be of another mode, towards another consumer, or of a pod about which nothing else is known.
     let mut outlasted = result.terminations.clone();
     outlasted[1].windows[0].lower_s = Some(1.076);
     assert_eq!(advised(&result.recommendation, &outlasted), None);
 
-    // Two windows are bounded, and of the third nobody knows how long it lasts.
+    // Two windows are bounded; the duration of the third is unknown.
     let mut records = many(3);
     records.requests.retain(|r| r.scheduled < at(6105));
     let open = analysed(records).result;
@@ -80,7 +80,7 @@ fn steady_latency_excludes_terminations() {
 fn dead_time_uses_final_pod_share() {
     let mut records = records();
     delete(&mut records, 5000, "b");
-    // Its neighbour left a second before, so it gets half of all connections and not a third of them.
+    // Its neighbour left a second earlier, so it gets half of all connections rather than a third.
     for i in 0..3000i64 {
         let ns = i * 10 * MS / 3;
         let is_its = if ns < 4000 * MS { i % 3 == 0 } else { i % 2 == 0 };
@@ -90,7 +90,7 @@ fn dead_time_uses_final_pod_share() {
             _ => request(&mut records, ns, Outcome::Ok, Some("a")),
         }
     }
-    // On a connection that stood before nothing is routed to it.
+    // On an existing connection, nothing new is routed to the pod.
     request(&mut records, 5020 * MS, Outcome::ResetBeforeResponse, Some("b"));
     records.requests.last_mut().unwrap().conn_reused = true;
     let t = &analysed(records).result.terminations[0];
@@ -99,7 +99,7 @@ fn dead_time_uses_final_pod_share() {
     let rate = t.windows[0].rate_before;
     assert!(rate < 120.0, "bounds rest on the smaller rate: {rate}");
 
-    // However many come at once, it was not dead for longer than its window.
+    // Regardless of the number of simultaneous losses, the pod was not dead for longer than its window.
     let mut at_once = three_pods();
     (0..200).for_each(|i| request(&mut at_once, 5040 * MS + i * 1000, Outcome::ConnectRefused, None));
     let t = &analysed(at_once).result.terminations[0];
@@ -117,7 +117,7 @@ fn longer_sleep_saves_killed_requests() {
     let r = analysed(records.clone()).result.requests;
     assert_eq!(r.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 10), (Cause::KilledInFlight, 30)]));
     assert_eq!(what_if(records.clone())[..2], [(0, 0, 40), (1, 40, 0)]);
-    // Requests on a kept connection would have met the end of the pod anyway.
+    // Requests on a kept connection would have been cut off by the pod's exit anyway.
     let mut kept = records;
     kept.requests.iter_mut().filter(|r| r.outcome != Outcome::Ok).for_each(|r| r.conn_reused = true);
     assert_eq!(what_if(kept)[1], (1, 0, 40));
@@ -125,7 +125,7 @@ fn longer_sleep_saves_killed_requests() {
 
 #[test]
 fn connect_time_separates_race_from_kill() {
-    // Cut off without an answer 50 ms after it was sent, as b ended.
+    // Cut off without a response 50 ms after it was sent, as b exited.
     let cause = |connect_ms: i64, outcome: Outcome| {
         let mut records = three_pods();
         for row in records.requests.iter_mut().filter(|row| row.outcome == Outcome::Ok) {

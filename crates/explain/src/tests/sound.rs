@@ -1,4 +1,4 @@
-//! Reasons why a run is invalid or partial, and the report of one that measured nothing.
+//! Reasons why a run is invalid or partial, and the report of a run that measured nothing.
 
 use super::*;
 use crate::conclude::validity::SEND_LAG_FLOOR_MS;
@@ -13,7 +13,7 @@ fn service_time_starts_at_actual_send() {
     for i in 0..100 {
         request(&mut records, i * 10 * MS, Outcome::Ok, Some("a"));
         let row = records.requests.last_mut().unwrap();
-        // 2 ms late, and 80 ms until the request is written, as with TLS.
+        // The connect is 2 ms late, and writing the request takes another 80 ms, as with TLS.
         row.connect_start = Some(row.scheduled.shifted_ns(2 * MS));
         row.sent = Some(row.scheduled.shifted_ns(82 * MS));
         row.end = row.scheduled.shifted_ns(83 * MS);
@@ -43,7 +43,7 @@ fn failing_target_is_reported_first() {
 
 #[test]
 fn termination_losses_keep_target_working() {
-    // All that comes within the window and after it, to the end of the pod, and more.
+    // All requests in the window and after it, until the pod is gone, and some more.
     let mut records = three_pods();
     for row in records.requests.iter_mut().filter(|row| (at(5030)..at(5790)).contains(&row.scheduled)) {
         row.outcome = Outcome::ConnectRefused;
@@ -120,7 +120,7 @@ fn send_lag_above_half_window_invalidates() {
     assert!(is_drowned(Measured::Latency(90.0), 60.0));
     assert!(Measured::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
     let mut records = three_pods();
-    // The window is some 0.1 s wide.
+    // The window lasts about 0.1 s.
     for row in &mut records.requests {
         row.scheduled = row.scheduled.shifted_ns(-80 * MS);
     }

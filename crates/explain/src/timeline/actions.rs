@@ -1,53 +1,53 @@
-//! The run's own calls to the cluster, and their results.
+//! The run's own calls to the API server, and their results.
 
 use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use rolldrop_record::event::{Action, ActionName};
 use rolldrop_record::{EventKind, Stamp};
 
-/// A call of the run.
+/// Call made by the run.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Time at which it was made.
+    /// Time the call was sent.
     pub at: Stamp,
-    /// Time at which it was answered.
+    /// Time the response arrived.
     pub answered: Stamp,
-    /// True if it was done.
+    /// True if the action was carried out.
     pub is_done: bool,
-    /// The action.
+    /// Kind of action.
     pub action: ActionName,
-    /// The pod, if the action names one.
+    /// Name of the pod, if the action names one.
     pub pod: Option<String>,
 }
 
-/// An action that was asked for and not done.
+/// Requested action that was not carried out.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The action.
+    /// Kind of action.
     pub action: ActionName,
-    /// The pod, if the action names one.
+    /// Name of the pod, if the action names one.
     pub pod: Option<String>,
-    /// The API server's status code; `None` if it was not asked, or did not answer.
+    /// The API server's status code; `None` if it was not called, or did not respond.
     pub status: Option<u16>,
-    /// Reason why it was not done.
+    /// Reason why the action was not carried out.
     pub why: String,
 }
 
-/// A pod that left its Services while it kept running.
+/// Pod that left its Services while it kept running.
 #[derive(Clone, Debug)]
 pub struct Withdrawal {
     /// Name of the pod.
     pub pod: String,
-    /// Time at which the run asked for that.
+    /// Time the run requested the withdrawal.
     pub asked: Stamp,
-    /// Time at which the answer arrived.
+    /// Time the response arrived.
     pub answered: Stamp,
-    /// Time at which a watch showed its endpoint gone.
+    /// Time a watch showed the pod's endpoint as removed.
     pub endpoint_removed: Option<Stamp>,
-    /// Time at which a watch showed its endpoint ready again, if it came back.
+    /// Time a watch showed the pod's endpoint ready again, if it came back.
     pub returned: Option<Stamp>,
 }
 
-/// Takes the run's own calls, in order.
+/// Collects the run's own calls, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a>(pub(super) Vec<(Stamp, &'a Action)>);
 
@@ -70,8 +70,8 @@ impl<'a> Collector<'a> {
         self.0.iter().map(call).collect()
     }
 
-    /// Returns the actions that were refused for good: an eviction that a budget delayed may have been done later, and
-    /// so may any call after a fault of the API server.
+    /// Returns the actions that were refused for good: an eviction delayed by a disruption budget may have succeeded
+    /// later, and so may any call after an API server error.
     pub(super) fn refused(&self) -> Vec<Refused> {
         let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
             let mut later = self.0[number + 1..].iter().map(|(_, later)| later).filter(|later| {
@@ -81,7 +81,7 @@ impl<'a> Collector<'a> {
             });
             match action.pod {
                 Some(_) => later.next().is_some(),
-                // A refusal by the run itself took no time, and is not tried again.
+                // A refusal by the run itself takes no time and is never retried.
                 None => action.answered > *asked && later.any(|later| later.error.is_none()),
             }
         };
@@ -93,7 +93,7 @@ impl<'a> Collector<'a> {
         self.0.iter().enumerate().filter_map(refused).collect()
     }
 
-    /// Counts the times that the run had a node's agent restarted.
+    /// Counts the node agent restarts requested by the run.
     pub(super) fn agent_restarts(&self) -> usize {
         let is_restart =
             |action: &Action| action.action == ActionName::RestartNodeAgent && action.error.is_none();

@@ -1,7 +1,7 @@
-//! Pods by address and time, so that the kernel's connection tracking names a pod.
+//! Pods by address and time, to translate the kernel's connection tracking into pod names.
 //!
-//! A connection may also be sent to the address of a pod that is gone; a window consists of such connections. Until
-//! another pod has an address, it belongs to the last pod that had it.
+//! A connection may also be routed to the address of a pod that is gone; a window consists of such connections. An
+//! address belongs to the last pod that had it until another pod gets it.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,26 +13,26 @@ use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
 
-/// A pod with its address.
+/// Pod that has or had an address.
 #[derive(Clone, Debug)]
 struct Bearer {
     pod: Arc<str>,
     uid: String,
     from: Stamp,
-    /// Time at which its containers had ended, or it was deleted.
+    /// Time the pod's containers had terminated, or the pod was deleted.
     until: Option<Stamp>,
 }
 
-/// The pods of all addresses, in order.
+/// Pods by address, in chronological order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     bearers: HashMap<IpAddr, Vec<Bearer>>,
-    /// Names of targets at which the pod that a connection was sent to need not be the one that answers.
+    /// Names of targets where the pod that a connection was routed to need not be the one that answers.
     not_followed: HashSet<String>,
 }
 
 impl Addresses {
-    /// Collects the addresses of a run.
+    /// Collects the pod addresses in a run.
     pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
         let mut addresses = Self::default();
         let of_gateways = info.targets.iter().filter(|target| target.balances == Balances::Requests);
@@ -65,18 +65,18 @@ impl Addresses {
         }
     }
 
-    /// Returns the pod that had an address at `at`, or had it last. `None` if none had, or two have it: those in the
-    /// network of one node.
+    /// Returns the pod that had an address at `at`, or had it last. Returns `None` if no pod had it, or two pods share
+    /// it, as in the host network of one node.
     pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
-        // A watch shows an address somewhat later than the rules may know it.
+        // A watch may show an address slightly later than the rules know it.
         let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);
         let (last, before) = bearers.get(..begun)?.split_last()?;
         let is_shared = before.iter().any(|bearer| bearer.until.is_none_or(|until| until > last.from));
         (!is_shared).then_some(&last.pod)
     }
 
-    /// Returns the pod that the kernel sent a request's connection to.
+    /// Returns the pod that the kernel routed a request's connection to.
     pub(super) fn routed_to(&self, row: &RequestRow, at: Stamp) -> Option<&Arc<str>> {
         let ip = row.routed_to?.ip();
         (!self.not_followed.contains(&*row.target)).then(|| self.pod(ip, at)).flatten()

@@ -1,9 +1,9 @@
 //! Assignment of the proxies' rows to requests.
 //!
-//! A row belongs to a request if it has the run's random part and the number of a request, and if its times are
-//! possible: no pod reads a request before it is sent. The remaining rows are the request itself and, if several pods
-//! read it, a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted
-//! and have no other effect.
+//! A row belongs to a request if its id has the run's random part and a request's number, and if its times are
+//! possible: no pod reads a request before it is sent. These rows are the request itself and, if several pods read it,
+//! a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted and
+//! otherwise ignored.
 
 #[cfg(test)]
 mod tests;
@@ -18,25 +18,25 @@ use super::integrity::HIGHEST_NUMBER;
 use super::stretch::Stretch;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
-/// Resolution at which the times of plainly answered requests are kept, in nanoseconds.
+/// Resolution of the stored times of plainly answered requests, in nanoseconds.
 const STEP_NS: i64 = 10_000;
-/// Time before the first request from which these times are kept, in nanoseconds.
+/// Stored times begin this long before the first request, in nanoseconds.
 const BEFORE_NS: i64 = 60_000_000_000;
-/// Maximum number of rows kept of requests with more than one row; beyond it the first one counts.
+/// Maximum number of rows kept for requests with several rows; beyond it, a request's first row counts.
 const MAX_FURTHER: usize = 200_000;
 /// Maximum number of pods: 20 bits.
 const MAX_PODS: usize = (1 << 20) - 1;
 
-/// A request as it reached a pod with a recording proxy.
+/// Request that reached a pod with a recording proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// The pod.
+    /// Name of the pod.
     pub pod: Arc<str>,
-    /// Time at which the pod had read the request's head, on the coordinator's clock; `None` if that is not kept.
+    /// Time the pod had read the request's head, on the coordinator's clock; `None` if it was not kept.
     pub head: Option<Stamp>,
     /// Outcome at the pod.
     pub ended: ServedEnd,
-    /// The status of the pod's answer, if there was one and it is kept.
+    /// Status of the pod's response, if there was one and it was kept.
     pub status: Option<u16>,
 }
 
@@ -45,43 +45,43 @@ impl Attempt {
         Self { pod: Arc::clone(&row.pod), head: row.head, ended: row.ended, status: row.status }
     }
 
-    /// Returns true if the pod failed the request: it gave no complete answer, or one with a status of 500 or above.
+    /// Returns true if the pod failed the request: it sent no complete response, or a status of 500 or above.
     pub fn has_failed(&self) -> bool {
         self.ended != ServedEnd::Complete || self.status.is_some_and(|status| status >= 500)
     }
 }
 
-/// Rows of proxies that have an id and belong to no request of the run.
+/// Proxy rows with an id that belong to no request in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
-    /// Their ids have another run's random part.
+    /// Number of rows whose id has another run's random part.
     pub other_runs: u64,
-    /// They have the run's random part, and no request has their number.
+    /// Number of rows whose id has the run's random part but no request's number.
     pub no_request: u64,
 }
 
-/// The attempts of one request, of which one answered it.
+/// Attempts at one request.
 #[derive(Debug, Default)]
 pub(super) struct Joined<T> {
-    /// Attempt that answered, or failed last.
+    /// Attempt that answered the request, or failed last.
     pub(super) last: Option<T>,
-    /// Other attempts, in order of time.
+    /// Other attempts, in chronological order.
     pub(super) others: Vec<Attempt>,
     /// Rows whose times do not fit.
     pub(super) misfits: Misfits,
 }
 
-/// Rows of proxies that have the id of a request and do not belong to it, by their times.
+/// Proxy rows that carry a request's id but, by their times, do not belong to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
-    /// Read before the request was sent: somebody else sent them, or a clock is wrong.
+    /// Number of rows read before the request was sent: somebody else sent them, or a clock is wrong.
     pub early: u32,
-    /// Read after the client had seen the request's end. This proves nothing: whatever told the client that the request
-    /// is over may have passed it on.
+    /// Number of rows read after the client had seen the request's end. This proves nothing: whatever told the client
+    /// that the request was over may still have forwarded it.
     pub late: u32,
 }
 
-/// Fit of the time at which a pod read a request to its client's times.
+/// Fit between the time a pod read a request and the client's times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Possible,
@@ -98,26 +98,26 @@ impl Misfits {
         }
     }
 
-    /// Returns true if there is none.
+    /// Returns true if there are no misfits.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 }
 
-/// A request as its client knows it.
+/// Request as known to its client.
 struct Client<'a> {
     row: &'a RequestRow,
-    /// Uncertainty of its stamps, ± nanoseconds; `None` if its clock was never compared.
+    /// Uncertainty of the client's stamps, in ± nanoseconds; `None` if its clock was never compared.
     uncertainty_ns: Option<i64>,
 }
 
 impl Client<'_> {
-    /// Returns the fit of a pod's reading at `head`, on a clock that is known to ± `own_ns`, to the request. A pod
-    /// reads a request after it was sent, and before the client has its whole answer. A request that the client gave up
-    /// may still wait in a queue, and is read after the client has gone, however it then ends.
+    /// Returns the fit between the request and a pod that read it at `head`, on a clock known to ± `own_ns`. A pod
+    /// reads a request after it was sent and before the client has the whole response. A request that the client gave
+    /// up may still wait in a queue and be read after the client has gone, with any outcome.
     fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
         let Some(sent) = self.row.sent else { return Fit::Early };
-        // The id of WebSocket's first message is the id of the handshake before it.
+        // The first WebSocket message has the same id as the handshake before it.
         let has_shaken_hands = self.row.status == Some(101);
         let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
         let Some(head) = head else { return Fit::Possible };
@@ -135,46 +135,46 @@ impl Client<'_> {
     }
 }
 
-/// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
+/// Proxy rows of all requests that may have been plainly answered, in eight bytes per request.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     sources: HashMap<Arc<str>, OfSource>,
-    /// Further rows of ids that have more than one.
+    /// Further rows for ids with more than one row.
     further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
     further_rows: usize,
-    /// Highest number of a request.
+    /// Highest request number.
     highest_seq: u64,
-    /// Source that was expected last.
+    /// Source of the last expected request.
     last: Option<Arc<str>>,
     pods: Vec<Pod>,
     numbers: HashMap<Arc<str>, u32>,
-    /// Time from which times are kept.
+    /// Time from which stored times count.
     base: Stamp,
     pub(super) strangers: Strangers,
 }
 
-/// The rows of one load source's requests.
+/// Rows of one load source's requests.
 #[derive(Debug, Default)]
 struct OfSource {
-    /// First row of each request's id, by the number of the request.
+    /// First row for each request's id, by request number.
     first: Stretch<Option<Seen>>,
-    /// True if the source's clock was compared with the coordinator's.
+    /// True if the source's clock was compared with the coordinator's clock.
     is_compared: bool,
 }
 
 #[derive(Debug)]
 struct Pod {
     name: Arc<str>,
-    /// Smallest uncertainty of its proxy's clock, ± nanoseconds; `None` if the clock was never compared.
+    /// Smallest uncertainty of the proxy's clock, in ± nanoseconds; `None` if the clock was never compared.
     uncertainty_ns: Option<i64>,
 }
 
-/// A row in eight bytes.
+/// Row packed into eight bytes.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// Packed facts, from the highest bit: 20 bits with the pod's number from 1 on, 3 with the end, 9 with the status.
+    /// Packed facts, from the highest bit: 20 bits for the pod's number (from 1), 3 for the outcome, 9 for the status.
     what: NonZeroU32,
-    /// Time at which the head had been read, in steps; the highest value means that it is not known.
+    /// Time the head had been read, in steps; the highest value means unknown.
     head: u32,
 }
 
@@ -188,7 +188,7 @@ impl Seen {
         Some(Self { what: NonZeroU32::new(what)?, head })
     }
 
-    /// Returns the pod's place in the list of pods.
+    /// Returns the pod's index in the list of pods.
     fn pod(self) -> usize {
         (self.what.get() >> 12) as usize - 1
     }
@@ -202,14 +202,14 @@ impl Seen {
         status.map(|status| status + 99)
     }
 
-    /// Returns the time at which the head had been read, or up to one step before.
+    /// Returns the time the head had been read, rounded down by up to one step.
     fn head(self, base: Stamp) -> Option<Stamp> {
         (self.head < u32::MAX).then(|| base.shifted_ns(i64::from(self.head) * STEP_NS))
     }
 }
 
 impl Proxied {
-    /// Expects all that `others` expect, which have taken no row yet.
+    /// Expects all requests that `others` expects; `others` must not have taken a row yet.
     pub(super) fn expect_all(&mut self, others: Self) {
         self.highest_seq = self.highest_seq.max(others.highest_seq);
         for (source, of) in others.sources {
@@ -217,7 +217,8 @@ impl Proxied {
         }
     }
 
-    /// Expects this request. Ids without a request are not kept: anybody can send some.
+    /// Registers this request, so that rows with its id are kept. Ids without a request are not kept: anybody can send
+    /// some.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
         if self.last.as_ref() != Some(&row.source) {
@@ -227,12 +228,12 @@ impl Proxied {
         }
     }
 
-    /// Sets the time at which the first request was due. Call this before the first row is taken.
+    /// Sets the intended send time of the first request. Call this before taking the first row.
     pub(super) fn begin_at(&mut self, first: Stamp) {
         self.base = first.shifted_ns(-BEFORE_NS);
     }
 
-    /// Returns true if a row's id is one of this run's; counts those that are not.
+    /// Returns true if a row's id belongs to this run; counts rows whose id does not.
     pub(super) fn is_own(&mut self, served: &ServedRow, run: &RunId) -> bool {
         let Some(id) = &served.request else { return false };
         let is_of_run = id.run() == run.as_str();
@@ -250,7 +251,7 @@ impl Proxied {
         }
     }
 
-    /// Takes a row that [is the run's own](Self::is_own), on the coordinator's clock.
+    /// Takes one of the [run's own rows](Self::is_own), on the coordinator's clock.
     pub(super) fn put(&mut self, served: &ServedRow, uncertainty_ns: Option<i64>) {
         let Some(id) = &served.request else { return };
         let Some(number) = self.number(&served.pod, uncertainty_ns) else { return };
@@ -283,8 +284,8 @@ impl Proxied {
         Some(number)
     }
 
-    /// Returns the attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
-    /// the coordinator's clock.
+    /// Returns the attempts at a plainly answered request whose stamps are within ± `uncertainty_ns` of the
+    /// coordinator's clock.
     pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
         let nothing = Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
         if self.pods.is_empty() {
@@ -328,7 +329,7 @@ impl Proxied {
         Joined { last, others: attempts, misfits }
     }
 
-    /// Returns the attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
+    /// Returns the attempts at any other request. `rows` holds all rows with its id, each with the uncertainty of its
     /// proxy's clock.
     pub(super) fn choose(
         &self,

@@ -1,8 +1,8 @@
-//! Beats: bounds of the time at which a write by others took effect, from the versions of writes with known times.
+//! Beats: bounds for the time a write by others took effect, from the versions of writes with known times.
 //!
-//! While pods may end, the coordinator patches its own object some ten times a second. A write with version r took
-//! effect between the send time of the last beat with a smaller version and the answer time of the first with a
-//! larger one. Kubernetes guarantees that order within one resource only (KEP-5504), so it is used only if the run
+//! While pods may be terminated, the coordinator patches its own object some ten times a second. A write with version r
+//! took effect between the send time of the last beat with a lower version and the response time of the first beat with
+//! a higher one. Kubernetes guarantees this order only within one resource (KEP-5504), so it is used only if the run
 //! itself shows that it holds: see [`Collector::finish`].
 
 pub use crate::model::account::BeatsState;
@@ -10,10 +10,10 @@ use crate::model::account::Objection;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// Number of times that a run must have compared its beats with the pods' own versions.
+/// Minimum number of comparisons between a run's beats and the pods' own versions.
 const CHECKS_NEEDED: usize = 20;
 
-/// A call whose time and version are known.
+/// Call with known times and version.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     sent: Stamp,
@@ -21,7 +21,7 @@ struct Call {
     version: u64,
 }
 
-/// Bounds of the time at which a write took effect, by the beats.
+/// Bounds for the time a write took effect, from the beats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bracket {
     /// Earliest possible time.
@@ -31,23 +31,22 @@ pub(super) struct Bracket {
 }
 
 impl Bracket {
-    /// Returns the time between the bounds, if there are both.
+    /// Returns the time between the bounds, if both exist.
     pub(super) fn width_ns(&self) -> Option<i64> {
         Some(self.latest?.ns_since(self.earliest?))
     }
 }
 
-/// The beats of a run.
+/// Beats of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Beats {
-    /// State of the beats: can they be used?
+    /// Usability of the beats.
     pub state: BeatsState,
     calls: Vec<Call>,
 }
 
 impl Beats {
-    /// Returns the bounds of the time at which the write with this version took effect; no bounds if the beats cannot
-    /// be used.
+    /// Returns bounds for the time the write with this version took effect, or no bounds if the beats cannot be used.
     pub(super) fn bracket(&self, version: &str) -> Bracket {
         match version.parse() {
             Ok(version) if self.state == BeatsState::Usable => bracket(&self.calls, version),
@@ -65,12 +64,12 @@ fn bracket(calls: &[Call], version: u64) -> Bracket {
     }
 }
 
-/// Takes the beats, the checks that they are compared with, and the versions of the pods that a watch showed.
+/// Collects the beats, the checks to compare them with, and the pod versions shown by a watch.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     calls: Vec<Call>,
     checks: Vec<Call>,
-    /// Time at which a watch showed a pod, its version, and true if the watch shows such versions in order.
+    /// For each pod event in a watch: time, version, and true if the watch shows such versions in order.
     pods: Vec<(Stamp, u64, bool)>,
     not_a_number: Option<String>,
 }
@@ -106,9 +105,9 @@ impl Collector {
         number
     }
 
-    /// Returns the beats. They are usable if all of these hold: versions are integers; those of the beats rise; at
-    /// least [`CHECKS_NEEDED`] versions from lists of pods, each between two beats in time, are between them in number
-    /// as well; and no pod was shown before a beat with a smaller version was sent, or out of order.
+    /// Returns the beats. They are usable if all of these hold: versions are integers; the beats' versions increase; at
+    /// least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time, are also between them in
+    /// number; and no pod was shown before a beat with a lower version was sent, or out of order.
     pub(super) fn finish(self) -> Beats {
         let state = match self.objection() {
             _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
@@ -144,7 +143,7 @@ impl Collector {
         None
     }
 
-    /// Returns true if a list's version is in order with the beats before and after it.
+    /// Returns true if a list's version lies between those of the beats before and after it.
     fn is_between(&self, check: &Call) -> bool {
         let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
         let after = self.calls.iter().find(|call| call.sent >= check.answered);
@@ -161,8 +160,8 @@ mod tests {
         Stamp::from_unix_ns(ms * 1_000_000)
     }
 
-    /// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list between each
-    /// two of them. `listed` returns the list's version for that of the beat before it.
+    /// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list between
+    /// every two beats. `listed` maps the version of the beat before a list to the list's version.
     fn beats(n: i64, listed: impl Fn(i64) -> i64) -> Collector {
         let mut collector = Collector::default();
         for i in 0..n {
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(Collector::default().finish().state, BeatsState::Absent);
         let too_few = Objection::TooFewChecks { made: 19, needed: 20 };
         assert_eq!(dropped(beats(19, |version| version + 1)), too_few);
-        // The pods are in another store, ahead of this one, or behind it.
+        // The pods are in a different store, ahead of or behind this one.
         assert_eq!(dropped(beats(30, |version| version + 900)), Objection::NotBetween);
         assert_eq!(dropped(beats(30, |version| version - 900)), Objection::NotBetween);
         let mut early = beats(30, |version| version + 3);

@@ -1,13 +1,13 @@
-//! Finds data about a pod by the place of its name in memory.
+//! Finds data about a pod by the address of its name in memory.
 //!
-//! The rows that one lane reads share their texts, so a name that was met before need not be compared: comparing takes
-//! a good part of the time in which ten million rows are read.
+//! The rows read by one lane share their strings, so a known name need not be compared: comparing takes a large part of
+//! the time for reading ten million rows.
 
 use std::sync::Arc;
 
 use foldhash::HashMap;
 
-/// A value for each name that was met. A name that is in two places has two values.
+/// Value for each name seen. A name stored at two addresses has two values.
 #[derive(Debug)]
 pub(crate) struct ByName<V>(HashMap<usize, (Arc<str>, V)>);
 
@@ -18,9 +18,9 @@ impl<V> Default for ByName<V> {
 }
 
 impl<V> ByName<V> {
-    /// Returns the value of a name, which is `first` when it is met for the first time.
+    /// Returns the value for a name, which is `first()` when the name is seen for the first time.
     pub(crate) fn get(&mut self, name: &Arc<str>, first: impl FnOnce() -> V) -> &mut V {
-        // The name is kept, so nothing else comes to be in its place.
+        // The name is kept alive, so its address is not reused.
         let new = || (Arc::clone(name), first());
         &mut self.0.entry(place(name)).or_insert_with(new).1
     }

@@ -1,4 +1,4 @@
-//! Changes of workloads under load that no action of the run made: an autoscaler, a pipeline, a colleague.
+//! Workload changes under load that the run did not make, for example by an autoscaler, a pipeline or a colleague.
 
 use super::actions::Call;
 use super::ended_by::{Histories, WATCH_LAG_NS};
@@ -6,19 +6,19 @@ use crate::model::account::WorkloadChange;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{ActionName, Change, WorkloadEvent};
 
-/// A change of a workload by others.
+/// Workload change made by others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeByOthers {
-    /// Time at which a watch showed it.
+    /// Time a watch showed the change.
     pub at: Stamp,
     /// Kind and name of the workload, such as `Deployment web`.
     pub workload: String,
-    /// Its changes.
+    /// Changed properties.
     pub what: Vec<WorkloadChange>,
 }
 
-/// Returns the changes between two times that none of the run's calls explains. Each call explains one change. Empty
-/// for a run whose calls may change anything, or which waits for actions of others.
+/// Returns the changes between two times that none of the run's calls explain. Each call explains one change. Returns
+/// nothing for a run whose calls may change anything, or which waits for others to act.
 pub(super) fn by_others(
     histories: &Histories,
     calls: &[Call],
@@ -39,7 +39,7 @@ pub(super) fn by_others(
     };
     let mut found = Vec::new();
     for (at, before, after) in histories.changes_of_workloads() {
-        // A list after a gap of the watch may show a change long after it was made.
+        // A list after a watch gap may show a change long after it was made.
         let is_late = after.change == Change::Listed;
         let mut what = Vec::new();
         let rollouts = [ActionName::RollingRestart, ActionName::SetImage];

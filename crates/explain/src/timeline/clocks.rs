@@ -1,4 +1,4 @@
-//! Brings the stamps of all sources onto the coordinator's clock.
+//! Converts the stamps of all sources to the coordinator's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ pub use rolldrop_record::event::API_SERVER;
 use rolldrop_record::run_info::Role;
 use rolldrop_record::{ClockOffset, Event, EventKind, Offsets, RunInfo, Stamp};
 
-/// The offsets of all clocks of a run.
+/// Offsets of all clocks in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
     sampled: BTreeMap<String, Offsets>,
@@ -16,7 +16,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Takes the offsets from the clock samples, and for a source without any from run.json.
+    /// Takes the offsets from the clock samples, or from run.json for a source without samples.
     pub fn new(info: &RunInfo, events: &[Event]) -> Self {
         let mut samples: BTreeMap<&str, Vec<(Stamp, ClockOffset)>> = BTreeMap::new();
         for event in events {
@@ -40,7 +40,8 @@ impl Clocks {
         clocks
     }
 
-    /// Returns the offset of a source's clock when it showed `at`; 0 for the coordinator's own, and for an unknown one.
+    /// Returns the offset of a source's clock when it showed `at`; 0 for the coordinator's own clock, and for an
+    /// unknown one.
     pub fn offset(&self, source: &str, at: Stamp) -> ClockOffset {
         let sampled = self.sampled.get(source).map(|offsets| offsets.at(at));
         sampled.or_else(|| self.told.get(source).copied()).unwrap_or_default()

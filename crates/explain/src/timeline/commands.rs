@@ -1,29 +1,29 @@
-//! The programs that a run started.
+//! Programs started by a run.
 
 use rolldrop_record::{EventKind, Mode, Stamp};
 
-/// A program that the run started.
+/// Program started by the run.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Disruption of the scenario that it is; `None` for the command line's.
+    /// Index of the scenario's disruption that runs the program; `None` for a program from the command line.
     pub disruption: Option<u32>,
     /// Program and arguments.
     pub words: Vec<String>,
-    /// Time at which it was started.
+    /// Time the program was started.
     pub started: Stamp,
-    /// Time at which it ended, if it did while the run lasted.
+    /// Time the program exited, if it did so during the run.
     pub ended: Option<Stamp>,
-    /// Its exit code.
+    /// Exit code of the program.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that killed the program.
     pub signal: Option<i32>,
-    /// Mode of the pods that it ended; `None` if the run ended before that was known.
+    /// Mode of the terminations caused by the program; `None` if the run finished before that was known.
     pub mode: Option<Mode>,
     /// Changes that had not settled when the run stopped waiting.
     pub unsettled: Option<String>,
 }
 
-/// Takes the events of the programs.
+/// Collects the events of the programs.
 #[derive(Debug, Default)]
 pub(super) struct Collector(pub(super) Vec<Command>);
 

@@ -1,26 +1,26 @@
-//! Evidence of the kernel's connection tracking about the connections of the load.
+//! Evidence from the kernel's connection tracking about the load's connections.
 
 use super::clocks::Clocks;
 use super::requests::Agreement;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
 
-/// Evidence of the kernel's connection tracking about the connections of the load.
+/// Evidence from the kernel's connection tracking about the load's connections.
 #[derive(Clone, Debug, Default)]
 pub struct Tracked {
-    /// Number of connections that were opened.
+    /// Number of opened connections.
     pub connections: u64,
-    /// Number of those that it had an entry for.
+    /// Number of these for which the kernel had an entry.
     pub routed: u64,
-    /// Periods in which it reported more than could be read: from and to.
+    /// Periods in which the kernel reported more than could be read: from and to.
     pub gaps: Vec<(Stamp, Stamp)>,
-    /// Agreement of its entries with the answers.
+    /// Agreement between the kernel's entries and the responses.
     pub agreement: Agreement,
 }
 
 impl Tracked {
-    /// Returns true if a new connection surely had no entry: a rule refused it, or it met the entry of an earlier
-    /// connection from its port.
+    /// Returns true if a new connection certainly had no entry of its own: a rule refused it, or it matched the entry
+    /// of an earlier connection from its port.
     pub fn had_no_entry(&self, row: &RequestRow) -> bool {
         let is_in_a_gap = |at: Stamp| self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&at));
         let is_listened_to = self.agreement.is_relied_on && self.agreement.to_pods > 0;
@@ -29,7 +29,7 @@ impl Tracked {
     }
 }
 
-/// Returns the mode that the kube-proxies of the workers' nodes report, if they agree.
+/// Returns the mode reported by the kube-proxies on the load workers' nodes, if they agree.
 pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     let mut said = events.iter().filter_map(|event| match &event.kind {
         EventKind::ConntrackEnded { service_proxy, .. } => service_proxy.as_ref(),
@@ -39,7 +39,7 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     said.all(|other| other == first).then(|| first.clone())
 }
 
-/// Takes the reports of load workers about it: none if connection tracking was not used.
+/// Collects the load workers' reports about connection tracking: none if it was not used.
 #[derive(Debug, Default)]
 pub(super) struct Collector(pub(super) Option<Tracked>);
 

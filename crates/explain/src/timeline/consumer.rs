@@ -1,15 +1,15 @@
-//! Balancing of the consumer behind a URL, as its answers show it: connections or requests.
+//! Determines from responses if the consumer behind a URL balances connections or requests.
 //!
-//! A Service routes connections; a gateway routes requests and pools its connections to pods. For a URL only the
-//! answers show which of the two it is:
+//! A Service routes connections; a gateway routes requests and pools its connections to pods. For a URL, only the
+//! responses show which of the two it is:
 //!
-//! - an answer with a gateway's status (502, 503, 504) that names no pod, if no sidecar
+//! - a response with a gateway status (502, 503, 504) that names no pod, if no sidecar
 //!   recorded that status: then the consumer itself speaks HTTP;
-//! - requests of one connection that reached several pods;
-//! - a header that gateways add: `via`, or `server` with the name of a product that is nothing else. A
-//!   product that also runs in single pods (Envoy), or is an app's own server (nginx), shows nothing.
+//! - requests on one connection that reached several pods;
+//! - a header that gateways add: `via`, or `server` with the name of a product that is only a gateway. A
+//!   product that also runs in single pods (Envoy), or serves apps directly (nginx), proves nothing.
 //!
-//! A value that the scenario or the command line states is never changed, and a Service is never treated as a gateway.
+//! A value set in the scenario or on the command line is never changed, and a Service is never treated as a gateway.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ use rolldrop_record::outcome::is_gateway_status;
 use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Beginnings of `server` values of products that route requests, and are no app's own server.
+/// Prefixes of `server` values for products that route requests and never serve apps directly.
 const GATEWAYS: [&str; 6] = [
     "awselb/",
     "cloudflare",
@@ -31,15 +31,15 @@ const GATEWAYS: [&str; 6] = [
     "kong/",
 ];
 
-/// Pods that the requests of each kept connection reached, as answers name them.
+/// Pods reached by the requests on each kept connection, as named in responses.
 #[derive(Debug, Default)]
 pub(super) struct KeptConnections {
-    /// By target and connection: the first and the last of these pods, by name.
+    /// By target and connection: the alphabetically first and last of these pods.
     pods: HashMap<(Arc<str>, Connection), [Arc<str>; 2]>,
 }
 
 impl KeptConnections {
-    /// Adds a request. A connection's first one is not kept: most connections carry no second.
+    /// Adds a request. A connection's first request is not kept, as most connections carry no second one.
     pub(super) fn see(&mut self, row: &RequestRow) {
         let (true, Some(pod), Some(conn)) = (row.conn_reused, &row.pod, row.conn) else { return };
         let key = (Arc::clone(&row.target), (Arc::clone(&row.source), conn));
@@ -68,15 +68,15 @@ impl KeptConnections {
         }
     }
 
-    /// Returns two pods that requests of one connection to this target reached.
+    /// Returns two different pods reached by requests on the same connection to this target.
     fn changing(&self, target: &str) -> Option<&[Arc<str>; 2]> {
         let changing = self.pods.iter().filter(|((of, _), [first, last])| **of == *target && first != last);
         changing.min_by_key(|(key, _)| *key).map(|(_, pods)| pods)
     }
 }
 
-/// Sets the unit that each target balances by the evidence of its answers, if it is a URL and nothing states the unit.
-/// `headers` are those of the answers, by the target's name.
+/// Sets the unit that each target balances from the evidence in its responses, if the target is a URL and the unit is
+/// not configured. `headers` are the response headers, by target name.
 pub(super) fn settle(targets: &mut [Target], requests: &Requests, headers: &BTreeMap<String, AnswerHeaders>) {
     let is_open = |target: &&mut Target| target.balances_because == BalancesBecause::Assumed;
     for target in targets.iter_mut().filter(is_open) {
@@ -117,7 +117,7 @@ fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
     Some(BalancesBecause::GatewayHeader { header: header.to_owned(), value })
 }
 
-/// Returns the status of an answer that no pod gave, as far as it is known.
+/// Returns the status of a response that, as far as known, did not come from a pod.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
     let status = row.status.filter(|status| is_gateway_status(*status))?;

@@ -4,18 +4,18 @@ use rolldrop_record::outcome::is_gateway_status;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Class of a request's outcome, as its user sees it.
+/// Class of a request's outcome, as seen by its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Answered with success.
     Ok,
     /// Lost because of infrastructure.
     Dropped,
-    /// The app's own error.
+    /// Answered by the app with its own error.
     AppError,
     /// Not sent because of the load generator.
     NotSent,
-    /// Cut off by the end of the run.
+    /// Cut off when the run ended.
     Cancelled,
 }
 
@@ -25,7 +25,7 @@ impl Class {
         Self::of_answer(row.outcome, row.status, row.grpc_status)
     }
 
-    /// Returns true if requests with this outcome are dropped, or some of them.
+    /// Returns true if all or some requests with this outcome count as dropped.
     pub fn may_be_dropped(outcome: Outcome) -> bool {
         matches!(Self::of_answer(outcome, None, None), Self::Dropped | Self::AppError)
     }
@@ -72,7 +72,7 @@ mod tests {
                     grpc_status,
                     ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
                 };
-                // Clients do not repeat a request if only the answer's trailer reports that the server is unavailable.
+                // Clients do not retry a request if only the response trailer reports that the server is unavailable.
                 let is_dropped = Class::of(&row) == Class::Dropped && *outcome != Outcome::Ok;
                 assert_eq!(is_dropped, is_retried("GET", &row), "{outcome} {status:?} {grpc_status:?}");
             }

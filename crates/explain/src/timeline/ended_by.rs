@@ -1,5 +1,5 @@
-//! Explains the end of a pod that this run did not end, by what the cluster shows: the pod's own condition, changes of
-//! its workload, and the state of its node.
+//! Explains a pod termination that this run did not cause, from the pod's conditions, changes to its workload, and the
+//! state of its node.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use super::pods::{T0, Workload};
 use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use rolldrop_record::{EventKind, Mode, Stamp};
 
-/// Longest time by which a watch may show a change later than another one shows its consequence.
+/// Longest delay between one watch showing a consequence and another watch showing its cause.
 pub(super) const WATCH_LAG_NS: i64 = 2_000_000_000;
-/// Longest time after their number was lowered in which a controller takes pods away.
+/// Longest time after a scale-down in which a controller removes pods.
 const SCALED_NS: i64 = 10_000_000_000;
 
-/// Reason of the condition DisruptionTarget if a kubelet ended the pod.
+/// Reason in the condition DisruptionTarget if a kubelet terminated the pod.
 pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 
-/// Cause of a pod's end.
+/// Cause of a pod's termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndedBy {
-    /// Its mode, if it is one of the known ones.
+    /// Mode of the termination, if it is a known one.
     pub(super) mode: Mode,
-    /// The cause in words.
+    /// Cause in words.
     pub(super) cause: String,
 }
 
-/// The desired state of the workloads and the state of the nodes, over time.
+/// Desired state of the workloads and state of the nodes, over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histories {
     workloads: BTreeMap<String, Vec<(Stamp, WorkloadEvent)>>,
@@ -32,7 +32,7 @@ pub(super) struct Histories {
 }
 
 impl Histories {
-    /// Takes an event that a watch showed at `at`; call it in order.
+    /// Processes an event that a watch showed at `at`; events must be passed in order.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Workload(event) => {
@@ -45,8 +45,8 @@ impl Histories {
         }
     }
 
-    /// Explains the end of a pod that was first seen at `seen`. `None` if nothing shows the reason: somebody deleted
-    /// the pod, or the watches were not allowed.
+    /// Explains the termination of a pod; `seen` is the time it was first seen. Returns `None` if nothing shows the
+    /// reason: somebody deleted the pod, or the watches were not permitted.
     pub(super) fn ended_by(
         &self,
         pod: &PodEvent,
@@ -88,7 +88,7 @@ impl Histories {
         told(mode, cause)
     }
 
-    /// Returns the workload of a pod, as it was at `at`; `None` if no watch showed it.
+    /// Returns a pod's workload as of `at`; `None` if no watch showed it.
     pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<Workload> {
         let owner = pod.owner.as_deref().filter(|owner| self.custom_owner(owner).is_none())?;
         let history = self.workloads.get(&workload_of(owner)?)?;
@@ -102,8 +102,8 @@ impl Histories {
         })
     }
 
-    /// Returns the changes of workloads other than ReplicaSets, in order: the time at which a watch showed each, and
-    /// the state before and after.
+    /// Returns the changes to workloads other than ReplicaSets, in order: the time a watch showed each change, and the
+    /// state before and after.
     pub(super) fn changes_of_workloads(&self) -> Vec<(Stamp, &WorkloadEvent, &WorkloadEvent)> {
         let histories = self.workloads.iter().filter(|(name, _)| !name.starts_with("ReplicaSet/"));
         let steps = histories.flat_map(|(_, history)| history.iter().zip(history.iter().skip(1)));
@@ -113,7 +113,7 @@ impl Histories {
         changes
     }
 
-    /// Explains the end by changes of a workload.
+    /// Explains the termination by changes to a workload.
     fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
         let history = self.workloads.get(workload)?;
         let name = workload.replace('/', " ");
@@ -136,20 +136,19 @@ impl Histories {
         Some((Mode::ScaleDown, scaled?))
     }
 
-    /// Returns the controller of a ReplicaSet, if it is not a Deployment but a kind that this program need not know,
-    /// such as an Argo Rollout.
+    /// Returns a ReplicaSet's controller if it is not a Deployment but some custom kind, such as an Argo Rollout.
     fn custom_owner(&self, owner: &str) -> Option<&str> {
         let (_, set) = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"))?.last()?;
         set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
     }
 
-    /// Explains the end by changes that a controller made to its ReplicaSets: in a rollout another one grows.
+    /// Explains the termination by a controller's changes to its ReplicaSets: in a rollout, another ReplicaSet grows.
     fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
-        // The last size before the pod's end from which it went another way, and the one after it.
+        // Last resize in the given direction before the pod's termination.
         let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {
             let history = self.workloads.get(set)?;
             let sizes = history.iter().map(|(at, event)| (*at, event.replicas.unwrap_or(0)));
-            // One that was made while the run watched has grown from nothing.
+            // A ReplicaSet created during the run has grown from zero.
             let made = history.first().filter(|(_, event)| event.change == Change::Applied);
             let sizes: Vec<(Stamp, i32)> = made.map(|(at, _)| (*at, 0)).into_iter().chain(sizes).collect();
             let steps = sizes.windows(2).map(|two| (two[1].0, two[0].1, two[1].1));
@@ -178,8 +177,8 @@ impl Histories {
     }
 }
 
-/// Returns the workload behind a pod's controller: a Deployment's pods belong to its ReplicaSets, whose names are its
-/// own name followed by a hash.
+/// Returns the workload behind a pod's controller. A Deployment's pods belong to its ReplicaSets, whose names consist
+/// of the Deployment's name and a hash.
 fn workload_of(owner: &str) -> Option<String> {
     let (kind, name) = owner.split_once('/')?;
     match kind {

@@ -1,7 +1,7 @@
-//! History of each pod in the EndpointSlices, as the watch showed it.
+//! History of each pod in the EndpointSlices, as seen by the watch.
 //!
-//! The slices of all Services of the namespace are watched. A target's own Service alone decides if it has a usable
-//! endpoint.
+//! The slices of all Services in the namespace are watched. Only a target's own Service determines if the target has a
+//! usable endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, EndpointSliceEvent, EndpointState};
 use rolldrop_record::run_info::Target;
 
-/// A pod's state in the slices.
+/// State of a pod in the slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
     ready: bool,
     terminating: bool,
 }
 
-/// Set of endpoints: those of a Service, of which those of one node alone may count, or all.
+/// Set of endpoints: a Service's endpoints, possibly only those on one node, or all endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
-    /// Name of the Service; `None` if it is not known.
+    /// Service name; `None` if unknown.
     service: Option<String>,
     node: Option<String>,
 }
@@ -34,7 +34,7 @@ impl Scope {
         Self { service, node }
     }
 
-    /// Returns true if only those of one node count.
+    /// Returns true if only endpoints on one node count.
     pub fn is_of_a_node(&self) -> bool {
         self.node.is_some()
     }
@@ -50,28 +50,28 @@ impl Scope {
     }
 }
 
-/// Change of a pod's endpoint.
+/// Change to a pod's endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointChange {
-    /// It became ready.
+    /// The endpoint became ready.
     Ready,
-    /// It is marked as terminating.
+    /// The endpoint was marked as terminating.
     Terminating,
-    /// It is in no slice any more.
+    /// The endpoint was removed from all slices.
     Removed,
 }
 
-/// The endpoints that a Service could use from one change of its slices to the next.
+/// Usable endpoints of a Service between two changes of its slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usable {
     /// Time at which a watch showed the change.
     pub from: Stamp,
-    /// The pods behind the endpoints, sorted; an endpoint without a pod has its address here.
+    /// Pods behind the endpoints, sorted; an endpoint without a pod is listed by its address.
     pub pods: Arc<[String]>,
 }
 
 impl Usable {
-    /// Returns true if the pod is one of them.
+    /// Returns true if the pod is behind one of the endpoints.
     pub fn holds(&self, pod: &str) -> bool {
         self.pods.binary_search_by(|other| other.as_str().cmp(pod)).is_ok()
     }
@@ -81,9 +81,9 @@ impl Usable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointOf<'a> {
     pod: &'a str,
-    /// The pod's address: with StatefulSets another pod follows under the same name.
+    /// Pod address, because a StatefulSet reuses the name for the next pod.
     address: Option<&'a str>,
-    /// Time at which the next pod of the name was first shown.
+    /// Time the next pod with this name was first seen.
     until: Option<Stamp>,
 }
 
@@ -107,43 +107,43 @@ struct Changed {
     change: EndpointChange,
 }
 
-/// The history of all endpoints.
+/// History of all endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
     /// State by pod and address.
     shown: BTreeMap<(String, String), Shown>,
     changes: Vec<Changed>,
-    /// States over time of each Service, of all together, and of the nodes to which targets are confined.
+    /// States over time: for each Service, for all Services together, and for the nodes to which targets are confined.
     usable: BTreeMap<Scope, Vec<Usable>>,
     confined: Vec<Scope>,
-    /// Times at which a Service's slices changed, including changes without effect on its usable endpoints.
+    /// Times at which a Service's slices changed, including changes that left the usable endpoints the same.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
-    /// Largest number of endpoints at once, whatever their state, by Service, and of all together.
+    /// Largest number of simultaneous endpoints in any state, by Service and for all Services together.
     most: BTreeMap<Option<String>, usize>,
-    /// Periods in which the state shown was not the actual state.
+    /// Periods in which the watched state was not the actual state.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
-    /// Slices that no list has shown again since a gap of the watch, and the time of that list.
+    /// Slices not listed again since a gap in the watch; `listed` is the time of that list.
     missing: BTreeSet<String>,
     listed: Option<Stamp>,
 }
 
 impl Endpoints {
-    /// Starts without endpoints; if connections to one of these targets reach the pods of one node only, these are kept
-    /// apart.
+    /// Creates an empty history. If connections to one of these targets reach only the pods on one node, those are
+    /// tracked separately.
     pub(super) fn of(targets: &[Target]) -> Self {
         let confined = targets.iter().map(Scope::of).filter(|scope| scope.node.is_some()).collect();
         Self { confined, ..Self::default() }
     }
 
-    /// Takes an event that the watch showed at `at`; call it in order.
+    /// Processes an event that the watch showed at `at`; events must be passed in order.
     pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
         let slice = format!("{}/{}", event.namespace, event.name);
         if event.change == Change::Listed {
             self.listed = Some(at);
         } else {
-            // A watch continues only after the whole list.
+            // The watch continues only after the complete list.
             self.listed.get_or_insert(at);
             self.end_list();
         }
@@ -160,8 +160,8 @@ impl Endpoints {
         self.count(at, Scope::default());
     }
 
-    /// Records that the state shown was not the actual state between these times; slices that are missing in the list
-    /// that follows a gap are gone.
+    /// Records that the watched state was not the actual state between these times. Slices missing from the list after
+    /// a gap are gone.
     pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp, is_lost: bool) {
         self.blind.push((from, to));
         if is_lost {
@@ -170,12 +170,12 @@ impl Endpoints {
         }
     }
 
-    /// Records that no more events follow.
+    /// Finishes the history after the last event.
     pub(super) fn end(&mut self) {
         self.end_list();
     }
 
-    /// Removes the slices that the list after a gap did not show; does nothing if there was no gap.
+    /// Removes the slices missing from the list after a gap; does nothing if there was no gap.
     fn end_list(&mut self) {
         let Some(at) = self.listed else { return };
         let gone = std::mem::take(&mut self.missing);
@@ -223,7 +223,7 @@ impl Endpoints {
         self.shown = now;
     }
 
-    /// Updates the usable endpoints of a Service, from `at` on.
+    /// Updates a Service's usable endpoints from `at` on.
     fn count_of(&mut self, at: Stamp, service: Option<String>) {
         let Some(service) = service else { return };
         let confined = self.confined.iter().filter(|scope| scope.service.as_ref() == Some(&service));
@@ -244,7 +244,7 @@ impl Endpoints {
                 draining.insert(pod);
             }
         }
-        // Without a ready endpoint, Services fall back to those that serve while they terminate.
+        // Without a ready endpoint, Services fall back to endpoints that are serving while terminating.
         let usable = if ready.is_empty() { draining } else { ready };
         let pods: Arc<[String]> = usable.into_iter().cloned().collect();
         if scope.node.is_none() {
@@ -252,7 +252,7 @@ impl Endpoints {
             *most = all.max(*most);
             self.changed.entry(scope.service.clone()).or_default().push(at);
         }
-        // Of a node that no slice has named yet nothing is known.
+        // Nothing is known about a node that no slice has named yet.
         let is_known = all > 0 || scope.node.is_none();
         let history = self.usable.entry(scope).or_default();
         if history.last().map_or(is_known, |last| last.pods != pods) {
@@ -260,7 +260,8 @@ impl Endpoints {
         }
     }
 
-    /// Returns the usable endpoints over time, in order; of all nodes if those of the node are not known.
+    /// Returns the usable endpoints over time, in order. If those on the node are not known, returns those on all
+    /// nodes.
     pub fn usable(&self, scope: &Scope) -> &[Usable] {
         let of_node = self.usable.get(scope).filter(|history| !history.is_empty());
         let found = of_node.or_else(|| self.usable.get(&scope.everywhere()));
@@ -280,15 +281,15 @@ impl Endpoints {
         usable[first..].iter().take_while(|state| state.from <= to).any(|state| state.holds(pod))
     }
 
-    /// Returns the times at which the slices of a Service changed in any way, in order.
+    /// Returns the times of all changes to a Service's slices, in order.
     pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
         self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the time at which an endpoint first changed in this way at or after `from`.
+    /// Returns the time of the endpoint's first change of this kind at or after `from`.
     pub(super) fn first(&self, of: EndpointOf<'_>, change: EndpointChange, from: Stamp) -> Option<Stamp> {
         let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
-        // One whose address was never in a slice is known only by its name.
+        // A pod whose address was never in a slice is known only by name.
         let address = of.address.filter(|address| of_pod().any(|changed| changed.address == **address));
         let is_its = |changed: &&Changed| address.is_none_or(|address| changed.address == address);
         let is_then =
@@ -302,17 +303,17 @@ impl Endpoints {
         self.named.contains(pod)
     }
 
-    /// Returns true if no slice was seen.
+    /// Returns true if no slice was ever seen.
     pub(super) fn is_empty(&self) -> bool {
         self.usable.is_empty()
     }
 
-    /// Returns true if the slices showed no usable endpoint at `at`. False while nothing is known.
+    /// Returns true if the slices showed no usable endpoint at `at`, and false while nothing is known.
     pub fn none_usable(&self, scope: &Scope, at: Stamp) -> bool {
         self.none_usable_but(scope, &[], at)
     }
 
-    /// Returns true if the slices showed no usable endpoint other than those of these pods at `at`. False while nothing
+    /// Returns true if the slices showed no usable endpoint at `at` other than those of `pods`, and false while nothing
     /// is known.
     pub fn none_usable_but(&self, scope: &Scope, pods: &[&str], at: Stamp) -> bool {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
@@ -322,15 +323,15 @@ impl Endpoints {
             .is_some_and(|usable| usable.pods.iter().all(|pod| pods.contains(&pod.as_str())))
     }
 
-    /// Returns true if no endpoint was usable at any time from `from` to `to`: for a consumer whose own view may be
+    /// Returns true if at some time from `from` to `to` no endpoint was usable, for a consumer whose own view may be
     /// that old.
     pub fn none_usable_within(&self, scope: &Scope, from: Stamp, to: Stamp) -> bool {
         let changes = self.usable(scope).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
         changes.chain([from]).any(|at| self.none_usable(scope, at))
     }
 
-    /// Returns true if a pod was ever usable for a Service; if the Service is not known, for one that also used some of
-    /// `others`.
+    /// Returns true if a pod was ever usable for a Service. If the Service is not known, any Service counts that also
+    /// used some of `others`.
     pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
         let holds = |states: &[Usable], pod: &str| states.iter().any(|state| state.holds(pod));
         let is_meant = |of: &str, states: &[Usable]| match service {
@@ -342,8 +343,8 @@ impl Endpoints {
         usable.any(|(of, states)| holds(states, pod) && is_meant(of, states))
     }
 
-    /// Returns the largest number of endpoints that a Service, or all together if the Service is not known, had at
-    /// once, whatever their state; 0 while nothing is known.
+    /// Returns the largest number of simultaneous endpoints, in any state, of a Service, or of all Services together if
+    /// the Service is not known. Returns 0 while nothing is known.
     pub fn most(&self, service: Option<&str>) -> usize {
         self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
     }
@@ -394,14 +395,14 @@ mod tests {
         endpoints.observe(at(5), &without);
         assert!(!endpoints.none_usable(&local("node-1"), at(6)), "its pods have never been seen");
         endpoints.observe(at(10), &shown((true, true, false)));
-        // The node's own rules fall back to the pod that is ending, though another node has a ready one.
+        // The node's own rules fall back to the terminating pod, though another node has a ready one.
         endpoints.observe(at(20), &shown((false, true, true)));
         endpoints.observe(at(30), &without);
         let none = |time| endpoints.none_usable(&local("node-1"), at(time));
         assert_eq!([15, 25, 30].map(none), [false, false, true]);
         assert!(!endpoints.none_usable(&of("web"), at(30)));
         assert!(!endpoints.was_usable(&local("node-1"), "b", at(0), at(40)));
-        // Of a run that did not record the nodes.
+        // The record names no nodes.
         assert!(endpoints.was_usable(&local("node-3"), "b", at(0), at(40)));
     }
 
@@ -466,7 +467,7 @@ mod tests {
         assert!(endpoints.none_usable(&of("api"), at(32)) && !endpoints.none_usable(&of("web"), at(32)));
         unlisted.end();
         assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
-        // The watch continued after a list that showed nothing.
+        // The watch continued after an empty list.
         unlisted.observe(at(40), &named("new", Change::Applied, "c"));
         assert_eq!((removed(&unlisted, "a"), removed(&unlisted, "b")), (Some(at(40)), Some(at(40))));
     }
@@ -481,7 +482,7 @@ mod tests {
         };
         let mut endpoints = Endpoints::default();
         endpoints.observe(at(10), &with("10.0.0.1", true, false));
-        // From one to the other in one update: the name is never without an endpoint.
+        // One update replaces the old endpoint by the new one: the name is never without an endpoint.
         endpoints.observe(at(20), &with("10.0.0.2", false, false));
         endpoints.observe(at(30), &with("10.0.0.2", true, false));
         endpoints.observe(at(40), &with("10.0.0.2", false, true));

@@ -1,9 +1,9 @@
-//! Checks that the record is complete and consistent: numbers of requests, totals, orders of stamps, clocks; and finds
-//! its gaps.
+//! Checks that the record is complete and consistent (request numbers, totals, stamp order, clocks), and finds its
+//! gaps.
 //!
-//! Missing parts make a run partial, contradictions make it invalid; the analysis decides that. Records of the first
-//! format hold no totals and no checksums, so they are not judged; their gaps are still found, as far as numbers show
-//! them.
+//! The analysis treats a run with missing parts as partial, and one with contradictions as invalid. Records in the
+//! first format hold no totals and no checksums, so they are not judged; their gaps are still found, as far as request
+//! numbers show them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,55 +19,55 @@ use crate::model::account::{Contradiction, Missing};
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
-/// Highest number of a request: a thousand a second for twelve days.
+/// Highest request number: a thousand per second for twelve days.
 pub(super) const HIGHEST_NUMBER: u64 = 1 << 30;
-/// Number below which all requests are compared with the proxies' rows, and one in [`ONE_IN`] of the others: enough to
-/// find a wrong clock.
+/// Number below which every request is compared with the proxies' rows. Above it, one in [`ONE_IN`] is compared, which
+/// is enough to find a wrong clock.
 const ALL_BELOW: u64 = 4096;
 /// A prime, so that no pattern of targets or pods coincides with it.
 const ONE_IN: u64 = 61;
-/// Difference of two clocks' stamps that is allowed beyond the clocks' uncertainty: threads wait for a processor
+/// Allowed difference between two clocks' stamps beyond the clocks' uncertainty: a thread may wait for a processor
 /// between an event and its stamp.
 const STAMPING_NS: i64 = 20_000_000;
-/// Share of the compared requests above which the clocks disagree, not single threads.
+/// Share of contradicting requests above which the clocks are at fault, rather than single threads.
 const DISAGREE: f64 = 0.01;
-/// Maximum number of gaps of a source; one with more counts as having a single large one.
+/// Maximum number of gaps per source; a source with more counts as having a single large gap.
 const MOST_HOLES: usize = 1000;
 
-/// Results of the checks of the record.
+/// Results of checking the record.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
-    /// Missing parts.
+    /// Missing parts of the record.
     pub missing: Vec<Missing>,
-    /// Contradictions.
+    /// Contradictions in the record.
     pub contradictions: Vec<Contradiction>,
     /// Periods in which requests are missing.
     pub holes: Vec<Hole>,
 }
 
-/// A period with requests that were scheduled and have no row.
+/// Period with scheduled requests that have no row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hole {
     /// Load source whose requests are missing.
     pub source: String,
-    /// Intended send time of the last request before it, or the time at which the load began.
+    /// Intended send time of the last request before the gap, or the start of the load.
     pub from: Stamp,
-    /// Intended send time of the first request after it, or the time at which the load ended.
+    /// Intended send time of the first request after the gap, or the end of the load.
     pub to: Stamp,
-    /// Number of missing requests, at the least.
+    /// Minimum number of missing requests.
     pub requests: u64,
 }
 
-/// Data that the first pass over all rows collects.
+/// Data collected in the first pass over all rows.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     sources: HashMap<Arc<str>, OfSource>,
     served: HashMap<Arc<str>, OfProxy>,
-    /// True if requests are kept to be compared with the proxies' rows.
+    /// True if requests are kept for comparison with the proxies' rows.
     compares: bool,
 }
 
-/// The rows of a load source.
+/// Rows of one load source.
 #[derive(Debug, Default)]
 struct OfSource {
     numbers: Numbers,
@@ -75,23 +75,23 @@ struct OfSource {
     main: u64,
     twice: Count,
     disordered: Count,
-    /// Requests to be compared: their beginning and end, and the uncertainty of the clock.
+    /// Requests to compare: start, end, and clock uncertainty.
     compared: HashMap<u64, (Stamp, Stamp, i64)>,
 }
 
-/// The rows of a proxy.
+/// Rows of one proxy.
 #[derive(Debug, Default)]
 struct OfProxy {
     rows: u64,
     disordered: Count,
     compared: u64,
-    /// Rows whose stamps show that the proxy read a request before it was sent, or after it was answered.
+    /// Number of rows whose stamps claim that the proxy read a request before it was sent, or after it was answered.
     impossible: u64,
     /// Largest such difference, in nanoseconds.
     worst_ns: i64,
 }
 
-/// A number of requests, and the first of them.
+/// Number of requests, and the first of them.
 #[derive(Debug, Default)]
 struct Count {
     n: u64,
@@ -110,7 +110,7 @@ impl Count {
     }
 }
 
-/// Set of numbers, a bit for each.
+/// Set of numbers, stored as one bit each.
 #[derive(Debug, Default)]
 struct Numbers {
     words: Stretch<u64>,
@@ -129,7 +129,7 @@ impl Numbers {
         is_new
     }
 
-    /// Adds others; returns those that were there already.
+    /// Adds other numbers; returns those that were already in the set.
     fn merge(&mut self, others: &Self) -> Count {
         let mut twice = Count::default();
         for (word, other) in others.words.iter() {
@@ -150,7 +150,7 @@ impl Numbers {
         word.is_some_and(|word| word & (1 << (number % 64)) != 0)
     }
 
-    /// Returns the ranges from `first` and below `end` that are not in the set.
+    /// Returns the ranges within `first..end` that are missing from the set.
     fn missing(&self, first: u64, end: u64) -> Vec<RangeInclusive<u64>> {
         let mut ranges = Vec::new();
         let mut begun = None;
@@ -168,7 +168,7 @@ impl Numbers {
         ranges
     }
 
-    /// Returns one more than the highest number.
+    /// Returns the highest number plus one.
     fn end(&self) -> u64 {
         let last = self.words.iter().rfind(|(_, bits)| **bits != 0);
         last.map_or(0, |(word, bits)| word as u64 * 64 + u64::from(u64::BITS - bits.leading_zeros()))
@@ -193,7 +193,7 @@ impl OfSource {
 }
 
 impl Rows {
-    /// Starts without rows; `has_served` is true if the run has rows of proxies.
+    /// Creates an empty collection; `has_served` is true if the run has proxy rows.
     pub(super) fn new(has_served: bool) -> Self {
         Self { compares: has_served, ..Self::default() }
     }
@@ -223,13 +223,13 @@ impl Rows {
         }
         if self.compares && (row.seq < ALL_BELOW || row.seq.is_multiple_of(ONE_IN)) {
             let begun = row.actually_sent().unwrap_or(row.scheduled);
-            // One that was given up may be read later.
+            // A request that the client gave up may be read later.
             let end = if row.outcome == Outcome::Ok { row.end } else { Stamp::from_unix_ns(i64::MAX) };
             of.compared.insert(row.seq, (begun, end, uncertainty_ns));
         }
     }
 
-    /// Adds a proxy's row, on its own clock.
+    /// Adds a proxy's row, on the proxy's own clock.
     pub(super) fn add_served(&mut self, row: &ServedRow) {
         let of = match self.served.get_mut(&row.source) {
             Some(of) => of,
@@ -241,7 +241,7 @@ impl Rows {
         }
     }
 
-    /// Compares a proxy's row, which was added, with the request of the run that has its id.
+    /// Compares a proxy's row, already added, with the run's request of the same id.
     pub(super) fn compare(&mut self, row: &ServedRow, clocks: &Clocks) {
         let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
         let Some(of) = self.served.get_mut(&row.source) else { return };
@@ -258,8 +258,8 @@ impl Rows {
         }
     }
 
-    /// Returns the numbers of missing requests, by source. `scheduled` has the totals of the sources that reported
-    /// them; `None` if these are rows of a part of the run, where only those between two others are missing.
+    /// Returns the numbers of missing requests, by source. `scheduled` holds the totals of the sources that reported
+    /// them. It is `None` for rows from a part of the run, where only gaps between two requests count as missing.
     fn gaps(&self, scheduled: Option<&Scheduled<'_>>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
         let gaps = self.sources.iter().filter_map(|(source, of)| {
             let total = scheduled.and_then(|scheduled| scheduled.get(&**source));
@@ -275,7 +275,7 @@ impl Rows {
             }
             Some((Arc::clone(source), gaps))
         });
-        // For some sources not a single row exists.
+        // Some sources have no rows at all.
         let without =
             scheduled.into_iter().flatten().filter(|(source, _)| !self.sources.contains_key(**source));
         let without = without.filter_map(|(source, (warmup, main))| {
@@ -285,14 +285,14 @@ impl Rows {
         gaps.chain(without).collect()
     }
 
-    /// Returns the faults of the record, apart from its gaps.
+    /// Returns the faults in the record, apart from its gaps.
     fn judge(
         &self,
         (info, events, clocks): (&RunInfo, &[Event], &Clocks),
         scheduled: &Scheduled<'_>,
     ) -> Integrity {
         let mut found = Integrity::default();
-        // A run that did not come to its end reports that itself, and so does a look at one that still runs.
+        // A run that did not complete reports that itself, and so does a look at a run in progress.
         if info.complete && info.ended.is_some() {
             found.missing.extend(missing_events(info, events, scheduled));
         }
@@ -365,12 +365,12 @@ impl Rows {
     }
 }
 
-/// Returns true if a source hands its rows over and not all of them arrived: its own events report the missing ones.
+/// Returns true if a source hands over its rows and not all of them arrived: its own events report the missing ones.
 fn has_lost(source: &Source) -> bool {
     source.rows.is_some_and(|rows| rows.recorded != Some(rows.received))
 }
 
-/// Returns the events that each run writes and that are missing. Without them, other missing parts do not show.
+/// Returns the missing events that every run must write. Without them, other missing parts go unnoticed.
 fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -> Vec<Missing> {
     let mut missing = Vec::new();
     let has = |is: fn(&EventKind) -> bool| events.iter().any(|event| is(&event.kind));
@@ -392,7 +392,7 @@ fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -
         if source.role == Role::Load && !has_lost(source) && !scheduled.contains_key(name) {
             missing.push(Missing::Scheduled(name.to_owned()));
         }
-        // The clocks of one process need no comparison, and their offset has no uncertainty.
+        // Clocks within one process need no comparison, and their offset has no uncertainty.
         if source.clock_uncertainty_ns.is_some_and(|ns| ns > 0) && !sampled.contains(name) {
             missing.push(Missing::ClockSample(name.to_owned()));
         }
@@ -400,7 +400,7 @@ fn missing_events(info: &RunInfo, events: &[Event], scheduled: &Scheduled<'_>) -
     missing
 }
 
-/// Requests of the warm-up and of the counted part that each load source reports as scheduled.
+/// Scheduled requests in the warm-up and in the counted part, as reported by each load source.
 type Scheduled<'a> = BTreeMap<&'a str, (u64, u64)>;
 
 fn scheduled(events: &[Event]) -> Scheduled<'_> {
@@ -411,7 +411,7 @@ fn scheduled(events: &[Event]) -> Scheduled<'_> {
     totals.collect()
 }
 
-/// Returns true if a request's stamps are in the order of events. An answer may begin before the whole request is
+/// Returns true if a request's stamps are in a possible order. A response may begin before the whole request is
 /// written.
 fn is_ordered(row: &RequestRow) -> bool {
     let connecting = [row.connect_start, row.connected, row.tls, row.sent];
@@ -420,8 +420,8 @@ fn is_ordered(row: &RequestRow) -> bool {
     is_opened && row.head.is_none_or(|head| head <= row.end)
 }
 
-/// Checks the record; of a part of it only for missing requests. If some are, `stamps` reads all requests once more, for
-/// their intended send times.
+/// Checks the record; a part of a record is only checked for missing requests. If some are missing, `stamps` reads all
+/// requests once more for their intended send times.
 pub(super) fn look<E>(
     (rows, span): (&Rows, Span),
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),

@@ -1,13 +1,13 @@
-//! Reads the rows of load sources side by side, and adds them up.
+//! Reads the rows of load sources in parallel and aggregates them.
 //!
-//! Each lane has a sum of its own, and sees the rows that it gets in their order. A sum must not depend on where one
-//! lane ends and the next begins.
+//! Each lane has its own total and sees its rows in order. A total must not depend on where one lane ends and the next
+//! begins.
 
 use super::requests::Request;
 use rolldrop_record::parts::{Lane, PartError, Wanted};
 use rolldrop_record::{Phase, RequestRow, RowSource, Stamp};
 
-/// A lane with its sum.
+/// Lane with its total.
 struct Summing<'a, S, A> {
     /// Request that each row is read into; other fields are from the row before.
     request: Request,
@@ -30,7 +30,7 @@ impl<S: Send, A: Fn(&mut S, &mut Request) + Sync> Lane<RequestRow> for Summing<'
     }
 }
 
-/// Adds up all rows with these columns, as they are in the files. `merge` adds the sum of rows that come later.
+/// Aggregates all rows with these columns, in file order. `merge` adds the total over later rows.
 pub(super) fn add_up<S: Send>(
     rows: &dyn RowSource,
     wanted: Wanted,
@@ -49,7 +49,7 @@ pub(super) fn add_up<S: Send>(
     Ok(sum)
 }
 
-/// Returns an empty request, for before the first is read.
+/// Returns an empty request, used before the first one is read.
 pub(super) fn blank() -> Request {
     let at = Stamp::default();
     Request::of(RequestRow::not_sent("".into(), 0, "".into(), Phase::Main, at, at))

@@ -1,4 +1,4 @@
-//! Begin and end of the load, and the number of scheduled requests, from the records.
+//! Start and end of the load, and the number of scheduled requests, from the records.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use rolldrop_record::{EventKind, Outcome, RunInfo, Stamp};
 
-/// Longest load: seconds of a run are counted one by one.
+/// Maximum duration of a load: the seconds of a run are counted one by one.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 24 * 60 * 60);
 
-/// Tolerance for the load's events outside the run's times. Both are on the coordinator's clock; those of a load worker
-/// are placed on it.
+/// Tolerance for load events outside the run's times. Both are on the coordinator's clock, to which a load worker's
+/// events are converted.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Takes the events of the load.
+/// Collects the events of the load.
 #[derive(Debug)]
 pub(super) struct Collector {
-    /// Time in which the load may have been under way.
+    /// Period in which the load may have been under way.
     possible: RangeInclusive<Stamp>,
-    /// Names of events outside that time.
+    /// Names of events outside that period.
     pub(super) impossible: Vec<&'static str>,
-    /// Time at which the first source began.
+    /// Time the first source began.
     pub(super) started: Option<Stamp>,
-    /// Time at which the first counted part began.
+    /// Time the first counted part began.
     pub(super) counted: Option<Stamp>,
-    /// Time at which the last source ended.
+    /// Time the last source finished.
     pub(super) ended: Option<Stamp>,
-    /// Number of rows that the sources reported.
+    /// Number of rows reported by the sources.
     pub(super) announced: Option<u64>,
     pub(super) stages: Vec<(Stamp, f64, f64)>,
     pub(super) tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
 impl Collector {
-    /// Starts without events.
+    /// Creates an empty collector.
     pub(super) fn of(info: &RunInfo) -> Self {
         let longest = info.started + LONGEST;
         let latest = info.ended.map_or(longest, |ended| ended.min(longest));
@@ -79,13 +79,13 @@ impl Collector {
         }
     }
 
-    /// Returns true if events show when it began and ended.
+    /// Returns true if events show when the load began and ended.
     pub(super) fn is_timed(&self) -> bool {
         self.started.is_some() && self.ended.is_some()
     }
 
-    /// Returns the times at which it began and ended: if no event shows one, by the first and last time of its `rows`,
-    /// as far as these are known.
+    /// Returns the start and end of the load. Without an event, they are taken from the first and last times in `rows`,
+    /// if known.
     pub(super) fn lasted(&self, info: &RunInfo, rows: (Option<Stamp>, Option<Stamp>)) -> (Stamp, Stamp) {
         let started = self.started.or(rows.0).unwrap_or(info.started);
         (started, self.ended.or(rows.1).unwrap_or(started))

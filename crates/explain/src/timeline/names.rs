@@ -1,8 +1,8 @@
-//! Maps a value of the pod header to a pod.
+//! Maps pod header values to pods.
 //!
 //! Apps and gateways name pods in different ways: by the pod's name, its host name, its address, or its name and
-//! namespace; each proxy on the path may add its own value. A value that matches no pod that the run watched names
-//! none: it may be a cache or a gateway.
+//! namespace; each proxy on the path may add its own value. A value that matches no watched pod names none: it may
+//! belong to a cache or a gateway.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeSet;
@@ -13,15 +13,15 @@ use foldhash::HashSet;
 use super::addresses::Addresses;
 use rolldrop_record::{Event, EventKind, Stamp};
 
-/// Maximum number of values kept that name no pod.
+/// Maximum number of stored values that name no pod.
 const MAX_UNMATCHED: usize = 8;
 
-/// The names of the pods that a run watched.
+/// Names of the pods that a run watched.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodNames(HashSet<Arc<str>>);
 
 impl PodNames {
-    /// Collects all pods in the events.
+    /// Collects the names of all pods in the events.
     pub(super) fn of(events: &[Event]) -> Self {
         let name = |event: &Event| match &event.kind {
             EventKind::Pod(pod) | EventKind::OwnPod(pod) => Some(pod.name.as_str().into()),
@@ -38,7 +38,7 @@ impl PodNames {
         self.0.is_empty()
     }
 
-    /// Returns the pod that a header's value names at `at`. In a list the first value that is a pod counts: the one
+    /// Returns the pod that a header value names at `at`. In a list, the first value that is a pod counts: the hop
     /// nearest to the app wrote first.
     pub(super) fn find<'a>(
         &'a self,
@@ -68,8 +68,8 @@ impl PodNames {
     }
 }
 
-/// Pods that pass requests on to others: answers name them after another pod, and none names them first. These pods
-/// do not serve or lose requests.
+/// Pods that forward requests to others: responses name them after another pod, and no response names them first. These
+/// pods do not serve or lose requests.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     behind: HashSet<Arc<str>>,
@@ -77,7 +77,7 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Adds the value of an answer that `first` gave.
+    /// Adds the header value of a response from `first`.
     pub(super) fn see(&mut self, names: &PodNames, value: &str, first: &Arc<str>) {
         if !self.first.contains(first) {
             self.first.insert(Arc::clone(first));
@@ -93,18 +93,18 @@ impl Relays {
         self.first.extend(later.first);
     }
 
-    /// Returns the pods of a whole run that only pass requests on.
+    /// Returns the pods that only forwarded requests in the whole run.
     pub(super) fn finish(self) -> HashSet<Arc<str>> {
         self.behind.difference(&self.first).cloned().collect()
     }
 }
 
-/// Values of the pod header that match no pod of the run.
+/// Pod header values that match no pod in the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Number of answers with such a value.
+    /// Number of responses with such a value.
     pub answers: u64,
-    /// Some of the values.
+    /// Sample of the values.
     pub values: BTreeSet<Arc<str>>,
 }
 

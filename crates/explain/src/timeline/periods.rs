@@ -1,13 +1,13 @@
-//! Periods of time, as their union.
+//! Union of periods of time.
 
 use rolldrop_record::Stamp;
 
-/// Periods that lie apart, in order.
+/// Disjoint periods, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Periods(Vec<(Stamp, Stamp)>);
 
 impl Periods {
-    /// Builds the union of periods, each with both of its ends.
+    /// Builds the union of periods; both ends of each period are included.
     pub(crate) fn of(periods: impl IntoIterator<Item = (Stamp, Stamp)>) -> Self {
         let mut all: Vec<_> = periods.into_iter().filter(|(from, to)| from <= to).collect();
         all.sort_unstable();
@@ -21,12 +21,12 @@ impl Periods {
         Self(apart)
     }
 
-    /// Returns them, in order.
+    /// Returns the periods, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Stamp, Stamp)> {
         self.0.iter().copied()
     }
 
-    /// Returns true if one of them overlaps the period between these times, or touches it.
+    /// Returns true if one of the periods overlaps or touches the period between these times.
     pub(crate) fn meet(&self, from: Stamp, to: Stamp) -> bool {
         let next = self.0.partition_point(|(_, end)| *end < from);
         self.0.get(next).is_some_and(|(begin, _)| *begin <= to)

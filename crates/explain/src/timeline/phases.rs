@@ -1,18 +1,18 @@
-//! The phases of pods' ends that their proxies recorded, by the life that they belong to.
+//! Termination phases recorded by the pods' proxies, assigned to pod lives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::{EventKind, Stamp};
 
-/// Life of a pod, as far as names are concerned: with StatefulSets another one follows under the same name.
+/// Life of a pod in terms of its name: a StatefulSet reuses the name for the next pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifeOf<'a> {
     pub(super) name: &'a str,
     pub(super) uid: &'a str,
-    /// Time at which it was first shown.
+    /// Time the pod was first shown.
     pub(super) from: Stamp,
-    /// Time at which the next one of the name was first shown.
+    /// Time the next pod with the name was first shown.
     pub(super) until: Option<Stamp>,
 }
 
@@ -30,7 +30,7 @@ struct Seen<'a> {
     phase: ProxyPhase,
 }
 
-/// Takes the phases, and the pod of each proxy.
+/// Collects the phases, and the pod of each proxy.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
     phases: Vec<Seen<'a>>,
@@ -48,12 +48,12 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Returns the time at which a pod first entered a phase.
+    /// Returns the time a pod first entered a phase.
     pub(super) fn first(&self, of: LifeOf<'_>, phase: ProxyPhase) -> Option<Stamp> {
         self.all(of, phase).next().map(|(at, _)| at)
     }
 
-    /// Returns each time at which a pod entered a phase, with the source whose clock it is on.
+    /// Returns all times that a pod entered a phase, each with the source whose clock it is on.
     pub(super) fn all<'s>(
         &'s self,
         of: LifeOf<'s>,

@@ -1,4 +1,4 @@
-//! The lives of pods and their ends, as the watches showed them.
+//! Pod lives and terminations, as the watches showed them.
 
 mod ending;
 mod seen;
@@ -22,38 +22,38 @@ pub(super) use seen::has_finished;
 pub use t0::T0;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Difference by which a watch seems to show the end of containers early, in seconds: watches show it late, never
-/// early, but clocks and whole seconds can make it appear earlier.
+/// Amount in seconds by which a watch may seem to show container termination early: watches show it late, never early,
+/// but clocks and whole seconds can make it appear earlier.
 pub const EARLY_S: f64 = 0.5;
 /// Longest delay of a probe beyond its period, in seconds.
 const PROBE_MARGIN_S: f64 = 1.0;
-/// Sum of these two, in whole seconds.
+/// Sum of the two margins above, in whole seconds.
 const UNSEEN_S: i64 = 2;
 
-/// The start of one pod.
+/// Start of one pod.
 #[derive(Clone, Debug)]
 pub struct PodLife {
     /// Name.
     pub name: String,
     /// UID.
     pub uid: String,
-    /// Time at which a watch first showed it.
+    /// Time a watch first showed the pod.
     pub created: Stamp,
-    /// True if it was already there when the watch began, or ready when the span began.
+    /// True if the pod already existed when the watch began, or was ready when the span began.
     pub listed: bool,
-    /// Its address, once one was reported.
+    /// Address of the pod, once reported.
     pub ip: Option<String>,
-    /// True if readiness probes connect to its main containers; `None` if the record does not show it.
+    /// True if readiness probes connect to the pod's main containers; `None` if the record does not show it.
     pub is_probed: Option<bool>,
-    /// Time at which its address was first seen.
+    /// Time the pod's address was first seen.
     pub ip_reported: Option<Stamp>,
-    /// Time at which it was first seen ready.
+    /// Time the pod was first seen ready.
     pub ready: Option<Stamp>,
-    /// Time at which its endpoint was first seen ready.
+    /// Time the pod's endpoint was first seen ready.
     pub endpoint_ready: Option<Stamp>,
 }
 
-/// The stages of a pod's end that were seen.
+/// Observed stages of a pod's termination.
 #[derive(Clone, Debug, Default)]
 pub struct Stages {
     /// The coordinator's own delete call was sent.
@@ -70,28 +70,28 @@ pub struct Stages {
     pub app_exited: Option<Stamp>,
     /// The proxy exited.
     pub proxy_exited: Option<Stamp>,
-    /// A watch showed all main containers terminated.
+    /// A watch showed all main containers as terminated.
     pub containers_terminated: Option<Stamp>,
-    /// A watch showed the endpoint gone.
+    /// A watch showed the endpoint as removed.
     pub endpoint_removed: Option<Stamp>,
-    /// A watch showed the pod deleted.
+    /// A watch showed the pod as deleted.
     pub pod_deleted: Option<Stamp>,
 }
 
-/// A workload, as it was when one of its pods ended.
+/// Workload, as of the termination of one of its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Kind and name, such as `Deployment web`.
     pub name: String,
-    /// Its desired number of pods; `None` if it depends on the nodes.
+    /// Desired number of pods; `None` if it depends on the nodes.
     pub replicas: Option<i32>,
-    /// The way in which it replaces its pods, if it is recorded.
+    /// Replacement strategy for the pods, if recorded.
     pub strategy: Option<Replacement>,
-    /// `maxUnavailable` of its rolling update, if it is recorded.
+    /// `maxUnavailable` of the rolling update, if recorded.
     pub max_unavailable: Option<String>,
 }
 
-/// The end of one pod.
+/// Termination of one pod.
 #[derive(Clone, Debug)]
 pub struct PodEnd {
     /// The pod's name.
@@ -100,57 +100,57 @@ pub struct PodEnd {
     pub uid: String,
     /// Its node.
     pub node: Option<String>,
-    /// Its mode, by the action behind it; [`Mode::Other`] if none is known.
+    /// Mode of the termination, by the action behind it; [`Mode::Other`] if none is known.
     pub mode: Mode,
-    /// The disruption behind it.
+    /// Index of the disruption behind the termination.
     pub disruption: Option<u32>,
-    /// Number of the repetition of that disruption, counted from 0; `None` if the disruption is about single pods.
+    /// Index of that disruption's repetition, counted from 0; `None` if the disruption affects single pods.
     pub repetition: Option<u32>,
-    /// Cause of its end, as text; `None` if nothing shows it.
+    /// Cause of the termination; `None` if nothing shows it.
     pub cause: Option<EndCause>,
-    /// True if the coordinator deleted it itself.
+    /// True if the coordinator itself deleted the pod.
     pub own: bool,
-    /// Time at which the deletion took effect.
+    /// Time the deletion took effect.
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
-    /// Shortest grace period of its deletions, in seconds: a later deletion may shorten it.
+    /// Shortest grace period among the pod's deletions, in seconds: a later deletion may shorten it.
     pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
-    /// Time that the hooks of its main containers sleep, in seconds, by the action or by a program that does no more;
-    /// `None` if a hook of another kind hides it.
+    /// Sleep of the main containers' hooks in seconds, by a sleep action or by a program that only sleeps; `None` if a
+    /// hook of another kind hides it.
     pub hook_sleep_s: Option<i64>,
-    /// Program that the hook of a main container runs, if one does.
+    /// Program run by a main container's hook, if any.
     pub hook_program: Option<String>,
-    /// Workload that it was a pod of, if a watch showed it.
+    /// Workload that owned the pod, if a watch showed one.
     pub workload: Option<Workload>,
-    /// The stages seen.
+    /// Observed stages.
     pub stages: Stages,
-    /// The exit code of the main containers: the first that is not 0.
+    /// Exit code of the main containers: the first that is not 0.
     pub exit_code: Option<i32>,
-    /// Reason that the kubelet gives with it.
+    /// Reason that the kubelet gives with the exit code.
     pub exit_reason: Option<String>,
-    /// Seconds within which its readiness probes would have noticed that nothing listens any more, if they stayed
-    /// successful until its containers ended.
+    /// Time in seconds within which readiness probes would have noticed that nothing was listening any more; set only
+    /// if the probes succeeded until the containers terminated.
     pub accepted_for_all_but_s: Option<u32>,
 }
 
 impl PodEnd {
-    /// Returns the time before which the app cannot have got its signal: it still slept in its preStop hook.
+    /// Returns the earliest time the app can have received its signal: until then its preStop hook was still sleeping.
     pub fn may_stop_from(&self) -> Stamp {
         self.t0
             .earliest
             .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
     }
 
-    /// Returns true if one of the two began before the other had ended.
+    /// Returns true if the two terminations overlap in time.
     pub fn overlaps(&self, other: &Self) -> bool {
         let begins_before_end = |a: &Self, b: &Self| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
         begins_before_end(self, other) && begins_before_end(other, self)
     }
 
-    /// Returns true if SIGKILL ended it when its grace period was over.
+    /// Returns true if SIGKILL terminated the pod when its grace period expired.
     pub fn was_killed_at_its_grace(&self) -> bool {
         let ended = self.stages.containers_terminated.or(self.stages.pod_deleted);
         let is_over =
@@ -158,7 +158,7 @@ impl PodEnd {
         self.exit_code == Some(137) && ended.is_none_or(is_over)
     }
 
-    /// Returns true if SIGKILL ended it while it still accepted new connections.
+    /// Returns true if SIGKILL terminated the pod while it was still accepting new connections.
     pub fn accepted_until_killed(&self) -> bool {
         let slept_s = self.hook_sleep_s.map(|s| s as f64);
         let noticed = |(slept_s, notices_s)| {
@@ -167,24 +167,24 @@ impl PodEnd {
         self.was_killed_at_its_grace() && slept_s.zip(self.accepted_for_all_but_s).is_some_and(noticed)
     }
 
-    /// Returns the time until which it surely accepted new connections, as its readiness probes show: they stayed
-    /// successful until its containers ended, and would have noticed otherwise.
+    /// Returns the time until which the pod certainly accepted new connections. Its readiness probes show this: they
+    /// succeeded until its containers terminated, and would have failed otherwise.
     pub fn accepted_until(&self) -> Option<Stamp> {
         let (ended, notices_s) = self.stages.containers_terminated.zip(self.accepted_for_all_but_s)?;
         Some(ended.shifted_ns(-(i64::from(notices_s) + UNSEEN_S) * SECOND_NS))
     }
 
-    /// Returns the time at which nothing of the pod was left, as far as it was seen.
+    /// Returns the time the pod was gone, as far as it was seen.
     pub fn gone(&self) -> Option<Stamp> {
         self.stages.pod_deleted.or(self.stages.containers_terminated)
     }
 }
 
-/// Takes the events of the watch of pods.
+/// Collects the events of the pod watch.
 #[derive(Debug, Default)]
 pub(super) struct Collector(BTreeMap<String, Seen>);
 
-/// The other records about pods' ends.
+/// Other records about pod terminations.
 pub(super) struct Others<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
@@ -203,7 +203,7 @@ impl Collector {
         }
     }
 
-    /// Returns, for each name, the times at which pods with that name were first shown.
+    /// Returns the times that pods were first seen, grouped by name.
     fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
         let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
         for Seen { life, .. } in self.0.values() {
@@ -212,15 +212,15 @@ impl Collector {
         names
     }
 
-    /// Returns true if this pod was being deleted before `begun`, for example by an earlier run: its end does not belong
-    /// to this run.
+    /// Returns true if this pod was being deleted before `begun`, for example by an earlier run: the termination does
+    /// not belong to this run.
     pub(super) fn was_ending_before(&self, begun: Stamp, uid: &str) -> bool {
         let deletion = self.0.get(uid).and_then(|pod| pod.deletion.as_ref());
         deletion.is_some_and(|deletion| deletion.seen < begun)
     }
 
-    /// Returns the lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it
-    /// its set-up: neither is measured.
+    /// Returns the lives and terminations of all pods. Terminations before the load are part of the run's setup, and
+    /// those after it part of its cleanup: neither is measured.
     pub(super) fn finish(
         mut self,
         others: &Others<'_>,
@@ -229,7 +229,7 @@ impl Collector {
         let Others { endpoints, watches, .. } = others;
         let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
         let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
-        // A pod that no Service ever named got no requests: its end loses none.
+        // A pod that no Service ever listed got no requests, so its termination loses none.
         self.0.retain(|_, Seen { life: PodLife { name, .. }, .. }| {
             endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
         });
@@ -261,10 +261,10 @@ impl Collector {
     }
 }
 
-/// Returns true if a pod ended while load was sent, or may have.
+/// Returns true if a pod was, or may have been, terminated while load was sent.
 fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
     match end.t0.basis {
-        // It ended at some time between the two.
+        // The pod was gone at some time between the two.
         T0Basis::Gap | T0Basis::EndOfContainers => {
             end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
         }

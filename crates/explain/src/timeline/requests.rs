@@ -1,7 +1,7 @@
-//! The requests of a run as both ends saw them, on the coordinator's clock.
+//! Requests of a run as seen by both ends, on the coordinator's clock.
 //!
-//! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
-//! enough to read them once. The others are the subject of a run, and are held in memory.
+//! Nearly all requests were answered, and there may be more than fit into memory. An answered request only adds to
+//! totals, so reading it once is enough. The other requests are the subject of a run and are held in memory.
 
 use std::sync::Arc;
 
@@ -21,30 +21,31 @@ use crate::timeline::by_name::ByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
-/// A connection: its load source, and its number there.
+/// Connection, identified by its load source and its number there.
 pub type Connection = (Arc<str>, u64);
 
-/// A request as both ends saw it, on the coordinator's clock.
+/// Request as seen by both ends, on the coordinator's clock.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Row that the client recorded.
     pub row: RequestRow,
-    /// Pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
+    /// Pod whose proxy also recorded the request; if there were several, the one that answered, or failed last.
     pub proxy: Option<Arc<str>>,
-    /// Row that this proxy recorded, if the request is one of [`Requests::others`].
+    /// Row recorded by this proxy, if the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
-    /// Pod that the kernel sent its connection to, as far as that is known and usable.
+    /// Pod that the kernel routed the connection to, if that is known and reliable.
     pub routed: Option<Arc<str>>,
-    /// Attempts at other pods, in order of time, if several pods read it: a gateway in between tried again.
+    /// Attempts at other pods, in chronological order: several pods read the request if a gateway in between retried
+    /// it.
     pub other_attempts: Vec<Attempt>,
-    /// Rows of proxies with its id that do not belong to it, by their times.
+    /// Proxy rows that carry this request's id but, by their times, do not belong to it.
     pub misfits: Misfits,
-    /// Uncertainty of the client's stamps on the coordinator's clock, ± nanoseconds.
+    /// Uncertainty of the client's stamps on the coordinator's clock, in ± nanoseconds.
     pub uncertainty_ns: i64,
 }
 
 impl Request {
-    /// Creates a request without a row of a proxy, with its stamps unchanged.
+    /// Creates a request without a proxy row, leaving its stamps unchanged.
     pub fn of(row: RequestRow) -> Self {
         Self {
             row,
@@ -57,84 +58,84 @@ impl Request {
         }
     }
 
-    /// Returns the time at which the attempt began: connecting, or sending on an open connection.
+    /// Returns the time the attempt began: the start of connecting, or of sending on an open connection.
     pub fn begun(&self) -> Stamp {
         self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
-    /// Returns true if a whole answer came, of any status: only such a request has a latency.
+    /// Returns true if a complete response arrived, with any status: only such a request has a latency.
     pub(crate) fn was_answered(&self) -> bool {
         matches!(self.row.outcome, Outcome::Ok | Outcome::HttpError)
     }
 
-    /// Returns true if it opened a connection.
+    /// Returns true if the request opened a new connection.
     pub fn is_new_connection(&self) -> bool {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// Returns the pod that it reached: named by one of the ends, or the one that the kernel sent its connection to.
+    /// Returns the pod that the request reached, as named by one of the ends or by the kernel's connection tracking.
     pub fn pod(&self) -> Option<&Arc<str>> {
         self.named().or(self.routed.as_ref())
     }
 
-    /// Returns the pod that it reached, named by one of the ends.
+    /// Returns the pod that the request reached, as named by one of the ends.
     pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 
-    /// Returns the connection that it was sent on, or was to be.
+    /// Returns the connection that the request was sent on, or would have been.
     pub fn connection(&self) -> Option<Connection> {
         Some((Arc::clone(&self.row.source), self.row.conn?))
     }
 
-    /// Returns the key by which requests are ordered: by intended send time, then by id.
+    /// Returns the sort key: intended send time, then id.
     pub fn order(&self) -> (Stamp, &str, u64) {
         (self.row.scheduled, &self.row.source, self.row.seq)
     }
 }
 
-/// Data for joining requests with proxies' rows and with pods.
+/// Data for joining requests with proxy rows and pods.
 #[derive(Debug)]
 pub(super) struct Joins {
-    /// Pods by the names that headers give them.
+    /// Pods by the names used in headers.
     pub names: PodNames,
-    /// Pods by their addresses.
+    /// Pods by address.
     pub addresses: Addresses,
     /// Pods that only pass requests on, once they are known.
     pub relays: HashSet<Arc<str>>,
-    /// Part that the ids of the run's requests share.
+    /// Common part of the ids of the run's requests.
     pub run: RunId,
-    /// True if the kernel's entries are used only if the answers agree with them.
+    /// True if the kernel's entries are used only when responses confirm them.
     pub needs_proof: bool,
 }
 
 impl Joins {
-    /// Clears the row's pod if the pod only passes requests on: such a pod is not the one that failed.
+    /// Clears the row's pod if it only forwards requests: such a pod is not the one that failed.
     fn forget_relays(&self, row: &mut RequestRow) {
         row.pod.take_if(|pod| self.relays.contains(pod));
     }
 }
 
-/// All requests of a run, of which those that were lost in one span are held.
+/// All requests of a run; only those lost in one span are held in memory.
 #[derive(Debug)]
 pub struct Requests {
     /// Requests of the span that were not [plainly answered](is_plain), in [order](Request::order).
     pub others: Vec<Request>,
-    /// Number of all requests, these and the others.
+    /// Number of all requests, including the plainly answered ones.
     pub all: u64,
-    /// Rows of proxies with an id that belong to no request.
+    /// Proxy rows with an id that belong to no request.
     pub strangers: Strangers,
-    /// Values of the pod header that name no pod that the run watched.
+    /// Pod header values that name no pod watched by the run.
     pub unmatched: Unmatched,
-    /// Connections that carried further requests, of which the client does not know the pod.
+    /// Connections with further requests whose pod the client does not know.
     pub unnamed: HashSet<Connection>,
     /// True if some requests on these connections were plainly answered.
     pub(crate) has_unnamed_plain: bool,
-    /// True if the client, or the kernel, knows the pod of some request.
+    /// True if the client or the kernel knows the pod of at least one request.
     pub(crate) has_named: bool,
-    /// Agreement of the kernel's entries with the answers.
+    /// Agreement between the kernel's entries and the responses.
     pub agreement: Agreement,
-    /// Pods that requests of kept connections reached.
+    /// Pods reached by requests on kept connections.
     pub(super) kept: KeptConnections,
     /// First intended send time.
     pub(super) first_scheduled: Option<Stamp>,
@@ -148,24 +149,24 @@ pub struct Requests {
     looked_at: integrity::Rows,
 }
 
-/// Agreement of the pods that the kernel sent connections to with those that the answers name.
+/// Agreement between the pods that the kernel routed connections to and the pods that responses name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Requests of which the kernel knows the address that their connection was sent to.
+    /// Number of requests for which the kernel knows the address that their connection was routed to.
     pub routed: u64,
-    /// Number of these for which it is the address of a pod.
+    /// Number of these whose address is a pod's.
     pub to_pods: u64,
-    /// Number of requests for which the answer names the same pod.
+    /// Number of requests whose response names the same pod.
     pub agreed: u64,
-    /// Number of requests for which the answer names another pod.
+    /// Number of requests whose response names a different pod.
     pub disagreed: u64,
     /// True if the kernel's entries are used.
     pub is_relied_on: bool,
 }
 
 impl Agreement {
-    /// Number of answers that must agree with the kernel's entries under IPVS, without any that disagrees, so that they
-    /// are used.
+    /// Number of responses that must agree with the kernel's entries under IPVS, with none disagreeing, before the
+    /// entries are used.
     const PROOF: u64 = 20;
 
     fn is_proof(&self) -> bool {
@@ -189,12 +190,12 @@ impl Agreement {
     }
 }
 
-/// Returns true if a request was answered with success, also by its gRPC status.
+/// Returns true if a request succeeded, including by its gRPC status.
 pub fn is_plain(row: &RequestRow) -> bool {
     row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
 }
 
-/// Returns the numbers of requests by source and number within it; the first counts.
+/// Maps each request's source and number to its index; with duplicates, the first counts.
 fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::default();
     for (number, Request { row, .. }) in requests.iter().enumerate() {
@@ -203,7 +204,7 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
     by_id
 }
 
-/// Data that the first pass over the rows collects.
+/// Data collected in the first pass over the rows.
 #[derive(Debug, Default)]
 struct Seen {
     others: Vec<Request>,
@@ -219,7 +220,7 @@ struct Seen {
     agreement: Agreement,
     kept: KeptConnections,
     relays: Relays,
-    /// Own names in answers that the relays have seen.
+    /// Pods' own names in responses that `relays` has processed.
     own_names: OwnNames,
 }
 
@@ -240,7 +241,7 @@ impl Seen {
         self.first_scheduled = earliest(self.first_scheduled, Some(row.scheduled));
         self.last_end = self.last_end.max(Some(row.end));
         self.has_named |= request.pod().is_some();
-        // What follows takes memory for each request, or each connection.
+        // The following steps take memory for each request or connection.
         if span.meets(row.scheduled, row.scheduled) {
             self.looked_at.add(row, request.uncertainty_ns);
         }
@@ -261,7 +262,7 @@ impl Seen {
 
     /// Adds the data of later rows.
     fn merge(&mut self, later: Self) {
-        // They are large: there is no room for as many again.
+        // The vectors are large, so do not let them grow to twice the size.
         self.others.reserve_exact(later.others.len());
         self.others.extend(later.others);
         self.all += later.all;
@@ -279,13 +280,13 @@ impl Seen {
     }
 }
 
-/// Returns the earlier of two times that may be unknown.
+/// Returns the earlier of two optional times.
 fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
     a.into_iter().chain(b).min()
 }
 
 impl Requests {
-    /// Reads the rows for the first time. Also adds up those that were plainly answered, as they are read.
+    /// Reads the rows for the first time, totalling the plainly answered ones along the way.
     pub(super) fn open<S: Send>(
         rows: Arc<dyn RowSource>,
         (clocks, mut joins): (Clocks, Joins),
@@ -369,7 +370,7 @@ impl Requests {
         Ok((requests, sum))
     }
 
-    /// Checks the record of a load that lasted between these two times.
+    /// Checks the integrity of the record for a load between these two times.
     pub(super) fn integrity(
         &self,
         (info, events): (&RunInfo, &[Event]),
@@ -386,10 +387,10 @@ impl Requests {
         })
     }
 
-    /// Adds up the plainly answered requests, with these columns of their rows and the data derived from them.
+    /// Aggregates the plainly answered requests, reading only the wanted columns and the data derived from them.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Fails if the rows cannot be read.
     pub(crate) fn plain<S: Send>(
         &self,
         wanted: Wanted,
@@ -405,10 +406,10 @@ impl Requests {
         self.unheld(wanted, begin, add, merge)
     }
 
-    /// Adds up all requests that are not [held](Self::others) in the same way.
+    /// Aggregates, in the same way, all requests that are not [held](Self::others).
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Fails if the rows cannot be read.
     pub(crate) fn unheld<S: Send>(
         &self,
         wanted: Wanted,
@@ -434,10 +435,10 @@ impl Requests {
         Ok(lanes::add_up(&*self.rows, wanted, begin, place, merge)?.1)
     }
 
-    /// Adds up all requests.
+    /// Aggregates all requests.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Fails if the rows cannot be read.
     pub fn all<S: Send>(
         &self,
         begin: impl Fn() -> S,
@@ -449,20 +450,20 @@ impl Requests {
         Ok(sum)
     }
 
-    /// Returns all requests, in memory: half a kilobyte for each.
+    /// Reads all requests into memory, which takes half a kilobyte per request.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Fails if the rows cannot be read.
     pub fn in_memory(&self) -> Result<Vec<Request>, PartError> {
         self.all(Vec::new, |all, request| all.push(request.clone()), Vec::extend)
     }
 }
 
-/// Values of answers that are a pod's own name, as most are.
+/// Response values that are a pod's own name, as most are.
 type OwnNames = ByName<()>;
 
-/// Replaces the header's value in the row by the name of the pod, or clears it if it names none that was watched.
-/// Returns the value, unless it is a pod's own name that an answer had before, or no pod was watched.
+/// Replaces the header value in the row with the pod's name, or clears it if it names no watched pod. Returns the
+/// original value, unless it is a pod's own name already seen in a response, or no pods were watched.
 fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
     let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
     let name = joins.names.find(&joins.addresses, value, row.end);
@@ -475,8 +476,8 @@ fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Op
     std::mem::replace(&mut row.pod, name.cloned())
 }
 
-/// Brings a row that was just read onto the coordinator's clock. A request's stamps lie close together, so one offset
-/// serves for all, and keeps their distances.
+/// Converts a newly read row to the coordinator's clock. A request's stamps are close together, so one offset serves
+/// for all and preserves the intervals between them.
 fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addresses>) {
     let row = &mut request.row;
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
@@ -490,7 +491,7 @@ fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addr
     request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
 }
 
-/// Brings a proxy's row onto the coordinator's clock. Its stamps have an offset each: a connection may have been
+/// Converts a proxy's row to the coordinator's clock. Each stamp has its own offset, as a connection may have been
 /// accepted long before the request.
 fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
     row.accepted = clocks.place(&row.source, row.accepted);

@@ -1,4 +1,4 @@
-//! Containers that ended in pods that stay: after a crash, a failed probe or too much memory.
+//! Containers that exited in pods that were not terminating: after a crash, a failed probe or running out of memory.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use super::Endpoints;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// Longest time between a container's end and a watch event that shows it: a kubelet looks at its containers once a
+/// Longest time between a container's exit and a watch event that shows it: a kubelet checks its containers once a
 /// second.
 const SEEN_WITHIN_NS: i64 = 2_000_000_000;
 
-/// A container that ended in a pod that stays.
+/// Container that exited in a pod that was not terminating.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Restart {
     /// The pod's name.
     pub pod: String,
     /// The container's name.
     pub container: String,
-    /// Its exit code, if that was seen.
+    /// Exit code, if it was seen.
     pub exit_code: Option<i32>,
-    /// True if the run had it killed.
+    /// True if the run had the container killed.
     pub is_crash: bool,
-    /// Earliest time at which it may have ended.
+    /// Earliest time the container may have exited.
     pub from: Stamp,
-    /// Time at which the pod was ready again, if it was.
+    /// Time the pod was ready again, if it was.
     pub to: Option<Stamp>,
 }
 
@@ -32,11 +32,11 @@ pub struct Restart {
 struct Seen {
     running_at: Stamp,
     restarts: i32,
-    /// Number of the restart that is not over.
+    /// Index of the unfinished restart, if any.
     open: Option<usize>,
 }
 
-/// Takes what the watch of pods shows, and the crashes that the run asked for.
+/// Collects restarts from the pod watch, and the crashes requested by the run.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
     restarts: Vec<Restart>,
@@ -60,7 +60,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Returns the restarts of pods behind Services, and those that the run asked for. A pod that no Service ever named
+    /// Returns the restarts in pods behind Services, and those requested by the run. A pod that no Service ever listed
     /// got no requests.
     pub(super) fn behind(self, endpoints: &Endpoints) -> Vec<Restart> {
         let is_behind = |restart: &Restart| {

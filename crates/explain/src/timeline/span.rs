@@ -1,27 +1,27 @@
-//! Part of a run that is explained: all of it, or the time around one termination.
+//! Part of a run to explain: the whole run, or the time around one termination.
 
 use rolldrop_record::{RequestRow, Stamp};
 
-/// A period of time, on the coordinator's clock.
+/// Period of time, on the coordinator's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its beginning.
+    /// Start of the period.
     pub from: Stamp,
-    /// Its end.
+    /// End of the period.
     pub until: Stamp,
 }
 
 impl Span {
-    /// All time: a whole run.
+    /// Span of a whole run.
     pub(crate) const ALL: Self =
         Self { from: Stamp::from_unix_ns(i64::MIN), until: Stamp::from_unix_ns(i64::MAX) };
 
-    /// Returns true if it has a time between these.
+    /// Returns true if the span overlaps the period between these times.
     pub(crate) fn meets(self, from: Stamp, until: Stamp) -> bool {
         from <= self.until && self.from <= until
     }
 
-    /// Returns true if it has a time at which a request was under way.
+    /// Returns true if a request was under way at some time in the span.
     pub(crate) fn has(self, row: &RequestRow) -> bool {
         self.meets(row.scheduled, row.end)
     }

@@ -1,6 +1,6 @@
-//! Values by number, in memory only from the lowest number to the highest.
+//! Values indexed by number, stored only from the lowest number to the highest.
 
-/// Values of the numbers from one on.
+/// Values for consecutive numbers, starting at `first`.
 #[derive(Debug, Default)]
 pub(super) struct Stretch<T> {
     first: usize,
@@ -8,17 +8,17 @@ pub(super) struct Stretch<T> {
 }
 
 impl<T: Clone + Default> Stretch<T> {
-    /// Returns the value of a number, if there is one.
+    /// Returns the value for a number, if there is one.
     pub(super) fn at(&self, number: usize) -> Option<&T> {
         self.values.get(number.checked_sub(self.first)?)
     }
 
-    /// Returns the value of a number; the numbers up to it have one from now on.
+    /// Returns the value for a number, creating default values up to it as needed.
     pub(super) fn at_mut(&mut self, number: usize) -> &mut T {
         if self.values.is_empty() {
             self.first = number;
         } else if number < self.first {
-            // Twice as many, so that numbers that fall one by one move the others seldom.
+            // Double the size, so that numbers decreasing one by one seldom move the others.
             let first = number.saturating_sub(self.values.len());
             self.values.splice(0..0, std::iter::repeat_n(T::default(), self.first - first));
             self.first = first;

@@ -1,4 +1,4 @@
-//! Ends of pods as they follow from events.
+//! Pod terminations derived from events.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn ns(ms: i64) -> i64 {
     (BEGUN_MS + ms) * 1_000_000
 }
 
-/// Returns a line of `events.jsonl` of the coordinator.
+/// Returns a coordinator event, as in `events.jsonl`.
 fn event(ms: i64, kind: Value) -> Event {
     event_of("coordinator", ms, kind)
 }
@@ -29,7 +29,7 @@ fn event_of(source: &str, ms: i64, mut kind: Value) -> Event {
     serde_json::from_value(kind).unwrap()
 }
 
-/// Returns a pod as the watch showed it; `more` replaces fields.
+/// Returns a watch event for a pod; `more` overrides fields.
 fn pod(ms: i64, name: &str, uid: &str, more: Value) -> Event {
     let container = |state: &str| {
         json!([{"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false, "state": state,
@@ -49,14 +49,14 @@ fn pod(ms: i64, name: &str, uid: &str, more: Value) -> Event {
     event(ms, pod)
 }
 
-/// Returns an event of a pod whose deletion took effect in the second that begins at `second_ms`.
+/// Returns an event for a pod whose deletion took effect in the second starting at `second_ms`.
 fn deleted(ms: i64, name: &str, uid: &str, second_ms: i64, version: &str) -> Event {
     let more = json!({"deletion_timestamp": ns(second_ms) + 30 * SECOND_NS, "deletion_grace_s": 30,
         "resource_version": version});
     pod(ms, name, uid, more)
 }
 
-/// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and its checks.
+/// Returns beats and their checks: one beat every 100 ms, with every tenth version from 1000 on, answered after 10 ms.
 fn beats(from_ms: i64, n: i64) -> Vec<Event> {
     let beats = (0..n).flat_map(|i| {
         let (ms, version) = (from_ms + 100 * i, 1000 + 10 * i);
@@ -99,7 +99,7 @@ fn only_end(events: Vec<Event>) -> PodEnd {
     end.clone()
 }
 
-/// Returns a pod with these beats, whose deletion of 10 s a watch shows at `shown_ms`.
+/// Returns these beats and a pod whose deletion at 10 s is shown by a watch at `shown_ms`.
 fn deleted_among(beats: Vec<Event>, shown_ms: i64, version: &str) -> Vec<Event> {
     let pod = [pod(-1000, "web", "u", json!({})), deleted(shown_ms, "web", "u", 10_000, version)];
     beats.into_iter().chain(pod).collect()
@@ -122,7 +122,7 @@ fn second_start_tightens_beat_bracket() {
     let events = |beats| deleted_among(beats, 10_045, "1005");
     let end = only_end(events(beats(9_950, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
-    // Beats that were delayed are less precise than the second.
+    // Delayed beats are less precise than a whole second.
     let mut late = beats(9_950, 30);
     late[0].at = at(8_500);
     assert_eq!(only_end(events(late)).t0.basis, T0Basis::Timestamp);
@@ -195,12 +195,12 @@ fn stray_pre_stop_marks_are_ignored() {
         events.extend(marks.iter().map(|ms| phase(*ms, "pre_stop")));
         only_end(events).stages.kill_began
     };
-    // A stranger asked for the path long before; then the kubelet called its hook.
+    // A stranger requested the path long before; later the kubelet called its hook.
     assert_eq!(end(&[2_000, 5_000, 10_040, 10_500]), Some(at(10_040)));
     assert_eq!(end(&[2_000]), None);
     assert_eq!(end(&[2_000, 20_000]), None);
 
-    // A pod that was gone at once had begun to end no sooner for it.
+    // Being gone at once does not mean that the pod's termination began earlier.
     let events = |marks: &[i64]| {
         let mut events = beats(10_000, 30);
         events.push(pod(-1000, "web", "u", json!({})));
@@ -276,7 +276,7 @@ fn node_shutdown_dates_t0_by_action() {
     let end = only_end(events.clone());
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(12_500), basis: T0Basis::EndOfContainers });
     assert_eq!((end.mode, end.disruption), (rolldrop_record::Mode::NodeShutdown, Some(0)));
-    // Of somebody else's shutdown only the grace period is known.
+    // For a shutdown by somebody else, only the grace period is known.
     events.remove(1);
     let end = only_end(events);
     assert_eq!(end.t0.latest, at(12_500));

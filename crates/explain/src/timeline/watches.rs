@@ -1,44 +1,44 @@
-//! Gaps of the watches, and the times at which they began with a list.
+//! Gaps in the watches, and the times they began with a list.
 
 use rolldrop_record::event::Change;
 use rolldrop_record::{EventKind, Stamp};
 
-/// The names of the watches in events.
+/// Names of the watches in events.
 const PODS: &str = "pods";
 pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 
-/// An interval in which a watch saw nothing.
+/// Interval in which a watch saw nothing.
 #[derive(Clone, Debug)]
 pub struct Gap {
     /// Watched resource.
     pub resource: String,
-    /// True if its events are unknown. Otherwise they were shown late.
+    /// True if the events in the gap were lost. Otherwise they were shown late.
     pub is_lost: bool,
-    /// Time of its last sign of life before the gap.
+    /// Time of the watch's last sign of life before the gap.
     pub from: Stamp,
-    /// Time of its first sign of life after the gap.
+    /// Time of the watch's first sign of life after the gap.
     pub to: Stamp,
 }
 
 impl Gap {
-    /// Returns true if the watch was the one of pods.
+    /// Returns true if this is a gap in the pod watch.
     pub fn is_of_pods(&self) -> bool {
         self.resource == PODS
     }
 
-    /// Returns true if it may hide the stages of a pod's end.
+    /// Returns true if the gap may hide stages of a pod's termination.
     pub(super) fn hides_ends(&self) -> bool {
         self.is_of_pods() || self.resource == ENDPOINT_SLICES
     }
 }
 
-/// Takes gaps and lists.
+/// Collects gaps and lists.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     pub(super) gaps: Vec<Gap>,
-    /// Time at which the watch of pods last began with a list.
+    /// Time the pod watch last began with a list.
     pub(super) pods_listed: Option<Stamp>,
-    /// Time at which it last showed anything.
+    /// Time the pod watch last showed anything.
     pub(super) pods_shown: Option<Stamp>,
 }
 
@@ -59,7 +59,7 @@ impl Collector {
         }
     }
 
-    /// Returns the gaps of the watch of pods after which a pod was shown: only then is it known which pods are gone.
+    /// Returns the gaps in the pod watch after which a pod was shown: only then is it known which pods are gone.
     pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
         let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
         let known = of_pods.filter(|gap| self.pods_shown.is_some_and(|at| at >= gap.to));

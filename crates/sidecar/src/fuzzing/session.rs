@@ -7,7 +7,7 @@
 //! - each end has received what the other end sent, in order, and finally all of it (`pair`);
 //! - no more is in flight, recorded or held than the budget allows, and actual memory use confirms it;
 //! - there are no more rows than requests allowed by the protocols (`rules`), and one row for each request that was
-//! answered properly;
+//!   answered properly;
 //! - finally, nothing is held, every connection is closed, and the proxy returns in time.
 //!
 //! A session uses one thread, a paused clock, and loopback connections, so that an input always has the same effect.

@@ -1,18 +1,18 @@
-//! Windows that have no upper bound: each kind of reason has its own consequence and its own remedy.
+//! Findings about windows without an upper bound: each kind of reason has its own consequence and remedy.
 
 use std::collections::BTreeMap;
 
 use super::{Finding, Known, len};
 use crate::model::{NoBound, Unbounded, Window};
 
-/// Pods by consumer and kind of reason, each with its reason.
+/// Pods with their reasons, by consumer and kind of reason.
 type ByKind<'a> = BTreeMap<(&'a str, NoBound), Vec<(&'a str, &'a Unbounded)>>;
 
-/// Returns one finding for each consumer and kind of reason.
+/// Returns one finding per consumer and kind of reason.
 pub(super) fn findings(known: Known<'_>) -> impl Iterator<Item = Finding> {
     let mut by_kind = ByKind::new();
     for (termination, unbounded) in known.terminations.iter().zip(known.unbounded) {
-        // A pod of one Service is none of the others of the run.
+        // A pod behind one Service is not behind the run's other Services.
         let has_one = termination.windows.iter().any(Window::is_one);
         let windows = termination.windows.iter().zip(unbounded);
         for (window, unbounded) in windows.filter(|(window, _)| window.is_one() || !has_one) {

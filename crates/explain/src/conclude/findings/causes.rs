@@ -1,4 +1,4 @@
-//! A finding for each cause of lost requests, with the facts on which its reason and its remedy depend.
+//! One finding per cause of lost requests, with the facts on which its reason and remedy depend.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use rolldrop_record::load::Http;
 use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::RunInfo;
 
-/// Returns a finding for each cause of lost requests, and one if several pods share some of them.
+/// Returns one finding per cause of lost requests, and another one if several pods share losses.
 ///
-/// Requests lost to a container that ended in a pod that stays get a separate finding: the remedies for a termination
-/// do not help them.
+/// Requests lost because a container exited in a pod that was not terminating get a separate finding: remedies for
+/// terminations do not help there.
 pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let of_restarts = of_restarts(known.judged);
     let mut findings = Vec::new();
@@ -36,7 +36,7 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Returns the facts on which reason and remedy of such losses depend.
+/// Returns the facts on which the reason and remedy for losses with this cause depend.
 fn loss(cause: Cause, known: Known<'_>, setup: &Setup<'_>) -> Loss {
     let sleep = || sleep(known, &Setup::of_dead(&known));
     match cause {
@@ -63,7 +63,7 @@ fn loss(cause: Cause, known: Known<'_>, setup: &Setup<'_>) -> Loss {
     }
 }
 
-/// Returns the reason why a pod that was ending no longer accepted connections, as far as its hooks show.
+/// Returns the reason why a terminating pod no longer accepted connections, as far as its hooks show.
 fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
     if let Some(workload) = setup.recreated() {
         return NotAccepting::Recreated(workload.name.clone());
@@ -80,8 +80,8 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
     }
 }
 
-/// Returns the sleep that helps, as all forms of the report name it: the recommended one, or, if there is none, the
-/// time that it must exceed. No number is below a bound that the report shows.
+/// Returns the helpful sleep, the same in all forms of the report: the recommended one, or if there is none, the time
+/// that the sleep must exceed. It is never below a bound shown in the report.
 fn sleep(known: Known<'_>, setup: &Setup<'_>) -> SleepAdvice {
     if let Some(workload) = setup.recreated() {
         return SleepAdvice::Recreated(workload.name.clone());
@@ -102,7 +102,7 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> SleepAdvice {
     if let Some(requests) = all.iter().filter(is_withheld).find_map(competing) {
         return SleepAdvice::ProbeFirst { probe: recommend::probe(known.timeline), requests };
     }
-    // A sleep of pods that lost nothing was enough.
+    // If pods lost nothing, their sleep was long enough.
     let set = setup.longest_sleep_s as f64;
     let seen = lasted_at_least_s(known.terminations, known.groups).unwrap_or(0.0);
     let dns = dns(known);
@@ -111,12 +111,12 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> SleepAdvice {
         Some(DnsTtl::Unknown) | None => 0.0,
     };
     let at_least_s = set.max(seen).max(ttl_s);
-    // Rounded up: the figure may not be below the bound that it represents.
+    // Round up, so that the figure is not below the bound it represents.
     let at_least_s = (at_least_s > 0.0).then(|| (at_least_s * 1e3).ceil() / 1e3);
     SleepAdvice::AtLeast { hook, at_least_s, dns }
 }
 
-/// Returns how long clients of a headless Service keep an answer of the DNS.
+/// Returns how long clients of a headless Service cache a DNS response.
 fn dns(known: Known<'_>) -> Option<DnsTtl> {
     let timeline = known.timeline;
     let by_dns = |routing: &Option<Routing>| *routing == Some(Routing::Dns);
@@ -128,7 +128,7 @@ fn dns(known: Known<'_>) -> Option<DnsTtl> {
     }
 }
 
-/// Returns the way to let a pod finish what it had accepted.
+/// Returns the way to let a pod finish the requests it has accepted.
 fn finish(known: Known<'_>, setup: &Setup<'_>) -> Finish {
     if !setup.kept_on.is_empty() {
         return Finish::Announced(close_notice(&known.timeline.info));
@@ -144,7 +144,7 @@ fn finish(known: Known<'_>, setup: &Setup<'_>) -> Finish {
     }
 }
 
-/// Returns the way to keep an endpoint ready while pods end.
+/// Returns the way to keep an endpoint ready while pods are terminated.
 fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> Endpoints {
     if let Some((_, workload)) = known.timeline.deleted_workloads().next() {
         return Endpoints::Deleted(workload.clone());
@@ -169,7 +169,7 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> Endpoints {
     }
 }
 
-/// Returns the traffic policy that is Local, if it alone made requests find no ready endpoint.
+/// Returns the traffic policy that is Local, if it alone left requests without a ready endpoint.
 fn local_policy(known: Known<'_>) -> Option<TrafficPolicy> {
     let policy = |j: &Judged<'_>| {
         let target = &known.timeline.info.targets[known.timeline.target_of(&j.request.row)?];
@@ -184,15 +184,16 @@ fn local_policy(known: Known<'_>) -> Option<TrafficPolicy> {
     policies.all(|other| other.is_some()).then_some(first)
 }
 
-/// Returns the announcement that a server owes before it closes an idle connection as it ends; `None` if no pod was
-/// ending.
+/// Returns the announcement that a terminating server owes before it closes an idle connection; `None` if no pod was
+/// terminating.
 fn idle(known: Known<'_>) -> Option<CloseNotice> {
     let mut races = known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace).peekable();
     let is_of_no_end = races.peek().is_some() && races.all(|j| j.candidates.is_empty());
     (!is_of_no_end).then(|| close_notice(&known.timeline.info))
 }
 
-/// Counts, by cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
+/// Counts, by cause, the requests lost to restarts: causes that imply a dead or exiting pod, but no termination
+/// explains them.
 fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     let is_its = |j: &&Judged<'_>| {
@@ -204,7 +205,7 @@ fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     counts
 }
 
-/// Returns the way in which a server announces that it closes a connection: HTTP/2 has no `Connection` header.
+/// Returns the way in which a server announces that it is closing a connection: HTTP/2 has no `Connection` header.
 pub(super) fn close_notice(info: &RunInfo) -> CloseNotice {
     let is_tls = info.targets.iter().any(|target| target.url.starts_with("https:"));
     match info.load.http {
@@ -214,7 +215,7 @@ pub(super) fn close_notice(info: &RunInfo) -> CloseNotice {
     }
 }
 
-/// Counts the requests without a cause by reason.
+/// Counts the requests without a cause, by the reason for that.
 fn doubts(judged: &[Judged<'_>]) -> Vec<(Doubt, u64)> {
     let mut doubts: BTreeMap<Doubt, u64> = BTreeMap::new();
     for unclear in judged.iter().filter_map(|j| j.unclear.as_ref()) {

@@ -4,7 +4,7 @@ use super::len;
 use crate::model::account::Measurement;
 use crate::timeline::{Agreement, Timeline, Tracked};
 
-/// Returns the findings about its evidence, and reasons why it may not be usable.
+/// Returns the findings about the evidence from connection tracking, and reasons why it may not be usable.
 pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Measurement> {
     let Tracked { connections, routed, gaps, agreement } = said;
     let (connections, routed) = (*connections, *routed);
@@ -24,7 +24,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Measurement> 
     findings
 }
 
-/// Returns the finding about answers and entries that name different pods, or of which too few name the same one.
+/// Returns the finding about responses and entries that name different pods, or too rarely name the same pod.
 fn contradictions(agreement: &Agreement) -> Option<Measurement> {
     let Agreement { agreed, disagreed, is_relied_on, to_pods, .. } = *agreement;
     match (disagreed, is_relied_on) {

@@ -1,8 +1,8 @@
-//! The finding about answers of 5xx by pods that were ending.
+//! Finding about 5xx responses from terminating pods.
 
 use super::{Finding, Known};
 
-/// Returns the finding; `None` if there was no such answer, or no more than in the steady part of the run.
+/// Returns the finding; `None` if there were no such responses, or no more than in the steady part of the run.
 pub(super) fn of(known: Known<'_>) -> Option<Finding> {
     let reached = known.terminations.iter().map(|t| t.requests.seen).sum();
     let answers = known.requests.errors_of_ends(reached);

@@ -1,4 +1,4 @@
-//! Findings about how pods ended: hooks that failed, pods that SIGKILL ended, Events that could not be seen.
+//! Findings about how pods terminated: failed hooks, pods terminated by SIGKILL, Events that could not be seen.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings.into_iter().map(Finding::Ending).collect()
 }
 
-/// Returns a finding for each container of a workload whose hooks failed, by their Events.
+/// Returns one finding for each container of a workload with failed hooks, from their Events.
 fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
     let ends = &known.timeline.ends;
     let workload = |end: &PodEnd| end.workload.as_ref().map(|workload| workload.name.clone());
@@ -32,7 +32,7 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
         let of_it = || ends.iter().filter(|end| workload(end) == of_workload);
         let pods = of_it().filter(|end| end.pre_stop_sleep_s != Some(0)).count();
         let program = of_it().find_map(|end| end.hook_program.as_deref());
-        // Of the only workload it goes without saying.
+        // Do not name the workload if there is only one.
         let workload = of_workload.clone().filter(|_| of_it().count() < ends.len());
         Ending::HookFailed(HookFailure {
             container: container.map(str::to_owned),
@@ -46,22 +46,22 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
     by_container.into_iter().map(each).collect()
 }
 
-/// Returns the finding about pods that ended before the sleep of their hook could be over, without an Event that gives
-/// the reason.
+/// Returns the finding about pods that exited before their hook's sleep could be over, without an Event that gives the
+/// reason.
 fn ended_early(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     let ends = &known.timeline.ends;
     let sleep_s = ends.get(*setup.early.first()?)?.hook_sleep_s.unwrap_or(0);
     Some(Ending::Early { ended: setup.early.len(), pods: len(ends.len()), sleep_s })
 }
 
-/// Returns the finding about hooks that were still running when the grace period was over.
+/// Returns the finding about hooks that were still running when the grace period expired.
 fn cut_off(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     let ends = &known.timeline.ends;
     let grace_s = ends.get(*setup.cut_off.first()?)?.grace_s;
     Some(Ending::HookCutOff { cut_off: setup.cut_off.len(), pods: len(ends.len()), grace_s })
 }
 
-/// Returns the finding about pods that lived on kept connections until SIGKILL.
+/// Returns the finding about pods that kept serving on kept connections until SIGKILL.
 fn served_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     let grace_s = known.timeline.ends.get(*setup.kept_on.first()?)?.grace_s;
     Some(Ending::ServedUntilKilled {
@@ -78,7 +78,7 @@ fn accepted_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> 
     Some(Ending::AcceptedUntilKilled { pods: len(setup.accepting.len()), grace_s })
 }
 
-/// Returns the finding about pods that SIGKILL ended before their grace period was over.
+/// Returns the finding about pods terminated by SIGKILL before their grace period expired.
 fn killed_early(known: Known<'_>) -> Option<Ending> {
     let is_early = |end: &&PodEnd| end.exit_code == Some(137) && !end.was_killed_at_its_grace();
     let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(is_early).collect();
@@ -87,7 +87,7 @@ fn killed_early(known: Known<'_>) -> Option<Ending> {
     (!early.is_empty()).then(|| Ending::KilledEarly { pods: len(early.len()), is_out_of_memory })
 }
 
-/// Returns the finding about the other pods that SIGKILL ended.
+/// Returns the finding about the other pods terminated by SIGKILL.
 fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     let named = [&setup.accepting, &setup.kept_on, &setup.cut_off];
     let is_other = |e: &usize| !named.iter().any(|named| named.contains(e));
@@ -101,7 +101,7 @@ fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     Some(Ending::Killed { pods, grace_s, sleep_s, longest_answer_s })
 }
 
-/// Returns the finding about the cost of a run that may not watch Events.
+/// Returns the finding about the consequences of not being permitted to watch Events.
 fn unseen_events(known: Known<'_>) -> Option<Ending> {
     let why = known.timeline.notes.not_watched.get("events")?;
     let has_hooks = known.timeline.ends.iter().any(|end| end.pre_stop_sleep_s != Some(0));

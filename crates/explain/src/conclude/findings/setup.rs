@@ -1,4 +1,4 @@
-//! Facts about the pods that ended, as far as a remedy depends on them.
+//! Facts about the terminated pods on which a remedy depends.
 
 use std::collections::BTreeSet;
 
@@ -8,44 +8,44 @@ use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
-/// A kubelet that cuts a hook off at the end of the grace period reports it this much earlier or later, in seconds.
+/// Tolerance, in seconds, for when a kubelet reports that it cut off a hook at the end of the grace period.
 const CUT_OFF_S: f64 = 1.0;
-/// Maximum time that an Event may appear after its pod has gone.
+/// Maximum time between a pod's disappearance and an Event about it.
 const LATE_NS: i64 = 5_000_000_000;
-/// An answer this short before the end of the grace period shows that the pod served until then, in seconds.
+/// Time in seconds before the end of the grace period within which a response shows that the pod served until the end.
 const UNTIL_KILLED_S: f64 = 3.0;
 
-/// Facts about the pods that ended.
+/// Facts about the terminated pods.
 #[derive(Debug)]
 pub(super) struct Setup<'a> {
     pub(super) hook: Hook,
-    /// By termination, the Event that reports that its hook failed.
+    /// By termination: Event that reports a failed hook.
     pub(super) failed: Vec<Option<&'a FailedHook>>,
-    /// Terminations whose containers ended before their hook's sleep could be over, without an Event that gives the
+    /// Terminations whose containers exited before their hook's sleep could be over, without an Event that gives the
     /// reason.
     pub(super) early: Vec<usize>,
-    /// Terminations whose hook was still running when the grace period was over.
+    /// Terminations whose hook was still running when the grace period expired.
     pub(super) cut_off: Vec<usize>,
-    /// Terminations whose pod accepted new connections until its grace period was over.
+    /// Terminations whose pod accepted new connections until its grace period expired.
     pub(super) accepting: Vec<usize>,
-    /// Others whose pod answered on kept connections until its grace period was over.
+    /// Other terminations whose pod answered on kept connections until its grace period expired.
     pub(super) kept_on: Vec<usize>,
-    /// Workload of all of them, if they have one in common and it was seen.
+    /// Common workload of all these pods, if there is one and it was seen.
     pub(super) workload: Option<&'a Workload>,
-    /// True if any of these pods ended in a rollout.
+    /// True if any of these pods was terminated in a rollout.
     pub(super) rolls_out: bool,
-    /// Longest preStop sleep of these pods, in seconds.
+    /// Longest preStop sleep among these pods, in seconds.
     pub(super) longest_sleep_s: u64,
 }
 
 impl<'a> Setup<'a> {
-    /// Collects facts about all pods that ended.
+    /// Collects facts about all terminated pods.
     pub(super) fn of(known: &Known<'a>) -> Self {
         Self::of_those(known, |_| true)
     }
 
-    /// Collects facts about the pods of the workloads that lost requests because some pods no longer accepted
-    /// connections; about all pods if it is not known which ones lost them.
+    /// Collects facts about the pods of workloads that lost requests because pods no longer accepted connections, or
+    /// about all pods if it is unknown which ones lost them.
     pub(super) fn of_dead(known: &Known<'a>) -> Self {
         let is_so = |j: &&Judged<'_>| matches!(j.cause, Cause::RoutedToDeadPod | Cause::GatewayToDeadPod);
         let workload = |e: usize| known.timeline.ends[e].workload.as_ref().map(|workload| &workload.name);
@@ -97,7 +97,7 @@ impl<'a> Setup<'a> {
         self.failed.iter().any(Option::is_some)
     }
 
-    /// Returns the workload if a rollout takes all its pods away before the first new one starts.
+    /// Returns the workload if a rollout terminates all its pods before the first new one starts.
     pub(super) fn recreated(&self) -> Option<&'a Workload> {
         self.workload.filter(|workload| self.rolls_out && workload.strategy == Some(Replacement::Recreate))
     }
@@ -112,7 +112,7 @@ fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> Hook {
     }
 }
 
-/// Returns the Event that reports that the hook of this end failed.
+/// Returns the Event that reports a failed hook for this termination.
 fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
     // The next pod of a StatefulSet has the same name.
     let until = end.gone().map(|gone| gone.shifted_ns(LATE_NS));
@@ -122,19 +122,19 @@ fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
     timeline.notes.failed_hooks.iter().find(is_its)
 }
 
-/// Returns true if the containers ended before the sleep of their hook could be over.
+/// Returns true if the containers exited before their hook's sleep could be over.
 fn ended_early(end: &PodEnd) -> bool {
     let sleep_s = end.hook_sleep_s.unwrap_or(0).min(end.grace_s) as f64;
     let ended = end.stages.app_exited.or(end.stages.containers_terminated);
     sleep_s > 0.0 && ended.is_some_and(|at| at.seconds_since(end.t0.latest) < sleep_s - EARLY_S)
 }
 
-/// Returns true if a pod that SIGKILL ended answered on kept connections until then.
+/// Returns true if a pod terminated by SIGKILL answered on kept connections until then.
 fn served_until_killed(known: &Known<'_>, e: usize, end: &PodEnd) -> bool {
     let killed_s = end.grace_s as f64 - UNTIL_KILLED_S;
     let last = known.sums.kept.get(e).and_then(|kept| kept.last);
     end.exit_code == Some(137)
-        // While a hook of another kind runs, the app has no signal yet.
+        // While a hook of another kind runs, the app has not received its signal yet.
         && end.hook_sleep_s.is_some()
         && last.is_some_and(|at| at.seconds_since(end.t0.latest) >= killed_s)
 }

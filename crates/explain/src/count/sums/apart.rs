@@ -1,4 +1,4 @@
-//! Sums that need to know which requests failed, and when the run was disrupted.
+//! Totals that depend on which requests failed, and on when the run was disrupted.
 
 use super::{Class, Sums, Values, latency_ns, of_target, targets};
 use crate::count::outages::Outages;
@@ -15,9 +15,9 @@ pub(crate) struct Apart<'a> {
     pub(crate) steady: Values,
     /// Latencies of answered requests near a termination.
     pub(crate) disrupted: Values,
-    /// Requests that were answered with success away from any termination.
+    /// Number of successful requests away from any termination.
     pub(crate) outside_ok: u64,
-    /// Requests that were answered with an app error away from any termination.
+    /// Number of app errors away from any termination.
     pub(crate) outside_app_errors: u64,
     /// Number of these app errors that were 5xx.
     pub(crate) outside_server_errors: u64,
@@ -52,17 +52,17 @@ impl<'a> Apart<'a> {
     }
 }
 
-/// These sums for a whole run.
+/// These totals for a whole run.
 #[derive(Debug)]
 pub(super) struct Later<'a> {
     all: Apart<'a>,
-    /// Sums by target; empty if there is only one.
+    /// Totals by target; empty if there is only one.
     targets: Vec<Apart<'a>>,
     streams: Streams,
 }
 
 impl<'a> Later<'a> {
-    /// Columns read for these sums. None of them shows the pod.
+    /// Columns needed for these totals. None of them names the pod.
     pub(super) const COLUMNS: &'static [&'static str] = &[
         "source",
         "seq",
@@ -79,7 +79,7 @@ impl<'a> Later<'a> {
         "bytes_received",
     ];
 
-    /// Starts without requests.
+    /// Creates empty totals.
     pub(super) fn of(timeline: &Timeline, requests: &'a Requests) -> Self {
         let of_class = |classes: &'static [Class]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
@@ -95,7 +95,7 @@ impl<'a> Later<'a> {
         }
     }
 
-    /// Adds a request of a run that was disrupted in these periods.
+    /// Adds a request from a run that was disrupted in these periods.
     pub(super) fn add(&mut self, timeline: &Timeline, disrupted: &Periods, r: &Request) {
         self.streams.add(&r.row);
         if r.row.phase == Phase::Warmup {
@@ -109,7 +109,7 @@ impl<'a> Later<'a> {
         }
     }
 
-    /// Adds the sums of other requests of the run.
+    /// Adds the totals over other requests in the run.
     pub(super) fn merge(&mut self, other: Self) {
         self.all.merge(other.all);
         self.targets.iter_mut().zip(other.targets).for_each(|(own, other)| own.merge(other));

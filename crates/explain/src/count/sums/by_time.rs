@@ -1,15 +1,15 @@
-//! Sums by time, in steps that double as a run gets longer, so that they stay small.
+//! Totals over time. The step length doubles as a run gets longer, so the number of steps stays small.
 
-/// A sum whose parts may be added in any order.
+/// Total whose parts may be added in any order.
 pub(crate) trait Sum: Default {
-    /// Adds another sum.
+    /// Adds another total.
     fn merge(&mut self, other: Self);
 }
 
-/// A sum for each step of the counted part of the load.
+/// One total for each step of the counted part of the load.
 #[derive(Debug)]
 pub(crate) struct ByTime<T> {
-    /// Number of times that the step has doubled.
+    /// Number of times the step length has doubled.
     doubled: u32,
     steps: Vec<T>,
 }
@@ -26,7 +26,7 @@ impl<T: Sum> ByTime<T> {
     /// Maximum number of steps.
     const MOST: usize = 480;
 
-    /// Returns the sum of the step that contains this time since the counted part began.
+    /// Returns the total for the step that contains this time since the counted part began.
     pub(crate) fn at(&mut self, since_ns: i64) -> &mut T {
         let first = usize::try_from(since_ns / Self::FIRST_NS).unwrap_or(0);
         while first >> self.doubled >= Self::MOST {
@@ -39,7 +39,7 @@ impl<T: Sum> ByTime<T> {
         &mut self.steps[step]
     }
 
-    /// Returns the steps in order of time, and the length of each in seconds.
+    /// Returns the step length in seconds, and the steps in chronological order.
     pub(crate) fn finish(self) -> (f64, Vec<T>) {
         (Self::FIRST_NS as f64 / 1e9 * 2_f64.powf(f64::from(self.doubled)), self.steps)
     }

@@ -3,14 +3,14 @@
 use super::by_time::{ByTime, Sum};
 use crate::model::{HeatMap, LatencyBucket};
 
-/// Buckets over a factor of two.
+/// Number of buckets per factor of two.
 const PER_OCTAVE: usize = 4;
-/// Octave of the first bucket: it also holds all that is faster than 2^10 ns, about a microsecond.
+/// Octave of the first bucket, which also holds everything faster than 2^10 ns, about a microsecond.
 const FIRST_OCTAVE: usize = 10;
-/// Number of octaves: the last bucket also holds all that is slower than 2^38 ns, about 275 s.
+/// Number of octaves: the last bucket also holds everything slower than 2^38 ns, about 275 s.
 const OCTAVES: usize = 28;
 
-/// The answered requests of a step, by bucket of their latency.
+/// Answered requests in a step, by latency bucket.
 #[derive(Debug)]
 pub(crate) struct Buckets([u64; OCTAVES * PER_OCTAVE]);
 
@@ -26,7 +26,7 @@ impl Sum for Buckets {
     }
 }
 
-/// The answered requests of the counted part, by intended send time and latency.
+/// Answered requests of the counted part, by intended send time and latency.
 #[derive(Debug, Default)]
 pub(crate) struct Heat(ByTime<Buckets>);
 
@@ -53,7 +53,7 @@ impl Sum for Heat {
     }
 }
 
-/// Returns the bucket of a latency: by the highest bit of its nanoseconds and the two after it.
+/// Returns the bucket for a latency, from the highest set bit of its nanoseconds and the two bits after it.
 fn bucket(ns: i64) -> usize {
     let ns = u64::try_from(ns).unwrap_or(0).max(1 << FIRST_OCTAVE);
     let octave = ns.ilog2() as usize;

@@ -1,4 +1,4 @@
-//! Requests that each pod answered, by time.
+//! Requests answered by each pod, over time.
 
 use foldhash::HashMap;
 
@@ -6,13 +6,13 @@ use super::by_time::{ByTime, Sum};
 use crate::model::{PodTraffic, Traffic};
 use crate::timeline::Timeline;
 
-/// Maximum number of pods that are counted one by one. Those that a run watched later are counted like unknown ones.
+/// Maximum number of pods counted individually. Pods watched later are counted as unknown.
 const PODS: usize = 1000;
 
-/// Place of requests whose pod is not known.
+/// Index for requests with an unknown pod.
 pub(crate) const UNKNOWN: usize = 0;
 
-/// Requests by pod; those of unknown pods first.
+/// Requests by pod; unknown pods come first.
 #[derive(Debug, Default)]
 struct Answered(Vec<u64>);
 
@@ -25,10 +25,10 @@ impl Sum for Answered {
     }
 }
 
-/// The requests of the counted part that were answered with success, by intended send time and pod.
+/// Successful requests of the counted part, by intended send time and pod.
 #[derive(Debug, Default)]
 pub(crate) struct ByPod<'a> {
-    /// By pod name, its place among the counts of a step.
+    /// Index of each pod name among the counts of a step.
     places: HashMap<&'a str, usize>,
     answered: ByTime<Answered>,
 }
@@ -43,13 +43,13 @@ impl<'a> ByPod<'a> {
         Self { places, answered: ByTime::default() }
     }
 
-    /// Returns the place of a pod.
+    /// Returns the index of a pod.
     pub(crate) fn place(&self, pod: &str) -> usize {
         self.places.get(pod).copied().unwrap_or(UNKNOWN)
     }
 
-    /// Adds a request whose intended send time is `since_ns` after the counted part began, and that the pod of this
-    /// place answered.
+    /// Adds a request whose intended send time is `since_ns` after the counted part began, answered by the pod with
+    /// index `place`.
     pub(crate) fn add(&mut self, since_ns: i64, place: usize) {
         let counts = &mut self.answered.at(since_ns).0;
         if counts.len() <= place {

@@ -1,17 +1,17 @@
-//! Grounds of a recommendation.
+//! Grounds for a recommendation.
 
 use crate::model::WindowBasis;
 
 use super::Probe;
 
-/// Grounds of a recommendation, and reasons against one.
+/// Grounds for a recommendation, and reasons against one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grounds {
     /// Basis of the recommendation.
     pub basis: Basis,
-    /// Reasons for recommending nothing; empty if something is recommended.
+    /// Reasons for not recommending anything; empty if there is a recommendation.
     pub refusals: Vec<Refusal>,
-    /// Measurement that would make the suggested range narrower.
+    /// Measurement that would narrow the suggested range.
     pub narrowing: Option<Narrowing>,
 }
 
@@ -24,39 +24,39 @@ pub struct Basis {
     pub windows: usize,
     /// Number of these without an upper bound.
     pub unbounded: usize,
-    /// Consumers with a clock of their own.
+    /// Consumers with their own clock.
     pub clocks: Vec<Clock>,
     /// Margin of the policy, in seconds.
     pub margin_s: u64,
-    /// Longest time from SIGTERM to the end of a pod, in seconds; `None` if it was not seen for every pod.
+    /// Longest time from SIGTERM to a pod's exit, in seconds; `None` if it was not seen for every pod.
     pub stopping_s: Option<f64>,
 }
 
-/// A consumer that looks at endpoints only once in a period.
+/// Consumer that looks at endpoints only once per period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clock {
     /// The consumer.
     pub consumer: String,
-    /// Time for which it keeps its knowledge, in seconds.
+    /// Time for which the consumer caches endpoints, in seconds.
     pub period_s: f64,
     /// Longest time from t0 until the endpoint was seen to be removed, in seconds.
     pub news_s: f64,
 }
 
-/// Reason for recommending nothing.
+/// Reason for not recommending anything.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// The record is not whole.
+    /// The record is incomplete.
     NotWhole,
-    /// The measurement is not valid.
+    /// The measurement is invalid.
     NotValid,
-    /// The workload, named here, ends all its pods before the first new one starts.
+    /// The workload, named here, terminates all its pods before the first new one starts.
     Recreated(String),
-    /// Starting pods lost so many requests that the windows are not known.
+    /// Starting pods lost so many requests that the windows are unknown.
     ProbeFirst { probe: Probe, requests: u64 },
-    /// Too few windows for the coverage asked.
+    /// There are too few windows for the requested coverage.
     TooFew { windows: usize, units: usize, needed: usize, covered: f64, asked: f64, confidence: f64 },
-    /// Windows without an upper bound.
+    /// Some windows have no upper bound.
     Unbounded { unbounded: usize, windows: usize },
     /// A pod gets too few connections per second to show its window.
     TooCoarse { rate: f64 },
@@ -64,10 +64,10 @@ pub enum Refusal {
     InPhase(Clock),
 }
 
-/// Measurement that makes a suggested range narrower.
+/// Measurement that would narrow a suggested range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Narrowing {
-    /// More of the same.
+    /// Further rollouts or terminations needed.
     pub more: More,
     /// Basis of the largest upper bound.
     pub basis: Option<WindowBasis>,
@@ -78,6 +78,6 @@ pub struct Narrowing {
 pub enum More {
     /// Rollouts.
     Rollouts(usize),
-    /// Terminations that end apart.
+    /// Terminations whose windows end separately.
     Terminations(usize),
 }

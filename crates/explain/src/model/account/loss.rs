@@ -1,4 +1,4 @@
-//! Causes of lost requests, each with the facts on which its reason and its remedy depend.
+//! Causes of lost requests, each with the facts on which its reason and remedy depend.
 
 use rolldrop_record::{Cause, Mode};
 
@@ -11,7 +11,7 @@ pub enum Loss {
     AcceptQueueReset { sleep: SleepAdvice },
     /// [`Cause::KilledInFlight`].
     KilledInFlight(Finish),
-    /// [`Cause::IdleCloseRace`]; `None` if no pod was ending at any such loss.
+    /// [`Cause::IdleCloseRace`]; `None` if no pod was terminating at any such loss.
     IdleCloseRace(Option<CloseNotice>),
     /// [`Cause::H2Unprocessed`].
     H2Unprocessed,
@@ -33,12 +33,12 @@ pub enum Loss {
     RuleSwap,
     /// [`Cause::Overload`].
     Overload,
-    /// [`Cause::Unattributed`]: the reasons, each with its number of requests.
+    /// [`Cause::Unattributed`], with the number of requests per reason.
     Unattributed(Vec<(Doubt, u64)>),
 }
 
 impl Loss {
-    /// Returns the cause.
+    /// Returns the cause of the losses.
     pub const fn cause(&self) -> Cause {
         match self {
             Self::RoutedToDeadPod { .. } => Cause::RoutedToDeadPod,
@@ -60,97 +60,97 @@ impl Loss {
     }
 }
 
-/// Reason why a pod that was ending no longer accepted connections, as far as its hooks show.
+/// Reason why a terminating pod no longer accepted connections, as far as its hooks show.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotAccepting {
     /// The workload, named here, has strategy Recreate.
     Recreated(String),
-    /// SIGKILL ended it while it still accepted connections.
+    /// SIGKILL terminated the pod while it was still accepting connections.
     Killed,
-    /// It ended before its preStop sleep could be over.
+    /// The pod exited before its preStop sleep could be over.
     EndedEarly,
-    /// It stopped on SIGTERM.
+    /// The pod stopped on SIGTERM.
     Stopped { kept: KeptAnswer, hook: Hook },
 }
 
 /// Behaviour of an app on its kept connections after SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptAnswer {
-    /// It answers on them.
+    /// The app still answers on kept connections.
     Answered,
-    /// It is not known to answer on them.
+    /// The app is not known to answer on kept connections.
     Unknown,
 }
 
-/// The preStop hooks of the pods that ended.
+/// The preStop hooks of the terminated pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// None.
+    /// No hook.
     Unset,
-    /// All sleep for this time, in seconds.
+    /// All hooks sleep for this time, in seconds.
     Sleep(i64),
-    /// Some have a hook of another kind, or not all have the same one.
+    /// Some pods have a hook of another kind, or their hooks differ.
     Other,
-    /// Some failed.
+    /// Some hooks failed.
     Failed,
 }
 
-/// Sleep that helps: the recommended one, or if there is none, the time that it must exceed.
+/// Sleep that helps: the recommended one, or if there is none, the time that the sleep must exceed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SleepAdvice {
     /// No sleep helps: the workload, named here, has strategy Recreate.
     Recreated(String),
-    /// That of the recommendation for this mode.
+    /// The recommended sleep for this mode.
     Advised { hook: HookRepair, mode: Mode },
-    /// Starting pods lost so many requests that the windows are not known.
+    /// Starting pods lost so many requests that the windows are unknown.
     ProbeFirst { probe: Probe, requests: u64 },
-    /// Longer than this, in seconds, if that is known.
+    /// A sleep longer than this, in seconds, if known.
     AtLeast { hook: HookRepair, at_least_s: Option<f64>, dns: Option<DnsTtl> },
 }
 
-/// Change that the hook needs before its length matters.
+/// Change that the hook needs before the length of its sleep matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookRepair {
-    /// None.
+    /// No change.
     Unneeded,
-    /// One that lasts.
+    /// A hook that runs for its whole sleep.
     Last,
-    /// Another one in place of the one that failed.
+    /// A replacement for the failed hook.
     Replace,
 }
 
-/// Time for which clients of a headless Service keep an answer of the DNS.
+/// Time for which clients of a headless Service cache a DNS response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DnsTtl {
-    /// In seconds.
+    /// Time in seconds.
     Known(f64),
     /// Not known.
     Unknown,
 }
 
-/// Way to let a pod finish what it had accepted.
+/// Way to let a pod finish the requests it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Finish {
-    /// On SIGTERM.
+    /// Finish on SIGTERM.
     OnSignal,
-    /// On SIGTERM, within a grace period that is long enough for the longest request.
+    /// Finish on SIGTERM, within a grace period long enough for the longest request.
     WithinGrace { longest_s: f64 },
-    /// On SIGTERM, and with an announcement on kept connections.
+    /// Finish on SIGTERM, and announce the close on kept connections.
     Announced(CloseNotice),
 }
 
-/// Way in which a server announces that it closes a connection.
+/// Way in which a server announces that it is closing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseNotice {
     /// `Connection: close`.
     Header,
-    /// GOAWAY of HTTP/2.
+    /// HTTP/2 GOAWAY.
     Goaway,
     /// Either, depending on the connection.
     Either,
 }
 
-/// Way to keep an endpoint ready while pods end.
+/// Way to keep an endpoint ready while pods are terminated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Endpoints {
     /// The workload, named here, was deleted under load.
@@ -161,36 +161,36 @@ pub enum Endpoints {
     OnEachNode { policy: TrafficPolicy, workload: OnEachNode },
     /// The workload is not known.
     Unknown,
-    /// Another strategy, or more replicas.
+    /// A different strategy, or more replicas.
     Rolling { workload: String, replicas: Option<i32>, max_unavailable: Option<String> },
 }
 
 /// Traffic policy of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPolicy {
-    /// That of a node port.
+    /// Policy for node ports.
     External,
-    /// That of a cluster IP.
+    /// Policy for cluster IPs.
     Internal,
 }
 
-/// Workload whose pods each node needs.
+/// Workload that needs a pod on each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnEachNode {
-    /// A DaemonSet, with its kind and name.
+    /// DaemonSet, by kind and name.
     DaemonSet(String),
-    /// Another workload, with its kind and name.
+    /// Another workload, by kind and name.
     Other(String),
     /// Not known.
     Unknown,
 }
 
-/// Readiness probe that keeps traffic from pods that do not serve yet.
+/// State of the readiness probe that should keep traffic away from pods that do not serve yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Not all pods have one.
+    /// Not all pods have a probe.
     Missing,
-    /// All pods have one, and it succeeds too early.
+    /// All pods have a probe, but it succeeds too early.
     TooEarly,
 }
 
@@ -199,10 +199,10 @@ pub enum Probe {
 pub enum Doubt {
     /// These causes compete, and none outweighs the others.
     Competing(Vec<Cause>),
-    /// The pod that the request reached was not ending.
+    /// The pod that the request reached was not terminating.
     PodWasWell,
-    /// The ends of the pods that may have lost it do not explain its outcome.
+    /// The terminations of the pods that may have lost the request do not explain its outcome.
     NoFit,
-    /// No pod was ending or starting that it could have reached.
+    /// No pod that the request could have reached was terminating or starting.
     NothingNear,
 }

@@ -23,22 +23,22 @@ pub enum Invalid {
     Drowned { measured: Measured, lag_ms: f64, limit_ms: f64 },
     /// The record contradicts itself.
     Contradiction(Contradiction),
-    /// The hypervisor took too much of the CPU time where this source ran.
+    /// The hypervisor stole too much CPU time where this source ran.
     Steal { source: String, share: f64, limit: f64 },
-    /// Threads of this source waited for a CPU.
+    /// This source's threads waited too long for a CPU.
     Starved { source: String, waiting: f64, limit: f64 },
     /// The machine that sent the load was too busy.
     Busy { share: f64, limit: f64 },
-    /// A watch saw nothing while a pod ended.
+    /// A watch saw nothing while a pod was terminating.
     WatchGap { resource: String, pod: String, length_s: f64 },
-    /// The watch of pods saw nothing at the end of the load.
+    /// The pod watch saw nothing at the end of the load.
     BlindAtEnd { length_s: f64 },
-    /// A source, or the embedded cluster if it is `None`, did nothing for a while under load.
+    /// A source, or the embedded cluster if `source` is `None`, stood still for a while under load.
     StoodStill { source: Option<String>, from_s: f64, to_s: f64 },
 }
 
 impl Invalid {
-    /// Returns the kind of the finding about it.
+    /// Returns the kind of the finding about this reason.
     pub const fn kind(&self) -> FindingKind {
         match self {
             Self::Contradiction(_) => FindingKind::Corrupt,
@@ -56,16 +56,16 @@ pub enum Incomplete {
     Aborted(String),
     /// The run did not complete.
     NotCompleted,
-    /// A part could not be read, as the record says.
+    /// A part could not be read, as reported in the record.
     Torn(String),
-    /// A part is damaged, as the record says.
+    /// A part is damaged, as reported in the record.
     Corrupt(String),
     /// Something was not recorded, or is missing now.
     Missing(Missing),
 }
 
 impl Incomplete {
-    /// Returns the kind of the finding about it.
+    /// Returns the kind of the finding about this reason.
     pub const fn kind(&self) -> FindingKind {
         match self {
             Self::Corrupt(_) => FindingKind::Corrupt,
@@ -77,46 +77,46 @@ impl Incomplete {
 /// Missing part of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Missing {
-    /// Beginning of the load.
+    /// Event for the start of the load.
     LoadStarted,
-    /// End of the load.
+    /// Event for the end of the load.
     LoadEnded,
-    /// Number of requests that a source scheduled.
+    /// Number of requests scheduled by a source.
     Scheduled(String),
-    /// Comparison of a source's clock.
+    /// Comparison of a source's clock with the coordinator's clock.
     ClockSample(String),
-    /// Rows of a source's requests.
+    /// Rows for a source's requests.
     Requests { source: String, phase: Phase, scheduled: u64, rows: u64 },
-    /// Rows of a proxy that had been received.
+    /// Rows that had been received from a proxy.
     Served { proxy: String, received: u64, rows: u64 },
-    /// Rows of some source.
+    /// Rows from some source.
     Rows { scheduled: u64, recorded: u64 },
-    /// Rows that a load source recorded and did not hand over; those that are known only as counts.
+    /// Rows that a load source recorded but did not hand over; `by_count` has the requests known only as counts.
     HandedOver { source: String, rows: Rows, by_count: Option<BTreeMap<Outcome, u64>> },
-    /// Rows that a proxy recorded and did not hand over.
+    /// Rows that a proxy recorded but did not hand over.
     OfProxy { proxy: String, rows: Rows },
-    /// Rows of a pod's proxy about requests that the pod answered.
+    /// Rows from a pod's proxy about requests that the pod answered.
     Answered { pod: String, requests: u64 },
 }
 
 /// Contradiction within a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Contradiction {
-    /// A file does not match its checksum, as the record says.
+    /// A file does not match its checksum, as reported in the record.
     Altered(String),
-    /// This event of the load is not in the time of the run.
+    /// This load event lies outside the run.
     Untimely(&'static str),
     /// Requests ended later than this many days after the load began.
     TooLate { days: u64 },
     /// A source has more rows than it scheduled requests.
     Requests { source: String, phase: Phase, scheduled: u64, rows: u64 },
-    /// More rows of a proxy are there than were received.
+    /// There are more rows from a proxy than were received.
     Served { proxy: String, received: u64, rows: u64 },
-    /// Requests of a source have several rows.
+    /// Some of a source's requests have several rows.
     Twice { source: Arc<str>, requests: u64, first: u64 },
-    /// Rows of a source have stamps that are out of order.
+    /// Some of a source's rows have stamps out of order.
     Disordered { source: Arc<str>, rows: u64, first: u64 },
-    /// Rows of a proxy have stamps that are out of order.
+    /// Some of a proxy's rows have stamps out of order.
     DisorderedServed { proxy: Arc<str>, rows: u64 },
     /// A proxy read requests before they were sent or after they were answered.
     Impossible { proxy: Arc<str>, impossible: u64, compared: u64, worst_s: f64 },
@@ -124,11 +124,11 @@ pub enum Contradiction {
     Clock(String),
 }
 
-/// Quantity that a run measures, in milliseconds: the send lag must be small compared with it.
+/// Quantity measured by a run, in milliseconds: the send lag must be small in comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measured {
-    /// Windows; the median of their bounds.
+    /// Windows, by the median of their bounds.
     Windows(f64),
-    /// Only latencies; the 99th percentile of the response time.
+    /// Only latencies, by the 99th percentile of the response time.
     Latency(f64),
 }

@@ -1,14 +1,15 @@
-//! Stretches in which a gateway had no server, although pods were ready.
+//! Finds periods in which a gateway had no server although pods were ready.
 //!
-//! Health checks that fail take a server out. A gateway that has none left dials nobody: it answers each request at
-//! once with one status, until a check passes again. HAProxy before one NodePort does so as soon as its checks meet
-//! dead pods through that port (`<NOSRV>` in its log): 306 of the 377 requests lost in a recorded rollout of three
-//! pods, in one stretch of 1.5 s, while at least one of the three was ready.
+//! Failing health checks remove a server from a gateway. A gateway with no server left does not dial: it answers each
+//! request immediately with the same status until a check passes again. HAProxy in front of one NodePort does so as
+//! soon as its checks reach dead pods through that port (`<NOSRV>` in its log). This accounts for 306 of the 377
+//! requests lost in a recorded rollout of three pods, in one period of 1.5 s, while at least one of the three was
+//! ready.
 //!
-//! Such a stretch has no other answer in it. A gateway that still dials pods meets a dead one each time with a chance
-//! of at most the share of dead pods that it may have; the product over the stretch shows that it dialled none. Only
-//! pods count as ready that the gateway has known for some time: one that learned of no new pod yet dials dead ones
-//! only.
+//! Such a period contains no other response. If the gateway were still dialling pods, each dial would reach a dead one
+//! with a probability of at most the share of dead pods it may know; the product over the period shows that it dialled
+//! none. Pods count as ready only if the gateway has known them for some time: a gateway that has not learned of any
+//! new pod yet dials only dead ones.
 
 use super::{LONGEST_PAUSE_NS, MAY_BE_RETRIED_NS, PASSED_OVER, TABLE_AGE_NS, is_gateways, sent};
 use crate::timeline::drop_policy::Class;
@@ -16,27 +17,27 @@ use crate::timeline::{PodLife, Request, Timeline};
 use rolldrop_record::run_info::Target;
 use rolldrop_record::{RequestRow, Stamp};
 
-/// Beyond every time of a run.
+/// Time later than any time in a run.
 const NEVER: Stamp = Stamp::from_unix_ns(i64::MAX);
 
-/// Returns the status that a gateway answered with so fast that it can have waited for no pod.
+/// Returns the status of a response that came so fast that the gateway cannot have waited for a pod.
 fn refusal(row: &RequestRow) -> Option<u16> {
     let is_quick = row.end.ns_since(sent(row)) < MAY_BE_RETRIED_NS;
     row.status
         .filter(|_| is_quick && row.pod.is_none() && is_gateways(row) && Class::of(row) == Class::Dropped)
 }
 
-/// The gateway's own quick answers, while the requests of its target are read.
+/// The gateway's own quick responses, collected while its target's requests are read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refusals {
-    /// Send time and status of each, in order.
+    /// Send time and status of each quick response, in order.
     all: Vec<(Stamp, u16)>,
-    /// For each of these, true if a request with another outcome was sent since the one before.
+    /// For each quick response: true if a request with another outcome was sent since the previous one.
     interrupted: Vec<bool>,
 }
 
 impl Refusals {
-    /// Collects those of one target from its requests that were not plainly answered.
+    /// Collects the quick responses for one target from its requests that were not plainly answered.
     pub(super) fn new<'a>(of_target: impl Iterator<Item = &'a Request> + Clone) -> Self {
         let is_own = |r: &&Request| r.served.is_none() && r.other_attempts.is_empty();
         let refused = of_target.clone().filter(is_own);
@@ -57,7 +58,7 @@ impl Refusals {
         }
     }
 
-    /// Adds the interruptions by later requests.
+    /// Adds the interruptions seen in later requests.
     pub(super) fn merge(&mut self, later: &Self) {
         self.interrupted.iter_mut().zip(&later.interrupted).for_each(|(own, later)| *own |= later);
     }
@@ -77,7 +78,7 @@ impl Refusals {
             let stretch = &self.all[first..next];
             let (from, until) = (stretch[0].0, stretch[stretch.len() - 1].0);
             let dialled: f64 = stretch.iter().map(|(at, _)| dead_share(pods, *at).ln()).sum();
-            // A gateway that gives up while all pods are well has another reason.
+            // If all pods are well, the gateway gives up for another reason.
             if dialled <= PASSED_OVER.ln() && pods.iter().any(|pod| pod.is_ending_near(from, until)) {
                 stretches.push((from, until));
             }
@@ -87,16 +88,16 @@ impl Refusals {
     }
 }
 
-/// A pod that a gateway may know.
+/// Pod that a gateway may know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownPod {
-    /// Time at which it was first ready.
+    /// Time the pod was first ready.
     pub(super) ready: Stamp,
-    /// Time from which the gateway surely knows it.
+    /// Time from which the gateway certainly knows the pod.
     pub(super) known: Stamp,
-    /// Time before which it answered its requests.
+    /// Time until which the pod answered its requests.
     pub(super) stops: Stamp,
-    /// Time from which the gateway has surely forgotten it.
+    /// Time from which the gateway has certainly forgotten the pod.
     pub(super) forgotten: Stamp,
 }
 
@@ -110,7 +111,7 @@ impl KnownPod {
     }
 
     fn of(timeline: &Timeline, life: &PodLife) -> Option<Self> {
-        // The list of slices may have come before the list of pods.
+        // The slices may have been listed before the pods.
         let ready = life.endpoint_ready.or(life.listed.then_some(life.created))?;
         let known = if life.listed { ready } else { ready.shifted_ns(TABLE_AGE_NS) };
         let end = timeline.ends.iter().find(|end| end.uid == life.uid);
@@ -128,7 +129,7 @@ impl KnownPod {
     }
 }
 
-/// Returns the share of dead pods among those that a gateway may know at `at`: at least one of them.
+/// Returns the share of dead pods among those that a gateway may know at `at`, counting at least one as dead.
 fn dead_share(pods: &[KnownPod], at: Stamp) -> f64 {
     let known: Vec<&KnownPod> = pods.iter().filter(|pod| pod.ready <= at && at < pod.forgotten).collect();
     let well = known.iter().filter(|pod| pod.known <= at && at < pod.stops).count();
@@ -156,7 +157,7 @@ mod tests {
         Request::of(RequestRow { outcome, status: Some(status), sent: Some(at(ms)), ..row })
     }
 
-    /// Returns three pods that were always there, of which two end, one after the other; and a new one.
+    /// Returns three pods that existed from the start, two of which terminate one after the other, and one new pod.
     fn pods() -> Vec<KnownPod> {
         let pod = |ready: i64, known: i64, stops: i64, forgotten: i64| KnownPod {
             ready: at(ready),
@@ -173,8 +174,8 @@ mod tests {
         ]
     }
 
-    /// Returns the stretches found with a request every 10 ms, of which those in the periods `refused` are refused;
-    /// those of the second kind are not quick.
+    /// Returns the periods found with a request every 10 ms. Requests in the periods `refused` are refused after
+    /// `waits_ms`.
     fn stretches(pods: &[KnownPod], refused: &[[i64; 2]], waits_ms: i64) -> Vec<(Stamp, Stamp)> {
         let is_refused = |ms: &i64| refused.iter().any(|[from, until]| (from..until).contains(&ms));
         let all = (0..30_000).step_by(10);
@@ -189,7 +190,7 @@ mod tests {
     fn only_unbroken_refusals_form_stretch() {
         let from_to = |from, to| vec![(at(from), at(to))];
         assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 1), from_to(11_000, 12_990));
-        // Single ones are those of the dead pod's turn, and so are a few in a row.
+        // Single refusals, or a few in a row, happen when it is the dead pod's turn.
         assert_eq!(stretches(&pods(), &[[11_000, 11_010], [11_030, 11_040], [11_060, 11_120]], 1), []);
         assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 300), [], "a gateway that waits had dialled");
         assert_eq!(stretches(&pods(), &[[5_000, 7_000]], 1), [], "no pod was ending");
@@ -201,7 +202,7 @@ mod tests {
         dying[2].stops = at(10_500);
         dying[1].stops = at(10_500);
         assert_eq!(stretches(&dying, &[[10_500, 13_500]], 1), []);
-        // A stretch that began while a pod was well is one state until it ends.
+        // A period that began while a pod was well counts as one state until it ends.
         assert_eq!(stretches(&dying, &[[10_100, 13_500]], 1), [(at(10_100), at(13_490))]);
     }
 

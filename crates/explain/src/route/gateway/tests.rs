@@ -34,8 +34,8 @@ fn row(ms: i64, outcome: Outcome, status: Option<u16>, lasts_ms: i64) -> Request
     }
 }
 
-/// Simulates a request each 10 ms to four pods in turn, of which one is dead from `dead` on and leaves the turns at
-/// `leaves`; and one stray failure each at `strays`.
+/// Simulates a request every 10 ms to four pods in turn. One pod is dead from `dead` on and drops out of the rotation
+/// at `leaves`. There is also one stray failure at each time in `strays`.
 fn gateway(dead: i64, leaves: i64, strays: &[i64]) -> Gateway {
     let fails = |ms: &i64| (ms % 40 == 0 && (dead..leaves).contains(ms)) || strays.contains(ms);
     let failed: Vec<Stamp> = (0..60_000).step_by(10).filter(fails).map(at).collect();
@@ -55,7 +55,7 @@ fn undialled_pod_explains_no_failure() {
     assert!(!explains(bad_gateway(900)), "it still served");
     assert!(explains(bad_gateway(1000)) && explains(bad_gateway(2960)));
     assert!(!explains(bad_gateway(20_000)), "17 s of answers lie between");
-    // A pod that lived would have answered before it stopped.
+    // A living pod would have answered before it stopped.
     let timeout = |ms| row(ms, Outcome::ResponseTimeout, None, 5000);
     assert!(!explains(timeout(700)) && explains(timeout(900)) && explains(timeout(2000)));
     // A gateway may have waited for the pod before it gave up.
@@ -65,7 +65,7 @@ fn undialled_pod_explains_no_failure() {
 
 #[test]
 fn continuing_failures_keep_pod_candidate() {
-    // Every second request fails for 40 s: no row of answers is long enough.
+    // Every second request fails for 40 s: no run of consecutive answers is long enough.
     let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
     let mut watching = Watching::of(vec![Death::between(at(990), at(995))], &failed, 4);
     for ms in (1010..41_000).step_by(20) {
@@ -78,12 +78,12 @@ fn continuing_failures_keep_pod_candidate() {
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
 }
 
-/// The recorded rollouts of six pods behind Traefik.
+/// Recorded rollouts of six pods behind Traefik.
 #[test]
 fn ingress_failures_have_few_candidates() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs/ingress");
     let (mut log, rows) = RunDir::open(&recorded.join("run")).unwrap().recorded().unwrap();
-    // As `--target http://...` without `l7:` leaves it.
+    // As set by `--target http://...` without `l7:`.
     let target = &mut log.info.targets[0];
     (target.balances, target.balances_because) = (Balances::Connections, BalancesBecause::Assumed);
     let (timeline, requests) = Timeline::build(log, rows).unwrap();
@@ -112,7 +112,7 @@ fn ingress_failures_have_few_candidates() {
             Some((ip, timeline.ends.iter().position(|end| end.uid == uid)?))
         })
         .collect();
-    // Traefik's dials in the 4 ms after it was handed a request, if only one ending pod is among them.
+    // Traefik's dials in the 4 ms after it was handed a request, if only one terminating pod is among them.
     let mut dials = String::new();
     GzDecoder::new(File::open(recorded.join("connections.csv.gz")).unwrap())
         .read_to_string(&mut dials)

@@ -1,4 +1,4 @@
-//! Ids and times of strangers, of a gateway's attempts, and of clients that gave up.
+//! Ids and times of unrelated requests, of a gateway's attempts, and of requests that clients gave up.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn at(ms: i64) -> Stamp {
     Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
 }
 
-/// Returns a request that is sent 10 ms after `from`, and ends 20 ms after that.
+/// Returns a request sent 10 ms after `from` that ends 20 ms later.
 fn row(seq: u64, from: i64, outcome: Outcome, status: Option<u16>) -> RequestRow {
     RequestRow {
         connect_start: Some(at(from)),
@@ -39,7 +39,7 @@ fn own(seq: u64) -> RequestId {
     RequestId::new(&run(), "load-0", seq)
 }
 
-/// Clocks that are known to ± 1 ms: those of the load, and of pods a and b.
+/// Returns clocks known to ± 1 ms for the load and for pods a and b.
 fn clocks(records: &Records) -> Clocks {
     let sample = |of: &str| {
         let of = of.to_owned();
@@ -53,7 +53,7 @@ fn joined(requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests {
     joined_among(&[], requests, served)
 }
 
-/// Joins requests and proxies' rows among these pods, if any are to be known by name.
+/// Joins requests and proxy rows; `pods` are the pods to be known by name, if any.
 fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests {
     let info = serde_json::from_value(serde_json::json!({
         "format": 2, "tool": {"name": "rolldrop", "version": "0"}, "run": run(), "name": "x",
@@ -90,7 +90,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
     Requests::open(Arc::new(records), (clocks, joins), Span::ALL, || (), |(), _| (), |(), ()| ()).unwrap().0
 }
 
-/// Pod, other attempts' pods, rows that were read too early and too late.
+/// Pod, pods of other attempts, and numbers of rows read too early and too late.
 type Found = (Option<String>, Vec<String>, [u32; 2]);
 
 fn found(requests: &Requests) -> BTreeMap<u64, Found> {
@@ -105,7 +105,7 @@ fn found(requests: &Requests) -> BTreeMap<u64, Found> {
 
 #[test]
 fn forwarding_pod_neither_serves_nor_loses() {
-    // A gateway with a proxy beside it: its name is behind that of the pod that answers, or alone.
+    // A gateway with a proxy beside it: its name follows that of the answering pod, or is alone.
     let said = [(1, Outcome::Ok, "web, gate"), (2, Outcome::HttpError, "gate"), (3, Outcome::Ok, "web")];
     let rows = said.map(|(seq, outcome, pod)| RequestRow {
         pod: Some(pod.into()),
@@ -146,7 +146,7 @@ const LATE: [u32; 2] = [0, 1];
 
 #[test]
 fn misfit_times_are_counted_apart() {
-    // Sent at 10, ended at 30; both clocks are known to 1 ms, and a little for what samples hide.
+    // Sent at 10 ms, ended at 30 ms; both clocks are known to 1 ms, plus a little for errors that samples hide.
     for (head, misfits) in [(-500, EARLY), (0, EARLY), (15, FITS), (29, FITS), (50, LATE), (9000, LATE)] {
         for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
             let forged = served(own(1), "b", head, ServedEnd::Complete, Some(200));
@@ -155,7 +155,7 @@ fn misfit_times_are_counted_apart() {
             assert_eq!(found(&requests)[&1], expected, "{head} {outcome}");
         }
     }
-    // Nothing was sent, so that nobody can have read it.
+    // Nothing was sent, so nobody can have read it.
     let refused = RequestRow { sent: None, ..row(1, 0, Outcome::ConnectRefused, None) };
     let forged = served(own(1), "b", 15, ServedEnd::Complete, Some(200));
     assert_eq!(found(&joined(vec![refused], vec![forged]))[&1], (None, vec![], EARLY));
@@ -185,7 +185,7 @@ fn answering_pod_wins_gateway_attempts() {
     let eof = |pod, head| served(own(1), pod, head, ServedEnd::UpstreamEof, None);
     let answer = |pod, head, status| served(own(1), pod, head, ServedEnd::Complete, Some(status));
     let one = |outcome, status, rows: Vec<ServedRow>| {
-        // In whatever order they arrive.
+        // The result is the same in any order of arrival.
         let backwards = rows.iter().rev().cloned().collect();
         let of = |rows| found(&joined(vec![row(1, 0, outcome, status)], rows)).remove(&1);
         let found = of(rows);

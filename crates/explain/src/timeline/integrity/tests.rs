@@ -1,4 +1,4 @@
-//! Records that are whole, and ways to break them.
+//! Intact records, and ways to break them.
 
 use crate::model::account::{Contradiction, Missing};
 use crate::timeline::Timeline;
@@ -42,7 +42,7 @@ fn sample(of: &str, ms: i64, offset_ms: i64) -> Event {
     Event::new(at(ms), "coordinator", EventKind::clock_sample(of, offset))
 }
 
-/// Returns a run of 100 requests of which nothing is missing.
+/// Returns a complete run with 100 requests.
 fn whole() -> Records {
     let source = |name: &str, role, rows| Source {
         name: name.into(),
@@ -212,7 +212,7 @@ fn acausal_clocks_are_contradiction() {
             "{offset_ms}: {contradictions:?}"
         );
     }
-    // One thread that waited is no clock that is wrong.
+    // A single waiting thread does not mean that a clock is wrong.
     let (_, one) = broken(|records| {
         records.served[3].end = at(1000);
         records.served[3].head = Some(at(900));

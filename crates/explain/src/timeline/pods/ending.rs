@@ -1,4 +1,4 @@
-//! The end of one pod: its stages and its cause. [`super::t0`] finds the time at which it took effect.
+//! Termination of one pod: its stages and its cause. [`super::t0`] finds the time it took effect.
 
 use super::super::Command;
 use super::super::beats::Beats;
@@ -12,21 +12,21 @@ use super::{PodEnd, Stages};
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{EndCause, Mode, Stamp};
 
-/// All records that may show the ends of pods.
+/// All records that may show pod terminations.
 pub(super) struct Evidence<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
     pub(super) endpoints: &'a Endpoints,
-    /// The run's own calls by which pods end.
+    /// The run's own calls that terminate pods.
     pub(super) actions: Vec<(Stamp, &'a Action)>,
     pub(super) commands: &'a [Command],
     pub(super) histories: &'a Histories,
     pub(super) phases: &'a phases::Collector<'a>,
-    /// Gaps of the watch of pods, from and to, that a list has closed.
+    /// Gaps in the pod watch that were closed by a list: from and to.
     pub(super) gaps: Vec<(Stamp, Stamp)>,
 }
 
-/// One pod that has ended.
+/// Pod to find a termination for.
 pub(super) struct Ending<'a> {
     pub(super) evidence: &'a Evidence<'a>,
     pub(super) pod: &'a Seen,
@@ -34,7 +34,7 @@ pub(super) struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// Returns the pod's end; `None` while it is running.
+    /// Returns the pod's termination; `None` while the pod is running.
     pub(super) fn find(&self) -> Option<PodEnd> {
         let (kind, t0) = self.t0()?;
         let pod = self.pod;
@@ -87,7 +87,7 @@ impl<'a> Ending<'a> {
         }
     }
 
-    /// Finds the cause of the end.
+    /// Finds the cause of the termination.
     fn by(&self, kind: &Kind<'a>, t0: T0) -> By {
         if let Kind::Own(_, action) = kind {
             let cause = Some(EndCause::ThisRun(action.action));
@@ -99,9 +99,9 @@ impl<'a> Ending<'a> {
         let explained = histories.ended_by(&pod.last, pod.life.created, t0, by_itself);
         let known = explained.as_ref().map(|explained| explained.mode);
         let may_be = |action: &Action| match action.mode {
-            // A node that shuts down ends its pods without deleting them.
+            // A node that shuts down terminates its pods without deleting them.
             Some(Mode::NodeShutdown) => known == Some(Mode::NodeShutdown),
-            // An end with another known cause was not the action's.
+            // A termination with another known cause was not caused by the action.
             mode => pod.deletion.is_some() && (known.is_none() || known == mode),
         };
         let commanded = commands.iter().rfind(|command| command.started <= t0.latest);
@@ -123,7 +123,7 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// Cause of a pod's end.
+/// Cause of a pod's termination.
 struct By {
     mode: Option<Mode>,
     disruption: Option<u32>,

@@ -1,42 +1,42 @@
-//! Events of one pod, as the watch showed them.
+//! Events of one pod, as shown by the watch.
 
 use super::PodLife;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, PodEvent};
 
-/// A deletion as the watch first showed it.
+/// Deletion as first shown by the watch.
 #[derive(Clone, Debug)]
 pub(super) struct Deletion {
-    /// Time at which it was shown.
+    /// Time the watch showed the deletion.
     pub(super) seen: Stamp,
-    /// Its deletionTimestamp, on the API server's clock.
+    /// The pod's deletionTimestamp, on the API server's clock.
     pub(super) timestamp: Stamp,
     /// The grace period, in seconds.
     pub(super) grace_s: i64,
-    /// Version of the pod that showed it.
+    /// Version of the pod object that showed the deletion.
     pub(super) version: String,
-    /// True if that is the version that the deletion made. In a list it may be a later one.
+    /// True if the deletion itself created that version. In a list it may be a later version.
     pub(super) is_exact: bool,
 }
 
-/// Events of one UID, as the watch showed them.
+/// Events of one UID, as shown by the watch.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) life: PodLife,
     pub(super) last: PodEvent,
     pub(super) last_at: Stamp,
     pub(super) deletion: Option<Deletion>,
-    /// Time at which it was shown as failed or succeeded.
+    /// Time the pod was shown as failed or succeeded.
     pub(super) terminal: Option<Stamp>,
-    /// Time at which its main containers were last shown running, before they had ended.
+    /// Time the main containers were last shown running, before they terminated.
     pub(super) running: Option<Stamp>,
     pub(super) containers_terminated: Option<Stamp>,
     pub(super) deleted: Option<Stamp>,
     pub(super) exit_code: Option<i32>,
     pub(super) exit_reason: Option<String>,
-    /// Readiness of the pod when its main containers were last shown running.
+    /// True if the pod was ready when its main containers were last shown running.
     was_ready: bool,
-    /// Grace period of its deletion at that time, in seconds: the kubelet's own last deletion has none.
+    /// Grace period of the pod's deletion at that time, in seconds: the kubelet's own final deletion has none.
     pub(super) running_grace_s: Option<i64>,
 }
 
@@ -125,25 +125,24 @@ impl Seen {
         if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
             return None;
         }
-        // Every container counts: the first one to get its signal can refuse.
+        // Every container counts: the first one to receive its signal may refuse requests.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
 
-    /// Returns the seconds within which the readiness probes of its main containers would have noticed that they do not
-    /// listen; `None` without such a probe, and if one did.
+    /// Returns the time in seconds within which the main containers' readiness probes would have noticed that nothing
+    /// listens; `None` without such a probe, or if one did notice.
     pub(super) fn accepted_for_all_but_s(&self) -> Option<u32> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let notices_s = main.filter_map(|c| c.readiness_notices_s).max()?;
         self.was_ready.then_some(notices_s)
     }
 
-    /// Returns the program that the hook of a main container runs.
+    /// Returns the program run by a main container's hook.
     pub(super) fn hook_program(&self) -> Option<String> {
         self.last.containers.iter().filter(|c| !c.sidecar).find_map(|c| c.pre_stop_program.clone())
     }
 
-    /// Returns the time that the hooks of all main containers sleep, in seconds, by the action or by a program that
-    /// does no more.
+    /// Returns the sleep of all main containers' hooks in seconds, by a sleep action or by a program that only sleeps.
     pub(super) fn hook_sleep_s(&self) -> Option<i64> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let sleeps = main.map(|c| match c.pre_stop_other {
@@ -154,13 +153,13 @@ impl Seen {
     }
 }
 
-/// Returns true if a pod has ended without being deleted.
+/// Returns true if a pod finished without being deleted.
 pub(in super::super) fn has_finished(pod: &PodEvent) -> bool {
     matches!(pod.phase.as_str(), "Failed" | "Succeeded")
 }
 
-/// Returns true if the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`:
-/// it was never seen ready before.
+/// Returns true if a pod's main containers are probed before the pod is ready, as far as one event shows it. `is_new`
+/// is true if the pod was never seen ready before.
 fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     let main = || event.containers.iter().filter(|c| !c.sidecar);
     if main().any(|c| c.readiness_probe == Some(true)) {
@@ -169,8 +168,8 @@ fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
         return Some(false);
     }
-    // The record may hold no facts about probes. Without one, a pod is ready as soon as all its containers
-    // run, and an ending pod stays ready until they have ended.
+    // The record may hold no facts about probes. Without a probe, a pod is ready as soon as all its containers run, and
+    // a terminating pod stays ready until they have terminated.
     let waits = is_new
         && !event.ready
         && event.deletion_timestamp.is_none()

@@ -1,5 +1,5 @@
-//! Finds the time at which a pod's deletion took effect (t0), and its author: the run, others, the pod itself, or an
-//! unseen event in a gap of the watch.
+//! Finds the time a pod's deletion took effect (t0), and who caused it: the run, others, the pod itself, or an unseen
+//! event in a watch gap.
 
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::ended_by::BY_KUBELET;
@@ -10,11 +10,11 @@ use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
 
-/// Longest time between a container's end and a watch event that shows it: a kubelet looks at its containers once a
+/// Longest time between a container's exit and a watch event that shows it: a kubelet checks its containers once a
 /// second.
 const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 
-/// Time at which a deletion took effect.
+/// Time a deletion took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct T0 {
     /// Earliest possible time.
@@ -25,22 +25,22 @@ pub struct T0 {
     pub basis: T0Basis,
 }
 
-/// Kind of a pod's end.
+/// Kind of a pod's termination.
 pub(super) enum Kind<'a> {
-    /// The run deleted it: time and action of the first call that may have caused it.
+    /// The run deleted the pod: time and action of the first call that may have caused it.
     Own(Stamp, &'a Action),
-    /// It ended before it was deleted, or without being deleted.
+    /// The pod exited before it was deleted, or without being deleted.
     ByItself,
-    /// Somebody else deleted it.
+    /// Somebody else deleted the pod.
     ByOthers,
-    /// It was deleted and gone in one step.
+    /// The pod was deleted and gone in one step.
     RemovedAtOnce,
-    /// It existed before a gap of the watch and not after it.
+    /// The pod existed before a watch gap and not after it.
     Lost,
 }
 
 impl<'a> Ending<'a> {
-    /// Returns the kind of the pod's end, and its time; `None` while it is running.
+    /// Returns the kind and time of the pod's termination; `None` while the pod is running.
     pub(super) fn t0(&self) -> Option<(Kind<'a>, T0)> {
         self.deleted_by_this_run()
             .or_else(|| self.ended_by_itself())
@@ -49,14 +49,14 @@ impl<'a> Ending<'a> {
             .or_else(|| self.lost_in_a_gap())
     }
 
-    /// Returns the times at which its proxy saw signs of its end.
+    /// Returns the times that the pod's proxy saw signs of the termination.
     fn signs(&self) -> impl Iterator<Item = Stamp> {
         [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
     }
 
-    /// Returns the time at which its preStop hook was called. A mark from before the pod's end, within the uncertainty
-    /// of the clocks, or from after its containers ended, was not the kubelet's, but came from a process of the
-    /// sidecar's container.
+    /// Returns the time the pod's preStop hook was called. A mark from before the termination, allowing for clock
+    /// uncertainty, or from after the containers exited, was not made by the kubelet, but by a process in the sidecar's
+    /// container.
     pub(super) fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
         let Evidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
@@ -69,7 +69,7 @@ impl<'a> Ending<'a> {
         phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
     }
 
-    /// Returns the time at which a deletion took effect that this run did not make, or for whose call it has no answer.
+    /// Returns bounds for the time a deletion took effect, if this run did not make it or got no response to its call.
     fn bounds(&self, deletion: &Deletion) -> T0 {
         let second = by_timestamp(deletion, self.evidence.clocks);
         let mut bracket = self.evidence.beats.bracket(&deletion.version);
@@ -79,13 +79,13 @@ impl<'a> Ending<'a> {
         let earliest = bracket.earliest.map_or(second.earliest, |at| at.max(second.earliest));
         let latest = bracket.latest.map_or(second.latest, |at| at.min(second.latest));
         let is_narrower = (earliest, latest) != (second.earliest, second.latest);
-        // Two beats that are at most a second apart are as precise as the timestamp, even if it happens to be a
-        // little narrower.
+        // Two beats at most a second apart are as precise as the timestamp, even if the timestamp happens to be
+        // slightly narrower.
         let is_between = bracket.width_ns().is_some_and(|ns| ns <= SECOND_NS);
         let basis = if is_narrower || is_between { T0Basis::Beats } else { T0Basis::Timestamp };
         match bracket.earliest {
             _ if earliest <= latest => T0 { earliest, latest, basis },
-            // Between clocks there may be an error, between versions there is none.
+            // Clocks may disagree; versions do not.
             Some(earliest) => {
                 let latest = bracket.latest.map_or(deletion.seen, |at| at.min(deletion.seen));
                 T0 { earliest, latest: latest.max(earliest), basis: T0Basis::Beats }
@@ -103,14 +103,14 @@ impl<'a> Ending<'a> {
         let attempts: Vec<&(Stamp, &Action)> = self.evidence.actions.iter().filter(|a| is_this(&a)).collect();
         let is_accepted = |a: &&&(Stamp, &Action)| a.1.status.is_some_and(|s| (200..300).contains(&s));
         let accepted = attempts.iter().find(is_accepted);
-        // A call without an answer, or with an unclear one, may have been the one that took effect.
+        // A call without a response, or with an ambiguous one, may have been the call that took effect.
         let may_be = |a: &&&(Stamp, &Action)| !a.1.is_undone && a.1.status.is_none_or(|s| s >= 500);
         let doubtful = attempts.iter().take_while(|a| !is_accepted(a)).find(may_be);
         let (sent, action) = *doubtful.or(accepted)?;
         let (earliest, action) = (*sent, accepted.map_or(*action, |(_, accepted)| *accepted));
         let latest = match accepted {
             Some((_, accepted)) => accepted.answered,
-            // Without an answer the deletion is only known to have come before the watch showed it.
+            // Without a response, the deletion is only known to have taken effect before the watch showed it.
             None => pod.deletion.as_ref()?.seen,
         };
         let mut t0 = T0 { earliest, latest: latest.max(earliest), basis: T0Basis::OwnCall };
@@ -120,21 +120,21 @@ impl<'a> Ending<'a> {
             match (earliest <= latest, accepted) {
                 (true, _) => t0 = T0 { earliest, latest, ..t0 },
                 (false, Some(_)) => {}
-                // It was somebody else's.
+                // Somebody else deleted the pod.
                 (false, None) => return None,
             }
         }
         Some((Kind::Own(*sent, action), t0))
     }
 
-    /// Handles a pod whose containers ended first; it may have been deleted later.
+    /// Handles a pod whose containers exited first; the pod may have been deleted later.
     fn ended_by_itself(&self) -> Option<(Kind<'a>, T0)> {
         let pod = self.pod;
         let deletion = pod.deletion.as_ref().map(|deletion| deletion.seen);
         let shown = pod.terminal.filter(|at| deletion.is_none_or(|deletion| *at < deletion))?;
         let latest = self.signs().chain(pod.containers_terminated).fold(shown, Stamp::min);
         let earliest = if pod.last.disruption_target.as_deref() == Some(BY_KUBELET) {
-            // The kubelet sent its signal, and then waited for as long as the grace period.
+            // The kubelet sent the signal and then waited for up to the grace period.
             let earliest = latest.shifted_ns(-(pod.last.grace_s.max(0) * SECOND_NS + SHOWN_WITHIN_NS));
             self.shutdown_begun(latest).map_or(earliest, |begun| earliest.max(begun))
         } else {
@@ -146,7 +146,7 @@ impl<'a> Ending<'a> {
         Some((Kind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
     }
 
-    /// Returns the last time before `at` at which the run had a node shut down.
+    /// Returns the last time before `at` that the run shut a node down.
     fn shutdown_begun(&self, at: Stamp) -> Option<Stamp> {
         let is_shutdown = |action: &Action| action.mode == Some(Mode::NodeShutdown) && action.error.is_none();
         let mut begun = self.evidence.actions.iter().rev();
@@ -163,7 +163,7 @@ impl<'a> Ending<'a> {
         let signs = self.signs().chain(self.pod.containers_terminated);
         let latest = signs.fold(self.pod.deleted?, Stamp::min);
         let bracket = self.evidence.beats.bracket(&self.pod.last.resource_version);
-        // Its end took no longer than the grace period.
+        // The termination took no longer than the grace period.
         let from = latest.shifted_ns(-self.pod.last.grace_s.max(0) * SECOND_NS);
         let from = bracket.earliest.unwrap_or(from);
         let latest = self.pre_stop(from).map_or(latest, |called| latest.min(called).max(from));
@@ -174,14 +174,14 @@ impl<'a> Ending<'a> {
         Some((Kind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
     }
 
-    /// Handles a pod that was gone between two lists: the later one does not show it any more.
+    /// Handles a pod that disappeared between two lists: the later list does not show it any more.
     fn lost_in_a_gap(&self) -> Option<(Kind<'a>, T0)> {
         let (earliest, latest) = *self.evidence.gaps.iter().find(|(_, to)| *to > self.pod.last_at)?;
         Some((Kind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))
     }
 }
 
-/// Returns the time at which a deletion took effect by the API server's own record, to the second.
+/// Returns the time a deletion took effect according to the API server, to the second.
 fn by_timestamp(deletion: &Deletion, clocks: &Clocks) -> T0 {
     let Deletion { seen, timestamp, grace_s, .. } = deletion;
     let offset = clocks.offset(API_SERVER, timestamp.shifted_ns(-grace_s * SECOND_NS));
