@@ -175,7 +175,7 @@ mod tests {
         );
         let one = |port: Value, address| url(json!([port]), address, None);
         assert_eq!(one(json!({"port": 80}), "fd00::1").await.unwrap(), "http://[fd00::1]:80/x");
-        assert!(one(json!({"port": 80}), "").await.unwrap_err().contains("no cluster address"));
+        assert!(one(json!({"port": 80}), "").await.unwrap_err().contains("no cluster IP"));
         let headless = "http://web.shop.svc.cluster.local";
         assert_eq!(one(json!({"port": 80}), "None").await.unwrap(), format!("{headless}:80/x"));
         let other = json!({"port": 80, "targetPort": 8080});

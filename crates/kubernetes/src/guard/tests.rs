@@ -64,7 +64,7 @@ async fn guard_rejects_unrequested_objects() {
         let listed = pods(answering(&list(&[web.clone(), lie.clone()]))).list(&params).await;
         assert!(why(&listed.unwrap_err()).contains(said), "{said}");
         let listed = pods(answering(&list(&[elsewhere]))).list(&params).await;
-        assert!(why(&listed.unwrap_err()).contains("does not have the field \"node-1\""));
+        assert!(why(&listed.unwrap_err()).contains("does not have the requested field \"node-1\""));
     }
     let found = pods(answering(&pod("web", "shop", "web"))).get("web").await;
     assert!(found.is_ok());
@@ -86,7 +86,9 @@ async fn guard_rejects_unrequested_objects() {
         "shop",
     );
     let about = ListParams::default().fields("involvedObject.kind=Pod");
-    assert!(why(&events.list(&about).await.unwrap_err()).contains("does not have the field \"Pod\""));
+    assert!(
+        why(&events.list(&about).await.unwrap_err()).contains("does not have the requested field \"Pod\"")
+    );
 }
 
 #[tokio::test]

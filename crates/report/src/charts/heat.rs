@@ -226,7 +226,7 @@ mod tests {
         let analysis = samples::naive_exit();
         assert_eq!(
             title(&analysis.result),
-            "Response times of 9,000 answered requests: p50 1.21 ms, p99 4.43 ms, the slowest 24.6 ms"
+            "Response times of 9,000 answered requests: p50 1.21 ms, p99 4.43 ms, max 24.6 ms"
         );
     }
 }
