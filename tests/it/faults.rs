@@ -460,7 +460,11 @@ fn run_ignores_objects_outside_its_query() {
             "no object of pods can be called",
         ),
         ("place", |pod| pod["metadata"]["namespace"] = "kube-system".into(), "was asked for"),
-        ("labels", |pod| pod["metadata"]["labels"] = json!({"app": "db"}), "do not match app=web"),
+        (
+            "labels",
+            |pod| pod["metadata"]["labels"] = json!({"app": "db"}),
+            "do not match the requested selector app=web",
+        ),
     ];
     std::thread::scope(|scope| {
         for (name, lie, said) in lies {
