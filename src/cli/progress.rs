@@ -18,6 +18,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval};
 
+use super::say::{PREFIX, say};
 use echo::NoControlEcho;
 use live::LiveState;
 use load::{Figures, Rate};
@@ -34,8 +35,6 @@ const REDRAWN: Duration = Duration::from_millis(200);
 const FOLDED: Duration = Duration::from_secs(1);
 /// Interval between status lines.
 const TOLD: Duration = Duration::from_secs(10);
-/// Prefix of each line.
-const PREFIX: &str = "rolldrop: ";
 
 /// Progress display of a command. Dropping it removes the block, even if the command fails.
 #[derive(Debug)]
@@ -215,10 +214,9 @@ impl Viewer for Display {
 
     fn say(&self, message: &str) {
         self.tell_news();
-        let message = shown::message(message);
         match &self.form {
-            Form::Block(bar) => bar.println(&*message),
-            Form::Lines => eprintln!("{PREFIX}{message}"),
+            Form::Block(bar) => bar.println(shown::message(message)),
+            Form::Lines => say(message),
             Form::Quiet => {}
         }
     }
@@ -226,10 +224,9 @@ impl Viewer for Display {
     /// Shows a message that stays on the screen. It is shown even in quiet mode.
     fn note(&self, message: &str) {
         self.tell_news();
-        let line = format!("{PREFIX}{}", shown::message(message));
         match &self.form {
-            Form::Block(bar) => bar.suspend(|| eprintln!("{line}")),
-            Form::Lines | Form::Quiet => eprintln!("{line}"),
+            Form::Block(bar) => bar.suspend(|| say(message)),
+            Form::Lines | Form::Quiet => say(message),
         }
     }
 

@@ -10,9 +10,12 @@ use tracing_subscriber::fmt::MakeWriter;
 use rolldrop_record::shown;
 use rolldrop_report::TextOptions;
 
+/// Begins each of our lines on standard error.
+pub(super) const PREFIX: &str = "rolldrop: ";
+
 /// Writes a message to standard error.
 pub(super) fn say(text: &str) {
-    eprintln!("rolldrop: {}", shown::message(text));
+    eprintln!("{PREFIX}{}", shown::message(text));
 }
 
 /// Writer of logs to standard error, without colours: our escape sequences could not be told apart from injected ones.

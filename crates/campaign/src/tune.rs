@@ -2,7 +2,7 @@
 //!
 //! Runs follow one another, each in its own directory, and each leaves the cluster as it found it: one with the current
 //! settings; one in which pods sleep long enough to show every complete window, if something names the pods; and one
-//! with the chosen settings ([`tuner`]). [`rolldrop_judge::tune`] draws the conclusions.
+//! with the chosen settings (`tuner`). [`rolldrop_judge::tune`] draws the conclusions.
 
 mod evidence;
 mod forecast;

@@ -1,7 +1,7 @@
 //! One run: deploys a scenario's manifests, sends the load, disrupts the workload, collects the records, and undoes its
 //! changes.
 //!
-//! [`under_load`] covers the part from the first response to the last row.
+//! `under_load` covers the part from the first response to the last row.
 
 mod abort;
 mod admin_secret;

@@ -80,7 +80,7 @@ impl RequestRow {
 }
 
 named! {
-    /// How a proxied request ended, as seen by the proxy.
+    /// End of a proxied request, as seen by the proxy.
     pub enum ServedEnd else UnknownServedEnd "unknown end {0:?} of a served request" {
         /// The whole response was passed on.
         Complete = "complete",

@@ -1,4 +1,4 @@
-//! Puts the findings and reasons of an analysis into words. The facts come from `explain` ([`Account`]). Every sentence
+//! Puts the findings and reasons of an analysis into words. The facts come from `explain` (`model::account`). Every sentence
 //! about them is made here, once, before the report is rendered in any format.
 
 mod advice;

@@ -23,7 +23,7 @@ use rolldrop_record::ServedEnd;
 /// `MinRequestBodyDataRate`).
 const LEAST_BYTES: usize = 120;
 
-/// How a connection ends.
+/// Way in which a connection ends.
 pub(super) enum Finish {
     /// Both sides have closed.
     Closed,

@@ -16,7 +16,7 @@ const REFUSES_MS: i64 = 30;
 const GONE_MS: i64 = 150;
 const SHOWN_MS: i64 = 250;
 
-/// Which requests name their pod.
+/// Requests that name their pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// All requests, including lost ones, as with names from the kernel and the sidecar.

@@ -217,7 +217,7 @@ table! {
         "status" => status: Option<u16>,
         /// gRPC status of the app's response.
         "grpc_status" => grpc_status: Option<i32>,
-        /// How the request or connection ended.
+        /// End of the request or connection.
         "end" => ended: ServedEnd,
         /// HTTP/2-level explanation of the end: the error code of a RST_STREAM or GOAWAY frame.
         "detail" => detail: Option<Arc<str>>,

@@ -45,7 +45,7 @@ pub(super) struct RowText {
     pub(super) change: Option<Change>,
     p: Option<f64>,
     pub(super) verdict: Option<Judgement>,
-    /// How the row was judged, or the reason why it is inconclusive.
+    /// Method by which the row was judged, or the reason why it is inconclusive.
     pub(super) why: String,
 }
 

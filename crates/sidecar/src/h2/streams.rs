@@ -75,7 +75,7 @@ struct Stream {
     grpc_status: Option<i32>,
 }
 
-/// How a stream ended.
+/// Way in which a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEnd {
     /// The response was passed on completely.

@@ -13,7 +13,7 @@ use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 /// Maximum number of bytes that an end sends in a session.
 const MOST_BYTES: usize = 512 * 1024;
 
-/// How the other side of a connection ended.
+/// Way in which the other side of a connection ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Closed,
