@@ -20,9 +20,9 @@ use super::say::{print, say, text_options};
 use super::signals::Listener;
 pub(super) use args::LoadArgs;
 use rolldrop_campaign::{hgrm, load_result};
+use rolldrop_drive::follow;
 use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
-use rolldrop_drive::{Operator, follow};
 use rolldrop_explain::model::Verdict;
 use rolldrop_load::{Plan, PlanError, Prepared, Summary, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
@@ -65,7 +65,7 @@ impl LoadArgs {
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
         let (signals, progress) = (Listener::begin()?, Progress::new(self.quiet, clock));
-        let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
+        let operator = signals.operator(&progress);
         let (interrupts, viewer) = (&operator.interrupts, &operator.viewer);
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
         if self.evidence.is_some() {
@@ -120,11 +120,12 @@ impl LoadArgs {
         let summary = tokio::select! {
             biased;
             never = stopping => match never {},
-            summary = progress.show(following) => summary.with_context(|| self.cut_off())?,
+            summary = progress.show(following) => summary,
             never = announced => match never {},
             never = noted => match never {},
         };
         viewer.ends();
+        let summary = summary.with_context(|| self.cut_off())?;
         while let Ok(event) = events.try_recv() {
             note(event.at, event.kind);
         }

@@ -68,8 +68,6 @@ enum Form {
 struct Said {
     step: String,
     load: Option<Figures>,
-    /// Rate of the load, from the first sample until the load ends.
-    rate: Option<Rate>,
     /// True from when something else uses the terminal until the next step.
     is_hidden: bool,
     /// Earliest time of the next status line.
@@ -125,20 +123,16 @@ impl Progress {
             never = self.display.keep_showing() => match never {},
         }
     }
+}
 
-    /// Closes the display. Shows warnings that occurred more than once, with their counts.
-    pub(super) fn done(&self) {
+impl Drop for Progress {
+    /// Shows warnings that occurred more than once, with their counts, and removes the block.
+    fn drop(&mut self) {
         let repeated = self.display.said().take_repeated();
         repeated.iter().for_each(|text| self.display.note(text));
         if let Form::Block(bar) = &self.display.form {
             bar.finish_and_clear();
         }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.done();
     }
 }
 
@@ -166,20 +160,23 @@ impl Viewer for Display {
     fn loads(&self, load: Option<&Loading<'_>>) {
         let Some(load) = load else {
             self.live().tell_loss();
-            let mut said = self.said();
-            (said.load, said.rate) = (None, None);
+            self.said().load = None;
             return;
         };
         let progress = &load.progress;
         let dropped = ByClass::dropped(&progress.outcomes, &progress.error_statuses);
         self.live().dropped(self.clock.now(), dropped, load::is_warmup(load));
         let mut said = self.said();
-        if let (Form::Block(bar), None) = (&self.form, &said.rate) {
-            bar.set_style(template("{msg}"));
-        }
-        let rate = said.rate.get_or_insert_with(Rate::begin);
+        let mut rate = match &said.load {
+            Some(figures) => figures.rate,
+            None => {
+                if let Form::Block(bar) = &self.form {
+                    bar.set_style(template("{msg}"));
+                }
+                Rate::begin()
+            }
+        };
         rate.follow(Instant::now(), progress);
-        let rate = *rate;
         said.load = Some(Figures { position: load::position(load), progress: progress.clone(), rate });
     }
 

@@ -16,7 +16,6 @@ use super::say::{print, say};
 use super::signals::Listener;
 pub(super) use args::RunArgs;
 use rolldrop_campaign::gate_looks;
-use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::Plan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
 use rolldrop_record::{Clock, Looks, RunDir};
@@ -37,10 +36,10 @@ impl RunArgs {
         if self.dry_run {
             let planned = runtime.block_on(async {
                 let signals = Listener::begin()?;
-                let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
+                let operator = signals.operator(&progress);
                 anyhow::Ok(job.dry_run(|logs| source.choice(cluster, logs), &operator).await?)
             });
-            progress.done();
+            drop(progress);
             print_calls(&planned?)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -50,11 +49,10 @@ impl RunArgs {
         let choice = source.choice(cluster, &out);
         let measured = runtime.block_on(async {
             let signals = Listener::begin()?;
-            let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
-            let measured = progress.show(job.carry_out(choice, &run_dir, clock, &operator)).await;
-            progress.done();
-            anyhow::Ok(measured?)
+            let operator = signals.operator(&progress);
+            anyhow::Ok(progress.show(job.carry_out(choice, &run_dir, clock, &operator)).await?)
         });
+        drop(progress);
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
         let exit = Exit::of(&result, interrupted);

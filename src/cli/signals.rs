@@ -2,7 +2,8 @@
 
 use tokio_util::task::AbortOnDropHandle;
 
-use rolldrop_drive::Interrupts;
+use super::progress::Progress;
+use rolldrop_drive::{Interrupts, Operator};
 
 /// Listener for signals, active until it is dropped.
 #[derive(Debug)]
@@ -24,6 +25,11 @@ impl Listener {
             }
         });
         Ok(Self { interrupts, _listening: AbortOnDropHandle::new(listening) })
+    }
+
+    /// Returns the operator of a command whose progress this displays.
+    pub(super) fn operator(&self, progress: &Progress) -> Operator {
+        Operator { interrupts: self.interrupts.clone(), viewer: progress.viewer() }
     }
 }
 

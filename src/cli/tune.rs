@@ -16,7 +16,6 @@ use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::Listener;
 use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
-use rolldrop_drive::Operator;
 use rolldrop_drive::run::Source;
 use rolldrop_judge::tune::Outcome;
 use rolldrop_record::Clock;
@@ -175,10 +174,8 @@ impl TuneArgs {
         let end = runtime.block_on(async {
             let signals = Listener::begin()?;
             let progress = Progress::new(args.measure.quiet, clock);
-            let operator = Operator { interrupts: signals.interrupts.clone(), viewer: progress.viewer() };
-            let tuned = progress.show(request.tune(clock, &operator, resumed, chosen)).await;
-            progress.done();
-            anyhow::Ok(tuned?)
+            let operator = signals.operator(&progress);
+            anyhow::Ok(progress.show(request.tune(clock, &operator, resumed, chosen)).await?)
         })?;
         Ok(exit(&end)?.into())
     }
@@ -190,7 +187,7 @@ impl TuneArgs {
         Source { workload: self.workload.clone(), ..source }
     }
 
-    fn request(&self) -> anyhow::Result<Request<'static>> {
+    fn request(&self) -> anyhow::Result<Request> {
         Ok(Request {
             source: self.source(),
             options: self.measure.options()?,
@@ -209,7 +206,7 @@ impl TuneArgs {
             dry_run: self.dry_run,
             out: self.out.clone(),
             arguments: std::env::args_os().skip(2).collect(),
-            print: &write_out,
+            print: write_out,
             text: text_options(None),
         })
     }

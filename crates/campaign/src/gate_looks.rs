@@ -10,10 +10,10 @@ use crate::analysis;
 use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figures::{counted, len, percent};
-use rolldrop_explain::model::{ALPHA, CheckVerdict, Verdict};
+use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::{gate, spending};
 use rolldrop_record::load::{Length, Pace};
-use rolldrop_record::{Expect, Looks, RunInfo};
+use rolldrop_record::{ALPHA, Expect, Looks, RunInfo};
 use rolldrop_scenario::{Scenario, ScenarioError};
 
 /// Default maximum number of looks.

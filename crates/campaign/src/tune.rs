@@ -38,7 +38,7 @@ const CONFIDENCE: f64 = 0.95;
 const NO_NAMES: &str = "nothing names the pods that new connections went to";
 
 /// Tuning requested by the user.
-pub struct Request<'a> {
+pub struct Request {
     /// The scenario and the cluster.
     pub source: Source,
     /// Settings of the runs.
@@ -74,7 +74,7 @@ pub struct Request<'a> {
     /// Command arguments; a resumed tuning uses them again.
     pub arguments: Vec<OsString>,
     /// Prints a text for the user.
-    pub print: &'a dyn Fn(&str) -> io::Result<()>,
+    pub print: fn(&str) -> io::Result<()>,
     /// Formatting options for printed results.
     pub text: TextOptions,
 }
@@ -89,7 +89,7 @@ pub enum End {
     Tuned(Outcome),
 }
 
-impl Request<'_> {
+impl Request {
     fn print(&self, text: &str) -> Result<(), RunError> {
         (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
     }

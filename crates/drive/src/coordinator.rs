@@ -47,7 +47,7 @@ mod watch;
 mod ways;
 
 pub use caller::{Caller, Limits};
-pub use disrupt::{ALPHA, Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
+pub use disrupt::{Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use error::CoordinatorError;
 pub use gitops::{GitOps, controller_of};
 pub use hold::Tenure;

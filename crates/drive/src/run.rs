@@ -286,7 +286,7 @@ impl Run<'_> {
         let load_workers = sending::load_workers(scenario, cluster, &first).await?;
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.viewer.warn(warning));
-        first.check_rights(&plan).await.map_err(RunError::interruption)?;
+        first.check_rights(&plan).await?;
         let open_end = self.intent.open_end(scenario);
         ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
         evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
@@ -303,13 +303,12 @@ impl Run<'_> {
             gitops: self.intent.options.gitops,
             viewer: Arc::clone(self.viewer),
         })
-        .await
-        .map_err(RunError::interruption)?;
+        .await?;
         plan.findings.iter().for_each(|finding| self.warn(&session, finding));
         let held = session.hold(&plan.holds, self.intent.extras.holder.unwrap_or(&run)).await;
         let loaded = match held {
             Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
-            Err(error) => Err(RunError::interruption(error)),
+            Err(error) => Err(error.into()),
         };
         // Runs after an error, too, to remove everything that the session created.
         let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
@@ -416,18 +415,18 @@ impl Run<'_> {
         if deploys || !secrets.is_empty() {
             self.viewer.step("deploying");
         }
-        session.deploy(&secrets).await.map_err(RunError::interruption)?;
-        session.deploy(&scenario.manifests).await.map_err(RunError::interruption)?;
+        session.deploy(&secrets).await?;
+        session.deploy(&scenario.manifests).await?;
         if let Some(changes) = self.intent.live(scenario) {
             self.viewer.step("changing the workload, and waiting for the rollout");
-            let notes = session.change_workloads(&changes).await.map_err(RunError::interruption)?;
+            let notes = session.change_workloads(&changes).await?;
             notes.iter().for_each(|note| self.viewer.say(note));
         }
         let last = if deploys { "waiting for the pods to be ready" } else { "looking at the target" };
         self.viewer.step(last);
         let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(scenario, disruptions).await;
-        let mut ready = ready.map_err(RunError::interruption)?;
+        let mut ready = ready?;
         if let Some(stated) = &self.intent.options.service_proxy {
             ready.cluster.assume(stated)?;
         }

@@ -29,8 +29,8 @@ use account::Account;
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
 pub use rolldrop_record::stage::{Stage, StartStage};
+use rolldrop_record::{ALPHA, EndCause, Looks, Outcome};
 pub use rolldrop_record::{Cause, Mode};
-use rolldrop_record::{EndCause, Looks, Outcome};
 
 /// Version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -105,9 +105,6 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Looks>,
 }
-
-/// Error probability of a gate over all its looks: the chance that a bound is wrong.
-pub const ALPHA: f64 = 0.05;
 
 impl RunResult {
     /// Returns the confidence of each bound used by the gate.

@@ -13,8 +13,7 @@
 
 use std::f64::consts::E;
 
-use rolldrop_explain::model::ALPHA;
-use rolldrop_record::{Looks, Spending};
+use rolldrop_record::{ALPHA, Looks, Spending};
 
 /// Returns the schedule for a run with up to `most` looks, before the first look.
 pub fn looks(most: usize) -> Looks {

@@ -59,7 +59,7 @@ impl LoadError {
 }
 
 /// Returns the error and its causes as one line of text.
-pub(super) fn in_words(error: &dyn std::error::Error) -> String {
+pub fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

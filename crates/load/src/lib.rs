@@ -64,7 +64,7 @@ mod known_answers;
 pub use answer_headers::NotAHeader;
 pub use conntrack::{ConntrackError, check as check_conntrack};
 pub use control::{Control, Progress, Recent};
-pub use error::LoadError;
+pub use error::{LoadError, in_words};
 pub use grpc::status_name;
 pub use plan::{Plan, PlanError, Share};
 pub use pod_body::{NotAPodBody, PodBody};

@@ -43,7 +43,7 @@ pub use event::{Event, EventKind};
 pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect};
 pub use id::{RequestId, RunId};
-pub use looks::{Looks, Spending};
+pub use looks::{ALPHA, Looks, Spending};
 pub use mode::Mode;
 pub use outcome::Outcome;
 pub use policy::Policy;

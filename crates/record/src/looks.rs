@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::names::named;
 
+/// Error probability of a gate over all its looks, and of a run's bounds without looks: the chance that a bound is wrong.
+pub const ALPHA: f64 = 0.05;
+
 named! {
     /// Rule for dividing one error among the looks.
     pub enum Spending {

@@ -40,25 +40,48 @@ impl Serialize for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SpanVisitor;
+/// Deserializer of a quantity from its text or, if the type allows it, from an integer.
+pub(crate) struct Reading<T> {
+    pub(crate) expected: &'static str,
+    pub(crate) of_text: fn(&str) -> Option<T>,
+    pub(crate) of_number: Option<fn(u64) -> T>,
+}
 
-        impl Visitor<'_> for SpanVisitor {
-            type Value = Span;
+impl<T> Visitor<'_> for Reading<T> {
+    type Value = T;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration with its unit, such as 250ms, 30s or 1m30s")
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                let span = duration(text).map(Span);
-                span.ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.of_text)(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        match self.of_number {
+            Some(of_number) => Ok(of_number(number)),
+            None => Err(E::invalid_type(de::Unexpected::Unsigned(number), &self)),
+        }
+    }
+}
+
+/// Implements `Deserialize` using a [`Reading`].
+macro_rules! read {
+    ($($type:ty: $expected:literal, $of_text:expr, $of_number:expr;)*) => {$(
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let of_number: Option<fn(u64) -> Self> = $of_number;
+                deserializer.deserialize_any($crate::units::Reading { expected: $expected, of_text: $of_text, of_number })
             }
         }
+    )*};
+}
 
-        deserializer.deserialize_any(SpanVisitor)
-    }
+pub(crate) use read;
+
+read! {
+    Span: "a duration with its unit, such as 250ms, 30s or 1m30s", |text| duration(text).map(Span), None;
 }
 
 /// serde format of a field that is a duration or an optional duration, written like a [`Span`].

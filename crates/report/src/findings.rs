@@ -14,9 +14,10 @@ pub(super) use advice::{manner, rests_on, sleep_in_words};
 pub(super) use not_sent::reasons_in_words;
 pub use reasons::invalid as reason;
 
-use super::format::{count, counted, either, percent};
+use super::format::{count, counted, either};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::account::{BeatsState, Clock, Finding, Objection};
+use rolldrop_explain::model::figures::percent;
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 

@@ -106,6 +106,19 @@ impl Document {
         Ok(())
     }
 
+    /// Removes keys without a value from the mapping at `pointer`, and from the mappings in it: they mean the default.
+    pub(crate) fn drop_nulls(&mut self, pointer: &str) {
+        fn drop_in(value: &mut Value) {
+            if let Value::Object(map) = value {
+                map.retain(|_, value| !value.is_null());
+                map.values_mut().for_each(drop_in);
+            }
+        }
+        if let Some(value) = self.value.pointer_mut(pointer) {
+            drop_in(value);
+        }
+    }
+
     /// Deserializes the document; errors name the key and its line.
     ///
     /// # Errors

@@ -206,6 +206,7 @@ pub fn parse<C: DeserializeOwned>(
     for assignment in overrides {
         document.set(assignment)?;
     }
+    document.drop_nulls("/spec/load");
     let raw: raw::File<C> = document.read()?;
     validate::validate(raw, &document, dir)
 }

@@ -221,6 +221,28 @@ pub fn ended(mut records: Records) -> Records {
     records
 }
 
+/// Returns a run, without requests yet, in which `b` loses its label at 5 s and gets it back at 8 s.
+pub fn relabelled() -> Records {
+    let mut records = records();
+    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
+        slice(&mut records, ms, "web", pods);
+    }
+    let relabel = Action {
+        is_undone: false,
+        disruption: 0,
+        action: ActionName::Relabel,
+        mode: None,
+        pod: Some("b".into()),
+        uid: Some("uid-b".into()),
+        answered: at(5010),
+        status: Some(200),
+        error: None,
+    };
+    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
+    records.events.sort_by_key(|event| event.at);
+    records
+}
+
 /// Returns [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with its requests in flight. `named` is
 /// the pod that those requests are attributed to, if any.
 pub fn three_pods_killed_in_flight(named: Option<&str>) -> Records {

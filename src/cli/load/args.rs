@@ -287,8 +287,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            // gRPC needs HTTP/2. A scenario states the version itself.
-            http: if grpc.is_some() && self.http == Http::Auto { Http::Http2 } else { self.http },
+            http: self.http,
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             connections: Connections {
                 mode: connections.mode,

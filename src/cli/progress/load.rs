@@ -195,7 +195,11 @@ pub(super) mod tests {
         assert_eq!(ended, Position { text: "200 requests, at most 2 s left".into(), of: None });
         let closed = Planned { requests: None, warmup_requests: None, length: None, ..planned };
         assert_eq!(position(&of(&closed, (500, 60))).text, "440 requests");
-        let part = Loading { part_of: Some("3 of 12".to_owned()), ..of(&closed, (500, 60)) };
+        let part = Loading {
+            part_of: Some("3 of 12".to_owned()),
+            elapsed: Duration::ZERO,
+            ..of(&closed, (500, 60))
+        };
         assert_eq!(position(&part).text, "3 of 12");
     }
 

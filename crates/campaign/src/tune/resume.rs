@@ -49,7 +49,7 @@ pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
 /// # Errors
 /// Fails, without changing anything, if the workload is neither as the tuning found it nor as the tuning set it.
 pub(super) async fn put_back(
-    request: &Request<'_>,
+    request: &Request,
     state: &State,
     out: &Path,
     operator: &Operator,

@@ -76,7 +76,7 @@ impl StepPlan {
 
 /// Context shared by all runs of a tuning.
 pub(super) struct Steps<'a> {
-    pub(super) request: &'a Request<'a>,
+    pub(super) request: &'a Request,
     pub(super) subject: &'a Subject,
     pub(super) out: &'a Path,
     pub(super) operator: &'a Operator,

@@ -68,7 +68,7 @@ pub(super) fn ending_of(settings: Settings) -> Ending {
 
 impl Subject {
     /// Finds the workload without changing anything.
-    pub(super) async fn find(request: &Request<'_>, interrupts: &Interrupts) -> Result<Self, RunError> {
+    pub(super) async fn find(request: &Request, interrupts: &Interrupts) -> Result<Self, RunError> {
         let Request { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
         let naming = source.naming(cluster.as_ref());
@@ -131,7 +131,7 @@ impl Subject {
 
     /// Reconnects to the workload's cluster.
     async fn connect(
-        request: &Request<'_>,
+        request: &Request,
         interrupts: &Interrupts,
     ) -> Result<(Scenario, Caller, Option<Origin>), RunError> {
         let Request { source, options, .. } = request;
@@ -149,7 +149,7 @@ impl Subject {
     /// Fails if another run or tuning is using the workload.
     pub(super) async fn hold(
         &self,
-        request: &Request<'_>,
+        request: &Request,
         interrupts: &Interrupts,
         (out, clock): (&Path, Clock),
     ) -> Result<Option<Tenure>, RunError> {
@@ -178,7 +178,7 @@ impl Subject {
     /// Fails if the cluster cannot be read.
     pub(super) async fn changed_since(
         &self,
-        request: &Request<'_>,
+        request: &Request,
         interrupts: &Interrupts,
     ) -> Result<Option<String>, RunError> {
         if self.is_own {

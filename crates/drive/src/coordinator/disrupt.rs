@@ -22,7 +22,7 @@ use super::error::Result;
 use super::session::Session;
 use crate::viewer::Standing;
 pub(super) use acting::Disrupted;
-pub use acting::{ALPHA, UnderLoad};
+pub use acting::UnderLoad;
 use acting::{Acting, Refusal};
 pub(super) use programs::NoPrograms;
 pub use programs::{Programs, codes};

@@ -39,7 +39,7 @@ pub enum RunError {
     Died(#[from] Died),
     /// The coordinator failed.
     #[error(transparent)]
-    Coordinator(#[from] CoordinatorError),
+    Coordinator(CoordinatorError),
     /// The scenario cannot be used.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
@@ -81,21 +81,17 @@ impl RunError {
         Self::Other(error.into())
     }
 
-    /// Converts an error of the coordinator; an interruption becomes [`RunError::Interrupted`].
-    pub(super) fn interruption(error: CoordinatorError) -> Self {
-        match error {
-            CoordinatorError::Interrupted => Self::Interrupted,
-            other => other.into(),
-        }
-    }
-
     /// Describes the error with its causes.
     pub fn in_words(&self) -> String {
-        let (mut words, mut cause) = (self.to_string(), self.source());
-        while let Some(error) = cause {
-            words = format!("{words}: {error}");
-            cause = error.source();
+        rolldrop_load::in_words(self)
+    }
+}
+
+impl From<CoordinatorError> for RunError {
+    fn from(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::Interrupted => Self::Interrupted,
+            other => Self::Coordinator(other),
         }
-        words
     }
 }

@@ -62,7 +62,7 @@ impl Intent<'_> {
             load_workers,
             holder: self.extras.holder,
         };
-        let mut plan = caller.plan(&work).await.map_err(RunError::interruption)?;
+        let mut plan = caller.plan(&work).await?;
         plan.effects.extend(self.extras.looks.as_ref().map(|looks| looks.in_words.clone()));
         Ok(plan)
     }

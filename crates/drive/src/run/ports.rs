@@ -30,7 +30,7 @@ pub(super) async fn check(
     interrupts: &Interrupts,
 ) -> Result<(), RunError> {
     // If a target has no address yet, the check is made when the load is prepared.
-    let Some(remotes) = caller.expected_remotes(scenario).await.map_err(RunError::interruption)? else {
+    let Some(remotes) = caller.expected_remotes(scenario).await? else {
         return Ok(());
     };
     let mut targets = expected_targets(scenario);

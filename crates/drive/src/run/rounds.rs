@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::RunError;
 use super::under_load::Measuring;
-use crate::coordinator::{ALPHA, Workloads};
+use crate::coordinator::Workloads;
 use rolldrop_load as load;
 use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
-use rolldrop_record::{Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
+use rolldrop_record::{ALPHA, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 use rolldrop_scenario::Until;
 
 /// Maximum time from a request's end until its row is in a closed part.
@@ -236,7 +236,7 @@ impl Measuring<'_> {
     /// Looks at the record up to now, once it has been written and has arrived.
     async fn look<T>(self, look: &dyn Look<T>, sent: Sent<'_>, workloads: &Workloads) -> Result<T, RunError> {
         let (Self { run, session, .. }, Sent { info, early, .. }) = (self, sent);
-        session.await_recovery(workloads).await.map_err(RunError::interruption)?;
+        session.await_recovery(workloads).await?;
         session.await_ends().await;
         let (until, began) = (run.clock.now(), Instant::now());
         let request_s = info.load.connect_timeout_s + info.load.response_timeout_s;

@@ -47,7 +47,7 @@ pub(super) async fn load_workers(
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
         None => {
-            let nodes = caller.schedulable_nodes().await.map_err(RunError::interruption)?;
+            let nodes = caller.schedulable_nodes().await?;
             // Pods on the host network all use the same port, so each needs its own node.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
@@ -119,9 +119,9 @@ pub(super) async fn in_cluster<N: Note>(
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
         evidence: scenario.load.settings.evidence,
     };
-    session.make_load_job(&job).await.map_err(RunError::interruption)?;
+    session.make_load_job(&job).await?;
     let limit = scenario.load.job.start_limit;
-    let pods = session.await_load_pods(workers, limit, &tell).await.map_err(RunError::interruption)?;
+    let pods = session.await_load_pods(workers, limit, &tell).await?;
     tell(&places(&pods.ready));
     let mut warnings = pods.missing;
     warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));

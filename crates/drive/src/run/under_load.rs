@@ -18,16 +18,14 @@ use super::sending::{self, Sending};
 use super::settings::redacted;
 use super::{reach, stages};
 use crate::cluster::Cluster;
-use crate::coordinator::{
-    self, ALPHA, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
-};
+use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
 use crate::follow;
 use crate::viewer::Planned;
 use rolldrop_load as load;
 use rolldrop_load::process::Note;
 use rolldrop_load::remote::collect::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
-use rolldrop_record::{EventKind, Looks, Rounds, Stamp};
+use rolldrop_record::{ALPHA, EventKind, Looks, Rounds, Stamp};
 use rolldrop_scenario::{Disruption, Place, Scenario};
 
 /// Time limit for the target's first response, once its pods are ready.
@@ -317,7 +315,7 @@ impl Measuring<'_> {
         if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
         }
-        let before = session.workloads().await.map_err(RunError::interruption)?;
+        let before = session.workloads().await?;
         run.viewer.say(&format!("running {}", command.words().join(" ")));
         session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
         let kubeconfig = self.command_kubeconfig()?;

@@ -110,6 +110,21 @@ mod tests {
     }
 
     #[test]
+    fn unmatched_names_carry_their_place() {
+        let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
+        let mut reached = Reached { unmatched, ..Reached::default() };
+        let mut load = rolldrop_simulation::records().info.load;
+        let expected = |header: &str, body: Option<&str>, are_all| {
+            let (header, body, examples) = (header.into(), body.map(str::to_owned), vec!["edge-7".into()]);
+            Some(Measurement::UnmatchedNames { answers: 12, header, body, examples, are_all })
+        };
+        load.pod_body = Some("pod=(.+)".into());
+        assert_eq!(reached.unmatched(&load), expected(POD_HEADER, Some("pod=(.+)"), true));
+        (load.pod_header, load.pod_body, reached.named) = (Some("x-served-by".into()), None, 1);
+        assert_eq!(reached.unmatched(&load), expected("x-served-by", None, false));
+    }
+
+    #[test]
     fn finding_counts_hidden_retries_by_pod() {
         let hidden = BTreeMap::from([("web-1".into(), 1), ("web-2".into(), 2)]);
         let reached = Reached { saved: 3, hidden, ..Reached::default() };

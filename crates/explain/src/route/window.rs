@@ -1,6 +1,6 @@
 //! Endpoint-propagation window of one pod towards one consumer.
 
-use crate::model::{ALPHA, Mode, Unbounded, Window, WindowBasis};
+use crate::model::{Mode, Unbounded, Window, WindowBasis};
 use crate::route::LAG_NS;
 use crate::route::arrivals::{Tail, silence_s, silent_until};
 use crate::timeline::endpoints::Scope;
@@ -8,7 +8,7 @@ use crate::timeline::periods::Periods;
 use crate::timeline::{Gap, PodEnd, Timeline};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
-use rolldrop_record::{Looks, Stamp};
+use rolldrop_record::{ALPHA, Looks, Stamp};
 
 /// Time without new connections before the end of the load after which a client counts as opening no more.
 const NO_LONGER_NS: i64 = 1_000_000_000;

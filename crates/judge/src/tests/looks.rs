@@ -10,6 +10,7 @@ use super::expected::{only, run};
 use super::*;
 use crate::spending;
 use rolldrop_explain::model::CheckVerdict;
+use rolldrop_record::ALPHA;
 use rolldrop_record::Looks;
 
 /// Marks the result as look number `at` of `most`.

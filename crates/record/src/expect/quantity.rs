@@ -3,10 +3,9 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::units::{Span, duration};
+use crate::units::{Span, duration, read};
 
 /// A share, from 0 to 1, written as a percentage such as `0.1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -130,44 +129,6 @@ impl fmt::Display for Margin {
     }
 }
 
-/// Deserializer of a quantity from its text or, if the type allows it, from an integer.
-struct Reading<T> {
-    expected: &'static str,
-    of_text: fn(&str) -> Option<T>,
-    of_number: Option<fn(u64) -> T>,
-}
-
-impl<T> Visitor<'_> for Reading<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.of_text)(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-        match self.of_number {
-            Some(of_number) => Ok(of_number(number)),
-            None => Err(E::invalid_type(de::Unexpected::Unsigned(number), &self)),
-        }
-    }
-}
-
-/// Implements `Deserialize` using a [`Reading`].
-macro_rules! read {
-    ($($type:ty: $expected:literal, $of_text:expr, $of_number:expr;)*) => {$(
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let of_number: Option<fn(u64) -> Self> = $of_number;
-                deserializer.deserialize_any(Reading { expected: $expected, of_text: $of_text, of_number })
-            }
-        }
-    )*};
-}
-
 read! {
     Share: "a share in percent, such as 95%", Share::parse, None;
     Amount: "a whole number, or a share in percent such as 0.1%",
@@ -192,6 +153,8 @@ impl Serialize for LatencyLimit {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     fn read<T: for<'de> Deserialize<'de> + Serialize>(value: impl Into<serde_json::Value>) -> String {

@@ -49,6 +49,9 @@ pub enum NotALoad {
     /// The number of retries is out of range.
     #[error("{0} retries are more than {MAX_RETRIES}")]
     Retries(u32),
+    /// The share of fresh connections does not fit the mode.
+    #[error("connections: {0}")]
+    Share(&'static str),
     /// The limit can never apply to fresh connections.
     #[error("a fresh connection carries one request: remove {0}, or keep connections")]
     FreshLimit(&'static str),
@@ -99,6 +102,9 @@ impl Load {
 
     fn check_connections(&self) -> Result<(), NotALoad> {
         let kept = &self.connections;
+        if let Some(why) = kept.share_fault() {
+            return Err(NotALoad::Share(why));
+        }
         let limits =
             [("the most requests", kept.max_requests.is_some()), ("the age", kept.max_age.is_some())];
         match limits.into_iter().find(|(_, is_given)| *is_given) {
@@ -160,9 +166,8 @@ impl Load {
         if self.pace.peak_rate() == 0.0 {
             return Err(NotALoad::Rate(0.0));
         }
-        let whole = self.pace.duration();
-        let durations = stages.iter().map(|stage| stage.duration).chain(whole);
-        durations.into_iter().try_for_each(|duration| takes_time("a duration", duration))
+        let mut durations = stages.iter().map(|stage| stage.duration).chain(self.pace.duration());
+        durations.try_for_each(|duration| takes_time("a duration", duration))
     }
 }
 

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use crate::names::as_text;
 
 /// An override: requests for one host and port connect to another. The requests themselves do not change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectTo {
     /// URL host that the override applies to, without brackets; `None` for every host.
     pub from_host: Option<String>,
@@ -53,19 +52,7 @@ impl FromStr for ConnectTo {
     }
 }
 
-impl TryFrom<String> for ConnectTo {
-    type Error = NotAnOverride;
-
-    fn try_from(text: String) -> Result<Self, NotAnOverride> {
-        text.parse()
-    }
-}
-
-impl From<ConnectTo> for String {
-    fn from(to: ConnectTo) -> Self {
-        to.to_string()
-    }
-}
+as_text!(ConnectTo);
 
 /// Splits off the leading host; returns the host, and the rest after the colon.
 fn host(text: &str) -> Option<(Option<String>, &str)> {

@@ -79,7 +79,7 @@ impl Connections {
     }
 
     /// Returns the share of requests on fresh connections.
-    pub fn fresh_share(&self) -> f64 {
+    pub(crate) fn fresh_share(&self) -> f64 {
         match self.mode {
             ConnectionMode::Fresh => 1.0,
             ConnectionMode::Keepalive => 0.0,
@@ -90,15 +90,8 @@ impl Connections {
     /// Returns true if the request numbered `seq` uses a fresh connection. A share is spread evenly: of the first n
     /// requests, `floor(n × share)` are fresh.
     pub fn is_fresh(&self, seq: u64) -> bool {
-        match self.mode {
-            ConnectionMode::Fresh => true,
-            ConnectionMode::Keepalive => false,
-            ConnectionMode::Mixed => {
-                let share = self.fresh_share();
-                let before = (seq as f64 * share).floor();
-                ((seq + 1) as f64 * share).floor() > before
-            }
-        }
+        let share = self.fresh_share();
+        ((seq + 1) as f64 * share).floor() > (seq as f64 * share).floor()
     }
 }
 
@@ -122,13 +115,10 @@ impl FromStr for Connections {
 
     fn from_str(text: &str) -> Result<Self, NotConnections> {
         let (mode, share) = text.split_once(':').map_or((text, None), |(mode, share)| (mode, Some(share)));
-        let parse = || match (mode.parse().ok()?, share) {
-            (ConnectionMode::Fresh, None) => Some(Self::FRESH),
-            (ConnectionMode::Keepalive, None) => Some(Self::KEEPALIVE),
-            (ConnectionMode::Mixed, Some(share)) => {
-                share.parse().ok().filter(|share| (0.0..=1.0).contains(share)).map(Self::mixed)
-            }
-            _ => None,
+        let parse = || {
+            let share = share.map(str::parse).transpose().ok()?;
+            Some(Self { mode: mode.parse().ok()?, share, ..Self::FRESH })
+                .filter(|c| c.share_fault().is_none())
         };
         parse().ok_or_else(|| NotConnections(text.to_owned()))
     }

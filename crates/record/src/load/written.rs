@@ -81,6 +81,7 @@ load_plan! {
         /// HTTP version that is spoken.
         http: Http = Some(load.spoken()),
         /// Maximum number of concurrent requests on an HTTP/2 connection, if HTTP/2 may be spoken.
+        #[serde(alias = "streams")]
         max_concurrent_streams: usize = (load.spoken() != Http::Http1).then(|| load.max_concurrent_streams()),
         /// Share of requests on fresh connections, if fresh and keep-alive are mixed.
         fresh_share: f64 = load.connections.share,

@@ -10,12 +10,12 @@ use crate::{ScenarioError, files, raw, text};
 use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
-    Http, Length, Load, Pace, Rate, Stage, TlsSettings, are_statuses, defaults, keep_headers, statuses,
+    Grpc, Http, Length, Load, Pace, Rate, Stage, TlsSettings, are_statuses, defaults, keep_headers, statuses,
 };
 
 pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<LoadSpec, ScenarioError> {
-    if raw.grpc.is_some() {
-        check_calls(&raw, document)?;
+    if let Some(grpc) = &raw.grpc {
+        check_calls(grpc, &raw, document)?;
     }
     let requests = requests(std::mem::take(&mut raw.requests), document, dir)?;
     let from = raw.from;
@@ -195,7 +195,7 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
 }
 
 /// Checks the settings of gRPC calls. Settings that a call cannot use are refused, not ignored.
-fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError> {
+fn check_calls(grpc: &Grpc, raw: &raw::Load, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
     let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
@@ -206,7 +206,7 @@ fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError
         if is_other(&request.method) {
             return wrong(&format!("requests[{index}].method"), is_post);
         }
-        if let (Some(grpc), Some(_)) = (&raw.grpc, &request.path) {
+        if request.path.is_some() {
             let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
             return wrong(&format!("requests[{index}].path"), &why);
         }
@@ -224,7 +224,7 @@ fn check_calls(raw: &raw::Load, document: &Document) -> Result<(), ScenarioError
 
 fn http(raw: &raw::Load, document: &Document) -> Result<Http, ScenarioError> {
     let is_grpc = raw.grpc.is_some();
-    let http = raw.http.unwrap_or(if is_grpc { Http::Http2 } else { Http::Auto });
+    let http = raw.http.unwrap_or_default();
     let has_streams = raw.connections.is_some_and(|connections| connections.max_concurrent_streams.is_some());
     if http == Http::Http1 && is_grpc {
         return Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"));

@@ -236,8 +236,11 @@ pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, Ending
 ///
 /// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
-    let objects = object::all(objects);
-    let (object, pod) = workload(&objects, &sleepers.workload)?;
+    ending_of(&object::all(objects), sleepers)
+}
+
+fn ending_of(objects: &[Object], sleepers: &Sleepers) -> Result<Ending, EndingError> {
+    let (object, pod) = workload(objects, &sleepers.workload)?;
     let (mut sleep_s, mut readiness_delay_s) = (None, None);
     for container in &sleepers.containers {
         let (_, container) = sleepers.find(object, pod, container)?;
@@ -269,10 +272,10 @@ fn delay_of(container: &Value) -> Option<u64> {
 ///
 /// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) -> Result<(), EndingError> {
-    if self::ending(objects, sleepers)? == ending {
+    let found = object::all(objects);
+    if ending_of(&found, sleepers)? == ending {
         return Ok(());
     }
-    let found = object::all(objects);
     for edit in sleepers.edits(&found, ending)? {
         edit.apply(&mut objects[edit.document]);
     }

@@ -15,11 +15,8 @@ use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::session::Session;
 use crate::viewer::{Standing, Wait};
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_record::{EventKind, Mode, Stamp, event};
+use rolldrop_record::{ALPHA, EventKind, Mode, Stamp, event};
 use rolldrop_scenario::{Action, Disruption, Restore};
-
-/// Default of [`UnderLoad::alpha`].
-pub const ALPHA: f64 = 0.05;
 
 /// Counts of the disruptions' actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

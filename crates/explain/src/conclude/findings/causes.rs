@@ -21,11 +21,13 @@ use rolldrop_record::run_info::RunInfo;
 /// terminations do not help there.
 pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let of_restarts = of_restarts(known.judged);
+    let dead = Setup::of_dead(&known);
     let mut findings = Vec::new();
     for (&cause, &n) in &known.requests.by_cause {
         let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
         if n > of_restarts {
-            findings.push(Finding::Lost { requests: n - of_restarts, by: loss(cause, known, setup) });
+            findings
+                .push(Finding::Lost { requests: n - of_restarts, by: loss(cause, known, (setup, &dead)) });
         }
         if of_restarts > 0 {
             findings.push(Finding::LostToRestart { requests: of_restarts, cause });
@@ -36,12 +38,12 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Returns the facts on which the reason and remedy for losses with this cause depend.
-fn loss(cause: Cause, known: Known<'_>, setup: &Setup<'_>) -> Loss {
-    let sleep = || sleep(known, &Setup::of_dead(&known));
+/// Returns the facts on which the reason and remedy for losses with this cause depend. `dead` is [`Setup::of_dead`].
+fn loss(cause: Cause, known: Known<'_>, (setup, dead): (&Setup<'_>, &Setup<'_>)) -> Loss {
+    let sleep = || sleep(known, dead);
     match cause {
         Cause::RoutedToDeadPod => {
-            Loss::RoutedToDeadPod { not_accepting: not_accepting(&Setup::of_dead(&known)), sleep: sleep() }
+            Loss::RoutedToDeadPod { not_accepting: not_accepting(dead), sleep: sleep() }
         }
         Cause::AcceptQueueReset => Loss::AcceptQueueReset { sleep: sleep() },
         Cause::KilledInFlight => Loss::KilledInFlight(finish(known, setup)),
@@ -187,9 +189,8 @@ fn local_policy(known: Known<'_>) -> Option<TrafficPolicy> {
 /// Returns the announcement that a terminating server owes before it closes an idle connection; `None` if no pod was
 /// terminating.
 fn idle(known: Known<'_>) -> Option<CloseNotice> {
-    let mut races = known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace).peekable();
-    let is_of_no_end = races.peek().is_some() && races.all(|j| j.candidates.is_empty());
-    (!is_of_no_end).then(|| close_notice(&known.timeline.info))
+    let mut races = known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace);
+    races.any(|j| !j.candidates.is_empty()).then(|| close_notice(&known.timeline.info))
 }
 
 /// Counts, by cause, the requests lost to restarts: causes that imply a dead or exiting pod, but no termination

@@ -7,28 +7,6 @@ use rolldrop_explain::model::{CheckVerdict, FindingKind, Recommendation};
 use rolldrop_record::load::Http;
 use rolldrop_record::{Bounds, Expect};
 
-/// Returns a run, still without requests, in which `b` loses its label at 5 s and gets it back at 8 s.
-fn relabelled() -> Records {
-    let mut records = records();
-    for (ms, pods) in [(-900, &["a", "b"][..]), (5100, &["a"]), (8000, &["a", "b"])] {
-        slice(&mut records, ms, "web", pods);
-    }
-    let relabel = Action {
-        is_undone: false,
-        disruption: 0,
-        action: ActionName::Relabel,
-        mode: None,
-        pod: Some("b".into()),
-        uid: Some("uid-b".into()),
-        answered: at(5010),
-        status: Some(200),
-        error: None,
-    };
-    records.events.push(Event::new(at(5000), "coordinator", EventKind::Action(relabel)));
-    records.events.sort_by_key(|event| event.at);
-    records
-}
-
 #[test]
 fn advice_names_one_sufficient_sleep() {
     let sleeps = |set_s: Option<i64>, records: Records| {

@@ -1,13 +1,14 @@
 //! Tests the sentences about facts that no other synthetic run has.
 
-use super::super::{bounds, measurement, reasons, sentences};
+use super::super::{advice, bounds, measurement, objection, reasons, sentences};
 use super::*;
 use rolldrop_explain::model::account::{
-    Contradiction, Finding, Incomplete, Invalid, Measured, Measurement, Missing,
+    Basis, Clock, Contradiction, Doubt, Finding, HookRepair, Incomplete, Invalid, Loss, Measured,
+    Measurement, Missing, Objection, Probe, Refusal, SleepAdvice,
 };
 use rolldrop_explain::model::{Severity, Unbounded};
 use rolldrop_record::Phase;
-use rolldrop_record::run_info::{Balances, Rows};
+use rolldrop_record::run_info::{Balances, BalancesBecause, Rows};
 
 /// Returns the sentences of a finding, independent of a run.
 fn of(finding: &Finding) -> (Severity, String, String) {
@@ -231,5 +232,70 @@ fn missing_parts_are_named_with_numbers() {
     ];
     for (part, what) in each {
         assert_eq!(reasons::incomplete(&Incomplete::Missing(part)), what);
+    }
+}
+
+#[test]
+fn look_is_named_with_exact_confidence() {
+    let look = |confidence| Finding::LookedAt { look: 4, most: 4, confidence, is_last: true };
+    let what = "the gate is judged at look 4 of 4, with bounds at 99.14 % confidence";
+    assert_eq!(of(&look(0.9914)).1, what);
+    assert!(of(&look(0.99968)).1.contains("99.968 %"));
+}
+
+#[test]
+fn losses_name_their_remedy() {
+    let lost = |by| sentences(&Finding::Lost { requests: 2, by }, &told(three_pods()));
+    let sleep = SleepAdvice::AtLeast { hook: HookRepair::Unneeded, at_least_s: None, dns: None };
+    let remedy = lost(Loss::GatewayNoServer { sleep }).remedy;
+    assert!(remedy.contains("healthCheckNodePort") && remedy.contains("(fall)"), "{remedy}");
+    let doubts = vec![(Doubt::PodWasWell, 1), (Doubt::NothingNear, 1)];
+    assert_eq!(
+        lost(Loss::Unattributed(doubts)).why,
+        "1 request: no pod was ending or starting that it could have reached; 1 request: the pod that it reached was \
+         not ending, and nothing else explains it"
+    );
+    assert!(lost(Loss::NotReadyYet(Probe::TooEarly)).remedy.ends_with("the one that is set succeeds before"));
+    assert_eq!(
+        lost(Loss::NotReadyYet(Probe::Missing)).remedy,
+        "a readinessProbe that fails until the app serves"
+    );
+}
+
+#[test]
+fn objections_to_beats_name_figures() {
+    let each = [
+        (Objection::TooFewChecks { made: 19, needed: 20 }, "19 times, and 20 are needed"),
+        (Objection::NotBetween, "do not lie between"),
+        (Objection::Disordered, "do not keep the order"),
+        (Objection::NotANumber("x1".into()), "\"x1\" is not a number"),
+    ];
+    for (found, what) in &each {
+        assert!(objection(found).contains(what), "{found:?}");
+    }
+}
+
+#[test]
+fn refusals_and_basis_name_their_ground() {
+    let clock = |period_s| Clock { consumer: "service web".into(), period_s, news_s: 0.1 };
+    assert_eq!(advice::refusal(&Refusal::NotWhole), "the record is not whole");
+    assert_eq!(advice::refusal(&Refusal::NotValid), "the measurement is not valid");
+    assert!(advice::refusal(&Refusal::InPhase(clock(2.0))).contains("at about one phase of the 2 s"));
+    let (windows, unbounded, margin_s, stopping_s) = (1, 0, 1, None);
+    let basis =
+        Basis { longest_s: Some(0.1), windows, unbounded, clocks: vec![clock(5.0)], margin_s, stopping_s };
+    assert!(advice::basis(&basis).contains("service web may keep a pod for its 5 s"));
+}
+
+#[test]
+fn findings_say_what_was_seen() {
+    let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
+    let reset = Finding::Measurement(Measurement::ResetForRefused(1));
+    for (finding, what) in [
+        (Finding::Unsettled { waits: 1 }, "still lost"),
+        (reset, "1 request was reset that the app would have refused"),
+        (Finding::TakenForGateway { consumer: "web".into(), because }, "is treated as a gateway"),
+    ] {
+        assert!(of(&finding).1.contains(what), "{finding:?}");
     }
 }

@@ -276,3 +276,15 @@ fn unsent_requests_are_counted_by_reason() {
     assert!(said[0].remedy.starts_with("raise load.connections.max"), "{said:?}");
     assert!(saying(&many, "less busy machine").is_empty());
 }
+
+#[test]
+fn result_holds_reasons_in_words() {
+    let mut records = three_pods();
+    records.requests.retain(|r| r.scheduled < at(5110));
+    records.torn.push("a part was never closed".into());
+    let result = told(records);
+    let why = result.terminations[0].windows[0].censored.as_deref().unwrap();
+    assert!(why.starts_with("the load ended"), "{why}");
+    let Verdict::Partial { why } = &result.verdict else { panic!("{:?}", result.verdict) };
+    assert!(why.iter().any(|why| why == "a part was never closed"), "{why:?}");
+}
