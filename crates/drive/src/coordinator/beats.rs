@@ -58,7 +58,7 @@ impl Pace {
 impl Session {
     /// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
     /// records a warning and stops writing; the run continues.
-    pub async fn beat(&self) -> Infallible {
+    pub(crate) async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
             let message =
                 format!("beats ended: {why}; from now on deletions by others are known only to the second");

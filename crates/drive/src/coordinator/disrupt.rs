@@ -22,13 +22,13 @@ use super::error::Result;
 use super::session::Session;
 use crate::viewer::Standing;
 pub(super) use acting::Disrupted;
-pub use acting::UnderLoad;
+pub(crate) use acting::UnderLoad;
 use acting::{Acting, Refusal};
 pub(super) use programs::NoPrograms;
-pub use programs::{Programs, codes};
+pub(crate) use programs::{Programs, codes};
 use recovery::Whole;
 use rolldrop_scenario::{Action, Disruption, Repeat, Until};
-pub use silence::{Losses, Settle, Silence, until_silent};
+pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
 /// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<()> {
@@ -51,7 +51,7 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
 
 impl Session {
     /// Carries out the disruptions during a load. Refused actions are recorded and counted in the result.
-    pub async fn disrupt(
+    pub(crate) async fn disrupt(
         &self,
         disruptions: &[Disruption],
         load: UnderLoad<'_>,

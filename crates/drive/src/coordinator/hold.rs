@@ -333,7 +333,7 @@ impl Session {
     ///
     /// # Errors
     /// [`CoordinatorError::InUse`] if another run uses one.
-    pub async fn hold(&mut self, workloads: &[Workload], run: &str) -> Result<()> {
+    pub(crate) async fn hold(&mut self, workloads: &[Workload], run: &str) -> Result<()> {
         for workload in workloads {
             self.caller.take(self.clock, &self.journal, workload, run).await?;
             let (caller, clock) = (self.caller.clone(), self.clock);

@@ -179,7 +179,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the changes are not possible. [`Session::finish`] undoes those made before the failure.
-    pub async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
+    pub(crate) async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
         let mut wanted = self.caller.plan_live(changes).await?;
         let before = self.workloads().await?;
         let mut is_changed = false;

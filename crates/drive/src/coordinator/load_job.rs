@@ -22,7 +22,7 @@ use super::journal::RUN_LABEL;
 use super::session::Session;
 use super::view::View;
 use manifest::{COMPONENT, COMPONENT_LABEL, OS_LABEL, TOKEN_KEY};
-pub use manifest::{LOAD_PORT, LoadJob};
+pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
 /// Time into the wait after which pods that are not ready are reported, once.
@@ -37,7 +37,7 @@ const MOST_WORKERS: usize = 100;
 
 /// A worker's pod that is ready to take orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadPod {
+pub(crate) struct LoadPod {
     /// Name of the pod.
     pub name: String,
     /// UID of the pod.
@@ -48,7 +48,7 @@ pub struct LoadPod {
 
 /// The load's pods at the end of the wait for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadPods {
+pub(crate) struct LoadPods {
     /// Ready pods, one for each index.
     pub ready: Vec<LoadPod>,
     /// Reasons that the other pods are not ready, one line each.
@@ -57,7 +57,7 @@ pub struct LoadPods {
 
 /// Returns the default number of workers: one for each node that takes pods, but fewer if each would have too low a
 /// rate, and more if each would have too high a rate.
-pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
+pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -115,7 +115,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server refuses to create one of them.
-    pub async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<()> {
+    pub(crate) async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<()> {
         let run = self.journal().run().to_owned();
         let name = job_name(&run);
         let secret = json!({
@@ -144,7 +144,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if no pod is ready by then, or as soon as every pod reports why it will never be.
-    pub async fn await_load_pods(
+    pub(crate) async fn await_load_pods(
         &self,
         workers: usize,
         limit: Duration,
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// Waits until a pod has ended, and returns the reason. A terminating pod has not ended: it still responds.
-    pub fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
+    pub(crate) fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
             let ended = views.wait_for(|view| standing::why_ended(view, &uid).is_some()).await;

@@ -47,7 +47,7 @@ fn apart_from_restarts(workload: &Value) -> Value {
 impl Session {
     /// Waits until others have changed this workload, and returns a description, such as `changed spec.replicas of
     /// Deployment web`.
-    pub async fn until_others_change(&self, workload: &Workload) -> String {
+    pub(crate) async fn until_others_change(&self, workload: &Workload) -> String {
         let api = self.caller.dynamic_api(&resource_of(workload.kind));
         let what = format!("read {workload}");
         let mut first = None;

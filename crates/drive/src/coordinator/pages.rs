@@ -147,7 +147,7 @@ impl Caller {
 ///
 /// # Errors
 /// Fails if the API server returns an error, or if the list has no end.
-pub async fn list_at_once<K, T>(
+pub(crate) async fn list_at_once<K, T>(
     api: &Api<K>,
     params: &ListParams,
     known: impl Fn(K) -> T,

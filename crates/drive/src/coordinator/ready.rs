@@ -25,7 +25,7 @@ impl Session {
     /// # Errors
     /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if the Service cannot be
     /// used.
-    pub async fn await_ready(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Ready> {
+    pub(crate) async fn await_ready(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Ready> {
         let Scenario { targets, manifests, .. } = scenario;
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();

@@ -23,7 +23,7 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// Snapshot of a namespace's workloads, by kind and name.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads(BTreeMap<String, Workload>);
+pub(crate) struct Workloads(BTreeMap<String, Workload>);
 
 #[derive(Clone, Debug)]
 struct Workload {
@@ -110,7 +110,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server does not respond.
-    pub async fn workloads(&self) -> Result<Workloads> {
+    pub(crate) async fn workloads(&self) -> Result<Workloads> {
         self.caller.workloads().await
     }
 
@@ -119,7 +119,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the run is stopped, or if the API server does not respond.
-    pub async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
+    pub(crate) async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
         let (now, missing) = self.until_settled(before).await?;
         let mode = now.mode_since(before);
         let limit = self.caller.limits.rollout;
@@ -133,7 +133,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the run is stopped.
-    pub async fn await_recovery(&self, before: &Workloads) -> Result<()> {
+    pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<()> {
         if let (_, Some(missing)) = self.until_settled(before).await? {
             let limit = self.caller.limits.rollout;
             self.warn(format!("a round had not ended {limit:?} after its last action: {missing}"));

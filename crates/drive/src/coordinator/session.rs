@@ -34,7 +34,7 @@ use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 use rolldrop_sidecar::inject;
 
 /// Everything that a session needs to start.
-pub struct SessionStart<'a> {
+pub(crate) struct SessionStart<'a> {
     /// Client of the cluster, with its namespace and limits.
     pub caller: Caller,
     /// Value of the run's label on every object that the run creates; unique to this run.
@@ -54,7 +54,7 @@ pub struct SessionStart<'a> {
 }
 
 /// One run's access to one cluster.
-pub struct Session {
+pub(crate) struct Session {
     pub(super) caller: Caller,
     pub(super) clock: Clock,
     pub(super) recorder: Recorder,
@@ -78,7 +78,7 @@ pub struct Session {
 
 /// Results of a finished session.
 #[derive(Debug, Default)]
-pub struct Closed {
+pub(crate) struct Closed {
     /// All recorders of the run.
     pub sources: Vec<Source>,
     /// Changes that were undone, or could not be undone.
@@ -92,7 +92,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the API server does not respond, or if the run directory cannot be written.
-    pub async fn begin(settings: SessionStart<'_>) -> Result<Self> {
+    pub(crate) async fn begin(settings: SessionStart<'_>) -> Result<Self> {
         let SessionStart { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let Caller { client, namespace, .. } = &caller;
         let is_embedded = cluster.is_none();
@@ -154,32 +154,32 @@ impl Session {
     }
 
     /// Returns the namespace of the run.
-    pub fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         &self.caller.namespace
     }
 
     /// Returns a client for the cluster.
-    pub fn client(&self) -> kube::Client {
+    pub(crate) fn client(&self) -> kube::Client {
         self.caller.client.clone()
     }
 
     /// Records an event that happened now.
-    pub fn record(&self, kind: EventKind) {
+    pub(crate) fn record(&self, kind: EventKind) {
         self.record_at(self.clock.now(), kind);
     }
 
     /// Records a warning.
-    pub fn warn(&self, message: String) {
+    pub(crate) fn warn(&self, message: String) {
         self.record(EventKind::Warning { message });
     }
 
     /// Records an event in the coordinator's process.
-    pub fn record_at(&self, at: Stamp, kind: EventKind) {
+    pub(crate) fn record_at(&self, at: Stamp, kind: EventKind) {
         self.recorder.handle().event(at, kind);
     }
 
     /// Records an event from another source, timestamped by that source's clock.
-    pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+    pub(crate) fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
         if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
             let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
             let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,17 +190,17 @@ impl Session {
 
     /// Returns the longest known time for which the load caches a DNS answer, which is the period of that consumer's
     /// own clock; zero if there is no such consumer.
-    pub fn period(&self) -> Duration {
+    pub(crate) fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of pods whose end the watch has seen.
-    pub fn pods_ended(&self) -> usize {
+    pub(crate) fn pods_ended(&self) -> usize {
         self.views.read(|view| view.ended.len())
     }
 
     /// Returns true if the run still has to restore or remove something in the cluster.
-    pub fn has_changes(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         !self.journal().open_changes().is_empty()
     }
 
@@ -209,7 +209,7 @@ impl Session {
     /// # Errors
     /// Fails if an object exists already, or if the API server refuses one. [`Session::finish`] removes the objects
     /// that were created before the failure.
-    pub async fn deploy(&self, manifests: &[Value]) -> Result<()> {
+    pub(crate) async fn deploy(&self, manifests: &[Value]) -> Result<()> {
         for manifest in manifests {
             // Discards warnings from earlier calls, which are not about this object.
             drop(self.caller.warnings.take());
@@ -226,13 +226,13 @@ impl Session {
     }
 
     /// Waits until terminating pods are gone and the proxies' last rows have arrived.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         self.await_ends().await;
         self.collector.catch_up(&self.caller.limits).await;
     }
 
     /// Waits until terminating pods are gone and the watch has shown it.
-    pub async fn await_ends(&self) {
+    pub(crate) async fn await_ends(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
         if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
@@ -258,7 +258,7 @@ impl Session {
 
     /// Collects the existing proxies' remaining rows and waits for nothing else, because an interrupted run has no time
     /// for more. This takes at most twice [`Limits::hand_over`].
-    pub async fn hand_over(&self) {
+    pub(crate) async fn hand_over(&self) {
         let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
@@ -292,7 +292,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the records could not be written.
-    pub async fn finish(mut self, give_up: CancellationToken) -> Result<Closed> {
+    pub(crate) async fn finish(mut self, give_up: CancellationToken) -> Result<Closed> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
         for undone in undone.iter().flatten().filter(|undone| undone.is_left()) {

@@ -8,7 +8,7 @@ use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The load's targets, as the cluster shows them.
 #[derive(Clone, Debug)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// Targets in the scenario's order.
     pub(super) targets: Vec<Found>,
     /// Fingerprint of the cluster.
@@ -104,12 +104,12 @@ impl Found {
 
 impl Ready {
     /// Returns the targets for run.json, as seen from this host.
-    pub fn seen_from_here(&self) -> Vec<Target> {
+    pub(crate) fn seen_from_here(&self) -> Vec<Target> {
         told_apart(self.targets.iter().map(|target| target.seen_from(Seat::ThisHost)).collect())
     }
 
     /// Returns the targets as seen from these nodes of the cluster.
-    pub fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
+    pub(crate) fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
         let seen = |target: &Found| match target.consumer {
             Consumer::ServiceProxy { .. } => {
                 nodes.iter().map(|node| target.seen_from(Seat::Node(node))).collect()
@@ -120,14 +120,14 @@ impl Ready {
     }
 
     /// Returns the names of the targets that are routed by the Service proxy of the client's own node.
-    pub fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
     }
 }
 
 /// Returns the name of a target as seen from a node.
-pub fn at_node(target: &str, node: &str) -> String {
+pub(crate) fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 

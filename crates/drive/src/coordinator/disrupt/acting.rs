@@ -20,7 +20,7 @@ use rolldrop_scenario::{Action, Disruption, Restore};
 
 /// Counts of the disruptions' actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disrupted {
+pub(crate) struct Disrupted {
     /// Actions that the API server accepted.
     pub accepted: usize,
     /// Actions that were refused, or for which no pod was ready.
@@ -63,7 +63,7 @@ impl Sum for Disrupted {
 
 /// Load during the disruptions.
 #[derive(Clone, Copy, Debug)]
-pub struct UnderLoad<'a> {
+pub(crate) struct UnderLoad<'a> {
     /// Time at which the counted part of the load begins.
     pub zero: Stamp,
     /// Latest time at which the load ends.
@@ -83,7 +83,7 @@ pub struct UnderLoad<'a> {
 
 impl UnderLoad<'static> {
     /// Creates a load with only these values known.
-    pub fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
+    pub(crate) fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
         Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &NoLosses }
     }

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 
 /// Runs programs on the user's machine.
-pub trait Programs {
+pub(crate) trait Programs {
     /// Runs a program until it exits. The error is the reason that it could not be run.
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
 }
@@ -22,7 +22,7 @@ impl Programs for NoPrograms {
 }
 
 /// Returns the exit code of a program, or the signal that killed it.
-pub fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+pub(crate) fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
     #[cfg(unix)]
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     #[cfg(not(unix))]

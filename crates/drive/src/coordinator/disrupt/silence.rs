@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// Wait after a termination, once the pods have been replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub(crate) struct Settle {
     /// Time for which no request may be lost; `None` to derive it from the request rate.
     pub silence: Option<Duration>,
     /// Time after which the wait ends even if requests are still being lost.
@@ -28,7 +28,7 @@ impl Default for Settle {
 }
 
 /// Count of the requests that the load has lost.
-pub trait Losses: fmt::Debug + Sync {
+pub(crate) trait Losses: fmt::Debug + Sync {
     /// Returns the number so far, which may lag by a fraction of a second.
     fn lost(&self) -> u64;
 }
@@ -45,7 +45,7 @@ impl Losses for NoLosses {
 
 /// Result of a wait for silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// No request was lost for the required time.
     Kept,
     /// Requests were still being lost when the limit had passed.
@@ -53,7 +53,7 @@ pub enum Silence {
 }
 
 /// Waits until no request has been lost for `length`, or until `most` has passed while requests are still being lost.
-pub async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
+pub(crate) async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
     let (mut since, mut seen) = (begun, losses.lost());
     loop {

@@ -15,7 +15,7 @@ pub(super) const COMPONENT: &str = "load";
 /// Node label with the operating system.
 pub(super) const OS_LABEL: &str = "kubernetes.io/os";
 /// Port on which a worker listens in its pod.
-pub const LOAD_PORT: u16 = 9901;
+pub(crate) const LOAD_PORT: u16 = 9901;
 /// Key of the token in the Secret.
 pub(super) const TOKEN_KEY: &str = "token";
 /// Environment variable with the token.
@@ -27,7 +27,7 @@ const GRACE_SECONDS: u64 = 30;
 
 /// Settings of the Job.
 #[derive(Clone, Debug)]
-pub struct LoadJob<'a> {
+pub(crate) struct LoadJob<'a> {
     /// Number of workers.
     pub workers: usize,
     /// Image with this program.
