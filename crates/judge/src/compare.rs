@@ -263,7 +263,7 @@ fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
 /// Keeps the verdicts that hold for all rows and limits jointly, and makes the others inconclusive.
 fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == Metric::Dropped)));
-    let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped)));
+    let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped())));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();
     // The dropped requests, the most important figure, get half of the false-alarm rate.
     let weight = |is_dropped| if is_dropped { (tested.len() - 1).max(1) as f64 } else { 1.0 };

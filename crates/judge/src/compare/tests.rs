@@ -424,3 +424,18 @@ fn comparison_chart_sorts_windows() {
     assert_eq!(baseline.windows_s["service web"], [Some(0.2), Some(0.4), None]);
     assert!(candidate.windows_s.is_empty());
 }
+
+#[test]
+fn metrics_have_names_of_files() {
+    let consumer = "service web".to_owned();
+    for (metric, name) in [
+        (Metric::Rate, "rate"),
+        (Metric::WithDrops(Mode::Isolated), "terminations.isolated.with_drops"),
+        (Metric::DropsEach(Mode::Rollout), "terminations.rollout.dropped"),
+        (Metric::MeanWindow { mode: Mode::Isolated, consumer, is_only: true }, "windows_s.isolated"),
+        (Metric::Latency(LatencyKind::Response, Quantile::P90), "latency_ms.response.p90"),
+        (Metric::Latency(LatencyKind::Service, Quantile::P99_9), "latency_ms.service.p99_9"),
+    ] {
+        assert_eq!(metric.to_string(), name);
+    }
+}

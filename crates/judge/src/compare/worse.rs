@@ -60,11 +60,14 @@ pub(super) struct Limited {
     pub(super) check: Check,
     /// Probability of such a figure if it is no worse than allowed; `None` if nothing was tested.
     pub(super) p: Option<f64>,
-    /// True if the check limits the total of dropped requests.
-    pub(super) is_dropped: bool,
 }
 
 impl Limited {
+    /// Returns true if the check limits the total of dropped requests.
+    pub(super) fn is_dropped(&self) -> bool {
+        matches!(&self.check.name, CheckName::Worse(key) if key == "dropped")
+    }
+
     /// Turns a failure into an inconclusive check. `figures` is the number of figures tested, if this figure differs
     /// when tested alone but not when all are tested together.
     pub(super) fn leave_open(&mut self, figures: Option<usize>) {
@@ -221,8 +224,7 @@ impl Asked<'_> {
             Ok(compared) => compared.by_few(apart, alpha),
             Err(check) => (*check, None),
         };
-        let is_dropped = self.limit.part.is_none() && self.limit.key == "dropped";
-        let mut limited = Limited { check, p, is_dropped };
+        let mut limited = Limited { check, p };
         if p.is_none() {
             limited.leave_open(None);
         }
@@ -315,9 +317,10 @@ impl Compared<'_> {
         let runs = self.scaled();
         let (_, beyond) = spread(scale, self.exposure, &runs, alpha);
         let last = scale.back(scale.of(allowed, self.exposure) + beyond, self.exposure);
-        let is_doubtful = self.is_beyond(last) && scale == Scale::Log;
+        let is_beyond = self.is_beyond(last);
+        let is_doubtful = is_beyond && scale == Scale::Log;
         let doubt = is_doubtful.then(|| doubts.about(self.now, last, self.asked.quantile())).flatten();
-        let verdict = match self.is_beyond(last) && doubt.is_none() {
+        let verdict = match is_beyond && doubt.is_none() {
             true => CheckVerdict::Fail,
             false => CheckVerdict::Inconclusive,
         };

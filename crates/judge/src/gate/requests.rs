@@ -45,15 +45,15 @@ impl Requests<'_> {
         }
         if let Some(limits) = &expect.app_errors {
             let errors = self.counts.app_errors;
-            checks.extend(self.observed("appErrors", limits.total(), errors, &Basis::Observed));
+            checks.extend(self.observed("appErrors", limits.total(), &Measured::count(errors)));
             let while_ending = limits.while_ending.iter();
             checks.extend(while_ending.flat_map(|bounds| self.errors_while_ending(*bounds)));
         }
         if let Some(limits) = &expect.requests {
             let ok = limits.ok.iter();
             checks.extend(ok.flat_map(|b| self.ok_outside().within("requests.ok", b.map(|share| share.0))));
-            let (bounds, not_sent) = (limits.not_sent.iter(), self.counts.not_sent);
-            let check = |b| self.observed("requests.notSent", b, not_sent, &Basis::Observed);
+            let (bounds, not_sent) = (limits.not_sent.iter(), Measured::count(self.counts.not_sent));
+            let check = |b| self.observed("requests.notSent", b, &not_sent);
             checks.extend(bounds.copied().flat_map(check));
         }
         for (cause, bounds) in &expect.causes {
@@ -87,8 +87,9 @@ impl Requests<'_> {
     /// Checks the number of 5xx responses from pods that were terminating.
     fn errors_while_ending(&self, bounds: Bounds<Amount>) -> Vec<Check> {
         let (errors, all) = (self.errors_of_ends(), self.counts.app_errors_while_ending);
-        let basis = if errors == all { Basis::Observed } else { Basis::AsInSteadyPart(all) };
-        self.observed("appErrors.whileEnding", bounds, errors, &basis)
+        let count = Measured::count(errors);
+        let count = if errors == all { count } else { count.because(Basis::AsInSteadyPart(all)) };
+        self.observed("appErrors.whileEnding", bounds, &count)
     }
 
     /// Returns the number of 5xx responses from terminating pods, or 0 if they are no more frequent than while no pod
@@ -111,19 +112,13 @@ impl Requests<'_> {
         observed: u64,
         of: impl Fn(&LossGroup) -> u64,
     ) -> Vec<Check> {
-        amount(name, bounds, observed, |limit| self.share(observed, &of, limit))
+        amount(name, bounds, &Measured::count(observed), |limit| self.share(observed, &of, limit))
     }
 
     /// Checks a number that terminations do not explain. Its share has no bounds beyond the observed value.
-    fn observed(&self, name: &str, bounds: Bounds<Amount>, observed: u64, basis: &Basis) -> Vec<Check> {
+    fn observed(&self, name: &str, bounds: Bounds<Amount>, count: &Measured) -> Vec<Check> {
         let sent = self.counts.total.max(1) as f64;
-        let mut checks = amount(name, bounds, observed, |_| Measured::count(observed).into_share_of(sent));
-        for check in &mut checks {
-            if let Evidence::Limit { measured, .. } = &mut check.evidence {
-                measured.basis = basis.clone();
-            }
-        }
-        checks
+        amount(name, bounds, count, |_| count.clone().into_share_of(sent))
     }
 
     /// Adds, to a check that passes because nothing was lost, which faults this many terminations would have revealed.
@@ -244,11 +239,16 @@ fn lost_of(group: &LossGroup) -> u64 {
     group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
-/// Checks `observed` against limits on counts, and `share` against limits on shares. `share` gets the limit.
-fn amount(name: &str, bounds: Bounds<Amount>, observed: u64, share: impl Fn(f64) -> Measured) -> Vec<Check> {
+/// Checks `count` against limits on counts, and `share` against limits on shares. `share` gets the limit.
+fn amount(
+    name: &str,
+    bounds: Bounds<Amount>,
+    count: &Measured,
+    share: impl Fn(f64) -> Measured,
+) -> Vec<Check> {
     let one = |limit: Amount, is_max: bool| {
         let (measured, limit) = match limit {
-            Amount::Count(n) => (Measured::count(observed), n as f64),
+            Amount::Count(n) => (count.clone(), n as f64),
             Amount::Share(limit) => (share(limit.0), limit.0),
         };
         if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }

@@ -130,7 +130,7 @@ pub enum Side {
     Max,
 }
 
-/// Reason why a run is not part of the history.
+/// Reason why a run is not part of the history. Reports list them in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfit {
     /// The run did not pass its own gate.

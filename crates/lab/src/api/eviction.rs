@@ -60,14 +60,15 @@ async fn evict(
     let registry = &shared.registry;
     shared.delay(|latencies| latencies.pod_delete).await;
     let pod = registry.get(Resource::Pods, namespace, name)?;
-    let relies_on_state = registry.approve_eviction(&pod, effect)? == Approval::Unchanged;
+    let has_version = options.preconditions.as_ref().is_some_and(|wanted| wanted.resource_version.is_some());
+    let relies_on_state = registry.approve_eviction(&pod, effect)? == Approval::Unchanged && !has_version;
     if effect == Effect::DryRun {
         return Ok(());
     }
     let mut options = options.clone();
     if relies_on_state {
         let version = text(&pod["metadata"]["resourceVersion"]).to_owned();
-        options.preconditions.get_or_insert_default().resource_version.get_or_insert(version);
+        options.preconditions.get_or_insert_default().resource_version = Some(version);
     }
     let marked = registry.mark_for_eviction(namespace, name, &options);
     // A pod that was approved as unhealthy may have become healthy since. The client may retry.

@@ -124,7 +124,7 @@ impl Feed {
             match event {
                 Ok(event) => self.write(&event, &mut chunk),
                 Err(status) => {
-                    write_line("ERROR", status.to_json().to_string().as_bytes(), &mut chunk);
+                    write_line("ERROR", &status.to_json(), &mut chunk);
                     return (chunk.into(), None);
                 }
             }
@@ -141,7 +141,7 @@ impl Feed {
             WatchEventType::Deleted => "DELETED",
         };
         if self.presentation.is_whole() {
-            write_line(event_type, event.object.to_string().as_bytes(), chunk);
+            write_line(event_type, &event.object, chunk);
         } else {
             let shown = self.presentation.event_object(
                 &self.server.shared,
@@ -149,7 +149,7 @@ impl Feed {
                 &event.object,
                 self.is_first,
             );
-            write_line(event_type, shown.to_string().as_bytes(), chunk);
+            write_line(event_type, &shown, chunk);
         }
         self.is_first = false;
     }
@@ -161,15 +161,15 @@ impl Feed {
         }
         let bookmark = self.presentation.bookmark(self.resource, metadata);
         let mut line = Vec::new();
-        write_line("BOOKMARK", bookmark.to_string().as_bytes(), &mut line);
+        write_line("BOOKMARK", &bookmark, &mut line);
         line.into()
     }
 }
 
-fn write_line(event_type: &str, object: &[u8], chunk: &mut Vec<u8>) {
+fn write_line(event_type: &str, object: &Value, chunk: &mut Vec<u8>) {
     chunk.extend_from_slice(b"{\"type\":\"");
     chunk.extend_from_slice(event_type.as_bytes());
     chunk.extend_from_slice(b"\",\"object\":");
-    chunk.extend_from_slice(object);
+    serde_json::to_writer(&mut *chunk, object).expect("a value is JSON");
     chunk.extend_from_slice(b"}\n");
 }

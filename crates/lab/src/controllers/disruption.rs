@@ -274,6 +274,13 @@ mod tests {
         assert_eq!(bench.registry().approve_eviction(&unhealthy, Effect::Stored), Ok(Approval::Unchanged));
     }
 
+    #[test]
+    fn approved_eviction_counts_for_two_minutes() {
+        let left = |now| time_left(&json!("2026-01-01T00:00:00Z"), now);
+        assert_eq!(left("2026-01-01T00:01:59Z"), Some(Duration::from_secs(1)));
+        assert_eq!(left("2026-01-01T00:02:00Z"), None);
+    }
+
     #[tokio::test]
     async fn budget_detects_unscalable_owner() {
         let owner =

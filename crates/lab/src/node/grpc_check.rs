@@ -1,17 +1,16 @@
 //! Client for gRPC probes: one `grpc.health.v1.Health/Check` call on its own connection.
 //!
-//! hyper does HTTP/2. The two messages, of one field each, are encoded here: a gRPC library would bring its own client
-//! and code generation for 60 lines. Errors use a kubelet's wording, since people search for it.
+//! The `h2` crate does HTTP/2. The two messages, of one field each, are encoded here: a gRPC library would bring its own
+//! client and code generation for 60 lines. Errors use a kubelet's wording, since people search for it.
 //!
 //! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; for the protocol over HTTP/2, grpc/grpc,
 //! `doc/PROTOCOL-HTTP2.md`.
 
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
+use h2::client::SendRequest;
 use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -20,8 +19,6 @@ const STATUS_FIELD: u8 = 1 << 3;
 
 /// Maximum length of a response; a message with one number is far shorter.
 const MAX_ANSWER_BYTES: usize = 4096;
-
-const UNIMPLEMENTED: u32 = 12;
 
 /// Health check of one service on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +31,19 @@ pub(super) struct GrpcCheck {
     pub(super) back_off: Duration,
 }
 
+/// Status of a failed call, in gRPC's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CallStatus {
+    code: u32,
+    message: String,
+}
+
+const UNKNOWN: u32 = 2;
+const NOT_FOUND: u32 = 5;
+const UNIMPLEMENTED: u32 = 12;
+const INTERNAL: u32 = 13;
+const UNAVAILABLE: u32 = 14;
+
 impl GrpcCheck {
     /// Performs one check.
     ///
@@ -41,82 +51,112 @@ impl GrpcCheck {
     ///
     /// The reason why the service does not count as healthy.
     pub(super) async fn run(&self, longest: Duration) -> Result<(), String> {
-        let (deadline, limit) = (Instant::now() + longest, format!("{}s", longest.as_secs()));
-        let stream = timeout_at(deadline, self.dial()).await.map_err(|_| {
-            let address = &self.address;
+        let deadline = Instant::now() + longest;
+        let (mut requests, connection) = timeout_at(deadline, self.dial()).await.map_err(|_| {
+            let (address, longest) = (&self.address, seconds(longest));
             format!(
-                "timeout: failed to connect service {address:?} within {limit}: context deadline exceeded"
+                "timeout: failed to connect service {address:?} within {longest}: context deadline exceeded"
             )
         })?;
-        let called = timeout_at(deadline, self.call(stream)).await;
-        match called.map_err(|_| format!("timeout: health rpc did not complete within {limit}"))?? {
-            1 => Ok(()),
-            status => Err(format!("service unhealthy (responded with {:?})", serving_status(status))),
+        let call = async {
+            tokio::select! {
+                answer = self.call(&mut requests) => answer,
+                // The connection must be driven; it may close first.
+                ended = connection => Err(match ended {
+                    Ok(()) => unavailable("error reading from server: EOF"),
+                    Err(error) => unavailable(&error.to_string()),
+                }),
+            }
+        };
+        let called = timeout_at(deadline, call).await;
+        match called
+            .map_err(|_| format!("timeout: health rpc did not complete within {}", seconds(longest)))?
+        {
+            Ok(1) => Ok(()),
+            Ok(status) => Err(format!("service unhealthy (responded with {:?})", serving_status(status))),
+            Err(CallStatus { code: UNIMPLEMENTED, message }) => Err(format!(
+                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
+            )),
+            Err(CallStatus { code, message }) => {
+                let code = code_name(code);
+                Err(format!("error: health rpc probe failed: rpc error: code = {code} desc = {message}"))
+            }
         }
     }
 
-    async fn dial(&self) -> TcpStream {
+    /// Connects, retrying until the server has shown that it speaks HTTP/2.
+    async fn dial(&self) -> (SendRequest<Bytes>, h2::client::Connection<TcpStream>) {
         loop {
-            if let Ok(stream) = TcpStream::connect(&self.address).await {
-                return stream;
+            if let Ok(stream) = TcpStream::connect(&self.address).await
+                && let Ok((requests, mut connection)) = h2::client::handshake(stream).await
+                && let Some(mut pings) = connection.ping_pong()
+            {
+                // The server responds to a ping only after its settings.
+                tokio::select! {
+                    pong = pings.ping(h2::Ping::opaque()) => {
+                        if pong.is_ok() {
+                            return (requests, connection);
+                        }
+                    }
+                    _ = &mut connection => {}
+                }
             }
             sleep(self.back_off).await;
         }
     }
 
     /// Calls the service and returns its status number.
-    async fn call(&self, stream: TcpStream) -> Result<u64, String> {
-        let broken = |error: hyper::Error| failed("Unavailable", &error.to_string());
-        let unreadable = || failed("Internal", "the answer cannot be read");
+    async fn call(&self, requests: &mut SendRequest<Bytes>) -> Result<u64, CallStatus> {
+        let broken = |error: h2::Error| unavailable(&error.to_string());
         let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("user-agent", self.agent)
-            .body(Full::new(framed(&request_message(&self.service))))
-            .map_err(|error| failed("Internal", &error.to_string()))?;
-        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
-        let (mut requests, connection) = handshake.await.map_err(broken)?;
-        let answer = async {
-            let (head, body) = requests.send_request(request).await.map_err(broken)?.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-            Ok::<_, String>((head, body.map_err(|error| failed("Internal", &error.to_string()))?))
-        };
-        // The connection must be driven; it may close first.
-        let (head, body) = tokio::select! {
-            answer = answer => answer?,
-            ended = connection => {
-                ended.map_err(broken)?;
-                return Err(failed("Unavailable", "error reading from server: EOF"));
-            }
-        };
+            .body(())
+            .map_err(|error| internal(&error.to_string()))?;
+        std::future::poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
+        let (answer, mut sending) = requests.send_request(request, false).map_err(broken)?;
+        sending.send_data(framed(&request_message(&self.service)), true).map_err(broken)?;
+
+        let (head, mut body) = answer.await.map_err(broken)?.into_parts();
         if head.status != StatusCode::OK {
-            let why = format!("unexpected HTTP status code received from server: {}", head.status);
-            let is_absent = head.status == StatusCode::NOT_FOUND;
-            return Err(if is_absent { not_implemented(&why) } else { failed("Unknown", &why) });
+            let message = format!("unexpected HTTP status code received from server: {}", head.status);
+            let code = if head.status == StatusCode::NOT_FOUND { UNIMPLEMENTED } else { UNKNOWN };
+            return Err(CallStatus { code, message });
+        }
+        let mut message = BytesMut::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk.map_err(broken)?;
+            // Flow control would only slow down a server that sends too much.
+            let _ = body.flow_control().release_capacity(chunk.len());
+            if message.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(internal("received message larger than max"));
+            }
+            message.extend_from_slice(&chunk);
         }
         // A response without a message has its status in the headers.
-        check_status(body.trailers().unwrap_or(&head.headers))?;
-        unframed(body.to_bytes()).and_then(serving_number).ok_or_else(unreadable)
+        let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
+        check_status(&trailers)?;
+        unframed(message.freeze())
+            .and_then(serving_number)
+            .ok_or_else(|| internal("the answer cannot be read"))
     }
 }
 
-fn failed(code: &str, why: &str) -> String {
-    format!("error: health rpc probe failed: rpc error: code = {code} desc = {why}")
+fn unavailable(why: &str) -> CallStatus {
+    CallStatus { code: UNAVAILABLE, message: why.to_owned() }
 }
 
-fn not_implemented(why: &str) -> String {
-    format!("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {why}")
+fn internal(why: &str) -> CallStatus {
+    CallStatus { code: INTERNAL, message: why.to_owned() }
 }
 
-fn check_status(trailers: &HeaderMap) -> Result<(), String> {
+fn check_status(trailers: &HeaderMap) -> Result<(), CallStatus> {
     let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let why = text("grpc-message");
-    match text("grpc-status").parse::<u32>() {
+    match text("grpc-status").parse() {
         Ok(0) => Ok(()),
-        Ok(UNIMPLEMENTED) => Err(not_implemented(why)),
-        Ok(5) => Err(failed("NotFound", why)),
-        Ok(code) => Err(failed(&format!("Code({code})"), why)),
-        Err(_) => Err(failed("Internal", "server closed the stream without sending trailers")),
+        Ok(code) => Err(CallStatus { code, message: text("grpc-message").to_owned() }),
+        Err(_) => Err(internal("server closed the stream without sending trailers")),
     }
 }
 
@@ -125,19 +165,21 @@ fn check_status(trailers: &HeaderMap) -> Result<(), String> {
 pub(crate) fn fuzz(body: &[u8]) {
     let _ = unframed(Bytes::copy_from_slice(body)).and_then(serving_number);
 }
+
 /// Encodes `HealthCheckRequest { string service = 1; }`.
 fn request_message(service: &str) -> Vec<u8> {
-    if service.is_empty() {
-        return Vec::new();
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(1 << 3 | 2);
+        let mut length = service.len();
+        while length > 0x7f {
+            message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or(0));
+            length >>= 7;
+        }
+        message.push(u8::try_from(length).unwrap_or(0));
+        message.extend_from_slice(service.as_bytes());
     }
-    let mut message = vec![1 << 3 | 2];
-    let mut length = service.len();
-    while length > 0x7f {
-        message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or(0));
-        length >>= 7;
-    }
-    message.push(u8::try_from(length).unwrap_or(0));
-    [message, service.as_bytes().to_vec()].concat()
+    message
 }
 
 /// Decodes `HealthCheckResponse { ServingStatus status = 1; }`, ignoring other fields; without that field, the status
@@ -163,9 +205,29 @@ fn unframed(mut body: Bytes) -> Option<Bytes> {
 }
 
 fn serving_status(number: u64) -> String {
-    let names = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
-    let name = usize::try_from(number).ok().and_then(|number| names.get(number));
-    name.map_or_else(|| number.to_string(), |name| (*name).to_owned())
+    match number {
+        0 => "UNKNOWN".to_owned(),
+        1 => "SERVING".to_owned(),
+        2 => "NOT_SERVING".to_owned(),
+        3 => "SERVICE_UNKNOWN".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn code_name(code: u32) -> String {
+    match code {
+        UNKNOWN => "Unknown".to_owned(),
+        NOT_FOUND => "NotFound".to_owned(),
+        UNIMPLEMENTED => "Unimplemented".to_owned(),
+        INTERNAL => "Internal".to_owned(),
+        UNAVAILABLE => "Unavailable".to_owned(),
+        _ => format!("Code({code})"),
+    }
+}
+
+/// Formats a time limit as Go does.
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
 }
 
 #[cfg(test)]
@@ -259,14 +321,14 @@ mod tests {
 
     #[tokio::test]
     async fn grpc_check_retries_until_timeout() {
-        let closed: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let closed = "127.0.0.1:1".parse().unwrap();
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let silent = other.local_addr().unwrap();
-        let refused =
-            format!("timeout: failed to connect service \"{closed}\" within 1s: context deadline exceeded");
-        let unanswered = "timeout: health rpc did not complete within 1s".to_owned();
-        for (address, expected) in [(closed, refused), (silent, unanswered)] {
+        for address in [closed, silent] {
             let why = check(address.to_string(), Duration::from_secs(1)).await.unwrap_err();
+            let expected = format!(
+                "timeout: failed to connect service \"{address}\" within 1s: context deadline exceeded"
+            );
             assert_eq!(why, expected);
         }
     }

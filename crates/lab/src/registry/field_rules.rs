@@ -74,8 +74,10 @@ pub(super) fn fill(top: &Structure, object: &mut Value) {
     for rule in of(top) {
         if !rule.holds(object) {
             unused.push(rule.field);
-        } else if let Some(default) = rule.default.clone().filter(|_| object[rule.field].is_null()) {
-            object[rule.field] = default;
+        } else if let Some(default) = &rule.default
+            && object[rule.field].is_null()
+        {
+            object[rule.field] = default.clone();
         }
     }
     let fields = object.as_object_mut().into_iter().flat_map(Map::iter_mut);

@@ -41,9 +41,8 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<Unfit, usize>) -> Told {
         Unfit::Differs(settings) => format!("with another {}", settings.join(", ")),
     };
     if !left_out.is_empty() {
-        let by_reason: BTreeMap<String, &usize> =
-            left_out.iter().map(|(unfit, n)| (reason(unfit), n)).collect();
-        let left_out: Vec<String> = by_reason.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+        let left_out: Vec<String> =
+            left_out.iter().map(|(unfit, n)| format!("{n} {}", reason(unfit))).collect();
         why.push_str(&format!("; do not count: {}", left_out.join(", ")));
     }
     Told::new(format!("at least {FEWEST_RUNS} valid runs that passed"), count(len(used)), why)

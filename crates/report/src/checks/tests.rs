@@ -97,6 +97,38 @@ fn open_checks_state_reason_and_way() {
         assert_eq!(reason(&open(basis)), wanted);
     }
     assert_eq!(open(Basis::NoEnd).observed, "at least 0.100 s");
+    let figure = Figure { unit: Unit::Millis, low: None, value: None, high: None };
+    let measured = Measured { figure, basis: Basis::NoWindow };
+    let evidence = Evidence::Limit { measured, limit: 1.0, side: Side::Max, by_default: false };
+    assert_eq!(check(CheckVerdict::Inconclusive, evidence).observed, "unknown");
+}
+
+#[test]
+fn unmeasured_figures_state_reason_and_way() {
+    for (basis, wanted) in [
+        (Basis::NothingScheduled, "no request was scheduled; send a load"),
+        (
+            Basis::NoneOutside,
+            "no request was sent outside terminations; keep the load running before the first termination",
+        ),
+        (Basis::NoneEndedInWatch, "no pod ended while the run watched; watch while pods end"),
+        (Basis::NoTermination, "no termination was measured; end pods while the load runs"),
+        (Basis::NoWindow, "no window was measured; end pods while new connections are made"),
+        (
+            pod(PodFact::SharesLosses),
+            "pod pod-0 shares lost requests with other terminations; name the pod of each request (sidecar or pod header), or end pods one at a time",
+        ),
+        (
+            pod(PodFact::NoFirstRequest),
+            "no request is known to have been answered by the new pod pod-0; name the pod of each request (sidecar or pod header), or let the load run for longer",
+        ),
+        (
+            pod(PodFact::NotGone),
+            "pod pod-0 was not seen to be gone; let the load run until the rollout has ended",
+        ),
+    ] {
+        assert_eq!(reason(&open(basis)), wanted);
+    }
 }
 
 #[test]
@@ -251,6 +283,21 @@ fn worse_limits_state_grounds() {
         "26 (limit 22: 10% worse than 20): runs differ: one that is just as much worse as allowed has at most 25; 2 \
          runs: 18 to 22"
     );
+    let spread = Grounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
+    for (grounds, told) in [
+        (spread, "; 2 runs: 18 to 22; more runs in the baseline, or a wider limit"),
+        (
+            Grounds::ShareOfNothing(vec![0.0; 6]),
+            ": 10% of 0 says nothing; 6 runs: 0 to 0; an absolute limit, such as worse: 200ms or worse: 5",
+        ),
+        (
+            Grounds::FewToDiffer(1),
+            ": a baseline of 1 run does not show how much runs differ; a baseline of at least 5 runs",
+        ),
+    ] {
+        let open = worse(Inconclusive, Some(24.0), allowed, grounds);
+        assert!(open.ends_with(told), "{open}");
+    }
     let none = Some(MarginLimit { allowed: 0.0, usual: 0.0 });
     let after = worse(Pass, Some(2.0), none, Grounds::AfterNone { runs: 6, most: 3.0 });
     let told = "10% of 0 says nothing: after 6 runs without any the test of totals allows 3";

@@ -7,7 +7,7 @@ mod told;
 
 use super::tell;
 use rolldrop_explain::Analysed;
-use rolldrop_explain::model::{CheckText, FindingText, Mode, RunResult, Termination, Verdict};
+use rolldrop_explain::model::{CheckText, CheckVerdict, FindingText, Mode, RunResult, Termination, Verdict};
 use rolldrop_record::event::{Action, ActionName, Change};
 use rolldrop_record::{Cause, Event, EventKind, Expect, Outcome, Records, RequestRow};
 use rolldrop_simulation::*;
@@ -22,7 +22,11 @@ fn told(records: Records) -> RunResult {
 
 /// Returns the checks of a run, in words.
 fn checks(result: &RunResult, expect: &Expect) -> Vec<CheckText> {
-    crate::written(&rolldrop_judge::check(result, expect))
+    let checks = crate::written(&rolldrop_judge::check(result, expect));
+    for check in &checks {
+        assert!(check.verdict != CheckVerdict::Inconclusive || !check.why.is_empty(), "{check:?}");
+    }
+    checks
 }
 
 /// Returns the remedy for losses by this cause.

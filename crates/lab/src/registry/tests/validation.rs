@@ -108,6 +108,12 @@ fn registry_rejects_invalid_pods() {
         ),
         (
             pod_with(|spec| {
+                spec["containers"] = json!([{"name": "app", "image": "i"}, {"name": "app", "image": "i"}]);
+            }),
+            "spec.containers[1].name: Duplicate value: \"app\"",
+        ),
+        (
+            pod_with(|spec| {
                 let hook = json!({"preStop": {"exec": {"command": ["true"]}}});
                 spec["initContainers"] = json!([{"name": "init", "image": "i", "lifecycle": hook}]);
             }),
@@ -329,6 +335,8 @@ fn role_bindings() {
         complaints(Resource::RoleBindings, binding(json!({"kind": "User", "name": "r"}))),
         ["roleRef.kind: Unsupported value: \"User\": supported values: \"Role\", \"ClusterRole\""]
     );
+    let unbound = json!({"metadata": {"name": "a:b"}});
+    assert_eq!(complaints(Resource::RoleBindings, unbound), ["roleRef: Required value"]);
     let registry = registry();
     let to_role = binding(json!({"kind": "Role", "name": "r"}));
     let bound = registry.create(Resource::RoleBindings, "default", to_role).unwrap();

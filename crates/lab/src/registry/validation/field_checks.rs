@@ -164,7 +164,8 @@ pub(super) fn unique(field: &Field<'_>, errors: &mut Vec<FieldError>) {
 
 /// Checks a port given as a name or a number.
 pub(super) fn port(field: &Field<'_>, errors: &mut Vec<FieldError>) {
-    if field.value.is_string() { port_name(field, errors) } else { port_number(field, errors) }
+    let is_name = field.value.is_string() && !is_missing(field.value);
+    if is_name { port_name(field, errors) } else { port_number(field, errors) }
 }
 
 pub(super) fn port_number(field: &Field<'_>, errors: &mut Vec<FieldError>) {

@@ -15,7 +15,7 @@ pub(super) fn containers(field: &Field<'_>, errors: &mut Vec<FieldError>) {
         for (n, container) in list(&spec[kind]).iter().enumerate() {
             let path = format!("{}.{kind}[{n}]", field.path);
             let name = text(&container["name"]);
-            if kind == "initContainers" && names.contains(&name) {
+            if !name.is_empty() && names.contains(&name) {
                 errors.push(FieldError::duplicate(format!("{path}.name"), &container["name"]));
             }
             names.push(name);

@@ -263,6 +263,14 @@ fn losses_name_their_remedy() {
 }
 
 #[test]
+fn ending_errors_are_named_as_error() {
+    let (severity, what, _) = of(&Finding::EndingErrors { answers: 60, requests: 3060, are_all_named: true });
+    let told = "60 of 3,060 requests were answered with 5xx by pods that were ending: the app closed what it needs \
+                before its listener";
+    assert_eq!((severity, &*what), (Severity::Error, told));
+}
+
+#[test]
 fn objections_to_beats_name_figures() {
     let each = [
         (Objection::TooFewChecks { made: 19, needed: 20 }, "19 times, and 20 are needed"),
