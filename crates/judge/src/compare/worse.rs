@@ -23,11 +23,15 @@ pub(super) fn replaces(limit: &Worse, metric: &Metric) -> bool {
         && match metric {
             Metric::Dropped => limit.key == "dropped",
             Metric::AppErrors => limit.key == "appErrors",
-            Metric::Latency(_, quantile) => {
-                limit.key.strip_prefix("latency.").is_some_and(|figure| figure == quantile.key())
-            }
+            Metric::Latency(_, quantile) => quantile_of(limit) == Some(*quantile),
             _ => false,
         }
+}
+
+/// Returns the quantile if the limit is on a quantile of all latencies.
+fn quantile_of(limit: &Worse) -> Option<Quantile> {
+    let name = limit.key.strip_prefix("latency.").filter(|_| limit.part.is_none())?;
+    Quantile::ALL.iter().copied().find(|quantile| quantile.key() == name)
 }
 
 /// Returns the checks of a run that has no baseline.
@@ -148,12 +152,6 @@ impl Asked<'_> {
 
     fn open(&self, grounds: Grounds) -> Check {
         self.check(CheckVerdict::Inconclusive, None, grounds)
-    }
-
-    /// Returns the quantile if the figure is a quantile of all latencies.
-    fn quantile(&self) -> Option<Quantile> {
-        let name = self.limit.key.strip_prefix("latency.").filter(|_| self.limit.part.is_none())?;
-        Quantile::ALL.iter().copied().find(|quantile| quantile.as_str() == name)
     }
 
     /// Returns the number of terminations or requests in which the figure counts events.
@@ -319,7 +317,8 @@ impl Compared<'_> {
         let last = scale.back(scale.of(allowed, self.exposure) + beyond, self.exposure);
         let is_beyond = self.is_beyond(last);
         let is_doubtful = is_beyond && scale == Scale::Log;
-        let doubt = is_doubtful.then(|| doubts.about(self.now, last, self.asked.quantile())).flatten();
+        let doubt =
+            is_doubtful.then(|| doubts.about(self.now, last, quantile_of(self.asked.limit))).flatten();
         let verdict = match is_beyond && doubt.is_none() {
             true => CheckVerdict::Fail,
             false => CheckVerdict::Inconclusive,

@@ -226,6 +226,14 @@ fn worse_limit_replaces_default_comparison() {
 }
 
 #[test]
+fn latency_limits_know_their_quantile() {
+    for quantile in Quantile::ALL {
+        let expect = json!({"latency": {quantile.as_str(): {"worse": "5%"}}});
+        assert_eq!(quantile_of(&options(expect).worse[0]), Some(*quantile), "{quantile}");
+    }
+}
+
+#[test]
 fn unknown_figure_makes_limit_inconclusive() {
     let expect = json!({"rollout": {"worse": "10%"}});
     let (with, mut without) = (run(&[("rollout", 9.0)]), run(&[]));
