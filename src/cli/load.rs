@@ -24,7 +24,7 @@ use rolldrop_drive::follow;
 use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
 use rolldrop_explain::model::Verdict;
-use rolldrop_load::{Plan, PlanError, Prepared, Summary, check_conntrack};
+use rolldrop_load::{LoadSummary, Plan, PlanError, Prepared, check_conntrack};
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use rolldrop_record::{Clock, Event, EventKind, Expect, Policy, RunDir, RunInfo, Stamp};
@@ -185,7 +185,7 @@ impl LoadArgs {
 
 /// Result of a load and how the load ended.
 struct Ended {
-    summary: Summary,
+    summary: LoadSummary,
     /// Time the schedule was stopped early, if it was.
     stopped: Option<Stamp>,
     interrupted: bool,
@@ -238,7 +238,7 @@ impl Recording {
         self.event(zero, EventKind::LoadStarted { rate, duration_s, warmup_s })
     }
 
-    fn end(mut self, summary: &Summary, interrupted: bool) -> anyhow::Result<()> {
+    fn end(mut self, summary: &LoadSummary, interrupted: bool) -> anyhow::Result<()> {
         self.event(summary.ended, EventKind::LoadEnded { scheduled: summary.scheduled })?;
         self.info.ended = Some(self.clock.now());
         self.info.complete = !summary.stopped_early;

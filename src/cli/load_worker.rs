@@ -1,6 +1,6 @@
 //! `rolldrop load-worker`: sends a load for another process. The two communicate over standard input and output
-//! (`load::process::protocol`), or over HTTP if the worker is in a pod (`load::remote`). The command is not meant for
-//! people, so `--help` does not show it.
+//! (`load::load_process::worker_protocol`), or over HTTP if the worker is in a pod (`load::remote`). The command is not
+//! meant for people, so `--help` does not show it.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 use super::signals::Listener;
 use rolldrop_drive::run::check_here;
 use rolldrop_load as load;
-use rolldrop_load::process::worker;
-use rolldrop_load::remote::server::{self, Visit};
+use rolldrop_load::load_process::order_executor;
+use rolldrop_load::remote::worker_server::{self, Visit};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, Evidence, RunDir};
 
@@ -72,7 +72,7 @@ impl LoadWorkerArgs {
         let _ = nix::unistd::setsid();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let orders = BufReader::new(tokio::io::stdin());
-        runtime.block_on(worker::serve(
+        runtime.block_on(order_executor::serve(
             || RunDir::open(out),
             None,
             Clock::start(),
@@ -100,8 +100,8 @@ impl LoadWorkerArgs {
             let signals = Listener::begin()?;
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
-            let settings = server::PodWorker { run_dir, token, visit };
-            server::serve(listener, settings, signals.interrupts.stop.clone()).await;
+            let settings = worker_server::WorkerServerSettings { run_dir, token, visit };
+            worker_server::serve(listener, settings, signals.interrupts.stop.clone()).await;
             anyhow::Ok(())
         })
     }

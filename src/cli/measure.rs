@@ -14,7 +14,7 @@ use rolldrop_drive::coordinator::GitOps;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 use rolldrop_drive::run::{Collecting, Options, Source};
 use rolldrop_load as load;
-use rolldrop_load::remote::collect::Limit;
+use rolldrop_load::remote::row_collector::FetchRateLimit;
 use rolldrop_record::load::{LoadFrom, Rate};
 use rolldrop_scenario::target_argument::{TargetArg, as_override};
 
@@ -66,7 +66,7 @@ pub(super) struct MeasureArgs {
     pub(super) load_resources: Option<Resources>,
     /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
     #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
-    collect_limit: Limit,
+    collect_limit: FetchRateLimit,
     /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
     /// Port 0 is any.
     #[arg(long, value_name = "HOST:PORT", help_heading = LOAD)]

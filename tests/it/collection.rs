@@ -17,13 +17,13 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use ring::digest::{SHA256, digest};
-use rolldrop_load::Counts;
-use rolldrop_load::live::{Batch, Line, Packed, Reached};
-use rolldrop_load::remote::ask::AnswerBody;
-use rolldrop_load::remote::collect::{Collector, Limit};
-use rolldrop_load::remote::fleet::Member;
-use rolldrop_load::remote::parts::{Listing, Part};
+use rolldrop_load::OutcomeCounts;
+use rolldrop_load::live_feed::{LiveBatch, LiveLine, Packed, SourceProgress};
+use rolldrop_load::remote::fleet::FleetMember;
+use rolldrop_load::remote::part_shelf::{ListedPart, Listing};
 use rolldrop_load::remote::reverse::{Reception, visit};
+use rolldrop_load::remote::row_collector::{FetchRateLimit, RowCollector};
+use rolldrop_load::remote::worker_transport::WorkerResponseBody;
 use rolldrop_record::parts::{PartWriter, parts_of, rows_in};
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{Clock, Event, EventKind, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp};
@@ -220,7 +220,7 @@ fn be_the_collector(dir: &Path) {
         let zero = clock.now();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let reception = Reception::open(listener, TOKEN.parse().expect("a token")).expect("a reception");
-        let mut collector = Collector::begin(&run_dir, clock, zero, Limit::default(), WORKERS);
+        let mut collector = RowCollector::begin(&run_dir, clock, zero, FetchRateLimit::default(), WORKERS);
         let (gone, _) = watch::channel(String::new());
         for number in 0..WORKERS {
             let (name, mut who) = (name_of(number), gone.subscribe());
@@ -236,7 +236,7 @@ fn be_the_collector(dir: &Path) {
                 }
             };
             let gone = is_gone.boxed().shared();
-            let member = Member { name, node: "node-1".into(), way, gone };
+            let member = FleetMember { name, node: "node-1".into(), way, gone };
             collector.follow(&member, &[source_of(number)]);
         }
         println!("ready {} {}", reception.address(), zero.unix_ns());
@@ -336,7 +336,7 @@ impl Worker {
         let mut state = self.state();
         let source: Arc<str> = source_of(self.number).into();
         let (target, pod): (Arc<str>, Arc<str>) = ("web".into(), "web-0".into());
-        let mut main = Counts::default();
+        let mut main = OutcomeCounts::default();
         let rows: Vec<RequestRow> = (0..self.per_second)
             .map(|k| {
                 let seq = state.rows + k;
@@ -367,7 +367,7 @@ impl Worker {
         state.rows += self.per_second;
         let (response, service) = self.response[&outage].clone();
         let outcome = if outage { Outcome::ConnectRefused } else { Outcome::Ok };
-        let batch = Batch {
+        let batch = LiveBatch {
             n,
             sources: vec![self.reached(state.rows)],
             main,
@@ -375,9 +375,9 @@ impl Worker {
             service: Some(service),
             left: lost.len().saturating_sub(LIVE_ROWS) as u64,
             rows: lost.into_iter().take(LIVE_ROWS).collect(),
-            ..Batch::default()
+            ..LiveBatch::default()
         };
-        let mut line = serde_json::to_vec(&Line::Batch(Box::new(batch))).expect("a line");
+        let mut line = serde_json::to_vec(&LiveLine::Batch(Box::new(batch))).expect("a line");
         line.push(b'\n');
         state.batches.push(Arc::new(line));
         self.sent().rows += self.per_second;
@@ -385,8 +385,8 @@ impl Worker {
         self.more.notify_waiters();
     }
 
-    fn reached(&self, rows: u64) -> Reached {
-        Reached { source: source_of(self.number), scheduled: rows, rows, ..Reached::default() }
+    fn reached(&self, rows: u64) -> SourceProgress {
+        SourceProgress { source: source_of(self.number), scheduled: rows, rows, ..SourceProgress::default() }
     }
 
     fn end(&self) {
@@ -406,7 +406,7 @@ impl Worker {
         visit(&address, &name, &token, answer).await;
     }
 
-    fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Response<AnswerBody> {
+    fn answer(self: &Arc<Self>, request: &Request<Incoming>) -> Response<WorkerResponseBody> {
         let path = request.uri().path();
         match path.strip_prefix("/parts/") {
             Some(name) => self.part(name, request),
@@ -420,7 +420,7 @@ impl Worker {
         }
     }
 
-    fn live(self: &Arc<Self>, from: usize) -> Response<AnswerBody> {
+    fn live(self: &Arc<Self>, from: usize) -> Response<WorkerResponseBody> {
         let lines = stream::unfold(Some((Arc::clone(self), from)), |next| async move {
             let (worker, n) = next?;
             let (line, is_last) = loop {
@@ -431,7 +431,7 @@ impl Worker {
                         break (line.to_vec(), false);
                     }
                     if state.is_over {
-                        let end = Line::End { sources: vec![worker.reached(state.rows)] };
+                        let end = LiveLine::End { sources: vec![worker.reached(state.rows)] };
                         let mut line = serde_json::to_vec(&end).expect("a line");
                         line.push(b'\n');
                         break (line, true);
@@ -449,7 +449,7 @@ impl Worker {
     fn parts(&self) -> Listing {
         let part = |path: &std::path::PathBuf| {
             let bytes = std::fs::read(path).expect("a part");
-            Part {
+            ListedPart {
                 name: path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned(),
                 bytes: bytes.len() as u64,
                 rows: rows_in(path).expect("rows"),
@@ -460,7 +460,7 @@ impl Worker {
         Listing { complete: self.state().is_over, parts: paths.iter().map(part).collect() }
     }
 
-    fn part(&self, name: &str, request: &Request<Incoming>) -> Response<AnswerBody> {
+    fn part(&self, name: &str, request: &Request<Incoming>) -> Response<WorkerResponseBody> {
         let bytes = std::fs::read(self.dir.path().join("requests").join(name)).expect("a part");
         let from = request.headers()["range"].to_str().expect("a range");
         let from = from.strip_prefix("bytes=").and_then(|from| from.strip_suffix('-')).expect("a range");
@@ -472,7 +472,7 @@ impl Worker {
     }
 }
 
-fn whole(body: Vec<u8>) -> Response<AnswerBody> {
+fn whole(body: Vec<u8>) -> Response<WorkerResponseBody> {
     let body = Full::new(Bytes::from(body)).map_err(|never: Infallible| match never {});
     Response::new(body.boxed_unsync())
 }

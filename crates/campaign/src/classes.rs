@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rolldrop_drive::run::Ended;
 use rolldrop_explain::Class;
-use rolldrop_load::{Counts, ErrorStatuses, Progress};
+use rolldrop_load::{ErrorStatuses, OutcomeCounts, Progress};
 use rolldrop_record::Outcome;
 
 /// Request counts by [`Class`].
@@ -24,7 +24,7 @@ pub struct ByClass {
 
 impl ByClass {
     /// Adds up the counts by class. The response status determines the class of an `http_error`.
-    pub fn of(outcomes: &Counts, errors: &ErrorStatuses) -> Self {
+    pub fn of(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> Self {
         let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
         let without = |outcome, count: u64| match outcome {
@@ -43,7 +43,7 @@ impl ByClass {
     }
 
     /// Returns the number of dropped requests by outcome; error responses are counted by HTTP or gRPC status.
-    pub fn dropped(outcomes: &Counts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
+    pub fn dropped(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
         let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
         let others = others.map(|(of, count)| (of.to_string(), count));

@@ -16,7 +16,7 @@ use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
 use rolldrop_explain::conclude::validity::not_as_planned;
 use rolldrop_explain::model::figures::count;
 use rolldrop_explain::model::{LoadResult, SendLag, Verdict};
-use rolldrop_load::{ErrorStatuses, OfTarget, Summary, Tally, errno_name, status_name};
+use rolldrop_load::{ErrorStatuses, LoadSummary, Tally, TargetTally, errno_name, status_name};
 use rolldrop_record::load::Pacing;
 use rolldrop_record::load::{Arrivals, ConnectionMode};
 use rolldrop_record::run_info::{LoadPlan, Tool};
@@ -95,7 +95,7 @@ struct WithRetries {
 impl Report {
     /// Creates the result of a load with this plan. `stopped` is the time the schedule was stopped, possibly before the
     /// last request finished.
-    pub fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
+    pub fn new(plan: &LoadPlan, summary: &LoadSummary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
@@ -129,7 +129,7 @@ impl Report {
             (true, false) => Verdict::Valid,
         };
         let of_target =
-            |(name, of): (&Arc<str>, &OfTarget)| TargetFigures::new(name, of, is_closed_loop, duration_s);
+            |(name, of): (&Arc<str>, &TargetTally)| TargetFigures::new(name, of, is_closed_loop, duration_s);
         let targets: Vec<_> = tally.targets.iter().map(of_target).collect();
         Self {
             schema_version: SCHEMA_VERSION,
@@ -183,12 +183,12 @@ impl Requests {
 }
 
 /// Returns the times for the percentile table: response times, or service times in a closed loop.
-pub fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
+pub fn latency<'a>(plan: &LoadPlan, summary: &'a LoadSummary) -> &'a Histogram<u64> {
     if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
 /// Formats the result for people, with the summary on the first line unless the result cannot be trusted.
-pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
+pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &LoadSummary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
         let (on, off) = if color { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
@@ -238,7 +238,7 @@ impl Report {
     }
 }
 
-fn write_text(out: &mut String, url: &str, report: &Report, summary: &Summary) -> std::fmt::Result {
+fn write_text(out: &mut String, url: &str, report: &Report, summary: &LoadSummary) -> std::fmt::Result {
     let Report { load, requests, latency_ms, .. } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
     writeln!(out, "{url}: {}\n", load.in_words())?;
@@ -390,9 +390,9 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use rolldrop_load::{Counts, Load, Pace, Plan};
+    use rolldrop_load::{Load, OutcomeCounts, Pace, Plan};
 
-    fn summary() -> Summary {
+    fn summary() -> LoadSummary {
         let mut tally = Tally { warmup: 10, ..Tally::default() };
         for (outcome, count) in [
             (Outcome::Ok, 90),
@@ -412,7 +412,7 @@ mod tests {
             tally.service_ns.record(ms * 500_000);
             tally.send_lag_ns.record(ms * 1_000);
         }
-        Summary {
+        LoadSummary {
             sources: vec!["load-0".into()],
             started: Stamp::from_unix_ns(0),
             ended: Stamp::from_unix_ns(1_100_000_000),
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    fn report() -> (LoadPlan, Summary, Report) {
+    fn report() -> (LoadPlan, LoadSummary, Report) {
         let settings =
             Load { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Load::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn interrupted_load_starts_with_partial() {
         let (plan, mut summary, _) = report();
-        summary.tally.outcomes = Counts::default();
+        summary.tally.outcomes = OutcomeCounts::default();
         summary.tally.error_statuses = ErrorStatuses::default();
         summary.tally.outcomes.add(Outcome::Ok, 40);
         // The last responses arrived later.

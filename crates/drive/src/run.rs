@@ -44,7 +44,7 @@ use intent::Intent;
 pub use ports::check_here;
 use rolldrop_kubernetes::guard::names::is_dns_label;
 use rolldrop_load as load;
-use rolldrop_load::process::Process;
+use rolldrop_load::load_process::LoadProcess;
 use rolldrop_record::run_info::{self, RunInfo};
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::wire::AdminToken;
@@ -387,7 +387,7 @@ impl Run<'_> {
             None => {
                 let mut command = evidence::own_command(cluster)?;
                 command.args(["load-worker", "--out"]).arg(self.run_dir.path());
-                Sending::Here(Box::new(Process::spawn(command, self.clock, note)?))
+                Sending::Here(Box::new(LoadProcess::spawn(command, self.clock, note)?))
             }
             Some(workers) => {
                 self.viewer.step("waiting for the load workers to be ready");

@@ -24,11 +24,11 @@ const OTHER_VALUES: &str = "(other)";
 
 /// Response headers to look for.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedHeaders {
     /// Header that names the pod.
     pub(super) pod: HeaderName,
     /// Headers to keep from responses that are not ok.
-    kept: Vec<Pattern>,
+    kept: Vec<HeaderPattern>,
 }
 
 /// A name that no response header can have.
@@ -37,24 +37,24 @@ pub(super) struct Wanted {
 pub struct NotAHeader(String);
 
 #[derive(Clone, Debug)]
-enum Pattern {
+enum HeaderPattern {
     Name(HeaderName),
     /// All names with this prefix.
     Prefix(String),
 }
 
-impl Pattern {
+impl HeaderPattern {
     fn matches(&self, name: &str) -> bool {
         match self {
-            Pattern::Name(own) => name.eq_ignore_ascii_case(own.as_str()),
-            Pattern::Prefix(own) => {
+            HeaderPattern::Name(own) => name.eq_ignore_ascii_case(own.as_str()),
+            HeaderPattern::Prefix(own) => {
                 name.get(..own.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(own))
             }
         }
     }
 }
 
-impl Wanted {
+impl WantedHeaders {
     /// Looks for headers with these names; a name in `kept` may end in `*`, which matches any suffix.
     ///
     /// # Errors
@@ -63,9 +63,9 @@ impl Wanted {
         let name =
             |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotAHeader(name.to_owned()));
         let pattern = |text: &String| match text.strip_suffix('*') {
-            Some("") => Ok(Pattern::Prefix(String::new())),
-            Some(prefix) => name(prefix).map(|prefix| Pattern::Prefix(prefix.as_str().to_owned())),
-            None => name(text).map(Pattern::Name),
+            Some("") => Ok(HeaderPattern::Prefix(String::new())),
+            Some(prefix) => name(prefix).map(|prefix| HeaderPattern::Prefix(prefix.as_str().to_owned())),
+            None => name(text).map(HeaderPattern::Name),
         };
         let kept = kept.iter().map(pattern).collect::<Result<_, _>>()?;
         Ok(Self { pod: name(pod)?, kept })
@@ -141,12 +141,12 @@ impl PodName {
 /// Response counts by value of one header. Values that are too long, or beyond the maximum number, are counted
 /// together.
 #[derive(Clone, Debug, Default)]
-struct Values {
+struct HeaderValueCounts {
     seen: Vec<(Box<[u8]>, u64)>,
     others: u64,
 }
 
-impl Values {
+impl HeaderValueCounts {
     fn add(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else { return };
         let known = self.seen.len();
@@ -171,8 +171,8 @@ impl Values {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     answers: u64,
-    server: Values,
-    via: Values,
+    server: HeaderValueCounts,
+    via: HeaderValueCounts,
     changed: u64,
 }
 
@@ -227,9 +227,9 @@ impl AllAnswers {
 mod tests {
     use super::*;
 
-    fn wanted(kept: &[&str]) -> Wanted {
+    fn wanted(kept: &[&str]) -> WantedHeaders {
         let kept: Vec<String> = kept.iter().map(|name| (*name).to_owned()).collect();
-        Wanted::new("rolldrop-pod", &kept).unwrap()
+        WantedHeaders::new("rolldrop-pod", &kept).unwrap()
     }
 
     #[test]
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn wanted_rejects_invalid_header_names() {
-        assert!(Wanted::new("a b", &[]).is_err());
-        assert!(Wanted::new("x", &["a:*".to_owned()]).is_err());
+        assert!(WantedHeaders::new("a b", &[]).is_err());
+        assert!(WantedHeaders::new("x", &["a:*".to_owned()]).is_err());
         assert!(wanted(&["*"]).kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n").is_some());
     }
 

@@ -4,19 +4,21 @@ use std::io;
 use std::pin::pin;
 
 use super::connection::{self, CannotDial, Connection};
-use super::context::{Context, Endpoint};
 use super::deadlines::Elapsed;
-use super::failure::{Failure, Reached, Result, connect_outcome, ended_early, lost, overdue};
-use super::http1::Talk;
-use super::not_sent::NotSent;
+use super::exchange_context::{ExchangeContext, TargetEndpoint};
+use super::failure::{
+    ExchangeFailure, ResponseProgress, Result, connect_outcome, ended_early, lost, overdue,
+};
+use super::http1_client::Http1Exchange;
+use super::not_sent_reason::NotSentReason;
 use super::request::Persistence;
-use super::websocket;
+use super::websocket_client;
 use rolldrop_record::{Outcome, RequestRow};
 
 /// Sends the request over the connection. Returns true if the connection can carry another request.
 pub(super) async fn carry(
-    context: &Context,
-    endpoint: &Endpoint,
+    context: &ExchangeContext,
+    endpoint: &TargetEndpoint,
     persistence: Persistence,
     connection: &mut Connection,
     row: &mut RequestRow,
@@ -31,16 +33,16 @@ pub(super) async fn carry(
     let sent = context.clock.now();
     row.sent = Some(sent);
     let limit = context.plan.settings.timeout.response;
-    let mut talk = Talk { context, endpoint, connection, row, write_error: None };
+    let mut talk = Http1Exchange { context, endpoint, connection, row, write_error: None };
     let ended = match &endpoint.websocket {
         None => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
         // Boxed, so that other requests do not reserve space for it.
         Some(templates) => {
-            let exchange = Box::pin(websocket::exchange(&mut talk, templates, persistence));
+            let exchange = Box::pin(websocket_client::exchange(&mut talk, templates, persistence));
             context.deadlines.within(sent, limit, exchange).await
         }
     };
-    let Talk { connection, row, .. } = talk;
+    let Http1Exchange { connection, row, .. } = talk;
     let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(row)));
     if let Some(beginning) = connection.beginning.take() {
         endpoint.name_pod(context, &beginning, ended.is_ok(), &mut connection.pod, row);
@@ -50,20 +52,20 @@ pub(super) async fn carry(
 
 /// Opens a connection with this number, inside TLS if the endpoint uses TLS.
 pub(super) async fn connect(
-    context: &Context,
-    endpoint: &Endpoint,
+    context: &ExchangeContext,
+    endpoint: &TargetEndpoint,
     id: u64,
     row: &mut RequestRow,
 ) -> Result<Connection> {
     let start = context.clock.now();
-    let address = endpoint.walk.next().map_err(|why| Failure::with_detail(Outcome::DnsError, why))?;
+    let address = endpoint.walk.next().map_err(|why| ExchangeFailure::with_detail(Outcome::DnsError, why))?;
     let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
-            CannotDial::Socket(e) => (NotSent::NoSocket, e),
-            CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),
+            CannotDial::Socket(e) => (NotSentReason::NoSocket, e),
+            CannotDial::LocalPort(e) => (NotSentReason::NoLocalPort, e),
         };
         row.not_sent_reason = Some(reason.as_str().into());
-        Failure::new(Outcome::NotSent, e.raw_os_error())
+        ExchangeFailure::new(Outcome::NotSent, e.raw_os_error())
     })?;
     row.connect_start = Some(start);
     row.conn = Some(id);
@@ -73,8 +75,8 @@ pub(super) async fn connect(
     let connected = pin!(dialing.connected(id, address.text.clone(), context.clock));
     let mut connection = match context.deadlines.within(start, settings.timeout.connect, connected).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
-        Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+        Ok(Err(e)) => return Err(ExchangeFailure::new(connect_outcome(&e), e.raw_os_error())),
+        Err(Elapsed) => return Err(ExchangeFailure::new(Outcome::ConnectTimeout, None)),
     };
     let connected = connection.since;
     row.connected = Some(connected);
@@ -85,10 +87,10 @@ pub(super) async fn connect(
         Ok(Ok(connection)) => connection,
         // TLS was not established yet, so this is a plain end of stream, not a TLS truncation.
         Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(ended_early(Reached::Connection, None));
+            return Err(ended_early(ResponseProgress::Connection, None));
         }
-        Ok(Err(e)) => return Err(lost(Reached::Connection, &e, None)),
-        Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+        Ok(Err(e)) => return Err(lost(ResponseProgress::Connection, &e, None)),
+        Err(Elapsed) => return Err(ExchangeFailure::with_detail(Outcome::TlsError, "timeout")),
     };
     row.tls = Some(context.clock.now());
     row.tls_session = connection.tls_session();

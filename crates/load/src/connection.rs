@@ -19,11 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 
-use super::address::Remote;
+use super::client_tls::{self, TlsClient};
 use super::pod_body::Beginning;
-use super::ports::SourcePorts;
-use super::stream::{self, Stream};
-use super::tls::{self, Client};
+use super::remote_address::Remote;
+use super::socket_transport::{self, SocketTransport};
+use super::source_port_pool::SourcePorts;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Stamp, TlsSession};
 
@@ -46,14 +46,14 @@ pub(super) fn allow_open(connections: usize) {
 
 /// A connection that is being established.
 pub(super) struct Dialing {
-    socket: stream::Socket,
+    socket: socket_transport::ClientSocket,
     /// Local port, known even if the attempt fails.
     pub(super) local_port: Option<u16>,
-    progress: Progress,
+    progress: DialProgress,
 }
 
 /// State of a connection attempt after its start.
-enum Progress {
+enum DialProgress {
     /// The peer has not responded yet.
     Begun,
     /// The connection is established.
@@ -62,7 +62,7 @@ enum Progress {
     Failed(io::Error),
 }
 
-impl Progress {
+impl DialProgress {
     /// Returns the progress after a first or repeated `connect`.
     fn of(connected: io::Result<()>) -> Self {
         let Err(e) = connected else { return Self::Stands };
@@ -104,8 +104,8 @@ fn dial_unix(path: &Path) -> io::Result<Dialing> {
     socket.set_nonblocking(true)?;
     // A Unix socket connects immediately or not at all: EAGAIN means that the queue is full.
     let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
-        Ok(()) => Progress::Stands,
-        Err(e) => Progress::Failed(e),
+        Ok(()) => DialProgress::Stands,
+        Err(e) => DialProgress::Failed(e),
     };
     let stream = UnixStream::from_std(OwnedFd::from(socket).into())?;
     Ok(Dialing { socket: Either::Right(stream), local_port: None, progress })
@@ -136,14 +136,14 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
         socket.bind(&local.into()).map_err(CannotDial::LocalPort)?;
     }
     let remote = remote.into();
-    let mut progress = Progress::of(socket.connect(&remote));
+    let mut progress = DialProgress::of(socket.connect(&remote));
     // Within one host, the peer has responded by the time the call returns. Calling again costs less than waiting for a
     // runtime event.
-    if matches!(progress, Progress::Begun) {
-        progress = Progress::of(socket.connect(&remote));
+    if matches!(progress, DialProgress::Begun) {
+        progress = DialProgress::of(socket.connect(&remote));
     }
     let progress = match progress {
-        Progress::Failed(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+        DialProgress::Failed(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
             return Err(CannotDial::LocalPort(e));
         }
         progress => progress,
@@ -184,17 +184,17 @@ impl Dialing {
     /// Returns an error if the connection was refused or failed.
     pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
         match self.progress {
-            Progress::Stands => {}
-            Progress::Failed(e) => return Err(e),
-            Progress::Begun => {
-                stream::writable(&self.socket).await?;
-                if let Some(e) = stream::raw(&self.socket).take_error()? {
+            DialProgress::Stands => {}
+            DialProgress::Failed(e) => return Err(e),
+            DialProgress::Begun => {
+                socket_transport::writable(&self.socket).await?;
+                if let Some(e) = socket_transport::raw(&self.socket).take_error()? {
                     return Err(e);
                 }
             }
         }
         Ok(Connection {
-            stream: Stream::Plain(self.socket),
+            transport: SocketTransport::Plain(self.socket),
             id,
             since: clock.now(),
             requests: 0,
@@ -236,7 +236,7 @@ impl Buffers {
 
 /// An established connection.
 pub(super) struct Connection {
-    stream: Stream,
+    transport: SocketTransport,
     /// Number of the connection within its source.
     pub(super) id: u64,
     /// Time the connection was established, before any TLS handshake.
@@ -263,35 +263,35 @@ impl Connection {
     /// Wraps the connection in TLS.
     ///
     /// # Errors
-    /// Returns an error if the handshake fails; [`tls::fault`] tells TLS failures from connection failures.
-    pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
-        let stream = match self.stream {
-            Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
-            secured @ Stream::Tls(_) => secured,
+    /// Returns an error if the handshake fails; [`client_tls::fault`] tells TLS failures from connection failures.
+    pub(super) async fn secured(self, client: &TlsClient) -> io::Result<Self> {
+        let transport = match self.transport {
+            SocketTransport::Plain(socket) => SocketTransport::Tls(client.handshake(socket).await?),
+            secured @ SocketTransport::Tls(_) => secured,
         };
-        Ok(Self { stream, ..self })
+        Ok(Self { transport, ..self })
     }
 
     /// Returns the version of the TLS session and whether it was resumed; `None` without TLS.
     pub(super) fn tls_session(&self) -> Option<TlsSession> {
-        match &self.stream {
-            Stream::Plain(_) => None,
-            Stream::Tls(tls) => tls::session(tls),
+        match &self.transport {
+            SocketTransport::Plain(_) => None,
+            SocketTransport::Tls(tls) => client_tls::session(tls),
         }
     }
 
     /// Returns true if the connection speaks HTTP/2: as negotiated by TLS (ALPN), or as `wanted` without TLS.
     pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
-        match &self.stream {
-            Stream::Plain(_) => wanted == Http::Http2,
-            Stream::Tls(tls) => tls.session().alpn_protocol() == Some(tls::HTTP2),
+        match &self.transport {
+            SocketTransport::Plain(_) => wanted == Http::Http2,
+            SocketTransport::Tls(tls) => tls.session().alpn_protocol() == Some(client_tls::HTTP2),
         }
     }
 
-    /// Returns only the stream, for a protocol that reads and writes by itself. If no request was sent, nothing has
-    /// been read from the stream.
-    pub(super) fn into_stream(self) -> Stream {
-        self.stream
+    /// Returns only the transport, for a protocol that reads and writes by itself. If no request was sent, nothing has
+    /// been read from it.
+    pub(super) fn into_transport(self) -> SocketTransport {
+        self.transport
     }
 
     /// Returns only the buffer, and closes the connection.
@@ -302,7 +302,7 @@ impl Connection {
     /// Returns true if the runtime has seen nothing arrive on the idle connection: a close or stray bytes make it
     /// useless.
     pub(super) fn is_idle(&mut self) -> bool {
-        self.stream.is_quiet()
+        self.transport.is_quiet()
     }
 
     /// Writes all of `bytes`, and adds to `written` as they are accepted.
@@ -311,19 +311,19 @@ impl Connection {
     /// Returns an error if the connection accepts no more bytes.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
         // Nearly always, all bytes fit at once.
-        if let Some(count) = self.stream.write_now(bytes)? {
+        if let Some(count) = self.transport.write_now(bytes)? {
             *written += count as u64;
             bytes = &bytes[count..];
         }
         while !bytes.is_empty() {
-            let count = self.stream.write(bytes).await?;
+            let count = self.transport.write(bytes).await?;
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             *written += count as u64;
             bytes = &bytes[count..];
         }
-        self.stream.flush().await
+        self.transport.flush().await
     }
 
     /// Writes as many of `bytes` as the connection accepts immediately. An idle connection accepts a few bytes in full.
@@ -335,13 +335,13 @@ impl Connection {
     }
 
     /// Reads bytes into the buffer if the runtime has seen any arrive. Returns `None` if it has not, and 0 bytes at the
-    /// end of the stream.
+    /// end of the connection.
     ///
     /// # Errors
     /// Returns an error if the connection was reset or lost.
     pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
         self.buffer.reserve(READ_SIZE / 2);
-        let mut read = pin!(self.stream.read_buf(&mut self.buffer));
+        let mut read = pin!(self.transport.read_buf(&mut self.buffer));
         // The next read registers its own waker.
         match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(read) => read.map(Some),
@@ -349,14 +349,14 @@ impl Connection {
         }
     }
 
-    /// Waits for more bytes and reads them into the buffer. Returns 0 bytes at the end of the stream.
+    /// Waits for more bytes and reads them into the buffer. Returns 0 bytes at the end of the connection.
     ///
     /// # Errors
     /// Returns an error if the connection was reset or lost, or `UnexpectedEof` if it was closed without TLS's
     /// close_notify.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_SIZE / 2);
-        self.stream.read_buf(&mut self.buffer).await
+        self.transport.read_buf(&mut self.buffer).await
     }
 }
 

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::tally::{Counts, ErrorStatuses};
+use super::tally::{ErrorStatuses, OutcomeCounts};
 
 /// Progress of a load so far, including the warm-up. Counts lag by a fraction of a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,10 +18,10 @@ pub struct Progress {
     /// Number of requests in flight.
     pub in_flight: u64,
     /// Outcome counts of the ended requests.
-    pub outcomes: Counts,
+    pub outcomes: OutcomeCounts,
     /// Outcome counts of the warm-up requests among these.
     #[serde(default)]
-    pub warmup: Counts,
+    pub warmup: OutcomeCounts,
     /// Counts of the statuses of complete responses outside the success set.
     #[serde(flatten)]
     pub error_statuses: ErrorStatuses,
@@ -31,7 +31,7 @@ pub struct Progress {
 
 impl Progress {
     /// Returns the outcome counts of the ended requests in the counted part.
-    pub fn counted(&self) -> Counts {
+    pub fn counted(&self) -> OutcomeCounts {
         let without = |(outcome, count): (_, u64)| (outcome, count.saturating_sub(self.warmup.of(outcome)));
         self.outcomes.iter().map(without).collect::<BTreeMap<_, _>>().into()
     }

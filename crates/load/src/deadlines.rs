@@ -25,7 +25,7 @@ pub(super) struct Elapsed;
 #[derive(Debug)]
 pub(super) struct Deadlines {
     clock: Clock,
-    queue: RefCell<Queue>,
+    queue: RefCell<DeadlineQueue>,
     /// Notified when a deadline is set that expires before the timer fires.
     sooner: Notify,
 }
@@ -44,7 +44,7 @@ impl Deadlines {
         future: F,
     ) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
-        let mut waiting: Option<Waiting<'_>> = None;
+        let mut waiting: Option<PendingDeadline<'_>> = None;
         poll_fn(|context| {
             if let Poll::Ready(output) = future.as_mut().poll(context) {
                 return Poll::Ready(Ok(output));
@@ -78,28 +78,28 @@ impl Deadlines {
         }
     }
 
-    fn set(&self, since: Stamp, limit: Duration, waker: &Waker) -> Waiting<'_> {
+    fn set(&self, since: Stamp, limit: Duration, waker: &Waker) -> PendingDeadline<'_> {
         let (id, is_sooner) = self.queue.borrow_mut().set(since + limit, limit, waker.clone());
         if is_sooner {
             self.sooner.notify_one();
         }
-        Waiting { deadlines: self, id }
+        PendingDeadline { deadlines: self, id }
     }
 }
 
 /// A pending deadline; dropping this removes it.
-struct Waiting<'a> {
+struct PendingDeadline<'a> {
     deadlines: &'a Deadlines,
     id: usize,
 }
 
-impl Waiting<'_> {
+impl PendingDeadline<'_> {
     fn has_passed(&self) -> bool {
         self.deadlines.queue.borrow().waits[self.id].waker.is_none()
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingDeadline<'_> {
     fn drop(&mut self) {
         self.deadlines.queue.borrow_mut().take_back(self.id);
     }
@@ -107,9 +107,9 @@ impl Drop for Waiting<'_> {
 
 /// All deadlines, in linked lists.
 #[derive(Debug, Default)]
-struct Queue {
-    lists: Vec<List>,
-    waits: Vec<Wait>,
+struct DeadlineQueue {
+    lists: Vec<DeadlineList>,
+    waits: Vec<QueuedDeadline>,
     /// Unused slots in `waits`.
     free: Vec<usize>,
     /// Time the timer fires; `None` if it is not set.
@@ -118,14 +118,14 @@ struct Queue {
 
 /// Deadlines with the same limit, earliest first.
 #[derive(Debug)]
-struct List {
+struct DeadlineList {
     limit: Duration,
     first: Option<usize>,
     last: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Wait {
+struct QueuedDeadline {
     at: Stamp,
     /// Waker of the waiting task; `None` once the deadline has expired.
     waker: Option<Waker>,
@@ -134,15 +134,15 @@ struct Wait {
     after: Option<usize>,
 }
 
-impl Queue {
+impl DeadlineQueue {
     /// Sets a deadline. Returns its number, and true if it expires before the timer fires.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
-            self.lists.push(List { limit, first: None, last: None });
+            self.lists.push(DeadlineList { limit, first: None, last: None });
             self.lists.len() - 1
         });
         let before = self.lists[list].last;
-        let wait = Wait { at, waker: Some(waker), list, before, after: None };
+        let wait = QueuedDeadline { at, waker: Some(waker), list, before, after: None };
         let id = match self.free.pop() {
             Some(id) => {
                 self.waits[id] = wait;
@@ -188,7 +188,7 @@ impl Queue {
     }
 
     fn unlink(&mut self, id: usize) {
-        let Wait { list, before, after, .. } = self.waits[id];
+        let QueuedDeadline { list, before, after, .. } = self.waits[id];
         match before {
             Some(before) => self.waits[before].after = after,
             None => self.lists[list].first = after,
@@ -238,7 +238,7 @@ mod tests {
         #[test]
         fn deadlines_pass_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
             let at = Stamp::from_unix_ns;
-            let mut queue = Queue::default();
+            let mut queue = DeadlineQueue::default();
             let mut waiting: Vec<(usize, Stamp)> = Vec::new();
             for ((what, limit, which), now) in steps.into_iter().zip(0..) {
                 match what {

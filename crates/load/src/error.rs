@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::conntrack::ConntrackError;
+use super::conntrack_listener::ConntrackError;
 use super::plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;

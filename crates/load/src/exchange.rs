@@ -3,7 +3,7 @@
 //!
 //! Facts from the wire go into the row as they become known, so that an exchange that is cut short (by a timeout, or by
 //! the end of the run) leaves all facts known until then. `carry` sends over a connection that the request has to
-//! itself, and `http2` over a shared one.
+//! itself, and `http2_client` over a shared one.
 
 use std::pin::pin;
 
@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use super::carry::{carry, connect};
 use super::connection::Connection;
-use super::context::Context;
-use super::failure::{Failure, Result};
-use super::http2;
+use super::exchange_context::ExchangeContext;
+use super::failure::{ExchangeFailure, Result};
+use super::http2_client;
 use super::request::Persistence;
 use rolldrop_record::retry::is_retried;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
@@ -28,7 +28,7 @@ pub(super) enum Via {
         id: u64,
     },
     /// A connection that may speak HTTP/2; `None` once the ticket has been used.
-    Http2(Option<http2::Ticket>),
+    Http2(Option<http2_client::Ticket>),
 }
 
 impl Via {
@@ -75,13 +75,13 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Sends the request and follows it to its end. Returns the time the last attempt ended.
-    pub(super) async fn run(&mut self, context: &Context) -> Stamp {
+    pub(super) async fn run(&mut self, context: &ExchangeContext) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
             let attempt = pin!(attempt(context, *endpoint, via, *persistence, row));
             context.unless_aborted(attempt).await
         };
-        let is_reusable = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
+        let is_reusable = match result.unwrap_or(Err(ExchangeFailure::new(Outcome::Cancelled, None))) {
             Ok(is_reusable) => is_reusable,
             Err(failure) => {
                 row.end = context.clock.now();
@@ -107,7 +107,7 @@ impl Exchange {
 
 /// Acts like a retrying client: resends the request on a new connection while it fails and attempts are left. The row
 /// keeps the facts of the first attempt.
-async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
+async fn retry(context: &ExchangeContext, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
     let mut is_wanted = is_retried(method, row);
@@ -122,7 +122,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let mut again = RequestRow { attempts: row.attempts, ..again };
         // The retry's connection has no row and is not kept, so it needs no number.
         let mut via = match context.endpoints[endpoint].http2 {
-            Some(_) => Via::Http2(Some(http2::Ticket::alone())),
+            Some(_) => Via::Http2(Some(http2_client::Ticket::alone())),
             None => Via::dial(0),
         };
         let ended = attempt(context, endpoint, &mut via, Persistence::Close, &mut again).await;
@@ -136,7 +136,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
 
 /// Makes one attempt. Returns true if the connection can carry another request.
 async fn attempt(
-    context: &Context,
+    context: &ExchangeContext,
     endpoint: usize,
     via: &mut Via,
     persistence: Persistence,
@@ -149,7 +149,7 @@ async fn attempt(
         // Called separately, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
-            let attempt = http2::attempt(context, endpoint, ticket, persistence, row);
+            let attempt = http2_client::attempt(context, endpoint, ticket, persistence, row);
             return Box::pin(attempt).await.map(|()| false);
         }
     };

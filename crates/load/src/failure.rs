@@ -4,22 +4,22 @@
 use std::io;
 use std::sync::Arc;
 
-use super::tls::{self, Fault};
+use super::client_tls::{self, TlsFailure};
 use rolldrop_record::{Outcome, RequestRow};
 
 /// Result of one step of an exchange.
-pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub(super) type Result<T, E = ExchangeFailure> = std::result::Result<T, E>;
 
 /// An exchange that did not end with a complete response.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct ExchangeFailure {
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
     /// Reason that the protocol reported, if there is no error number.
     pub(super) detail: Option<Arc<str>>,
 }
 
-impl Failure {
+impl ExchangeFailure {
     pub(super) const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
         Self { outcome, errno, detail: None }
     }
@@ -31,7 +31,7 @@ impl Failure {
 
 /// Progress of the exchange before the failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum ResponseProgress {
     /// Nothing has been received on this connection.
     Connection,
     /// The connection has carried earlier requests, but no part of this response has been received.
@@ -43,21 +43,25 @@ pub(super) enum Reached {
 }
 
 /// The failure for a peer that violated the protocol.
-pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+pub(super) const PROTOCOL_ERROR: ExchangeFailure = ExchangeFailure::new(Outcome::ProtocolError, None);
 
 /// Returns the failure for an expired response timeout.
-pub(super) fn overdue(row: &RequestRow) -> Failure {
+pub(super) fn overdue(row: &RequestRow) -> ExchangeFailure {
     let outcome = if row.head.is_some() { Outcome::BodyTimeout } else { Outcome::ResponseTimeout };
-    Failure::new(outcome, None)
+    ExchangeFailure::new(outcome, None)
 }
 
 /// Returns the failure for a stream that ended before the response did. A reset during the write appears as an end of
 /// stream in later reads.
-pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+pub(super) fn ended_early(reached: ResponseProgress, write_error: Option<&io::Error>) -> ExchangeFailure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e, None),
-        (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
-        (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
+        (None, ResponseProgress::Connection | ResponseProgress::Nothing) => {
+            ExchangeFailure::new(Outcome::EofBeforeResponse, None)
+        }
+        (None, ResponseProgress::Head | ResponseProgress::Body) => {
+            ExchangeFailure::new(Outcome::TruncatedBody, None)
+        }
     }
 }
 
@@ -65,9 +69,13 @@ pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> 
 /// acknowledged) is a timeout; every other error ended the connection like a reset.
 ///
 /// With TLS, too, a reset during the write appears as an end of stream in later reads.
-pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io::Error>) -> Failure {
-    if let Some(fault) = tls::fault(error) {
-        return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
+pub(super) fn lost(
+    reached: ResponseProgress,
+    error: &io::Error,
+    write_error: Option<&io::Error>,
+) -> ExchangeFailure {
+    if let Some(fault) = client_tls::fault(error) {
+        return ExchangeFailure::with_detail(tls_outcome(reached, &fault), fault.what);
     }
     let outcome = match (error.kind(), reached) {
         // The connection was closed without close_notify, perhaps not by the server.
@@ -75,26 +83,27 @@ pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io:
             return ended_early(reached, write_error);
         }
         (io::ErrorKind::UnexpectedEof, _) => {
-            return Failure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
+            return ExchangeFailure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
         }
-        (io::ErrorKind::TimedOut, Reached::Connection | Reached::Nothing | Reached::Head) => {
-            Outcome::ResponseTimeout
-        }
-        (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
-        (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
-        (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
+        (
+            io::ErrorKind::TimedOut,
+            ResponseProgress::Connection | ResponseProgress::Nothing | ResponseProgress::Head,
+        ) => Outcome::ResponseTimeout,
+        (io::ErrorKind::TimedOut, ResponseProgress::Body) => Outcome::BodyTimeout,
+        (_, ResponseProgress::Connection | ResponseProgress::Nothing) => Outcome::ResetBeforeResponse,
+        (_, ResponseProgress::Head | ResponseProgress::Body) => Outcome::ResetMidResponse,
     };
-    Failure::new(outcome, error.raw_os_error())
+    ExchangeFailure::new(outcome, error.raw_os_error())
 }
 
 /// Returns the outcome for a failure of TLS itself. In TLS 1.3, the server's verdict on the client arrives after the
 /// client has completed its handshake. On a connection that has carried requests, an alert is TLS's way to reset.
-fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
+fn tls_outcome(reached: ResponseProgress, fault: &TlsFailure) -> Outcome {
     match reached {
-        Reached::Connection => Outcome::TlsError,
+        ResponseProgress::Connection => Outcome::TlsError,
         _ if !fault.is_alert => Outcome::ProtocolError,
-        Reached::Nothing => Outcome::ResetBeforeResponse,
-        Reached::Head | Reached::Body => Outcome::ResetMidResponse,
+        ResponseProgress::Nothing => Outcome::ResetBeforeResponse,
+        ResponseProgress::Head | ResponseProgress::Body => Outcome::ResetMidResponse,
     }
 }
 
@@ -142,20 +151,20 @@ mod tests {
             (failure.outcome, failure.errno)
         };
         let [reset, pipe, timed_out] = [Errno::ECONNRESET, Errno::EPIPE, Errno::ETIMEDOUT];
-        assert_eq!(ended(Reached::Nothing, None), (Outcome::EofBeforeResponse, None));
-        assert_eq!(ended(Reached::Head, None), (Outcome::TruncatedBody, None));
-        assert_eq!(ended(Reached::Body, None), (Outcome::TruncatedBody, None));
+        assert_eq!(ended(ResponseProgress::Nothing, None), (Outcome::EofBeforeResponse, None));
+        assert_eq!(ended(ResponseProgress::Head, None), (Outcome::TruncatedBody, None));
+        assert_eq!(ended(ResponseProgress::Body, None), (Outcome::TruncatedBody, None));
         let with = |outcome, errno: Errno| (outcome, Some(errno as i32));
-        assert_eq!(ended(Reached::Nothing, Some(reset)), with(Outcome::ResetBeforeResponse, reset));
-        assert_eq!(ended(Reached::Nothing, Some(pipe)), with(Outcome::ResetBeforeResponse, pipe));
-        assert_eq!(ended(Reached::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
-        assert_eq!(ended(Reached::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
-        assert_eq!(ended(Reached::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
+        assert_eq!(ended(ResponseProgress::Nothing, Some(reset)), with(Outcome::ResetBeforeResponse, reset));
+        assert_eq!(ended(ResponseProgress::Nothing, Some(pipe)), with(Outcome::ResetBeforeResponse, pipe));
+        assert_eq!(ended(ResponseProgress::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
+        assert_eq!(ended(ResponseProgress::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
+        assert_eq!(ended(ResponseProgress::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
         // The connection was closed without close_notify.
         let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
-        let by_reset = lost(Reached::Body, &cut, Some(&os(reset)));
+        let by_reset = lost(ResponseProgress::Body, &cut, Some(&os(reset)));
         assert_eq!((by_reset.outcome, by_reset.errno), with(Outcome::ResetMidResponse, reset));
-        let by_nobody = lost(Reached::Body, &cut, None);
+        let by_nobody = lost(ResponseProgress::Body, &cut, None);
         assert_eq!(
             (by_nobody.outcome, by_nobody.detail.as_deref()),
             (Outcome::TruncatedBody, Some("no_close_notify"))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::plan::{Plan, Timing, part_of};
-use super::schedule::{Due, Share};
+use super::schedule::{DueRequest, ScheduleShare};
 use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
 
@@ -12,26 +12,26 @@ const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
 
 /// Source of a worker's requests.
 #[derive(Debug)]
-pub(super) enum Feed {
+pub(super) enum RequestFeed {
     /// Open loop: each request is due at its own time, regardless of the others.
     Open {
         /// Requests after the next one.
-        share: Share,
+        share: ScheduleShare,
         /// Next request; `None` after the last one and after a stop.
-        next: Option<Due>,
+        next: Option<DueRequest>,
     },
     /// Closed loop: the next request is due as soon as a connection is free.
-    Closed(Closed),
+    Closed(ClosedLoopFeed),
 }
 
-impl Feed {
+impl RequestFeed {
     /// Returns the requests for worker number `worker` of `workers`, in a load that begins at `zero`.
     pub(super) fn new(plan: &Plan, worker: usize, workers: usize, zero: Stamp) -> Self {
         match &plan.timing {
             Timing::Schedule(schedule) => {
                 let mut share = schedule.share(worker, workers, zero);
                 let next = share.next();
-                Feed::Open { share, next }
+                RequestFeed::Open { share, next }
             }
             Timing::OnDemand(length) => {
                 let main = zero + plan.settings.warmup;
@@ -40,38 +40,46 @@ impl Feed {
                     Length::Requests(all) => (None, part_of(*all, worker, workers)),
                 };
                 let (worker, workers) = (worker as u64, workers as u64);
-                Feed::Closed(Closed { worker, workers, seq: 0, main, end, left, not_before: zero })
+                RequestFeed::Closed(ClosedLoopFeed {
+                    worker,
+                    workers,
+                    seq: 0,
+                    main,
+                    end,
+                    left,
+                    not_before: zero,
+                })
             }
         }
     }
 
     /// Returns the next request, if any. A closed loop has one only if `is_free` returns true, which means that a
     /// connection could take the request.
-    pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
+    pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<DueRequest> {
         match self {
-            Feed::Open { next, .. } => *next,
-            Feed::Closed(closed) => closed.next(now).filter(|_| is_free()),
+            RequestFeed::Open { next, .. } => *next,
+            RequestFeed::Closed(closed) => closed.next(now).filter(|_| is_free()),
         }
     }
 
     /// Returns true if there will be no more requests.
     pub(super) fn is_over(&self, now: Stamp) -> bool {
         match self {
-            Feed::Open { next, .. } => next.is_none(),
-            Feed::Closed(closed) => closed.next(now).is_none(),
+            RequestFeed::Open { next, .. } => next.is_none(),
+            RequestFeed::Closed(closed) => closed.next(now).is_none(),
         }
     }
 
     /// Returns true if requests have intended send times.
     pub(super) fn is_open_loop(&self) -> bool {
-        matches!(self, Feed::Open { .. })
+        matches!(self, RequestFeed::Open { .. })
     }
 
     /// Advances to the request after `taken`.
-    pub(super) fn advance(&mut self, taken: Due) {
+    pub(super) fn advance(&mut self, taken: DueRequest) {
         match self {
-            Feed::Open { share, next } => *next = share.next(),
-            Feed::Closed(closed) => {
+            RequestFeed::Open { share, next } => *next = share.next(),
+            RequestFeed::Closed(closed) => {
                 closed.seq += 1;
                 if taken.phase == Phase::Main {
                     closed.left -= 1;
@@ -82,7 +90,7 @@ impl Feed {
 
     /// Handles the end of a request: in a closed loop, a request that was not sent delays the next one.
     pub(super) fn ended(&mut self, row: &RequestRow) {
-        if let Feed::Closed(closed) = self
+        if let RequestFeed::Closed(closed) = self
             && row.outcome == Outcome::NotSent
         {
             closed.not_before = row.end + AFTER_NOT_SENT;
@@ -92,15 +100,15 @@ impl Feed {
     /// Ends the feed: there will be no more requests.
     pub(super) fn end(&mut self) {
         match self {
-            Feed::Open { next, .. } => *next = None,
-            Feed::Closed(closed) => closed.left = 0,
+            RequestFeed::Open { next, .. } => *next = None,
+            RequestFeed::Closed(closed) => closed.left = 0,
         }
     }
 }
 
 /// Requests of a closed loop.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedLoopFeed {
     worker: u64,
     workers: u64,
     seq: u64,
@@ -112,15 +120,15 @@ pub(super) struct Closed {
     not_before: Stamp,
 }
 
-impl Closed {
-    fn next(&self, now: Stamp) -> Option<Due> {
+impl ClosedLoopFeed {
+    fn next(&self, now: Stamp) -> Option<DueRequest> {
         let at = now.max(self.not_before);
         if self.left == 0 || self.end.is_some_and(|end| at >= end) {
             return None;
         }
         let index = self.seq * self.workers + self.worker;
         let phase = if at < self.main { Phase::Warmup } else { Phase::Main };
-        Some(Due { index, seq: self.seq, phase, at })
+        Some(DueRequest { index, seq: self.seq, phase, at })
     }
 }
 
@@ -129,9 +137,9 @@ mod tests {
     use super::*;
     use crate::{Load, Pace};
 
-    fn closed(length: Length, workers: usize, worker: usize) -> Feed {
+    fn closed(length: Length, workers: usize, worker: usize) -> RequestFeed {
         let settings = Load { pace: Pace::Closed(length), ..Load::new("http://127.0.0.1:1/") };
-        Feed::new(&Plan::new(settings).unwrap(), worker, workers, Stamp::from_unix_ns(0))
+        RequestFeed::new(&Plan::new(settings).unwrap(), worker, workers, Stamp::from_unix_ns(0))
     }
 
     #[test]

@@ -18,14 +18,14 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::address::{Address, Remote};
+use super::client_tls::TlsClient;
 use super::connection::{self, CannotDial, Dialing};
 use super::error::{LoadError, Result, in_words};
-use super::request::{Sender, http2};
-use super::resolve::Walk;
-use super::stream::Stream;
-use super::target::{PlannedTarget, Text};
-use super::tls::Client;
+use super::planned_target::{PlannedTarget, RequestBody};
+use super::remote_address::{Address, Remote};
+use super::request::{SenderIdentity, http2_template};
+use super::resolve::AddressCursor;
+use super::socket_transport::SocketTransport;
 use rolldrop_record::Clock;
 use rolldrop_record::id::ID_HEADER;
 
@@ -82,8 +82,8 @@ impl From<'_> {
 /// Returns an error if there is no response within the limit.
 pub(super) async fn first_answer(
     target: &PlannedTarget,
-    walk: &Walk,
-    tls: Option<&Client>,
+    walk: &AddressCursor,
+    tls: Option<&TlsClient>,
     mut from: From<'_>,
     limit: Duration,
     clock: Clock,
@@ -94,7 +94,7 @@ pub(super) async fn first_answer(
         Err(why) => return Err(LoadError::NoAnswer { url, limit, why }),
     };
     let asked = format!("{} {}", request.method(), request.uri().path());
-    let mut seen = Seen::default();
+    let mut seen = FailedAttempts::default();
     loop {
         let patience = CONNECT + from.response_timeout.max(ANSWER);
         let asking = ask(target, (request.clone(), body.clone()), walk, tls, &mut from, clock);
@@ -114,9 +114,9 @@ pub(super) async fn first_answer(
 
 /// Failed attempts, counted by kind.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<String, usize>);
+struct FailedAttempts(BTreeMap<String, usize>);
 
-impl Seen {
+impl FailedAttempts {
     fn add(&mut self, why: String) {
         *self.0.entry(why).or_default() += 1;
     }
@@ -136,14 +136,14 @@ impl Seen {
 
 /// Builds a request like those of the load, but without an id.
 fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
-    let sender = Sender { ids: String::new(), worker: 0, workers: 1, seed: 0 };
+    let sender = SenderIdentity { ids: String::new(), worker: 0, workers: 1, seed: 0 };
     let made = match target.is_websocket {
         // The body is a gRPC message. The server responds to a plain request too, if only to say what it wants instead.
-        true => http2::Template::new(
-            &PlannedTarget { body: Text::Fixed(Bytes::new()), ..target.clone() },
+        true => http2_template::Http2Template::new(
+            &PlannedTarget { body: RequestBody::Fixed(Bytes::new()), ..target.clone() },
             &sender,
         ),
-        false => http2::Template::new(target, &sender),
+        false => http2_template::Http2Template::new(target, &sender),
     };
     let made = made.make(NUMBER, 1);
     let (mut request, body) = made.map_err(|_| "its URL and headers make no request".to_owned())?;
@@ -154,8 +154,8 @@ fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
 async fn ask(
     target: &PlannedTarget,
     (request, body): (Request<()>, Bytes),
-    walk: &Walk,
-    tls: Option<&Client>,
+    walk: &AddressCursor,
+    tls: Option<&TlsClient>,
     from: &mut From<'_>,
     clock: Clock,
 ) -> Result<(), String> {
@@ -171,14 +171,18 @@ async fn ask(
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
     if connection.speaks_http2(target.http) {
-        http2_answer(request, body, connection.into_stream()).await.map_err(|e| in_words(&e))
+        http2_answer(request, body, connection.into_transport()).await.map_err(|e| in_words(&e))
     } else {
-        http1_answer(request, body, connection.into_stream()).await.map_err(|e| in_words(&e))
+        http1_answer(request, body, connection.into_transport()).await.map_err(|e| in_words(&e))
     }
 }
 
-async fn http1_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), hyper::Error> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+async fn http1_answer(
+    request: Request<()>,
+    body: Bytes,
+    transport: SocketTransport,
+) -> Result<(), hyper::Error> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(transport)).await?;
     let mut request = request.map(|()| Full::new(body));
     *request.version_mut() = Version::HTTP_11;
     let url = std::mem::take(request.uri_mut());
@@ -211,8 +215,12 @@ async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> 
 }
 
 /// Waits for a response. A stream reset by the server counts as one: only an HTTP/2 server sends that.
-async fn http2_answer(request: Request<()>, body: Bytes, stream: Stream) -> Result<(), h2::Error> {
-    let (mut requests, connection) = h2::client::handshake(stream).await?;
+async fn http2_answer(
+    request: Request<()>,
+    body: Bytes,
+    transport: SocketTransport,
+) -> Result<(), h2::Error> {
+    let (mut requests, connection) = h2::client::handshake(transport).await?;
     let exchange = async move {
         let (response, mut sending) = requests.send_request(request, body.is_empty())?;
         if !body.is_empty() {
@@ -239,7 +247,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::resolve::Route;
+    use crate::resolve::TargetRoute;
     use crate::{Load, Plan};
     use rolldrop_record::load::{Grpc, Http};
 
@@ -251,7 +259,8 @@ mod tests {
 
     /// Waits for the first response of the plan's only target.
     async fn asked(plan: &Plan, address: SocketAddr, limit: Duration) -> Result<()> {
-        let (walk, response_timeout) = (Walk::new(Route::Fixed(address.into()), 0), Duration::from_secs(5));
+        let (walk, response_timeout) =
+            (AddressCursor::new(TargetRoute::Fixed(address.into()), 0), Duration::from_secs(5));
         let from = From { address: None, ports: None, left: 1, response_timeout };
         first_answer(&plan.targets[0], &walk, None, from, limit, Clock::start()).await
     }
@@ -363,8 +372,11 @@ mod tests {
             response_timeout: Duration::from_secs(5),
         };
         let plan = Plan::new(Load::new(format!("http://{address}/"))).unwrap();
-        let (target, walk, limit) =
-            (&plan.targets[0], Walk::new(Route::Fixed(address.into()), 0), Duration::from_mins(1));
+        let (target, walk, limit) = (
+            &plan.targets[0],
+            AddressCursor::new(TargetRoute::Fixed(address.into()), 0),
+            Duration::from_mins(1),
+        );
         let asking = first_answer(target, &walk, None, from, limit, Clock::start());
         let (met, answered) = tokio::join!(serving, asking);
         answered.unwrap();

@@ -7,31 +7,31 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use rolldrop_testing::pieces;
 
-use super::answer_headers::Wanted;
-use super::grpc::{Answer, Call, Messages};
-use super::http2::fuzz_frames;
+use super::answer_headers::WantedHeaders;
+use super::grpc::{GrpcCall, GrpcResponse, Messages};
+use super::http2_client::fuzz_frames;
 use super::response::parse_head;
-use super::targets;
-use super::websocket;
+use super::targets_file;
+use super::websocket_client;
 use rolldrop_record::load::Grpc;
 
 rolldrop_testing::targets! {
     load_response: super::response,
     load_http2: super::http2,
     load_grpc: super::grpc,
-    load_conntrack: crate::conntrack::fuzzing::fuzz,
+    load_conntrack: crate::conntrack_listener::fuzzing::fuzz,
     load_websocket: super::websocket_header,
     targets: super::target_file,
 }
 
 fn target_file(bytes: &[u8]) {
-    let _ = targets::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
+    let _ = targets_file::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
 }
 
 /// Checks that a response has the same head and the same end, however its bytes are split.
 fn response(input: &[u8]) {
     let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
-    let Ok(wanted) = Wanted::new("x-served-by", &["*".to_owned()]) else { return };
+    let Ok(wanted) = WantedHeaders::new("x-served-by", &["*".to_owned()]) else { return };
     let (whole, pieces) = pieces(input);
     let mut bytes = Vec::new();
     let mut first_known = None;
@@ -78,14 +78,14 @@ fn grpc(input: &[u8]) {
     pieces.for_each(|piece| in_pieces.pass(piece));
     assert_eq!(format!("{messages:?}"), format!("{in_pieces:?}"));
     let Ok(rpc) = "a.B/C".parse() else { return };
-    let call = Call::new(&Grpc::new(rpc), Duration::from_secs(1));
+    let call = GrpcCall::new(&Grpc::new(rpc), Duration::from_secs(1));
     let mut headers = HeaderMap::new();
     headers.insert("content-type", HeaderValue::from_static("application/grpc"));
     if let Ok(status) = HeaderValue::from_bytes(status) {
         headers.insert("grpc-status", status);
     }
     for trailers in [None, Some(&headers)] {
-        let answer = Answer { http: StatusCode::OK, headers: &headers, trailers, messages: &messages };
+        let answer = GrpcResponse { http: StatusCode::OK, headers: &headers, trailers, messages: &messages };
         let _ = call.judge(&answer);
     }
 }
@@ -93,9 +93,9 @@ fn grpc(input: &[u8]) {
 /// Checks that a frame yields the same header, however its bytes are split.
 fn websocket_header(input: &[u8]) {
     let (mut rest, _) = pieces(input);
-    while let Ok(Some((_, head, payload))) = websocket::header(rest) {
+    while let Ok(Some((_, head, payload))) = websocket_client::header(rest) {
         for part in 0..head {
-            assert!(matches!(websocket::header(&rest[..part]), Ok(None)), "{part} of {head} bytes");
+            assert!(matches!(websocket_client::header(&rest[..part]), Ok(None)), "{part} of {head} bytes");
         }
         let Some(after) = rest.get(head + payload..) else { break };
         rest = after;

@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::failure::{Failure, Result};
+use super::failure::{ExchangeFailure, Result};
 use rolldrop_record::Outcome;
 use rolldrop_record::load::Grpc;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
@@ -21,14 +21,14 @@ const CONTENT_TYPE: &str = "application/grpc";
 
 /// Settings common to all calls to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct GrpcCall {
     /// Response timeout, which a header tells the server.
     timeout: Duration,
     /// Statuses that count as success.
     success: Vec<i32>,
 }
 
-impl Call {
+impl GrpcCall {
     /// Creates the settings common to all calls of a plan.
     pub(super) fn new(grpc: &Grpc, timeout: Duration) -> Self {
         Self { timeout, success: grpc.success.clone() }
@@ -47,8 +47,8 @@ impl Call {
     ///
     /// A response from a proxy that does not speak gRPC gets the status to which its HTTP status is mapped, as in every
     /// gRPC client. A response with HTTP status 200 that is not gRPC or has no gRPC status violates the protocol.
-    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome>) {
-        let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
+    pub(super) fn judge(&self, answer: &GrpcResponse<'_>) -> (Option<i32>, Result<Outcome>) {
+        let broken = |why: String| Err(ExchangeFailure::with_detail(Outcome::ProtocolError, why));
         let status = match (answer.http, answer.status()) {
             (StatusCode::OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),
             (StatusCode::OK, None) => return (None, broken("no grpc-status".to_owned())),
@@ -57,7 +57,9 @@ impl Call {
         };
         let outcome = match (self.success.contains(&status), answer.messages) {
             (false, _) => Ok(Outcome::HttpError),
-            (true, messages) if messages.is_cut_off() => Err(Failure::new(Outcome::TruncatedBody, None)),
+            (true, messages) if messages.is_cut_off() => {
+                Err(ExchangeFailure::new(Outcome::TruncatedBody, None))
+            }
             (true, messages) if messages.is_compressed && !answer.names_compression() => {
                 broken("compressed without grpc-encoding".to_owned())
             }
@@ -75,7 +77,7 @@ const OK: i32 = 0;
 
 /// A complete response.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
+pub(super) struct GrpcResponse<'a> {
     /// HTTP status.
     pub(super) http: StatusCode,
     /// Response headers.
@@ -86,7 +88,7 @@ pub(super) struct Answer<'a> {
     pub(super) messages: &'a Messages,
 }
 
-impl Answer<'_> {
+impl GrpcResponse<'_> {
     /// Returns the status from the trailers or, in a trailers-only response, from the headers.
     fn status(&self) -> Option<i32> {
         let from = match self.trailers {
@@ -233,8 +235,8 @@ mod tests {
         let mut messages = Messages::default();
         body.chunks(2).for_each(|part| messages.pass(part));
         let trailers = trailers.map(map);
-        let call = Call { timeout: Duration::from_secs(5), success: vec![0, 5] };
-        let (status, outcome) = call.judge(&Answer {
+        let call = GrpcCall { timeout: Duration::from_secs(5), success: vec![0, 5] };
+        let (status, outcome) = call.judge(&GrpcResponse {
             http: StatusCode::from_u16(http).unwrap(),
             headers: &map(headers),
             trailers: trailers.as_ref(),

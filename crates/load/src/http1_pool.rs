@@ -4,22 +4,22 @@ use std::collections::VecDeque;
 
 use super::connection::Connection;
 use super::exchange::Via;
-use super::http2;
+use super::http2_client;
 use super::request::Persistence;
-use super::websocket;
+use super::websocket_client;
 use rolldrop_record::Stamp;
 
 /// The worker's connections: idle ones, and the number in use.
-pub(super) struct Pool {
+pub(super) struct Http1Pool {
     /// Idle connections by endpoint, longest idle first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
-    pub(super) limits: http2::Limits,
+    pub(super) limits: http2_client::PoolLimits,
     next_id: u64,
 }
 
-impl Pool {
-    pub(super) fn new(endpoints: usize, limits: http2::Limits) -> Self {
+impl Http1Pool {
+    pub(super) fn new(endpoints: usize, limits: http2_client::PoolLimits) -> Self {
         let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
         Self { idle, in_use: 0, limits, next_id: 0 }
     }
@@ -40,13 +40,13 @@ impl Pool {
                     self.in_use += 1;
                     return Some(Via::over(connection));
                 }
-                websocket::part(connection);
+                websocket_client::part(connection);
             }
         }
         let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
         // Close an idle connection that this request cannot use, to make room for one that it can.
         if open >= self.limits.connections {
-            websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
+            websocket_client::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
         }
         self.in_use += 1;
         let id = self.next_id;

@@ -1,16 +1,16 @@
 //! Known-answer tests: a server plays a script for each request and logs its actions by request id; the load's rows
 //! must agree with this log, request by request.
 
-mod differential;
 mod hidden_retries;
-mod http2;
+mod http1_differential;
+mod http1_server;
+mod http2_faults;
 mod mixed;
 mod oracle;
-mod pod_body;
-mod server;
-mod tls;
-mod transport;
-mod websocket;
+mod pod_body_faults;
+mod test_transport;
+mod tls_faults;
+mod websocket_faults;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,16 +25,16 @@ use socket2::{Domain, Socket, Type};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Buffers;
-use super::context::Context;
 use super::deadlines::Deadlines;
-use super::feed::Feed;
+use super::exchange_context::ExchangeContext;
+use super::feed::RequestFeed;
 use super::prepared::{WAITING_BATCHES, endpoints};
-use super::resolve::Route;
+use super::resolve::TargetRoute;
 use super::worker::Task;
 use super::*;
+use http1_server::{HANGING, Log, PROMPT, Script, Server};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir};
-use server::{HANGING, Log, PROMPT, Script, Server};
 
 /// Timeouts that are not reached even on a busy machine.
 const PATIENT: Timeouts = Timeouts {
@@ -45,7 +45,7 @@ const PATIENT: Timeouts = Timeouts {
 };
 
 /// Runs the load with a run directory, and returns its summary and its rows.
-async fn run(settings: Load) -> (Summary, Vec<RequestRow>) {
+async fn run(settings: Load) -> (LoadSummary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(settings).unwrap();
@@ -60,7 +60,7 @@ async fn run(settings: Load) -> (Summary, Vec<RequestRow>) {
 }
 
 /// Checks that every scheduled request has exactly one row, and that the counts match the rows.
-fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
+fn assert_accounted(summary: &LoadSummary, rows: &[RequestRow]) {
     assert_eq!(rows.len() as u64, summary.scheduled);
     let tally = &summary.tally;
     assert_eq!(tally.outcomes.total() + tally.warmup, summary.scheduled);
@@ -246,7 +246,7 @@ async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
 async fn every_protocol_reports_tls_alert() {
     let mut tasks = tokio::task::JoinSet::new();
     for (scheme, http) in [("https", Http::Http2), ("https", Http::Http1), ("wss", Http::Auto)] {
-        let (address, certificate) = transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
+        let (address, certificate) = test_transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
         for connections in [Connections::FRESH, Connections::KEEPALIVE] {
             let (_, rows) = run(Load {
                 http,
@@ -277,7 +277,7 @@ async fn run_until(
     settings: Load,
     wanted: impl Fn(&Progress) -> bool,
     end: impl FnOnce(&Control),
-) -> (Summary, Vec<RequestRow>) {
+) -> (LoadSummary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
@@ -339,10 +339,10 @@ fn late_worker_marks_requests_not_sent() {
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
-    let route = Route::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
+    let route = TargetRoute::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
     let done = Task {
         worker: 0,
-        context: Context {
+        context: ExchangeContext {
             endpoints: endpoints(&plan, 0, &[route]),
             plan: plan.clone(),
             clock,
@@ -352,7 +352,7 @@ fn late_worker_marks_requests_not_sent() {
             buffers: Buffers::default(),
             is_aborted: Cell::new(false),
         },
-        feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
+        feed: RequestFeed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
         max_connections: 1,
         stop,
         abort,

@@ -37,12 +37,12 @@ pub(super) fn interval_of(at: Stamp, zero: Stamp) -> i64 {
 }
 
 /// File and buffers that the log borrows.
-pub(super) struct LogFile {
+pub(super) struct LatencyLogFile {
     file: LineWriter<File>,
     serializer: V2DeflateSerializer,
 }
 
-impl LogFile {
+impl LatencyLogFile {
     /// Creates the log in a run directory.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl<'a> LatencyLog<'a> {
     ///
     /// # Errors
     /// Returns an error if the header cannot be written.
-    pub(super) fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self> {
+    pub(super) fn begin(file: &'a mut LatencyLogFile, zero: Stamp) -> Result<Self> {
         let writer = IntervalLogWriterBuilder::new()
             .add_comment("[Histogram log format version 1.3]")
             .with_start_time(UNIX_EPOCH + since_epoch(zero))

@@ -3,81 +3,81 @@
 //! Requests leave at intended send times that are fixed before the first one ([`plan::Plan`], `schedule`), regardless
 //! of the outcome of earlier requests. Every scheduled request produces exactly one row with one outcome; none is
 //! retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); a single
-//! recorder thread writes the rows (`recorder`). The analysis, not this crate, judges the outcomes.
+//! recorder thread writes the rows (`row_recorder`). The analysis, not this crate, judges the outcomes.
 //!
-//! [`Prepared`] sends from this process and returns the [`Running`] load. [`process`] delegates sending to a child
+//! [`Prepared`] sends from this process and returns the [`RunningLoad`]. [`load_process`] delegates sending to a child
 //! process, as `rolldrop run` does, and [`remote`] to many workers in a cluster. The supported protocols are HTTP/1.1
-//! (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket (`websocket`), in clear text or over TLS. New
-//! connections follow DNS changes (`resolve`).
+//! (`exchange`), HTTP/2 (`http2_client`), unary gRPC (`grpc`) and WebSocket (`websocket_client`), in clear text or over
+//! TLS. New connections follow DNS changes (`resolve`).
 
-mod address;
 mod answer_headers;
 mod carry;
+mod client_tls;
 mod connection;
-mod conntrack;
-mod context;
+mod conntrack_listener;
 mod control;
 mod deadlines;
 mod due_timer;
 mod error;
 mod exchange;
+mod exchange_context;
 mod failure;
 mod feed;
 mod first_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod grpc;
-mod http1;
+mod http1_client;
 mod http1_pool;
-mod http2;
+mod http2_client;
 mod latency_log;
-pub mod live;
+pub mod live_feed;
+pub mod load_process;
 pub mod machine;
-mod not_sent;
+mod not_sent_reason;
+mod placeholders;
 mod plan;
+mod planned_target;
 mod pod_body;
-mod ports;
 mod prepared;
-pub mod process;
 mod random;
-mod recorder;
-mod records;
+mod record_file;
 pub mod remote;
+mod remote_address;
 mod request;
 mod resolve;
 mod response;
+mod row_recorder;
 mod running;
 mod schedule;
-mod series;
-mod stream;
+mod second_series;
+mod socket_transport;
+mod source_port_pool;
 mod tally;
-mod target;
-pub mod targets;
-mod template;
-mod tls;
-mod websocket;
+pub mod targets_file;
+mod websocket_client;
 mod worker;
 
 #[cfg(test)]
 mod known_answers;
 
 pub use answer_headers::NotAHeader;
-pub use conntrack::{ConntrackError, check as check_conntrack};
+pub use client_tls::TlsError;
+pub use conntrack_listener::{ConntrackError, check as check_conntrack};
 pub use control::{Control, Progress, Recent};
 pub use error::{LoadError, in_words};
 pub use grpc::status_name;
-pub use plan::{Plan, PlanError, Share};
+pub use placeholders::UnknownPlaceholder;
+pub use plan::{Plan, PlanError, ThreadShare};
 pub use pod_body::{NotAPodBody, PodBody};
-pub use ports::{PortMemory, PortsBefore};
 pub use prepared::Prepared;
-pub use records::{NotARecord, Record, RecordFormat};
+pub use record_file::{NotARecord, Record, RecordFormat};
 pub use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
     PortRange, Retry, Rpc, Stage, Timeouts, TlsSettings, TlsVersions,
 };
-pub use running::{Running, Summary};
-pub use series::Second;
-pub use tally::{Counts, ErrorStatuses, OfTarget, Parts, Tally, Times, errno_name};
-pub use template::UnknownPlaceholder;
-pub use tls::TlsError;
+pub use running::{LoadSummary, RunningLoad};
+pub use second_series::LoadSecond;
+pub use source_port_pool::{PortMemory, PortsBefore};
+pub use tally::{ErrorStatuses, OutcomeCounts, ServiceTimeParts, Tally, TargetTally, Times, errno_name};
 pub use worker::LATE_LIMIT;

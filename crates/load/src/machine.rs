@@ -17,18 +17,18 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sampler of this process and its machine.
 #[derive(Debug)]
-pub struct Watch {
+pub struct MachineSampler {
     clock: Clock,
     ticks: Interval,
-    last: Option<Reading>,
+    last: Option<MachineCounters>,
 }
 
-impl Watch {
+impl MachineSampler {
     /// Starts sampling.
     pub fn begin(clock: Clock) -> Self {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { clock, ticks, last: Reading::take(&clock) }
+        Self { clock, ticks, last: MachineCounters::take(&clock) }
     }
 
     /// Waits for the next sample, and returns it with the end of its interval. Waits forever if there is no /proc. This
@@ -36,7 +36,7 @@ impl Watch {
     pub async fn next(&mut self) -> (Stamp, MachineSample) {
         loop {
             self.ticks.tick().await;
-            let now = Reading::take(&self.clock);
+            let now = MachineCounters::take(&self.clock);
             let sample = match (&self.last, &now) {
                 (Some(last), Some(now)) => now.since(last).map(|sample| (now.at, sample)),
                 _ => None,
@@ -51,7 +51,7 @@ impl Watch {
 
 /// Counters since boot, and since the start of this process.
 #[derive(Debug)]
-struct Reading {
+struct MachineCounters {
     at: Stamp,
     total_ticks: u64,
     idle_ticks: u64,
@@ -59,7 +59,7 @@ struct Reading {
     waited_ns: u64,
 }
 
-impl Reading {
+impl MachineCounters {
     /// Reads the counters; `None` if there is no /proc.
     fn take(clock: &Clock) -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
@@ -74,7 +74,7 @@ impl Reading {
     }
 
     /// Computes the sample between two readings; `None` if they are too close together.
-    fn since(&self, earlier: &Reading) -> Option<MachineSample> {
+    fn since(&self, earlier: &MachineCounters) -> Option<MachineSample> {
         let interval_s = self.at.seconds_since(earlier.at);
         let ticks = self.total_ticks.checked_sub(earlier.total_ticks).filter(|&t| t > 0)? as f64;
         // The waiting time of threads that have exited is no longer included.
@@ -106,7 +106,7 @@ mod tests {
         let reading = |stat: &str, second: i64| {
             let (total_ticks, idle_ticks, steal_ticks) = cpu_ticks(stat).unwrap();
             let at = Stamp::from_unix_ns(second * 1_000_000_000);
-            Reading { at, total_ticks, idle_ticks, steal_ticks, waited_ns: 0 }
+            MachineCounters { at, total_ticks, idle_ticks, steal_ticks, waited_ns: 0 }
         };
         let before = reading("cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1\n", 0);
         let after = reading("cpu  130 0 110 720 120 0 0 20 50 0\n", 1);

@@ -4,22 +4,22 @@
 //! resolves no names and opens no sockets.
 
 mod error;
-mod target;
+mod target_validation;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer_headers::Wanted;
+use super::answer_headers::WantedHeaders;
+use super::client_tls;
+use super::planned_target::PlannedTarget;
 use super::pod_body::PodBody;
 use super::schedule::Schedule;
-use super::target::PlannedTarget;
-use super::tls;
 pub use error::PlanError;
 use rolldrop_record::load::{Length, Load, LoadPlan, NotALoad, Pace, Stage, TlsSettings};
 use rolldrop_record::run_info::{Balances, BalancesBecause, Role, Source, Target};
 use rolldrop_record::{Outcome, RunId};
-use target::{cycle, plan_target};
+use target_validation::{cycle, plan_target};
 
 /// Maximum length of the cycle in which weighted targets take turns.
 const MAX_CYCLE: u64 = 65_536;
@@ -36,7 +36,7 @@ pub(super) enum Timing {
 /// Worker threads in one process, for a load that several processes send. Each process sends its part of a common
 /// schedule, so that together they send exactly the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct ThreadShare {
     /// Number of the process's first thread.
     pub first: usize,
     /// Number of threads in all processes.
@@ -49,16 +49,16 @@ pub struct Plan {
     pub(super) settings: Load,
     /// Part of the id that all requests share.
     pub(super) run: RunId,
-    pub(super) share: Share,
+    pub(super) share: ThreadShare,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
     /// Target indexes in turn order, repeated cyclically.
     pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
     /// Headers to look for in responses.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedHeaders,
     /// Client TLS configuration, if any target uses TLS.
-    pub(super) tls: Option<tls::Config>,
+    pub(super) tls: Option<client_tls::ClientTlsConfig>,
     /// Pattern that finds the pod's name in a response body.
     pub(super) pod_body: Option<PodBody>,
 }
@@ -80,9 +80,9 @@ impl Plan {
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        let share = Share { first: 0, of: settings.workers };
+        let share = ThreadShare { first: 0, of: settings.workers };
         let pod_body = settings.pod_body.as_deref().map(str::parse).transpose()?;
-        let wanted = Wanted::new(&settings.pod_header, &settings.keep_headers)?;
+        let wanted = WantedHeaders::new(&settings.pod_header, &settings.keep_headers)?;
         let run = RunId::random();
         Ok(Self { timing, targets, cycle, max_connections, wanted, tls, pod_body, settings, run, share })
     }
@@ -102,8 +102,8 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if there are no such threads, or if there are fewer connections than threads.
-    pub fn part(self, share: Share) -> Result<Self, PlanError> {
-        let Share { first, of } = share;
+    pub fn part(self, share: ThreadShare) -> Result<Self, PlanError> {
+        let ThreadShare { first, of } = share;
         if first + self.settings.workers > of {
             return Err(NotALoad::Workers(of).into());
         }
@@ -254,9 +254,15 @@ fn plan_timing(settings: &Load) -> Result<Timing, PlanError> {
     }
 }
 
-fn plan_tls(settings: &Load, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
+fn plan_tls(
+    settings: &Load,
+    targets: &[PlannedTarget],
+) -> Result<Option<client_tls::ClientTlsConfig>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
-        return Ok(Some(tls::Config::new(&settings.tls, tls::offered(settings.http))?));
+        return Ok(Some(client_tls::ClientTlsConfig::new(
+            &settings.tls,
+            client_tls::offered(settings.http),
+        )?));
     }
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }
@@ -264,7 +270,7 @@ fn plan_tls(settings: &Load, targets: &[PlannedTarget]) -> Result<Option<tls::Co
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::Piece;
+    use crate::placeholders::TemplatePiece;
     use rolldrop_record::load::{Connections, Grpc, LoadTarget};
 
     fn refused(change: impl FnOnce(&mut Load)) -> String {
@@ -315,7 +321,7 @@ mod tests {
         let target = |url: &str| {
             let plan = Plan::new(Load::new(url)).unwrap();
             let t = plan.targets[0].clone();
-            let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
+            let [TemplatePiece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
             (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
         };
         let expected = |host: &str, port, authority: &str, path: &str| {

@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use super::client_tls;
 use super::connection::{self, Buffers};
-use super::conntrack::{self, ConntrackError, Listener, Origins};
-use super::context::{Context, Endpoint};
+use super::conntrack_listener::{self, ConntrackError, ConntrackListener, Origins};
 use super::control::Control;
 use super::deadlines::Deadlines;
 use super::error::{LoadError, Result};
-use super::feed::Feed;
+use super::exchange_context::{ExchangeContext, TargetEndpoint};
+use super::feed::RequestFeed;
 use super::first_answer::{self, first_answer};
-use super::latency_log::LogFile;
-use super::live::Journal;
+use super::latency_log::LatencyLogFile;
+use super::live_feed::LiveJournal;
 use super::plan::{self, Plan, PlanError};
-use super::ports::{self, PortMemory, PortWalk, PortsBefore};
-use super::recorder::Files;
-use super::records::{Record, RecordWriter};
-use super::request::{self, Persistence, Sender, Template, WebSocket};
-use super::resolve::{Names, Route, Walk};
-use super::running::{Run, Running};
-use super::target::PlannedTarget;
-use super::tls;
+use super::planned_target::PlannedTarget;
+use super::record_file::{Record, RecordWriter};
+use super::request::{self, Http1Template, Persistence, SenderIdentity, WebSocket};
+use super::resolve::{AddressCursor, FollowedNames, TargetRoute};
+use super::row_recorder::RecorderOutputs;
+use super::running::{LoadRun, RunningLoad};
+use super::source_port_pool::{self, PortMemory, PortWalk, PortsBefore};
 use super::worker::Task;
 use rolldrop_record::load::{Family, Http, Load};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
@@ -44,9 +44,9 @@ pub(super) const WAITING_BATCHES: usize = 64;
 pub struct Prepared {
     plan: Plan,
     /// Route to each target.
-    routes: Vec<Route>,
+    routes: Vec<TargetRoute>,
     /// Target names to follow in DNS.
-    names: Names,
+    names: FollowedNames,
     /// Source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
     /// Source port at which earlier loads stopped, if the calling run provided it.
@@ -54,9 +54,9 @@ pub struct Prepared {
     /// Additional row files outside the run directory.
     records: Vec<RecordWriter>,
     /// Journal that reports progress while the load runs.
-    journal: Option<Arc<Journal>>,
+    journal: Option<Arc<LiveJournal>>,
     /// Listener that reports where connections go, if enabled in the settings.
-    listener: Option<Listener>,
+    listener: Option<ConntrackListener>,
 }
 
 impl Prepared {
@@ -69,17 +69,17 @@ impl Prepared {
         let settings = &plan.settings;
         let (names, routes) = match &settings.unix_socket {
             Some(path) => {
-                let route = Route::Fixed(path.as_path().into());
-                (Names::default(), vec![route; plan.targets.len()])
+                let route = TargetRoute::Fixed(path.as_path().into());
+                (FollowedNames::default(), vec![route; plan.targets.len()])
             }
-            None => Names::look_up(&settings.dns, &plan.targets)
+            None => FollowedNames::look_up(&settings.dns, &plan.targets)
                 .await
                 .map_err(|(host, why)| LoadError::Resolve { host, why })?,
         };
         // A Unix socket has no ports.
         let ports = match plan.settings.unix_socket {
             Some(_) => None,
-            None => ports::usable(plan.settings.source_ports),
+            None => source_port_pool::usable(plan.settings.source_ports),
         };
         let workers = plan.settings.workers;
         match ports.as_ref().map(Vec::len) {
@@ -99,7 +99,7 @@ impl Prepared {
     /// Checks that the source addresses can be used for connections.
     fn check_addresses(&self) -> Result<(), PlanError> {
         for address in &self.plan.settings.source_addresses {
-            for remote in self.routes.iter().flat_map(Route::remotes) {
+            for remote in self.routes.iter().flat_map(TargetRoute::remotes) {
                 let why = match UdpSocket::bind((*address, 0)) {
                     Err(error) => error.to_string(),
                     Ok(_) if address.is_ipv4() != remote.is_ipv4() => {
@@ -130,7 +130,7 @@ impl Prepared {
             None => return Ok(self),
             Some(Evidence::Conntrack) => {}
         }
-        let local = conntrack::local_addresses().map_err(ConntrackError::Io)?.collect();
+        let local = conntrack_listener::local_addresses().map_err(ConntrackError::Io)?.collect();
         let timeouts = settings.timeout.connect + settings.timeout.tls + settings.timeout.response;
         let origins = Origins {
             local,
@@ -138,7 +138,7 @@ impl Prepared {
             ports: self.ports.as_ref().map(|ports| ports.iter().copied().collect()),
             longest: timeouts + ROWS_WAIT,
         };
-        self.listener = Some(Listener::begin(origins, clock)?);
+        self.listener = Some(ConntrackListener::begin(origins, clock)?);
         Ok(self)
     }
 
@@ -149,11 +149,11 @@ impl Prepared {
     /// to the targets.
     pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<()> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
-            let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
+            let (tls, walk) = (client(&self.plan, target), AddressCursor::new(route.clone(), 0));
             let from = attempts_from(&self.plan.settings, &mut self.ports);
             first_answer(target, &walk, tls.as_ref(), from, limit, clock).await?;
         }
-        let remotes: Vec<SocketAddr> = self.routes.iter().flat_map(Route::remotes).collect();
+        let remotes: Vec<SocketAddr> = self.routes.iter().flat_map(TargetRoute::remotes).collect();
         self.listener.as_ref().map_or(Ok(()), |listener| listener.check_has_any_to(&remotes))?;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Prepared {
     /// Makes the load report its progress in this journal while it runs, for readers that cannot access the run
     /// directory. The load still needs a run directory.
     #[must_use]
-    pub fn with_journal(self, journal: Arc<Journal>) -> Self {
+    pub fn with_journal(self, journal: Arc<LiveJournal>) -> Self {
         Self { journal: Some(journal), ..self }
     }
 
@@ -211,7 +211,7 @@ impl Prepared {
         }
         for (remote, turns) in turns {
             let per_s = self.plan.fresh_per_s() * turns / self.plan.cycle.len() as f64;
-            let held = ports::held(remote.ip());
+            let held = source_port_pool::held(remote.ip());
             let needed = per_s * held.min(length).as_secs_f64();
             if needed > ports as f64 {
                 let (held_s, enough) = (held.as_secs(), ports as f64 / held.as_secs_f64());
@@ -240,7 +240,12 @@ impl Prepared {
     pub fn warnings(&self) -> Vec<String> {
         let Some((ports, own)) = self.all_ports().zip(self.ports.as_deref()) else { return Vec::new() };
         let before = self.told.or_else(|| PortMemory::of_here(own).read());
-        let again = ports::used_again_after(self.plan.fresh_per_s(), self.plan.known_length(), ports, before);
+        let again = source_port_pool::used_again_after(
+            self.plan.fresh_per_s(),
+            self.plan.known_length(),
+            ports,
+            before,
+        );
         let warning = |again: Duration| {
             format!(
                 "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
@@ -248,7 +253,7 @@ impl Prepared {
                  (stale_flow). A lower rate, more ports (net.ipv4.ip_local_port_range) or more source \
                  addresses avoid that",
                 again.as_secs_f64(),
-                ports::ENTRY_LIFE.as_secs_f64(),
+                source_port_pool::ENTRY_LIFE.as_secs_f64(),
             )
         };
         again.map(warning).into_iter().collect()
@@ -263,7 +268,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if a file cannot be created or a thread cannot be started.
-    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
+    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<RunningLoad> {
         let zero = clock.now() + LEAD;
         self.start_at(zero, clock, run_dir)
     }
@@ -273,7 +278,7 @@ impl Prepared {
     ///
     /// # Errors
     /// Returns an error if a file cannot be created or a thread cannot be started.
-    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running> {
+    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<RunningLoad> {
         let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
         let (mut tables, mut log) = (Vec::new(), None);
@@ -281,7 +286,7 @@ impl Prepared {
             for source in &sources {
                 tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
             }
-            log = Some(LogFile::create(run_dir)?);
+            log = Some(LatencyLogFile::create(run_dir)?);
         }
         connection::allow_open(plan.max_connections);
         let walk = ports.map(|ports| PortWalk::begin(ports, &plan.settings.source_addresses, told));
@@ -291,7 +296,7 @@ impl Prepared {
         for (worker, (source, number)) in sources.iter().zip(plan.own_workers()).enumerate() {
             tasks.push(Task {
                 worker,
-                context: Context {
+                context: ExchangeContext {
                     ports: walk.as_ref().map(|walk| walk.share(worker, sources.len())),
                     plan: plan.clone(),
                     clock,
@@ -301,7 +306,7 @@ impl Prepared {
                     buffers: Buffers::default(),
                     is_aborted: Cell::new(false),
                 },
-                feed: Feed::new(&plan, number, plan.share.of, zero),
+                feed: RequestFeed::new(&plan, number, plan.share.of, zero),
                 max_connections: plan.part_of_connections(number),
                 stop: control.stop.clone(),
                 abort: control.abort.clone(),
@@ -309,7 +314,7 @@ impl Prepared {
             });
         }
         drop(batches);
-        let run = Run {
+        let run = LoadRun {
             names,
             clock,
             started: zero,
@@ -318,7 +323,7 @@ impl Prepared {
             sources,
             tasks,
             received,
-            files: Files { tables, records, journal, listener },
+            files: RecorderOutputs { tables, records, journal, listener },
             log,
         };
         run.begin(control)
@@ -346,26 +351,28 @@ fn is_socket(path: &Path) -> Result<()> {
 }
 
 /// Returns the TLS client for a target, if the target uses TLS.
-fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
+fn client(plan: &Plan, target: &PlannedTarget) -> Option<client_tls::TlsClient> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
 /// Returns the plan's targets as endpoints for worker number `worker`.
-pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
+pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[TargetRoute]) -> Vec<TargetEndpoint> {
     let number = worker as u64;
     let ids = format!("{}-{}-", plan.run, plan::source_name(worker));
-    let sender = Sender { ids, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
-    let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
+    let sender =
+        SenderIdentity { ids, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
+    let endpoint = |(target, route): (&PlannedTarget, &TargetRoute)| TargetEndpoint {
         name: target.name.clone(),
         method: target.method.clone(),
         go_replays: !target.is_websocket
             && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
-        walk: Walk::new(route.clone(), worker),
+        walk: AddressCursor::new(route.clone(), worker),
         tls: client(plan, target),
-        closing: Template::new(target, &sender, Persistence::Close),
-        keeping: Template::new(target, &sender, Persistence::Keep),
+        closing: Http1Template::new(target, &sender, Persistence::Close),
+        keeping: Http1Template::new(target, &sender, Persistence::Keep),
         http: target.http,
-        http2: (target.http != Http::Http1).then(|| request::http2::Template::new(target, &sender)),
+        http2: (target.http != Http::Http1)
+            .then(|| request::http2_template::Http2Template::new(target, &sender)),
         grpc: target.grpc.clone(),
         websocket: target.is_websocket.then(|| WebSocket::new(target, &sender)),
         answers: RefCell::default(),

@@ -1,9 +1,9 @@
 //! A load sent by workers in the pods of a cluster.
 //!
-//! Each worker is a separate process ([`server`]) that speaks the same protocol as a worker in a child process
-//! ([`super::process::protocol`]), but over HTTP. [`link`] connects to it through the API server's pod proxy, or over a
-//! connection that the worker opened ([`reverse`]). [`fleet`] combines all workers into one load, and [`collect`]
-//! combines their rows into one record. The caller creates the pods.
+//! Each worker is a separate process ([`worker_server`]) that speaks the same protocol as a worker in a child process
+//! ([`super::load_process::worker_protocol`]), but over HTTP. [`worker_link`] connects to it through the API server's
+//! pod proxy, or over a connection that the worker opened ([`reverse`]). [`fleet`] combines all workers into one load,
+//! and [`row_collector`] combines their rows into one record. The caller creates the pods.
 //!
 //! | request | response |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `GET /reports?from=N` | the reports from number N on, one [`Numbered`] per line, until the load has ended |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | the worker's program, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`Line`] each, with at most K rows |
-//! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
+//! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`LiveLine`] each; at most K rows |
+//! | `GET /parts` | the closed parts of its rows, a [`part_shelf::Listing`] |
 //! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | confirms that everything was fetched; the worker exits |
 //! | `GET /healthz`, `GET /readyz` | health and readiness; the only requests that need no token |
@@ -20,27 +20,27 @@
 //! A worker that gets no requests for [`ABANDONED`] stops its load by itself, and keeps the rows for [`KEPT`]. A worker
 //! that is never contacted waits for [`UNCLAIMED`]: it may be the second pod with its index, which gets no orders.
 //!
-//! [`Line`]: crate::live::Line
+//! [`LiveLine`]: crate::live_feed::LiveLine
 //! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer
 //! [`Tool`]: rolldrop_record::run_info::Tool
 
 mod accept;
-mod answer;
-pub mod ask;
 mod backlog;
-pub mod collect;
 pub mod fleet;
-pub mod handover;
-pub mod link;
-pub mod parts;
+pub mod part_shelf;
 pub mod reverse;
-pub mod server;
+pub mod row_collector;
+pub mod row_handover;
+pub mod worker_link;
+mod worker_response;
+pub mod worker_server;
+pub mod worker_transport;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::protocol::Report;
+use super::load_process::worker_protocol::WorkerReport;
 
 /// Time without a request after which a worker assumes that the run is gone.
 pub const ABANDONED: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub struct Numbered {
     /// Number of the report. The numbers of progress reports may be missing.
     pub n: u64,
     /// The report itself.
-    pub report: Report,
+    pub report: WorkerReport,
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! Requests as bytes. Everything except the number and the placeholders is built once, before the first request is
-//! sent. [`http2`] does the same for HTTP/2.
+//! sent. [`http2_template`] does the same for HTTP/2.
 
-pub(super) mod http2;
+pub(super) mod http2_template;
 
 use std::io::Write;
 
 use bytes::Bytes;
 
+use super::placeholders::{self, TemplatePiece};
+use super::planned_target::{PlannedTarget, RequestBody};
 use super::random::Random;
-use super::target::{PlannedTarget, Text};
-use super::template::{self, Piece};
 use rolldrop_record::id::ID_HEADER;
 
 /// User agent, unless the user supplies another.
@@ -28,7 +28,7 @@ pub(super) enum Persistence {
 
 /// Sender of the requests built from a template.
 #[derive(Clone, Debug)]
-pub(super) struct Sender {
+pub(super) struct SenderIdentity {
     /// Prefix of its request ids: `<run>-<source>-`.
     pub(super) ids: String,
     /// Number of the worker.
@@ -39,7 +39,7 @@ pub(super) struct Sender {
     pub(super) seed: u64,
 }
 
-impl Sender {
+impl SenderIdentity {
     /// Returns the global number of this sender's request `seq`, and the random numbers for the request.
     pub(super) fn draw(&self, seq: u64) -> (u64, Random) {
         let number = seq * self.workers + self.worker;
@@ -49,19 +49,19 @@ impl Sender {
 
 /// Requests of one source to one target: constant bytes around the varying parts.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct Http1Template {
     /// Request line and header fields, except those in the other fields.
-    head: Vec<Piece>,
-    body: Text,
-    sender: Sender,
+    head: Vec<TemplatePiece>,
+    body: RequestBody,
+    sender: SenderIdentity,
 }
 
-impl Template {
+impl Http1Template {
     /// Creates the template for a sender's requests to `target`.
-    pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
+    pub(super) fn new(target: &PlannedTarget, sender: &SenderIdentity, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
         // Methods with a meaning for content must announce that there is none.
-        if let Text::Fixed(body) = &target.body
+        if let RequestBody::Fixed(body) = &target.body
             && (!body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()))
         {
             fields.push(("content-length", body.len().to_string()));
@@ -73,18 +73,18 @@ impl Template {
     }
 
     /// Creates the template for WebSocket handshakes with `target`, without the key.
-    fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
+    fn handshake(target: &PlannedTarget, sender: &SenderIdentity) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
-        Self::of(sender, head(target, &fields), Text::Fixed(Bytes::new()))
+        Self::of(sender, head(target, &fields), RequestBody::Fixed(Bytes::new()))
     }
 
     /// Creates the template for messages to a WebSocket target: a request's id, an empty line, and the body.
-    fn message(target: &PlannedTarget, sender: &Sender) -> Self {
+    fn message(target: &PlannedTarget, sender: &SenderIdentity) -> Self {
         Self::of(sender, Vec::new(), target.body.clone())
     }
 
-    fn of(sender: &Sender, head: Vec<Piece>, body: Text) -> Self {
+    fn of(sender: &SenderIdentity, head: Vec<TemplatePiece>, body: RequestBody) -> Self {
         Self { head, body, sender: sender.clone() }
     }
 
@@ -92,7 +92,7 @@ impl Template {
     pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
         out.clear();
         let (number, mut random) = self.sender.draw(seq);
-        template::fill(&self.head, number, &mut random, out);
+        placeholders::fill(&self.head, number, &mut random, out);
         let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
         for part in [id, ": ", &self.sender.ids] {
             out.extend_from_slice(part.as_bytes());
@@ -100,13 +100,13 @@ impl Template {
         // Writing to a vector cannot fail.
         let _ = write!(out, "{seq}\r\n");
         match &self.body {
-            Text::Fixed(body) => {
+            RequestBody::Fixed(body) => {
                 out.extend_from_slice(b"\r\n");
                 out.extend_from_slice(body);
             }
-            Text::Made(pieces) => {
+            RequestBody::Made(pieces) => {
                 let mut body = Vec::new();
-                template::fill(pieces, number, &mut random, &mut body);
+                placeholders::fill(pieces, number, &mut random, &mut body);
                 let _ = write!(out, "content-length: {}\r\n\r\n", body.len());
                 out.extend_from_slice(&body);
             }
@@ -117,28 +117,31 @@ impl Template {
 /// Handshakes and messages for a WebSocket target.
 #[derive(Debug)]
 pub(super) struct WebSocket {
-    pub(super) handshake: Template,
-    pub(super) message: Template,
+    pub(super) handshake: Http1Template,
+    pub(super) message: Http1Template,
 }
 
 impl WebSocket {
     /// Creates the templates for a sender's messages to `target`.
-    pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
-        Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
+    pub(super) fn new(target: &PlannedTarget, sender: &SenderIdentity) -> Self {
+        Self {
+            handshake: Http1Template::handshake(target, sender),
+            message: Http1Template::message(target, sender),
+        }
     }
 }
 
 /// Returns the request line and header fields of a request to `target`, followed by `fields`.
-fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
-    let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
+fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<TemplatePiece> {
+    let mut head = vec![TemplatePiece::Bytes(format!("{} ", target.method).into_bytes())];
     head.extend(target.path.iter().cloned());
-    head.push(Piece::Bytes(b" HTTP/1.1\r\n".to_vec()));
-    let mut header = |name: &str, value: &[Piece]| {
-        head.push(Piece::Bytes(format!("{name}: ").into_bytes()));
+    head.push(TemplatePiece::Bytes(b" HTTP/1.1\r\n".to_vec()));
+    let mut header = |name: &str, value: &[TemplatePiece]| {
+        head.push(TemplatePiece::Bytes(format!("{name}: ").into_bytes()));
         head.extend(value.iter().cloned());
-        head.push(Piece::Bytes(b"\r\n".to_vec()));
+        head.push(TemplatePiece::Bytes(b"\r\n".to_vec()));
     };
-    let text = |text: &str| [Piece::Bytes(text.as_bytes().to_vec())];
+    let text = |text: &str| [TemplatePiece::Bytes(text.as_bytes().to_vec())];
     let given = |name: &str| target.headers.iter().any(|(given, _)| given.as_str() == name);
     if !given("host") {
         header("host", &text(&target.authority));
@@ -156,11 +159,11 @@ fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
 }
 
 /// Merges a text into as few pieces as possible.
-fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut joined: Vec<Piece> = Vec::new();
+fn joined(pieces: Vec<TemplatePiece>) -> Vec<TemplatePiece> {
+    let mut joined: Vec<TemplatePiece> = Vec::new();
     for piece in pieces {
         match (joined.last_mut(), piece) {
-            (Some(Piece::Bytes(last)), Piece::Bytes(more)) => last.extend(more),
+            (Some(TemplatePiece::Bytes(last)), TemplatePiece::Bytes(more)) => last.extend(more),
             (_, piece) => joined.push(piece),
         }
     }
@@ -178,8 +181,8 @@ mod tests {
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let mut out = b"an earlier request".to_vec();
-        let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
-        Template::new(&plan.targets[0], &sender, persistence).fill(41, 1, &mut out);
+        let sender = SenderIdentity { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
+        Http1Template::new(&plan.targets[0], &sender, persistence).fill(41, 1, &mut out);
         String::from_utf8(out).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION")
     }
 

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::address::{Address, Remote};
-use super::target::PlannedTarget;
-use lookup::{Found, Lookup};
+use super::planned_target::PlannedTarget;
+use super::remote_address::{Address, Remote};
+use lookup::{Lookup, LookupResult};
 use rolldrop_record::event::NameAnswer;
 use rolldrop_record::load::{DnsSettings, Family};
 use rolldrop_record::{Clock, EventKind, Stamp};
@@ -28,18 +28,18 @@ use rolldrop_record::{Clock, EventKind, Stamp};
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Current answer for a name: one or more addresses, or the reason why there are none.
-type Answer = Result<Arc<[Address]>, Arc<str>>;
+type ResolvedAddresses = Result<Arc<[Address]>, Arc<str>>;
 
 /// Route to a target.
 #[derive(Clone, Debug)]
-pub(super) enum Route {
+pub(super) enum TargetRoute {
     /// Route to a single fixed address.
     Fixed(Address),
     /// Route to the current addresses of a name.
-    Named(watch::Receiver<Answer>),
+    Named(watch::Receiver<ResolvedAddresses>),
 }
 
-impl Route {
+impl TargetRoute {
     /// Returns the IP addresses and ports that are currently used for connections.
     pub(super) fn remotes(&self) -> Vec<SocketAddr> {
         let remote = |address: &Address| match address.remote {
@@ -47,8 +47,8 @@ impl Route {
             Remote::Unix(_) => None,
         };
         match self {
-            Route::Fixed(address) => remote(address).into_iter().collect(),
-            Route::Named(answer) => {
+            TargetRoute::Fixed(address) => remote(address).into_iter().collect(),
+            TargetRoute::Named(answer) => {
                 answer.borrow().iter().flat_map(|all| all.iter()).filter_map(remote).collect()
             }
         }
@@ -57,14 +57,14 @@ impl Route {
 
 /// Cursor that takes a target's addresses in turn.
 #[derive(Debug)]
-pub(super) struct Walk {
-    route: Route,
+pub(super) struct AddressCursor {
+    route: TargetRoute,
     next: AtomicUsize,
 }
 
-impl Walk {
+impl AddressCursor {
     /// Starts with address number `first`: each worker starts with a different one.
-    pub(super) fn new(route: Route, first: usize) -> Self {
+    pub(super) fn new(route: TargetRoute, first: usize) -> Self {
         Self { route, next: AtomicUsize::new(first) }
     }
 
@@ -74,8 +74,8 @@ impl Walk {
     /// Returns the reason if the name has no address at present.
     pub(super) fn next(&self) -> Result<Address, Arc<str>> {
         match &self.route {
-            Route::Fixed(address) => Ok(address.clone()),
-            Route::Named(answer) => {
+            TargetRoute::Fixed(address) => Ok(address.clone()),
+            TargetRoute::Named(answer) => {
                 let addresses = answer.borrow().clone()?;
                 let turn = self.next.fetch_add(1, Ordering::Relaxed);
                 Ok(addresses[turn % addresses.len()].clone())
@@ -86,28 +86,28 @@ impl Walk {
 
 /// Names of a load's targets that are followed.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    names: Vec<Name>,
+pub(super) struct FollowedNames {
+    names: Vec<FollowedName>,
     settings: DnsSettings,
 }
 
 /// A name that resolves to addresses.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct FollowedName {
     host: String,
     port: u16,
     /// Family of the addresses to use, out of all its addresses.
     family: Family,
     /// Source in which the name was found.
-    source: lookup::Source,
-    answer: watch::Sender<Answer>,
+    source: lookup::NameSource,
+    answer: watch::Sender<ResolvedAddresses>,
     /// TTL of the answer, if it has one.
     ttl: Option<Duration>,
     /// Time of the next lookup; `None` if there is none.
     due: Option<Instant>,
 }
 
-impl Names {
+impl FollowedNames {
     /// Looks up the names of the targets. Returns the route to each target.
     ///
     /// # Errors
@@ -115,24 +115,24 @@ impl Names {
     pub(super) async fn look_up(
         settings: &DnsSettings,
         targets: &[PlannedTarget],
-    ) -> Result<(Self, Vec<Route>), (String, String)> {
-        let mut names = Vec::<Name>::new();
+    ) -> Result<(Self, Vec<TargetRoute>), (String, String)> {
+        let mut names = Vec::<FollowedName>::new();
         let mut routes = Vec::new();
         let mut lookup = None;
         for target in targets {
             if let Ok(address) = target.host.parse::<IpAddr>() {
-                routes.push(Route::Fixed(SocketAddr::new(address, target.port).into()));
+                routes.push(TargetRoute::Fixed(SocketAddr::new(address, target.port).into()));
                 continue;
             }
-            let is_it = |name: &&Name| name.host == target.host && name.port == target.port;
+            let is_it = |name: &&FollowedName| name.host == target.host && name.port == target.port;
             if let Some(name) = names.iter().find(is_it) {
-                routes.push(Route::Named(name.answer.subscribe()));
+                routes.push(TargetRoute::Named(name.answer.subscribe()));
                 continue;
             }
             let lookup = lookup.get_or_insert_with(|| Lookup::new(settings));
             let first = lookup.first(&target.host).await;
             let (source, found) = first.map_err(|why| (target.host.clone(), why))?;
-            let mut name = Name {
+            let mut name = FollowedName {
                 host: target.host.clone(),
                 port: target.port,
                 family: settings.family,
@@ -142,7 +142,7 @@ impl Names {
                 due: None,
             };
             name.take(Ok(found)).map_err(|why| (target.host.clone(), why.to_string()))?;
-            routes.push(Route::Named(name.answer.subscribe()));
+            routes.push(TargetRoute::Named(name.answer.subscribe()));
             names.push(name);
         }
         Ok((Self { names, settings: settings.clone() }, routes))
@@ -154,7 +154,7 @@ impl Names {
     }
 
     /// Returns the names that have addresses of both families, with one address of each: first IPv4, then IPv6.
-    pub(super) fn of_both_families(&mut self) -> impl Iterator<Item = (&mut Name, Address, Address)> {
+    pub(super) fn of_both_families(&mut self) -> impl Iterator<Item = (&mut FollowedName, Address, Address)> {
         self.names.iter_mut().filter_map(|name| {
             let addresses = name.answer.borrow().clone().ok()?;
             let of = |family: Family| addresses.iter().find(|address| address.is_of(family)).cloned();
@@ -176,7 +176,7 @@ impl Names {
             changed(clock.now(), name.event());
         }
         let (lookup, changed) = (&lookup, &changed);
-        let follow = |mut name: Name| async move {
+        let follow = |mut name: FollowedName| async move {
             while let Some(due) = name.due {
                 sleep_until(due).await;
                 let found = lookup.again(&name.host, name.source).await;
@@ -191,7 +191,7 @@ impl Names {
     }
 }
 
-impl Name {
+impl FollowedName {
     /// Uses only addresses of this family from now on, because the other family's address is `silent`. Returns a
     /// message that says so.
     pub(super) fn use_only(&mut self, family: Family, silent: &Address) -> String {
@@ -210,14 +210,14 @@ impl Name {
     }
 
     /// Stores the result of a lookup.
-    fn take(&mut self, found: Result<Found, String>) -> Answer {
+    fn take(&mut self, found: Result<LookupResult, String>) -> ResolvedAddresses {
         let now = Instant::now();
         let (answer, ttl, due) = match found {
             Ok(found) => {
                 let addresses = found.addresses.into_iter().filter(|address| self.family.has(*address));
                 let addresses: Arc<[Address]> =
                     addresses.map(|address| SocketAddr::new(address, self.port).into()).collect();
-                let answer: Answer =
+                let answer: ResolvedAddresses =
                     if addresses.is_empty() { Err("no_address".into()) } else { Ok(addresses) };
                 let interval = found.ttl.map(|ttl| ttl.max(LEAST_INTERVAL));
                 (answer, found.ttl, interval.map(|interval| now + interval))

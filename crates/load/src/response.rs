@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::answer_headers::{MAX_FIELDS, PodName, Wanted};
+use super::answer_headers::{MAX_FIELDS, PodName, WantedHeaders};
 use rolldrop_wire::http1::Body;
 
 /// Maximum length of a head, in bytes.
@@ -56,7 +56,11 @@ impl Head {
 ///
 /// # Errors
 /// Returns an error if the head can never become complete.
-pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Result<Option<Head>, Malformed> {
+pub(super) fn parse_head(
+    bytes: &[u8],
+    method: &Method,
+    wanted: &WantedHeaders,
+) -> Result<Option<Head>, Malformed> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -66,7 +70,7 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Resu
         Ok(httparse::Status::Partial) | Err(_) => return Err(Malformed),
     };
     let status = response.code.filter(|code| *code >= 100).ok_or(Malformed)?;
-    let mut framing = Framing::default();
+    let mut framing = ResponseFraming::default();
     let mut close = false;
     let mut keep_alive = false;
     let mut pod = PodName::default();
@@ -104,14 +108,14 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Resu
 
 /// Header fields that determine the body's length.
 #[derive(Default)]
-struct Framing {
+struct ResponseFraming {
     /// Body length, or an error if there is no single valid length; the error matters only if the length is needed.
     length: Option<Result<u64, Malformed>>,
     /// True if `chunked` is the last transfer coding; `None` without a transfer coding.
     chunked: Option<bool>,
 }
 
-impl Framing {
+impl ResponseFraming {
     /// Adds the lengths in a field. Repeated equal lengths count as one (RFC 9112, 6.3).
     fn add_length(&mut self, value: &[u8]) {
         for part in value.split(|b| *b == b',') {
@@ -158,8 +162,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted() -> Wanted {
-        Wanted::new("rolldrop-pod", &[]).unwrap()
+    fn wanted() -> WantedHeaders {
+        WantedHeaders::new("rolldrop-pod", &[]).unwrap()
     }
 
     fn head(text: &str) -> Head {
@@ -189,7 +193,7 @@ mod tests {
     fn parser_reads_pod_and_gateway_headers() {
         let text = "HTTP/1.1 200 OK\r\nServer: nginx\r\nrolldrop-pod: no\r\nX-Served-By: web-1\r\nVia: 1.1 a\r\n\
             x-served-by: edge-7\r\nContent-Length: 0\r\n\r\n";
-        let wanted = Wanted::new("X-Served-By", &[]).unwrap();
+        let wanted = WantedHeaders::new("X-Served-By", &[]).unwrap();
         let head = parse_head(text.as_bytes(), &Method::GET, &wanted).unwrap().unwrap();
         assert_eq!(head.pod.as_deref(), Some("web-1, edge-7"));
         assert_eq!((&text[head.server.unwrap()], &text[head.via.unwrap()]), ("nginx", "1.1 a"));

@@ -9,21 +9,21 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::answer_headers::AllAnswers;
-use super::conntrack::Listener;
+use super::conntrack_listener::ConntrackListener;
 use super::control::Control;
 use super::error::{LoadError, Result};
-use super::latency_log::LogFile;
-use super::ports::{PortWalk, PortsBefore};
-use super::recorder::{Files, Recorder};
-use super::resolve::Names;
-use super::series::Second;
+use super::latency_log::LatencyLogFile;
+use super::resolve::FollowedNames;
+use super::row_recorder::{RecorderOutputs, RowRecorder};
+use super::second_series::LoadSecond;
+use super::source_port_pool::{PortWalk, PortsBefore};
 use super::tally::Tally;
-use super::worker::{Batch, Done, Task};
+use super::worker::{RowBatch, Task, WorkerResult};
 use rolldrop_record::{Clock, Event, EventKind, Stamp};
 
 /// Result of a load.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct LoadSummary {
     /// Names of the load's sources, one per worker.
     pub sources: Vec<String>,
     /// Zero of the schedule.
@@ -37,22 +37,22 @@ pub struct Summary {
     /// Counts and histograms of the load's requests.
     pub tally: Tally,
     /// Seconds of the counted part.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<LoadSecond>,
     /// Position in the source ports at which the load stopped; `None` if the kernel chose the ports.
     pub ports: Option<PortsBefore>,
 }
 
 /// A load running in this process. Dropping it aborts the load.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningLoad {
     started: Stamp,
     control: Control,
     events: UnboundedReceiver<Event>,
-    summary: oneshot::Receiver<Result<Summary>>,
+    summary: oneshot::Receiver<Result<LoadSummary>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningLoad {
     /// Returns the schedule's zero, at which the warm-up begins.
     pub fn started(&self) -> Stamp {
         self.started
@@ -76,12 +76,12 @@ impl Running {
     ///
     /// # Panics
     /// Panics if it is called again after it has returned.
-    pub async fn join(&mut self) -> Result<Summary> {
+    pub async fn join(&mut self) -> Result<LoadSummary> {
         (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningLoad {
     fn drop(&mut self) {
         self.control.abort();
         if let Some(thread) = self.thread.take() {
@@ -92,22 +92,22 @@ impl Drop for Running {
 }
 
 /// All parts of a load, to be moved to the thread that runs it.
-pub(super) struct Run {
+pub(super) struct LoadRun {
     pub(super) clock: Clock,
     pub(super) started: Stamp,
     pub(super) planned: Option<u64>,
     pub(super) walk: Option<PortWalk>,
-    pub(super) names: Names,
+    pub(super) names: FollowedNames,
     pub(super) sources: Vec<String>,
     pub(super) tasks: Vec<Task>,
-    pub(super) received: Receiver<Batch>,
-    pub(super) files: Files,
-    pub(super) log: Option<LogFile>,
+    pub(super) received: Receiver<RowBatch>,
+    pub(super) files: RecorderOutputs,
+    pub(super) log: Option<LatencyLogFile>,
 }
 
-impl Run {
+impl LoadRun {
     /// Starts the load on a new thread.
-    pub(super) fn begin(self, control: Control) -> Result<Running> {
+    pub(super) fn begin(self, control: Control) -> Result<RunningLoad> {
         let started = self.started;
         let (happened, events) = unbounded_channel();
         let (done, summary) = oneshot::channel();
@@ -119,14 +119,14 @@ impl Run {
                 let _ = done.send(self.complete(&shared, &happened));
             })
             .map_err(LoadError::Worker)?;
-        Ok(Running { started, control, events, summary, thread: Some(thread) })
+        Ok(RunningLoad { started, control, events, summary, thread: Some(thread) })
     }
 
     /// Runs the workers and records their rows until all workers have finished. Reports other events.
-    fn complete(mut self, control: &Control, happened: &UnboundedSender<Event>) -> Result<Summary> {
+    fn complete(mut self, control: &Control, happened: &UnboundedSender<Event>) -> Result<LoadSummary> {
         let (listener, progress) = (self.files.listener.clone(), &control.progress);
         let recorder =
-            Recorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
+            RowRecorder::new(self.clock, self.started, self.files, &mut self.log, progress, &self.sources)?;
         // If a worker or the record fails, this is no longer the load that the user wants.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
@@ -163,7 +163,7 @@ impl Run {
                 })
                 .collect();
             let recorded = recorder.run(self.received, end_all);
-            let done: Vec<Result<Done>> = threads
+            let done: Vec<Result<WorkerResult>> = threads
                 .into_iter()
                 .map(|thread| match thread.map_err(LoadError::Worker)?.join() {
                     Ok(done) => done.map_err(LoadError::Worker),
@@ -178,7 +178,7 @@ impl Run {
             (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });
         let seconds = recorded?;
-        listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
+        listener.iter().flat_map(ConntrackListener::events).for_each(|(at, kind)| tell(at, kind));
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
         let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
@@ -195,7 +195,7 @@ impl Run {
         }
         let ports = self.walk.map(|walk| walk.end(ports_taken));
         answers.into_events().for_each(|kind| tell(self.clock.now(), kind));
-        Ok(Summary {
+        Ok(LoadSummary {
             sources: self.sources,
             started: self.started,
             ended: self.clock.now(),
@@ -210,7 +210,7 @@ impl Run {
 
 /// Follows the names' addresses on the current thread, until `stop`.
 fn follow(
-    names: Names,
+    names: FollowedNames,
     clock: Clock,
     stop: CancellationToken,
     changed: impl Fn(Stamp, EventKind),

@@ -35,14 +35,19 @@ impl Schedule {
     }
 
     /// Returns the share for worker number `worker` of `workers`, in a run that begins at `zero`.
-    pub(super) fn share(&self, worker: usize, workers: usize, zero: Stamp) -> Share {
-        Share {
+    pub(super) fn share(&self, worker: usize, workers: usize, zero: Stamp) -> ScheduleShare {
+        ScheduleShare {
             schedule: self.clone(),
             zero,
             workers: workers as u64,
             index: worker as u64,
             seq: 0,
-            arrivals: Walk { random: Random::new(self.seed), phase: Phase::Warmup, drawn: 0, ln_left: 0.0 },
+            arrivals: PoissonArrivals {
+                random: Random::new(self.seed),
+                phase: Phase::Warmup,
+                drawn: 0,
+                ln_left: 0.0,
+            },
         }
     }
 }
@@ -50,7 +55,7 @@ impl Schedule {
 /// A rate over time.
 #[derive(Clone, Debug, PartialEq)]
 struct Profile {
-    pieces: Vec<Piece>,
+    pieces: Vec<PlacedStage>,
     /// Integral of the rate.
     requests: f64,
     /// The integral, rounded to a whole number.
@@ -60,7 +65,7 @@ struct Profile {
 
 /// A stage, with its start time and the number of requests before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Piece {
+struct PlacedStage {
     stage: Stage,
     start_s: f64,
     /// Number of requests due before the stage.
@@ -72,7 +77,7 @@ impl Profile {
         let (mut start_s, mut before) = (0.0, 0.0);
         let mut pieces = Vec::with_capacity(stages.len());
         for stage in stages {
-            pieces.push(Piece { stage: *stage, start_s, before });
+            pieces.push(PlacedStage { stage: *stage, start_s, before });
             start_s += stage.duration.as_secs_f64();
             before += stage.requests();
         }
@@ -108,19 +113,19 @@ fn reached_s(stage: Stage, requests: f64) -> f64 {
 
 /// One worker's requests, in order.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
+pub(super) struct ScheduleShare {
     schedule: Schedule,
     zero: Stamp,
     workers: u64,
     /// Number of the next request within the whole run.
     index: u64,
     seq: u64,
-    arrivals: Walk,
+    arrivals: PoissonArrivals,
 }
 
 /// A request of a share, with its due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct DueRequest {
     /// Number within the whole run.
     pub(super) index: u64,
     /// Number within the worker's share.
@@ -131,10 +136,10 @@ pub(super) struct Due {
     pub(super) at: Stamp,
 }
 
-impl Iterator for Share {
-    type Item = Due;
+impl Iterator for ScheduleShare {
+    type Item = DueRequest;
 
-    fn next(&mut self) -> Option<Due> {
+    fn next(&mut self) -> Option<DueRequest> {
         let Schedule { warmup, main, .. } = &self.schedule;
         let (phase, profile, start_s, number) = match self.index.checked_sub(warmup.count) {
             None => (Phase::Warmup, warmup, 0.0, self.index),
@@ -156,7 +161,7 @@ impl Iterator for Share {
         };
         #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, at 292 years")]
         let ns = ((start_s + profile.reached_s(position)) * 1e9).round() as i64;
-        let due = Due { index: self.index, seq: self.seq, phase, at: self.zero.shifted_ns(ns) };
+        let due = DueRequest { index: self.index, seq: self.seq, phase, at: self.zero.shifted_ns(ns) };
         self.index += self.workers;
         self.seq += 1;
         Some(due)
@@ -166,7 +171,7 @@ impl Iterator for Share {
 /// Draws a Poisson process conditioned on its number of arrivals: the arrivals are distributed like that many
 /// independent points in sorted order. Each worker draws the same sequence, and uses its own arrivals.
 #[derive(Clone, Debug)]
-struct Walk {
+struct PoissonArrivals {
     random: Random,
     phase: Phase,
     /// Number of arrivals drawn so far in the phase.
@@ -175,7 +180,7 @@ struct Walk {
     ln_left: f64,
 }
 
-impl Walk {
+impl PoissonArrivals {
     /// Returns the position of arrival `number` in the profile, as an integral of the rate.
     fn position(&mut self, number: u64, profile: &Profile) -> f64 {
         while self.drawn <= number {
@@ -208,8 +213,8 @@ mod tests {
         Stage { from, to, duration: Duration::from_millis(ms) }
     }
 
-    fn all(schedule: &Schedule, workers: usize) -> Vec<Due> {
-        let mut all: Vec<Due> = Vec::new();
+    fn all(schedule: &Schedule, workers: usize) -> Vec<DueRequest> {
+        let mut all: Vec<DueRequest> = Vec::new();
         for worker in 0..workers {
             let own: Vec<_> = schedule.share(worker, workers, ZERO).collect();
             assert!(own.iter().zip(0..).all(|(due, seq)| due.seq == seq));
@@ -219,7 +224,7 @@ mod tests {
         all
     }
 
-    fn seconds(due: &Due) -> f64 {
+    fn seconds(due: &DueRequest) -> f64 {
         due.at.ns_since(ZERO) as f64 / 1e9
     }
 
@@ -296,7 +301,7 @@ mod tests {
             let end_s = warmup.1 as f64 / 1e3 + stages.iter().map(|s| s.duration.as_secs_f64()).sum::<f64>();
             prop_assert!(all.iter().all(|due| seconds(due) <= end_s + 1e-8));
             // The distribution of requests over time does not depend on the number of workers.
-            prop_assert_eq!(all, super::tests::all(&schedule, 1).into_iter().map(|due| Due {
+            prop_assert_eq!(all, super::tests::all(&schedule, 1).into_iter().map(|due| DueRequest {
                 seq: due.index / workers as u64, ..due
             }).collect::<Vec<_>>());
         }

@@ -2,7 +2,7 @@
 //!
 //! Each worker has its own tally; the tallies are merged at the end of the run.
 
-mod parts;
+mod breakdown;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
-pub use parts::{OfTarget, Parts};
+pub use breakdown::{ServiceTimeParts, TargetTally};
 use rolldrop_record::retry::go_hides;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
@@ -73,9 +73,9 @@ pub fn errno_name(errno: i32) -> String {
 /// Request counts by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Outcome, u64>", into = "BTreeMap<Outcome, u64>")]
-pub struct Counts([u64; Outcome::ALL.len()]);
+pub struct OutcomeCounts([u64; Outcome::ALL.len()]);
 
-impl From<BTreeMap<Outcome, u64>> for Counts {
+impl From<BTreeMap<Outcome, u64>> for OutcomeCounts {
     fn from(counts: BTreeMap<Outcome, u64>) -> Self {
         let mut all = Self::default();
         counts.into_iter().for_each(|(outcome, count)| all.add(outcome, count));
@@ -83,13 +83,13 @@ impl From<BTreeMap<Outcome, u64>> for Counts {
     }
 }
 
-impl From<Counts> for BTreeMap<Outcome, u64> {
-    fn from(counts: Counts) -> Self {
+impl From<OutcomeCounts> for BTreeMap<Outcome, u64> {
+    fn from(counts: OutcomeCounts) -> Self {
         counts.iter().collect()
     }
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// Returns the number of requests with this outcome.
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.0[outcome as usize]
@@ -111,7 +111,7 @@ impl Counts {
     }
 
     /// Adds the counts of `other`.
-    pub(super) fn merge(&mut self, other: &Counts) {
+    pub(super) fn merge(&mut self, other: &OutcomeCounts) {
         for (outcome, count) in other.iter() {
             self.add(outcome, count);
         }
@@ -178,7 +178,7 @@ pub struct Tally {
     /// Number of warm-up requests.
     pub warmup: u64,
     /// Outcome counts of the counted part.
-    pub outcomes: Counts,
+    pub outcomes: OutcomeCounts,
     /// Counts of the statuses of complete responses outside the success set.
     pub error_statuses: ErrorStatuses,
     /// Error numbers of the outcomes that have one, with their counts.
@@ -186,7 +186,7 @@ pub struct Tally {
     /// Outcome details provided by the protocols, with their counts.
     pub details: BTreeMap<(Outcome, Arc<str>), u64>,
     /// Final outcomes for clients that retry, if the load models retries.
-    pub final_outcomes: Counts,
+    pub final_outcomes: OutcomeCounts,
     /// Number of requests that were sent more than once.
     pub retried: u64,
     /// Number of failures that Go's net/http would have hidden by resending the request.
@@ -201,9 +201,9 @@ pub struct Tally {
     /// Send lag of every request sent, in nanoseconds, as defined by [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Times,
     /// Durations of the parts of each service time.
-    pub parts: Parts,
+    pub parts: ServiceTimeParts,
     /// Counts and histograms by target name.
-    pub targets: BTreeMap<Arc<str>, OfTarget>,
+    pub targets: BTreeMap<Arc<str>, TargetTally>,
 }
 
 impl Tally {
@@ -257,7 +257,7 @@ impl Tally {
         }
     }
 
-    fn of_target(&mut self, target: &Arc<str>) -> &mut OfTarget {
+    fn of_target(&mut self, target: &Arc<str>) -> &mut TargetTally {
         self.targets.entry(target.clone()).or_default()
     }
 }
@@ -323,7 +323,7 @@ mod tests {
             RequestRow { connected: ms(131), ..row(Outcome::EofBeforeResponse, Some(101), Some(131), 140) };
         let mut all = Tally::default();
         [&fresh, &reused, &lost].into_iter().for_each(|row| all.add(row, true));
-        let Parts { connect_ns, tls_ns, head_ns } = &all.parts;
+        let ServiceTimeParts { connect_ns, tls_ns, head_ns } = &all.parts;
         assert_eq!(extent(connect_ns), (2, 30, 2));
         assert_eq!(extent(tls_ns), (5, 5, 1));
         assert_eq!(extent(head_ns), (2, 6, 2));

@@ -24,18 +24,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer_headers::Answers;
 use super::connection::Connection;
-use super::context::Context;
 use super::due_timer::DueTimer;
 use super::exchange::{Exchange, Via};
-use super::feed::Feed;
-use super::http1_pool::Pool;
-use super::http2;
-use super::not_sent::NotSent;
-use super::ports::SourcePorts;
+use super::exchange_context::ExchangeContext;
+use super::feed::RequestFeed;
+use super::http1_pool::Http1Pool;
+use super::http2_client;
+use super::not_sent_reason::NotSentReason;
 use super::request::Persistence;
-use super::schedule::Due;
+use super::schedule::DueRequest;
+use super::source_port_pool::SourcePorts;
 use super::tally::Tally;
-use super::websocket;
+use super::websocket_client;
 use rolldrop_record::load::{ConnectionMode, Http};
 use rolldrop_record::{RequestRow, Stamp};
 
@@ -55,7 +55,7 @@ const TASKS_PER_TURN: u32 = 16;
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with counts from the worker.
-pub(super) struct Batch {
+pub(super) struct RowBatch {
     /// Number of the worker.
     pub(super) worker: usize,
     /// Rows of requests that ended since the last batch.
@@ -71,9 +71,9 @@ pub(super) struct Task {
     /// Number of the worker, from 0.
     pub(super) worker: usize,
     /// State shared by the worker's exchanges.
-    pub(super) context: Context,
+    pub(super) context: ExchangeContext,
     /// Requests to send.
-    pub(super) feed: Feed,
+    pub(super) feed: RequestFeed,
     /// Maximum number of open connections.
     pub(super) max_connections: usize,
     /// Token that ends the schedule early.
@@ -82,11 +82,11 @@ pub(super) struct Task {
     pub(super) abort: CancellationToken,
     /// Channel for rows. While it is full, the worker waits: a recorder that cannot keep up shows as send lag, not as
     /// unbounded memory.
-    pub(super) batches: SyncSender<Batch>,
+    pub(super) batches: SyncSender<RowBatch>,
 }
 
 /// A worker's results.
-pub(super) struct Done {
+pub(super) struct WorkerResult {
     /// Number of scheduled requests; each has a row.
     pub(super) scheduled: u64,
     /// Counts and histograms of the scheduled requests.
@@ -102,7 +102,7 @@ impl Task {
     ///
     /// # Errors
     /// Returns an error if the operating system cannot create a runtime or a timer.
-    pub(super) fn run(self) -> io::Result<Done> {
+    pub(super) fn run(self) -> io::Result<WorkerResult> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .event_interval(TASKS_PER_TURN)
@@ -115,7 +115,7 @@ impl Task {
             let mut state = worker.state.borrow_mut();
             let answers = worker.context.endpoints.iter();
             let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
-            Ok(Done {
+            Ok(WorkerResult {
                 scheduled: state.scheduled,
                 tally: std::mem::take(&mut state.tally),
                 answers,
@@ -126,8 +126,8 @@ impl Task {
 }
 
 struct Worker {
-    context: Context,
-    state: RefCell<State>,
+    context: ExchangeContext,
+    state: RefCell<WorkerState>,
     /// Notified by a lane when the loop must check the state.
     turn: Notify,
 }
@@ -135,7 +135,7 @@ struct Worker {
 impl Worker {
     fn new(task: Task) -> Self {
         let settings = &task.context.plan.settings;
-        let limits = http2::Limits {
+        let limits = http2_client::PoolLimits {
             connections: task.max_connections,
             is_wanted: settings.connections.max.is_some(),
             streams: settings.max_concurrent_streams(),
@@ -143,10 +143,10 @@ impl Worker {
             requests: settings.connections.max_requests.unwrap_or(u64::MAX),
             age: settings.connections.max_age,
         };
-        let state = State {
+        let state = WorkerState {
             worker: task.worker,
-            pool: Pool::new(task.context.endpoints.len(), limits),
-            http2: http2::Pool::new(task.context.endpoints.len(), limits),
+            pool: Http1Pool::new(task.context.endpoints.len(), limits),
+            http2: http2_client::Http2Pool::new(task.context.endpoints.len(), limits),
             shares_streams: settings.http != Http::Http1
                 && settings.connections.mode == ConnectionMode::Keepalive,
             feed: task.feed,
@@ -198,7 +198,7 @@ impl Worker {
         self.state.borrow_mut().flush();
         let kept = self.state.borrow_mut().pool.take_idle();
         if !self.context.is_aborted.get() {
-            websocket::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
+            websocket_client::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl Worker {
             }
             None => {
                 let lane = state.lanes.len();
-                state.lanes.push(Lane { next: Some(exchange), waker: Waker::noop().clone() });
+                state.lanes.push(RequestLane { next: Some(exchange), waker: Waker::noop().clone() });
                 lanes.spawn_local(Rc::clone(self).serve(lane));
             }
         }
@@ -310,32 +310,32 @@ impl Worker {
 }
 
 /// One task's slot: the task serves the requests that are put here.
-struct Lane {
+struct RequestLane {
     next: Option<Exchange>,
     waker: Waker,
 }
 
-struct State {
+struct WorkerState {
     worker: usize,
-    feed: Feed,
-    batches: SyncSender<Batch>,
+    feed: RequestFeed,
+    batches: SyncSender<RowBatch>,
     scheduled: u64,
     /// Number of requests in flight, each in its own lane.
     in_flight: usize,
-    lanes: Vec<Lane>,
+    lanes: Vec<RequestLane>,
     /// Indexes of idle lanes.
     resting: Vec<usize>,
-    pool: Pool,
-    http2: http2::Pool,
+    pool: Http1Pool,
+    http2: http2_client::Http2Pool,
     /// True if requests share connections, so that there may be more requests than connections.
     shares_streams: bool,
     tally: Tally,
     rows: Vec<RequestRow>,
 }
 
-impl State {
+impl WorkerState {
     /// Returns the next request, whether due now or later; `None` if there is currently nothing to wait for.
-    fn next(&self, now: Stamp) -> Option<Due> {
+    fn next(&self, now: Stamp) -> Option<DueRequest> {
         self.feed.next(now, || match self.shares_streams {
             true => self.http2.has_room(),
             false => self.in_flight < self.pool.limits.connections,
@@ -343,7 +343,7 @@ impl State {
     }
 
     /// Takes the next request from the schedule if it is already due. A request that cannot be sent ends here.
-    fn release(&mut self, context: &Context, now: Stamp) -> Option<Result<Exchange, NotSent>> {
+    fn release(&mut self, context: &ExchangeContext, now: Stamp) -> Option<Result<Exchange, NotSentReason>> {
         let due = self.next(now).filter(|due| due.at <= now)?;
         self.feed.advance(due);
         self.scheduled += 1;
@@ -354,15 +354,15 @@ impl State {
         let persistence =
             if settings.connections.is_fresh(due.seq) { Persistence::Close } else { Persistence::Keep };
         let via = if now > due.at + LATE_LIMIT {
-            Err(NotSent::Late)
+            Err(NotSentReason::Late)
         } else if context.endpoints[endpoint].http2.is_some() {
             self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
         } else {
             let is_usable = match context.endpoints[endpoint].websocket {
                 None => Connection::is_idle,
-                Some(_) => websocket::is_open,
+                Some(_) => websocket_client::is_open,
             };
-            self.pool.take(endpoint, persistence, is_usable, now).ok_or(NotSent::MaxConnections)
+            self.pool.take(endpoint, persistence, is_usable, now).ok_or(NotSentReason::MaxConnections)
         };
         Some(match via {
             Ok(via) => {
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    fn count(&mut self, context: &Context, row: &RequestRow, endpoint: usize) {
+    fn count(&mut self, context: &ExchangeContext, row: &RequestRow, endpoint: usize) {
         self.feed.ended(row);
         let go_replays = context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
         self.tally.add(row, go_replays);
@@ -401,7 +401,7 @@ impl State {
     }
 
     fn flush(&mut self) {
-        let batch = Batch {
+        let batch = RowBatch {
             worker: self.worker,
             rows: std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS)),
             scheduled: self.scheduled,

@@ -10,7 +10,7 @@ use anyhow::Context;
 use super::super::formats::Format;
 use super::tls::TlsArgs;
 use rolldrop_campaign::fail_on::FailOn;
-use rolldrop_load::{PodBody, Record, targets};
+use rolldrop_load::{PodBody, Record, targets_file};
 use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
     PortRange, Rate, Retry, Rpc, Stage, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
@@ -251,7 +251,7 @@ impl LoadArgs {
             Some(path) => {
                 let failed = || format!("failed to read the targets in {}", path.display());
                 let text = String::from_utf8(read(path).with_context(failed)?).with_context(failed)?;
-                targets::parse(&text, |body| read(Path::new(body))).with_context(failed)?
+                targets_file::parse(&text, |body| read(Path::new(body))).with_context(failed)?
             }
         };
         let body = match (&self.body_file, self.body_hex.as_ref().or(self.body_base64.as_ref())) {

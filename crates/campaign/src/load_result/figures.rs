@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::classes::ByClass;
 use rolldrop_explain::model::Percentiles;
-use rolldrop_load::{OfTarget, Recent, Second, Tally};
+use rolldrop_load::{LoadSecond, Recent, Tally, TargetTally};
 use rolldrop_record::Outcome;
 
 /// Distribution of durations, in milliseconds.
@@ -104,7 +104,7 @@ pub(super) struct TargetFigures {
 }
 
 impl TargetFigures {
-    pub(super) fn new(name: &str, of: &OfTarget, is_closed_loop: bool, duration_s: f64) -> Self {
+    pub(super) fn new(name: &str, of: &TargetTally, is_closed_loop: bool, duration_s: f64) -> Self {
         let per_s = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
         Self {
             name: name.to_owned(),
@@ -150,7 +150,7 @@ impl Quantiles {
 }
 
 impl SecondFigures {
-    pub(super) fn new(second: &Second, is_closed_loop: bool) -> Self {
+    pub(super) fn new(second: &LoadSecond, is_closed_loop: bool) -> Self {
         Self {
             second: second.number,
             total: second.outcomes.total(),

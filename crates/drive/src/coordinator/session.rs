@@ -106,7 +106,7 @@ impl Session {
         watches.spawn(&mut tasks);
         let (handle, stop) = (recorder.handle(), tasks_stop.clone());
         tasks.spawn(async move {
-            let mut watch = machine::Watch::begin(clock);
+            let mut watch = machine::MachineSampler::begin(clock);
             while let Some((at, sample)) = stop.run_until_cancelled(watch.next()).await {
                 handle.event(at, EventKind::Machine(sample));
             }

@@ -10,8 +10,8 @@ use super::settings::{expected_targets, load_settings};
 use crate::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::Caller;
-use rolldrop_load::process::protocol::Prepare;
-use rolldrop_load::{Load, LoadError, Plan, PlanError, PortRange, Prepared, Share};
+use rolldrop_load::load_process::worker_protocol::Prepare;
+use rolldrop_load::{Load, LoadError, Plan, PlanError, PortRange, Prepared, ThreadShare};
 use rolldrop_record::RunId;
 use rolldrop_record::run_info::Target;
 use rolldrop_scenario::Scenario;
@@ -67,7 +67,7 @@ pub(super) async fn check(
 fn order(mut settings: Load, load_workers: Option<usize>) -> Prepare {
     let share = load_workers.map(|pods| {
         settings.source_ports.get_or_insert(PortRange::OF_LINUX);
-        Share { first: 0, of: settings.workers * pods }
+        ThreadShare { first: 0, of: settings.workers * pods }
     });
     Prepare { settings, run: RunId::random(), first_answer_limit: Duration::ZERO, share, before: None }
 }

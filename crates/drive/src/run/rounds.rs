@@ -15,7 +15,7 @@ use super::error::RunError;
 use super::under_load::Measuring;
 use crate::coordinator::Workloads;
 use rolldrop_load as load;
-use rolldrop_load::remote::collect::early::{Arrived, EarlyRows};
+use rolldrop_load::remote::row_collector::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::{ALPHA, Looks, Rounds, RoundsEnd, RunDir, RunInfo, Stamp};
 use rolldrop_scenario::Until;

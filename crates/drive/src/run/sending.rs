@@ -14,13 +14,13 @@ use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
-use rolldrop_load::process::protocol::Prepare;
-use rolldrop_load::process::{Note, Process};
-use rolldrop_load::remote::collect::early::EarlyRows;
-use rolldrop_load::remote::collect::{Collected, Collector, Limit};
-use rolldrop_load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
-use rolldrop_load::remote::link::PodProxy;
+use rolldrop_load::load_process::worker_protocol::Prepare;
+use rolldrop_load::load_process::{LoadProcess, Note};
+use rolldrop_load::remote::fleet::{Fleet, FleetError, FleetLoad, FleetMember, Joined};
 use rolldrop_load::remote::reverse::Reception;
+use rolldrop_load::remote::row_collector::early::EarlyRows;
+use rolldrop_load::remote::row_collector::{Collected, FetchRateLimit, RowCollector};
+use rolldrop_load::remote::worker_link::PodProxy;
 use rolldrop_record::load::LoadFrom;
 use rolldrop_record::run_info::{LoadPlan, Source};
 use rolldrop_record::wire::AdminToken;
@@ -81,7 +81,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 #[derive(Clone, Debug)]
 pub struct Collecting {
     /// Limit for fetching rows, across all pods.
-    pub limit: Limit,
+    pub limit: FetchRateLimit,
     /// Address of this machine that the pods connect to, if the API server cannot reach pods.
     pub listen: Option<String>,
 }
@@ -125,7 +125,7 @@ pub(super) async fn in_cluster<N: Note>(
     tell(&places(&pods.ready));
     let mut warnings = pods.missing;
     warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
-    let members = pods.ready.into_iter().map(|pod| Member {
+    let members = pods.ready.into_iter().map(|pod| FleetMember {
         way: match &reception {
             Some(reception) => reception.way(&pod.name),
             None => {
@@ -167,7 +167,7 @@ fn places(pods: &[LoadPod]) -> String {
 /// Sender of the load.
 pub(super) enum Sending<N> {
     /// A process on this machine.
-    Here(Box<Process<N>>),
+    Here(Box<LoadProcess<N>>),
     /// Pods in the cluster.
     Cluster(Box<InCluster<N>>),
 }
@@ -176,8 +176,8 @@ pub(super) enum Sending<N> {
 pub(super) struct InCluster<N> {
     fleet: Fleet<N>,
     /// Collector of the rows; present from the start of the load until all rows have arrived.
-    collector: Option<Collector>,
-    limit: Limit,
+    collector: Option<RowCollector>,
+    limit: FetchRateLimit,
     run_dir: RunDir,
     clock: Clock,
     /// Listener that workers connect to; dropping it closes their connections.
@@ -199,7 +199,7 @@ impl<N: Note> Sending<N> {
                 .await?),
             Self::Cluster(workers) => {
                 let before = PortMemory::of_pods().begin();
-                let wanted = Wanted { settings, run, first_answer_limit, before };
+                let wanted = FleetLoad { settings, run, first_answer_limit, before };
                 let on_node = |settings: &load::Load, node: &str| seen_from(settings, node, ready);
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {
@@ -231,7 +231,7 @@ impl<N: Note> Sending<N> {
                 let InCluster { fleet, limit, run_dir, clock, .. } = &mut **workers;
                 let zero = fleet.start().await;
                 let members = fleet.members().count();
-                let mut collector = Collector::begin(run_dir, *clock, zero, *limit, members);
+                let mut collector = RowCollector::begin(run_dir, *clock, zero, *limit, members);
                 for (member, sources) in fleet.members() {
                     collector.follow(member, sources);
                 }
@@ -252,7 +252,7 @@ impl<N: Note> Sending<N> {
     pub(super) fn early_rows(&self) -> Option<EarlyRows> {
         match self {
             Self::Here(_) => None,
-            Self::Cluster(workers) => workers.collector.as_ref().map(Collector::early_rows),
+            Self::Cluster(workers) => workers.collector.as_ref().map(RowCollector::early_rows),
         }
     }
 
@@ -260,7 +260,7 @@ impl<N: Note> Sending<N> {
         match self {
             Self::Here(process) => {
                 let ended = process.join().await?;
-                let load::process::Ended { at, scheduled, ports } = ended;
+                let load::load_process::LoadEnd { at, scheduled, ports } = ended;
                 Ok(Joined { at, scheduled, lost: Vec::new(), ports })
             }
             Self::Cluster(workers) => {

@@ -22,8 +22,8 @@ use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence
 use crate::follow;
 use crate::viewer::Planned;
 use rolldrop_load as load;
-use rolldrop_load::process::Note;
-use rolldrop_load::remote::collect::Collected;
+use rolldrop_load::load_process::Note;
+use rolldrop_load::remote::row_collector::Collected;
 use rolldrop_record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use rolldrop_record::{ALPHA, EventKind, Looks, Rounds, Stamp};
 use rolldrop_scenario::{Disruption, Place, Scenario};

@@ -119,7 +119,7 @@ async fn mixed_load_outcomes_match_server_log() {
 
 /// Fails unless all scripts were played, connections were lost on reuse, and the client and the server count the same
 /// number of failures that Go hides.
-pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usize) {
+pub(super) fn tell_played(what: &str, summary: &LoadSummary, log: &Log, scripts: usize) {
     let log = log.lock().unwrap();
     let hidden =
         log.values().filter(|truth| truth.reused && lost_before_answer(truth.outcome)).count() as u64;
@@ -131,7 +131,7 @@ pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usi
 }
 
 /// Prints the numbers of requests sent and agreed on, for the proof's table; shown by `cargo test -- --nocapture`.
-pub(super) fn tell(what: &str, summary: &Summary, reused: usize) {
+pub(super) fn tell(what: &str, summary: &LoadSummary, reused: usize) {
     let tally = &summary.tally;
     let mut out = std::io::stderr();
     writeln!(

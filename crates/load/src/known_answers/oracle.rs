@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::differential::hyper;
+use super::http1_differential::hyper;
 use super::*;
 use rolldrop_record::RequestId;
 

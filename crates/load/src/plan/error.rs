@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::MAX_CYCLE;
 use crate::answer_headers::NotAHeader;
+use crate::client_tls::TlsError;
+use crate::placeholders::UnknownPlaceholder;
 use crate::pod_body::NotAPodBody;
-use crate::template::UnknownPlaceholder;
-use crate::tls::TlsError;
 use rolldrop_record::load::{Family, NotALoad, in_units};
 
 /// Reason why settings cannot be turned into a plan.

@@ -9,7 +9,7 @@ use futures::{Stream, stream};
 use tokio::sync::Notify;
 
 use super::Numbered;
-use crate::process::protocol::Report;
+use crate::load_process::worker_protocol::WorkerReport;
 
 /// Maximum number of reports to keep: a few minutes' worth.
 const CAPACITY: usize = 2048;
@@ -17,19 +17,19 @@ const CAPACITY: usize = 2048;
 /// Reports that may still be unread.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    lines: Mutex<Lines>,
+    lines: Mutex<BacklogLines>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
+struct BacklogLines {
     next: u64,
-    kept: VecDeque<Line>,
+    kept: VecDeque<BacklogLine>,
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct Line {
+struct BacklogLine {
     n: u64,
     /// True if a later report supersedes this one.
     is_passing: bool,
@@ -41,8 +41,8 @@ impl Backlog {
     ///
     /// # Errors
     /// Returns an error if the report cannot be serialised.
-    pub(super) fn push(&self, report: &Report) -> io::Result<()> {
-        let is_passing = matches!(report, Report::Progress(_) | Report::Machine { .. });
+    pub(super) fn push(&self, report: &WorkerReport) -> io::Result<()> {
+        let is_passing = matches!(report, WorkerReport::Progress(_) | WorkerReport::Machine { .. });
         {
             let mut lines = self.lock();
             let n = lines.next;
@@ -53,7 +53,7 @@ impl Backlog {
                 let passing = lines.kept.iter().position(|line| line.is_passing).unwrap_or(0);
                 lines.kept.remove(passing);
             }
-            lines.kept.push_back(Line { n, is_passing, text: text.into() });
+            lines.kept.push_back(BacklogLine { n, is_passing, text: text.into() });
         }
         self.news.notify_waiters();
         Ok(())
@@ -91,7 +91,7 @@ impl Backlog {
         ((!text.is_empty()).then(|| (text.freeze(), lines.next)), lines.is_over)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines> {
+    fn lock(&self) -> MutexGuard<'_, BacklogLines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,8 +108,8 @@ mod tests {
         lines.map(|line| serde_json::from_slice::<Numbered>(line).unwrap().n).collect()
     }
 
-    fn failed() -> Report {
-        Report::Failed { why: "x".into() }
+    fn failed() -> WorkerReport {
+        WorkerReport::Failed { why: "x".into() }
     }
 
     #[tokio::test]
@@ -136,7 +136,7 @@ mod tests {
         let backlog = Arc::new(Backlog::default());
         backlog.push(&failed()).unwrap();
         for _ in 0..CAPACITY + 10 {
-            backlog.push(&Report::Progress(Progress::default())).unwrap();
+            backlog.push(&WorkerReport::Progress(Progress::default())).unwrap();
         }
         backlog.end();
         let kept: Vec<Bytes> = backlog.read(0).collect().await;

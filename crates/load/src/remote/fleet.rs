@@ -12,14 +12,14 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Ask;
+use super::worker_transport::WorkerTransport;
 use crate::control::{Control, Progress, Recent};
-use crate::plan::Share;
-use crate::ports::PortsBefore;
-use crate::process::protocol::{Order, Prepare};
-use crate::process::{Ended, Note};
-pub use member::Lost;
-use member::{End, Worker};
+use crate::load_process::worker_protocol::{Prepare, WorkerOrder};
+use crate::load_process::{LoadEnd, Note};
+use crate::plan::ThreadShare;
+use crate::source_port_pool::PortsBefore;
+pub use member::LostWorker;
+use member::{FleetWorker, WorkerFailure};
 use rolldrop_record::load::Load;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
@@ -28,19 +28,19 @@ use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 const LEAD: Duration = Duration::from_secs(2);
 
 /// Future that returns the reason once a worker's pod has terminated.
-pub type Gone = Shared<BoxFuture<'static, String>>;
+pub type PodGone = Shared<BoxFuture<'static, String>>;
 
 /// A worker that accepts orders.
 #[derive(Clone)]
-pub struct Member {
+pub struct FleetMember {
     /// Name of the pod.
     pub name: String,
     /// Name of the pod's node.
     pub node: String,
     /// Transport to the worker.
-    pub way: Arc<dyn Ask>,
+    pub way: Arc<dyn WorkerTransport>,
     /// Future that returns the reason once the pod has terminated.
-    pub gone: Gone,
+    pub gone: PodGone,
 }
 
 /// Reason why no load can be sent.
@@ -57,7 +57,7 @@ pub enum FleetError {
 
 /// Load that the fleet should send.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct FleetLoad {
     /// Settings of the whole load, over all workers.
     pub settings: Load,
     /// Random part of the request ids.
@@ -76,14 +76,14 @@ pub struct Joined {
     /// Number of requests known to have been scheduled.
     pub scheduled: u64,
     /// Workers lost since the start.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostWorker>,
     /// Position in the source ports of the worker that took the most ports.
     pub ports: Option<PortsBefore>,
 }
 
 /// All workers of a load, which send it together.
 pub struct Fleet<N> {
-    workers: Vec<Worker>,
+    workers: Vec<FleetWorker>,
     clock: Clock,
     note: N,
     control: Control,
@@ -92,8 +92,8 @@ pub struct Fleet<N> {
 impl<N: Note> Fleet<N> {
     /// Creates a fleet from these workers. Their reports other than progress are passed to `note`, and so is the loss
     /// of a worker.
-    pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
-        let workers = members.into_iter().map(Worker::new).collect();
+    pub fn new(members: Vec<FleetMember>, clock: Clock, note: N) -> Self {
+        let workers = members.into_iter().map(FleetWorker::new).collect();
         Self { workers, clock, note, control: Control::default() }
     }
 
@@ -104,10 +104,10 @@ impl<N: Note> Fleet<N> {
     /// Returns an error if a worker cannot send its part, or if no worker is left.
     pub async fn prepare(
         &mut self,
-        wanted: &Wanted,
+        wanted: &FleetLoad,
         on_node: impl Fn(&Load, &str) -> Load,
     ) -> Result<Vec<String>, FleetError> {
-        let mut all_lost: Vec<Lost> = Vec::new();
+        let mut all_lost: Vec<LostWorker> = Vec::new();
         loop {
             let threads = wanted.settings.workers;
             let of = self.workers.len() * threads;
@@ -117,7 +117,7 @@ impl<N: Note> Fleet<N> {
                     settings: on_node(&wanted.settings, &worker.member.node),
                     run: wanted.run.clone(),
                     first_answer_limit: wanted.first_answer_limit,
-                    share: Some(Share { first: number * threads, of }),
+                    share: Some(ThreadShare { first: number * threads, of }),
                     before: Some(wanted.before),
                 };
                 worker.prepare(order, clock, note)
@@ -128,9 +128,11 @@ impl<N: Note> Fleet<N> {
                 match prepared {
                     Ok(_) => {}
                     // Its source names are reassigned to other workers.
-                    Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
-                    Err(End::Failed(why)) => {
-                        let Member { name, node, .. } = worker.member.clone();
+                    Err(WorkerFailure::Lost(why)) => {
+                        lost.push(LostWorker { sources: Vec::new(), ..worker.lost(why) })
+                    }
+                    Err(WorkerFailure::Failed(why)) => {
+                        let FleetMember { name, node, .. } = worker.member.clone();
                         return Err(FleetError::Failed { name, node, why: why.clone() });
                     }
                 }
@@ -147,7 +149,7 @@ impl<N: Note> Fleet<N> {
             self.workers.retain(|worker| !lost.iter().any(|lost| lost.name == worker.member.name));
             all_lost.append(&mut lost);
             if self.workers.is_empty() {
-                let all: Vec<String> = all_lost.iter().map(Lost::to_string).collect();
+                let all: Vec<String> = all_lost.iter().map(LostWorker::to_string).collect();
                 return Err(FleetError::NoneLeft(all.join("; ")));
             }
         }
@@ -159,7 +161,7 @@ impl<N: Note> Fleet<N> {
         let starting = self.workers.iter_mut().map(|worker| {
             let offset_ns = worker.its_clock.offset_ns();
             async move {
-                let order = Order::Start { zero_ns: zero.shifted_ns(offset_ns) };
+                let order = WorkerOrder::Start { zero_ns: zero.shifted_ns(offset_ns) };
                 if let Err(why) = worker.order(&order).await {
                     worker.end = Some(Err(why));
                 }
@@ -175,13 +177,13 @@ impl<N: Note> Fleet<N> {
     }
 
     /// Returns the workers that take part in the load, each with its sources.
-    pub fn members(&self) -> impl Iterator<Item = (&Member, &[String])> {
+    pub fn members(&self) -> impl Iterator<Item = (&FleetMember, &[String])> {
         self.workers.iter().map(|worker| (&worker.member, &worker.sources[..]))
     }
 
     /// Follows every worker until its load has ended, and forwards the orders from the load's [`Control`].
     pub async fn join(&mut self) -> Joined {
-        let shared = Following {
+        let shared = FollowerState {
             clock: self.clock,
             control: self.control.clone(),
             progress: Mutex::new(vec![Progress::default(); self.workers.len()]),
@@ -193,7 +195,7 @@ impl<N: Note> Fleet<N> {
 
         let mut joined = Joined { at: Stamp::default(), scheduled: 0, lost: Vec::new(), ports: None };
         for worker in &self.workers {
-            let Ended { at, scheduled, ports } = worker.ended(self.clock);
+            let LoadEnd { at, scheduled, ports } = worker.ended(self.clock);
             joined.ports = joined.ports.into_iter().chain(ports).max_by_key(|ports| ports.taken);
             joined.at = joined.at.max(at.shifted_ns(-worker.its_clock.offset_ns()));
             joined.scheduled += scheduled;
@@ -223,7 +225,7 @@ impl<N: Note> Fleet<N> {
 }
 
 /// State shared by the followers of all workers.
-struct Following {
+struct FollowerState {
     clock: Clock,
     control: Control,
     /// Progress by worker.
@@ -233,7 +235,7 @@ struct Following {
     all_ended: CancellationToken,
 }
 
-impl Following {
+impl FollowerState {
     /// Stores the progress of one worker's load, and reports the total.
     fn report(&self, worker: usize, progress: Progress) {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! Connections from workers that the run cannot reach: the workers connect to the run instead.
 //!
 //! A worker connects to the run, sends its name and the token in one line, and then serves HTTP/2 on that connection,
-//! accepting the same requests as on its own port. So there is only one protocol, and code above [`Ask`] does not know
-//! which side opened the connection. A worker whose connection breaks reconnects.
+//! accepting the same requests as on its own port. So there is only one protocol, and code above [`WorkerTransport`]
+//! does not know which side opened the connection. A worker whose connection breaks reconnects.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::accept::accept;
-use super::ask::{AnswerBody, Ask, AskError, addressed};
+use super::worker_transport::{WorkerResponseBody, WorkerTransport, WorkerTransportError, addressed};
 use rolldrop_record::wire::AdminToken;
 use rolldrop_wire::places::Place;
 
@@ -98,7 +98,7 @@ impl Reception {
     }
 
     /// Returns a way to reach the worker with this name, which may connect later.
-    pub fn way(&self, name: &str) -> Arc<dyn Ask> {
+    pub fn way(&self, name: &str) -> Arc<dyn WorkerTransport> {
         Arc::new(Guest { slot: self.guests.slot(name), token: self.token.clone() })
     }
 }
@@ -109,19 +109,22 @@ struct Guest {
     token: AdminToken,
 }
 
-impl Ask for Guest {
-    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+impl WorkerTransport for Guest {
+    fn ask(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
         async move {
             let mut connected = self.slot.subscribe();
             let stands = |sender: &Option<SendRequest<_>>| sender.as_ref().is_some_and(|s| !s.is_closed());
             let comes = async { connected.wait_for(stands).await.ok()?.clone() };
             let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
-                return Err(AskError(format!("it has not connected within {COMES_LIMIT:?}")));
+                return Err(WorkerTransportError(format!("it has not connected within {COMES_LIMIT:?}")));
             };
             // An HTTP/2 request must name its server.
             let request = addressed(request, "http://load-worker", &self.token)?;
             let answer = way.send_request(request.map(Full::new)).await;
-            let answer = answer.map_err(|error| AskError(error.to_string()))?;
+            let answer = answer.map_err(|error| WorkerTransportError(error.to_string()))?;
             Ok(answer.map(|body| body.map_err(io::Error::other).boxed_unsync()))
         }
         .boxed()
@@ -188,7 +191,7 @@ pub async fn visit<F>(
     token: &AdminToken,
     answer: impl Fn(Request<Incoming>) -> F + Clone,
 ) where
-    F: Future<Output = Response<AnswerBody>> + Send + 'static,
+    F: Future<Output = Response<WorkerResponseBody>> + Send + 'static,
 {
     loop {
         let visited = visit_once(address, name, token, answer.clone()).await;
@@ -204,7 +207,7 @@ async fn visit_once<F>(
     answer: impl Fn(Request<Incoming>) -> F,
 ) -> io::Result<()>
 where
-    F: Future<Output = Response<AnswerBody>> + Send + 'static,
+    F: Future<Output = Response<WorkerResponseBody>> + Send + 'static,
 {
     let mut stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await??;
     stream.set_nodelay(true)?;

@@ -19,12 +19,12 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ask::{AnswerBody, Ask, AskError};
-use super::fleet::{Fleet, Member, Wanted};
-use super::link::{Link, LinkError};
+use super::fleet::{Fleet, FleetLoad, FleetMember};
+use super::worker_link::{WorkerLink, WorkerLinkError};
+use super::worker_transport::{WorkerResponseBody, WorkerTransport, WorkerTransportError};
 use super::*;
-use crate::ports::PortsBefore;
-use crate::process::protocol::Order;
+use crate::load_process::worker_protocol::WorkerOrder;
+use crate::source_port_pool::PortsBefore;
 use crate::{Load, Pace};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
@@ -38,11 +38,14 @@ struct Direct {
     asked: AtomicUsize,
 }
 
-impl Ask for Direct {
-    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+impl WorkerTransport for Direct {
+    fn ask(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         async move {
-            let failed = |error: &dyn std::fmt::Display| AskError(error.to_string());
+            let failed = |error: &dyn std::fmt::Display| WorkerTransportError(error.to_string());
             let stream = TcpStream::connect(self.address).await.map_err(|e| failed(&e))?;
             let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
             let (mut sender, connection) = handshake.map_err(|e| failed(&e))?;
@@ -79,7 +82,7 @@ impl Pod {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let settings = server::PodWorker {
+        let settings = worker_server::WorkerServerSettings {
             run_dir: RunDir::create(dir.path()).unwrap(),
             token: "secret".parse().unwrap(),
             visit: None,
@@ -89,7 +92,7 @@ impl Pod {
         let serving = {
             let stop = stop.clone();
             tokio::spawn(async move {
-                server::serve(listener, settings, stop).await;
+                worker_server::serve(listener, settings, stop).await;
                 let _ = done.send(());
             })
         };
@@ -100,9 +103,9 @@ impl Pod {
         Arc::new(Direct { address: self.address, token, cut, asked: AtomicUsize::new(0) })
     }
 
-    fn member(&self, name: &str, cut: Option<usize>) -> Member {
+    fn member(&self, name: &str, cut: Option<usize>) -> FleetMember {
         let gone = std::future::pending().boxed().shared();
-        Member { name: name.into(), node: format!("node-of-{name}"), way: self.way("secret", cut), gone }
+        FleetMember { name: name.into(), node: format!("node-of-{name}"), way: self.way("secret", cut), gone }
     }
 
     fn rows(&self) -> Vec<RequestRow> {
@@ -128,7 +131,7 @@ async fn target() -> (String, AbortOnDropHandle<()>) {
 
 type Noted = Arc<Mutex<Vec<(Option<String>, EventKind)>>>;
 
-fn fleet(members: Vec<Member>) -> (Fleet<impl crate::process::Note>, Noted) {
+fn fleet(members: Vec<FleetMember>) -> (Fleet<impl crate::load_process::Note>, Noted) {
     let noted = Noted::default();
     let log = Arc::clone(&noted);
     let note = move |source: Option<&str>, _: Stamp, kind: EventKind| {
@@ -137,11 +140,11 @@ fn fleet(members: Vec<Member>) -> (Fleet<impl crate::process::Note>, Noted) {
     (Fleet::new(members, Clock::start(), note), noted)
 }
 
-fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
+fn wanted(url: &str, rate: f64, seconds: u64) -> FleetLoad {
     let pace = Pace::constant(rate, Duration::from_secs(seconds));
     let settings = Load { pace, ..Load::new(url) };
     let before = PortsBefore { next: 40000, taken: 0, since_s: 0 };
-    Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
+    FleetLoad { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30), before }
 }
 
 /// Returns the settings as seen from a node, whose name becomes part of the target names.
@@ -205,7 +208,7 @@ async fn fleet_continues_and_names_lost_worker() {
     let gone =
         async { killed.await.map_or_else(|_| std::future::pending().boxed(), |()| async {}.boxed()).await };
     let gone = gone.map(|()| "its container ended with code 137".to_owned()).boxed().shared();
-    let members = vec![pods[0].member("a", None), Member { gone, ..pods[1].member("b", None) }];
+    let members = vec![pods[0].member("a", None), FleetMember { gone, ..pods[1].member("b", None) }];
     let (mut fleet, noted) = fleet(members);
     fleet.prepare(&wanted(&url, 100.0, 3), seen_from).await.unwrap();
     fleet.start().await;
@@ -233,7 +236,7 @@ async fn fleet_reassigns_share_lost_before_start() {
     let (url, _target) = target().await;
     let pods = [Pod::start().await, Pod::start().await];
     let gone = std::future::ready("it was evicted".to_owned()).boxed().shared();
-    let members = vec![Member { gone, ..pods[0].member("a", None) }, pods[1].member("b", None)];
+    let members = vec![FleetMember { gone, ..pods[0].member("a", None) }, pods[1].member("b", None)];
     let (mut fleet, noted) = fleet(members);
     let warnings = fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -248,8 +251,11 @@ async fn fleet_reassigns_share_lost_before_start() {
 /// A worker of a different version.
 struct Other;
 
-impl Ask for Other {
-    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+impl WorkerTransport for Other {
+    fn ask(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
         assert_eq!(request.uri().path(), VERSION_PATH, "nothing else is said to it");
         let body = Full::new(Bytes::from(r#"{"name": "rolldrop", "version": "0.0.1"}"#));
         let answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
@@ -261,7 +267,7 @@ impl Ask for Other {
 async fn fleet_refuses_worker_of_other_version() {
     let gone = std::future::pending().boxed().shared();
     let (name, node) = ("a".to_owned(), "node-1".to_owned());
-    let (mut fleet, _) = fleet(vec![Member { name, node, way: Arc::new(Other), gone }]);
+    let (mut fleet, _) = fleet(vec![FleetMember { name, node, way: Arc::new(Other), gone }]);
     let refused = fleet.prepare(&wanted("http://127.0.0.1:1/", 1.0, 1), seen_from).await;
     let why = format!(
         "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image with --image",
@@ -287,7 +293,7 @@ async fn evicted_worker_still_serves_its_rows() {
     let (joined, ()) = futures::join!(fleet.join(), evicting);
     assert!((20..10_000).contains(&joined.scheduled) && joined.lost.is_empty(), "{joined:?}");
     assert_eq!(pod.rows().len() as u64, joined.scheduled);
-    assert!(Link::new(pod.way("secret", None)).json::<ClockAnswer>(CLOCK_PATH).await.is_ok());
+    assert!(WorkerLink::new(pod.way("secret", None)).json::<ClockAnswer>(CLOCK_PATH).await.is_ok());
     fleet.dismiss(Duration::from_secs(10)).await;
     pod.ended.await.unwrap();
 }
@@ -295,20 +301,20 @@ async fn evicted_worker_still_serves_its_rows() {
 #[tokio::test]
 async fn worker_takes_authorized_orders_in_sequence() {
     let pod = Pod::start().await;
-    let stranger = Link::new(pod.way("other", None));
-    let refused = |result: Result<(), LinkError>| match result {
-        Err(LinkError::Refused { status, why }) => (status, why),
+    let stranger = WorkerLink::new(pod.way("other", None));
+    let refused = |result: Result<(), WorkerLinkError>| match result {
+        Err(WorkerLinkError::Refused { status, why }) => (status, why),
         other => panic!("{other:?}"),
     };
-    let stop = Bytes::from(serde_json::to_vec(&Order::Clock { n: 1 }).unwrap());
+    let stop = Bytes::from(serde_json::to_vec(&WorkerOrder::Clock { n: 1 }).unwrap());
     let path = |n: u64| format!("{ORDERS_PATH}?n={n}");
     for path in [&path(0), ACKNOWLEDGED_PATH] {
         assert_eq!(refused(stranger.post(path, stop.clone()).await).0, StatusCode::UNAUTHORIZED);
     }
-    assert!(matches!(stranger.json::<ClockAnswer>(CLOCK_PATH).await, Err(LinkError::Refused { .. })));
+    assert!(matches!(stranger.json::<ClockAnswer>(CLOCK_PATH).await, Err(WorkerLinkError::Refused { .. })));
     assert!(stranger.lines(READY_PATH).await.is_ok(), "the kubelet has no token");
 
-    let link = Link::new(pod.way("secret", None));
+    let link = WorkerLink::new(pod.way("secret", None));
     // A restarted worker gets orders whose predecessors the previous worker had accepted.
     let (status, why) = refused(link.post(&path(1), stop.clone()).await);
     assert_eq!((status, why.as_str()), (StatusCode::CONFLICT, "the next order is number 0"));

@@ -23,7 +23,7 @@ const TIMEOUT: &str = "timeout";
 
 /// Source in which a name was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum NameSource {
     /// The hosts file, as read when the load was prepared.
     Hosts,
     /// The system's DNS servers.
@@ -34,7 +34,7 @@ pub(super) enum Source {
 
 /// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LookupResult {
     /// Distinct addresses in sorted order.
     pub(super) addresses: Vec<IpAddr>,
     /// Validity of the addresses; `None` for the whole load.
@@ -66,15 +66,15 @@ impl Lookup {
     ///
     /// # Errors
     /// Returns an error with the reason why there is no address.
-    pub(super) async fn first(&self, host: &str) -> Result<(Source, Found), String> {
+    pub(super) async fn first(&self, host: &str) -> Result<(NameSource, LookupResult), String> {
         if let Some(found) = self.in_hosts(host) {
-            return Ok((Source::Hosts, found));
+            return Ok((NameSource::Hosts, found));
         }
         match self.in_dns(host).await {
-            Ok(found) => Ok((Source::Dns, found)),
+            Ok(found) => Ok((NameSource::Dns, found)),
             // The system's other sources would wait for the same servers.
             Err(why) if !self.asks_system || why == TIMEOUT => Err(why),
-            Err(_) => Ok((Source::System, in_system(host).await?)),
+            Err(_) => Ok((NameSource::System, in_system(host).await?)),
         }
     }
 
@@ -82,15 +82,15 @@ impl Lookup {
     ///
     /// # Errors
     /// Returns an error with the reason why there is no address.
-    pub(super) async fn again(&self, host: &str, source: Source) -> Result<Found, String> {
+    pub(super) async fn again(&self, host: &str, source: NameSource) -> Result<LookupResult, String> {
         match source {
-            Source::Hosts => self.in_hosts(host).ok_or_else(|| "no_address".to_owned()),
-            Source::Dns => self.in_dns(host).await,
-            Source::System => in_system(host).await,
+            NameSource::Hosts => self.in_hosts(host).ok_or_else(|| "no_address".to_owned()),
+            NameSource::Dns => self.in_dns(host).await,
+            NameSource::System => in_system(host).await,
         }
     }
 
-    fn in_hosts(&self, host: &str) -> Option<Found> {
+    fn in_hosts(&self, host: &str) -> Option<LookupResult> {
         let name = Name::from_utf8(host).ok()?;
         let of = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
         let lookups = [RecordType::A, RecordType::AAAA].into_iter().filter_map(of);
@@ -101,10 +101,10 @@ impl Lookup {
             _ => None,
         });
         let addresses = in_order(addresses.filter(|address| self.family.has(*address)));
-        (!addresses.is_empty()).then_some(Found { addresses, ttl: None })
+        (!addresses.is_empty()).then_some(LookupResult { addresses, ttl: None })
     }
 
-    async fn in_dns(&self, host: &str) -> Result<Found, String> {
+    async fn in_dns(&self, host: &str) -> Result<LookupResult, String> {
         let dns = self.dns.as_ref().ok_or("no_dns_server")?;
         dns.clear_cache();
         let asked = Instant::now();
@@ -112,16 +112,16 @@ impl Lookup {
         let ttl = Instant::from_std(answer.valid_until()).saturating_duration_since(asked);
         match in_order(answer.iter()) {
             addresses if addresses.is_empty() => Err("no_address".to_owned()),
-            addresses => Ok(Found { addresses, ttl: Some(ttl) }),
+            addresses => Ok(LookupResult { addresses, ttl: Some(ttl) }),
         }
     }
 }
 
-async fn in_system(host: &str) -> Result<Found, String> {
+async fn in_system(host: &str) -> Result<LookupResult, String> {
     let found = tokio::net::lookup_host((host, 0)).await.map_err(|e| e.to_string())?;
     match in_order(found.map(|address| address.ip())) {
         addresses if addresses.is_empty() => Err("no_address".to_owned()),
-        addresses => Ok(Found { addresses, ttl: Some(SYSTEM_TTL) }),
+        addresses => Ok(LookupResult { addresses, ttl: Some(SYSTEM_TTL) }),
     }
 }
 

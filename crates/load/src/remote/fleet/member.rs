@@ -9,12 +9,12 @@ use futures::{AsyncBufReadExt, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Following, Member};
+use super::{FleetMember, FollowerState};
 use crate::control::Progress;
-use crate::process::clock::{self, WorkerClock};
-use crate::process::protocol::{Order, Prepare, Report};
-use crate::process::{Ended, Note};
-use crate::remote::link::{Link, LinkError};
+use crate::load_process::worker_clock::{self, WorkerClock};
+use crate::load_process::worker_protocol::{Prepare, WorkerOrder, WorkerReport};
+use crate::load_process::{LoadEnd, Note};
+use crate::remote::worker_link::{WorkerLink, WorkerLinkError};
 use crate::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{CLOCK_PATH, ClockAnswer};
@@ -33,7 +33,7 @@ const EMPTY: u32 = 3;
 
 /// A worker that was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostWorker {
     /// Name of the worker's pod.
     pub name: String,
     /// Name of the worker's node.
@@ -44,13 +44,13 @@ pub struct Lost {
     pub why: String,
 }
 
-impl Lost {
-    fn new(Member { name, node, .. }: &Member, sources: &[String], why: &str) -> Self {
+impl LostWorker {
+    fn new(FleetMember { name, node, .. }: &FleetMember, sources: &[String], why: &str) -> Self {
         Self { name: name.clone(), node: node.clone(), sources: sources.to_vec(), why: why.to_owned() }
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, node, sources, why } = self;
         let sources = if sources.is_empty() { String::new() } else { format!(" ({})", sources.join(", ")) };
@@ -59,19 +59,19 @@ impl fmt::Display for Lost {
 }
 
 /// Reason why a worker sends no load.
-pub(super) enum End {
+pub(super) enum WorkerFailure {
     /// The worker is gone or unreachable.
     Lost(String),
     /// The worker reported a failure, with this reason.
     Failed(String),
 }
 
-pub(super) struct Worker {
-    pub(super) member: Member,
+pub(super) struct FleetWorker {
+    pub(super) member: FleetMember,
     /// End of the worker's load, or the reason why the worker was lost; `None` before that.
-    pub(super) end: Option<Result<Ended, String>>,
+    pub(super) end: Option<Result<LoadEnd, String>>,
     pub(super) sources: Vec<String>,
-    link: Link,
+    link: WorkerLink,
     /// Number of the next order to send.
     next_order: u64,
     reports: Reports,
@@ -81,9 +81,9 @@ pub(super) struct Worker {
     heard: Option<Stamp>,
 }
 
-impl Worker {
-    pub(super) fn new(member: Member) -> Self {
-        let link = Link::new(member.way.clone());
+impl FleetWorker {
+    pub(super) fn new(member: FleetMember) -> Self {
+        let link = WorkerLink::new(member.way.clone());
         Self {
             reports: Reports { link: link.clone(), next: 0, lines: None, heard: Instant::now(), empty: 0 },
             link,
@@ -97,8 +97,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn lost(&self, why: &str) -> Lost {
-        Lost::new(&self.member, &self.sources, why)
+    pub(super) fn lost(&self, why: &str) -> LostWorker {
+        LostWorker::new(&self.member, &self.sources, why)
     }
 
     /// Prepares the worker for its part of the load, and compares clocks. Returns the worker's warnings.
@@ -107,56 +107,59 @@ impl Worker {
         order: Prepare,
         own_clock: Clock,
         note: &impl Note,
-    ) -> Result<Vec<String>, End> {
+    ) -> Result<Vec<String>, WorkerFailure> {
         let gone = self.member.gone.clone();
         let preparing = async {
             self.check_version().await?;
-            self.order(&Order::Prepare(Box::new(order))).await.map_err(End::Lost)?;
+            self.order(&WorkerOrder::Prepare(Box::new(order))).await.map_err(WorkerFailure::Lost)?;
             let warnings = loop {
-                match self.reports.next().await.map_err(End::Lost)? {
-                    Report::Ready { sources, warnings } => {
+                match self.reports.next().await.map_err(WorkerFailure::Lost)? {
+                    WorkerReport::Ready { sources, warnings } => {
                         self.sources = sources;
                         break warnings;
                     }
-                    Report::Failed { why } => return Err(End::Failed(why)),
+                    WorkerReport::Failed { why } => return Err(WorkerFailure::Failed(why)),
                     _ => {}
                 }
             };
-            while self.its_clock.exchanges() < clock::FIRST_EXCHANGES {
-                let (sent, sample) = retried(|| exchange(&self.link, own_clock)).await.map_err(End::Lost)?;
+            while self.its_clock.exchanges() < worker_clock::FIRST_EXCHANGES {
+                let (sent, sample) =
+                    retried(|| exchange(&self.link, own_clock)).await.map_err(WorkerFailure::Lost)?;
                 self.its_clock.add(sent, sample, &self.sources, note);
             }
             Ok(warnings)
         };
         tokio::select! {
             biased;
-            why = gone => Err(End::Lost(why)),
+            why = gone => Err(WorkerFailure::Lost(why)),
             prepared = preparing => prepared,
         }
     }
 
     /// Checks the worker's version: a different version might not understand the orders, or might measure differently.
-    async fn check_version(&self) -> Result<(), End> {
-        let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
+    async fn check_version(&self) -> Result<(), WorkerFailure> {
+        let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(WorkerFailure::Lost)?;
         if tool == Tool::this() {
             return Ok(());
         }
         let (Tool { name, version }, own) = (tool, Tool::this().version);
-        Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
+        Err(WorkerFailure::Failed(format!(
+            "it runs {name} {version}, and this is {own}: name its image with --image"
+        )))
     }
 
     /// Sends an order, and repeats it until the worker accepts it; the worker recognises repetitions by the order's
     /// number.
-    pub(super) async fn order(&mut self, order: &Order) -> Result<(), String> {
+    pub(super) async fn order(&mut self, order: &WorkerOrder) -> Result<(), String> {
         give(&self.link, &mut self.next_order, order).await
     }
 
     /// Follows the worker until its load has ended, and then stays in contact until all loads have.
-    pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
+    pub(super) async fn follow(&mut self, number: usize, following: &FollowerState, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
         let tell = |why: &str| {
-            let lost = Lost::new(member, sources, why);
+            let lost = LostWorker::new(member, sources, why);
             let message = format!("{lost}: from now on its part of the load is not sent");
             note(None, clock.now(), EventKind::Warning { message });
         };
@@ -190,13 +193,13 @@ impl Worker {
     }
 
     /// Returns the end of the worker's load; for a lost worker, according to its last report.
-    pub(super) fn ended(&self, clock: Clock) -> Ended {
+    pub(super) fn ended(&self, clock: Clock) -> LoadEnd {
         match &self.end {
             Some(Ok(ended)) => *ended,
             _ => {
                 let heard = self.heard.unwrap_or_else(|| clock.now());
                 let at = heard.shifted_ns(self.its_clock.offset_ns());
-                Ended { at, scheduled: self.progress.scheduled, ports: None }
+                LoadEnd { at, scheduled: self.progress.scheduled, ports: None }
             }
         }
     }
@@ -219,25 +222,27 @@ async fn follow_reports(
     sources: &[String],
     note: &impl Note,
     mut get_on: impl FnMut(Progress),
-) -> Result<Ended, String> {
+) -> Result<LoadEnd, String> {
     loop {
         match reports.next().await? {
-            Report::Progress(progress) => get_on(progress),
-            Report::Machine { t_ns, sample } => {
+            WorkerReport::Progress(progress) => get_on(progress),
+            WorkerReport::Machine { t_ns, sample } => {
                 note(sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
-            Report::Event(event) => note(Some(&event.source), event.at, event.kind),
-            Report::Ended { t_ns, scheduled, ports } => return Ok(Ended { at: t_ns, scheduled, ports }),
-            Report::Failed { why } => return Err(why),
-            Report::Ready { .. } | Report::Clock { .. } => {}
+            WorkerReport::Event(event) => note(Some(&event.source), event.at, event.kind),
+            WorkerReport::Ended { t_ns, scheduled, ports } => {
+                return Ok(LoadEnd { at: t_ns, scheduled, ports });
+            }
+            WorkerReport::Failed { why } => return Err(why),
+            WorkerReport::Ready { .. } | WorkerReport::Clock { .. } => {}
         }
     }
 }
 
 /// Forwards the orders to stop and to abort.
-async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Never {
-    let asked: [(&CancellationToken, Order); 2] =
-        [(&following.control.stop, Order::Stop), (&following.control.abort, Order::Abort)];
+async fn pass_on(following: &FollowerState, link: &WorkerLink, next_order: &mut u64) -> Never {
+    let asked: [(&CancellationToken, WorkerOrder); 2] =
+        [(&following.control.stop, WorkerOrder::Stop), (&following.control.abort, WorkerOrder::Abort)];
     for (token, order) in asked {
         token.cancelled().await;
         // If the order was lost, the worker's reports will show it.
@@ -246,7 +251,7 @@ async fn pass_on(following: &Following, link: &Link, next_order: &mut u64) -> Ne
     std::future::pending().await
 }
 
-async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), String> {
+async fn give(link: &WorkerLink, next_order: &mut u64, order: &WorkerOrder) -> Result<(), String> {
     let path = format!("{ORDERS_PATH}?n={next_order}");
     let text = serde_json::to_vec(order).map_err(|error| error.to_string())?;
     let text = Bytes::from(text);
@@ -257,13 +262,13 @@ async fn give(link: &Link, next_order: &mut u64, order: &Order) -> Result<(), St
 
 /// Compares clocks at intervals.
 async fn follow_clock(
-    link: &Link,
+    link: &WorkerLink,
     own_clock: Clock,
     sources: &[String],
     its_clock: &mut WorkerClock,
     note: &impl Note,
 ) -> Never {
-    let mut due = interval(clock::INTERVAL);
+    let mut due = interval(worker_clock::INTERVAL);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
@@ -273,7 +278,7 @@ async fn follow_clock(
     }
 }
 
-async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), LinkError> {
+async fn exchange(link: &WorkerLink, clock: Clock) -> Result<(Stamp, ClockOffset), WorkerLinkError> {
     let sent = clock.now();
     let answer: ClockAnswer = link.json(CLOCK_PATH).await?;
     Ok((sent, ClockOffset::of_exchange(sent, answer.now_ns, clock.now())))
@@ -283,13 +288,13 @@ async fn exchange(link: &Link, clock: Clock) -> Result<(Stamp, ClockOffset), Lin
 /// itself refuses.
 async fn retried<T, F>(mut ask: impl FnMut() -> F) -> Result<T, String>
 where
-    F: Future<Output = Result<T, LinkError>>,
+    F: Future<Output = Result<T, WorkerLinkError>>,
 {
     let began = Instant::now();
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error @ LinkError::Refused { status, .. }) if is_final(status) => {
+            Err(error @ WorkerLinkError::Refused { status, .. }) if is_final(status) => {
                 return Err(error.to_string());
             }
             Err(error) if began.elapsed() > UNREACHABLE => {
@@ -307,7 +312,7 @@ fn is_final(status: http::StatusCode) -> bool {
 
 /// Reports of a worker. Each is returned exactly once, even if connections break.
 struct Reports {
-    link: Link,
+    link: WorkerLink,
     /// Number of the next report to read.
     next: u64,
     lines: Option<BoxStream<'static, std::io::Result<String>>>,
@@ -320,7 +325,7 @@ struct Reports {
 impl Reports {
     /// Waits for the next report. Returns an error if the worker cannot be reached or has nothing more to report. This
     /// method is cancel safe.
-    async fn next(&mut self) -> Result<Report, String> {
+    async fn next(&mut self) -> Result<WorkerReport, String> {
         loop {
             let why = match &mut self.lines {
                 None => match self.link.lines(&format!("{REPORTS_PATH}?from={}", self.next)).await {

@@ -1,0 +1,156 @@
+//! HTTP/1.1 over a connection: writes the request, and reads the response to its end.
+
+use std::io;
+use std::ops::Range;
+
+use super::connection::Connection;
+use super::exchange_context::{ExchangeContext, TargetEndpoint};
+use super::failure::{PROTOCOL_ERROR, ResponseProgress, Result, ended_early, lost};
+use super::request::Persistence;
+use super::response::{self, Head};
+use rolldrop_record::RequestRow;
+use rolldrop_wire::http1::Body;
+
+/// A request and its response on a connection that nothing else uses in the meantime.
+pub(super) struct Http1Exchange<'a> {
+    pub(super) context: &'a ExchangeContext,
+    pub(super) endpoint: &'a TargetEndpoint,
+    pub(super) connection: &'a mut Connection,
+    pub(super) row: &'a mut RequestRow,
+    /// Error of a failed write. A server may respond and close before it has read everything, so a response is awaited
+    /// even after a failed write.
+    pub(super) write_error: Option<io::Error>,
+}
+
+/// Protocol switch that the request asked for, if any.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Switch {
+    Asked,
+    Unasked,
+}
+
+impl Http1Exchange<'_> {
+    /// Sends the request and receives the response. Returns true if the connection can carry another request.
+    pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool> {
+        let template = match persistence {
+            Persistence::Close => &self.endpoint.closing,
+            Persistence::Keep => &self.endpoint.keeping,
+        };
+        // The connection's buffer is empty between requests, so it is used for the request first.
+        let mut request = std::mem::take(&mut self.connection.buffer);
+        template.fill(self.row.seq, self.row.attempts, &mut request);
+        self.write_error = self.connection.write_all(&request, &mut self.row.bytes_sent).await.err();
+        self.connection.buffer = request;
+        self.connection.buffer.clear();
+        let mut head = self.read_head(Switch::Unasked).await?;
+        let complete = self.context.clock.now();
+        self.row.head = Some(complete);
+        self.row.status = Some(head.status);
+        let before = self.row.bytes_received;
+        let ended = self.read_body(&mut head).await;
+        if ended.is_err() && self.row.headers.is_none() {
+            self.row.headers = self.context.plan.wanted.kept_of_head(&self.connection.head);
+        }
+        ended?;
+        // A body that arrived together with its head was complete when the head was.
+        self.row.end = if self.row.bytes_received == before { complete } else { self.context.clock.now() };
+        self.row.outcome = self.context.plan.outcome_of(head.status);
+        Ok(head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty())
+    }
+
+    /// Reads the head of the final response, or of a response that switches protocols if the request asked for that.
+    /// Records the headers in the row.
+    pub(super) async fn read_head(&mut self, switch: Switch) -> Result<Head> {
+        loop {
+            // Interim responses (RFC 9110, 15.2) precede a final one.
+            while let Some(mut head) = self.parse()? {
+                let is_final = match head.status {
+                    101 if switch == Switch::Unasked => return Err(PROTOCOL_ERROR),
+                    101 => true,
+                    status => status >= 200,
+                };
+                if is_final {
+                    self.note_headers(&mut head);
+                }
+                self.connection.buffer.drain(..head.len);
+                if is_final {
+                    return Ok(head);
+                }
+            }
+            let reached = match self.connection.buffer.is_empty() {
+                true if self.row.conn_reused => ResponseProgress::Nothing,
+                true => ResponseProgress::Connection,
+                false => ResponseProgress::Head,
+            };
+            self.read_more(reached).await?;
+        }
+    }
+
+    /// Reads the next part of a response. The first byte must arrive by its deadline, if there is one.
+    pub(super) async fn read_more(&mut self, reached: ResponseProgress) -> Result<()> {
+        let read = self.connection.read();
+        let read = match self.row.sent.filter(|_| self.row.bytes_received == 0) {
+            None => read.await,
+            Some(sent) => self.context.by_first_byte(sent, read).await?,
+        };
+        match read {
+            Ok(0) => Err(ended_early(reached, self.write_error.as_ref())),
+            Ok(count) => {
+                self.row.bytes_received += count as u64;
+                Ok(())
+            }
+            Err(e) => Err(lost(reached, &e, self.write_error.as_ref())),
+        }
+    }
+
+    fn parse(&self) -> Result<Option<Head>> {
+        if self.connection.buffer.is_empty() {
+            return Ok(None);
+        }
+        let wanted = &self.context.plan.wanted;
+        response::parse_head(&self.connection.buffer, &self.endpoint.method, wanted)
+            .map_err(|_| PROTOCOL_ERROR)
+    }
+
+    /// Records the headers of the response whose head is at the beginning of the buffer.
+    fn note_headers(&mut self, head: &mut Head) {
+        let Self { context, endpoint, connection, row, .. } = self;
+        let (bytes, rest) = connection.buffer.split_at(head.len);
+        let mut answers = endpoint.answers.borrow_mut();
+        let value = |place: &Option<Range<usize>>| place.clone().and_then(|place| bytes.get(place));
+        answers.count(value(&head.server), value(&head.via));
+        row.pod = head.pod.take();
+        answers.compare(&mut connection.pod, row.pod.as_ref());
+        connection.beginning = context.searched_body(row);
+        if !context.plan.is_success(head.status) && head.status != 101 {
+            row.headers = context.plan.wanted.kept_of_head(bytes);
+        } else if !head.is_whole_with(rest) {
+            // If the body is cut off, the row keeps headers of this response.
+            connection.head.clear();
+            connection.head.extend_from_slice(bytes);
+        }
+    }
+
+    /// Reads the body to its end. Keeps the beginning of the body if it is to be searched for the pod's name.
+    pub(super) async fn read_body(&mut self, head: &mut Head) -> Result<()> {
+        let Self { connection, row, write_error, .. } = self;
+        let write_error = write_error.as_ref();
+        loop {
+            let taken = match &mut connection.beginning {
+                None => head.body.take(&connection.buffer),
+                Some(beginning) => head.body.take_with(&connection.buffer, |piece| beginning.add(piece)),
+            };
+            let taken = taken.map_err(|_| PROTOCOL_ERROR)?;
+            connection.buffer.drain(..taken);
+            if head.body.is_done() {
+                return Ok(());
+            }
+            match connection.read().await {
+                Ok(0) if head.body == Body::UntilClose && write_error.is_none() => return Ok(()),
+                Ok(0) => return Err(ended_early(ResponseProgress::Body, write_error)),
+                Ok(count) => row.bytes_received += count as u64,
+                Err(e) => return Err(lost(ResponseProgress::Body, &e, write_error)),
+            }
+        }
+    }
+}

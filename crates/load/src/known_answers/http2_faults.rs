@@ -1,0 +1,331 @@
+//! Known-answer tests over HTTP/2: each row must agree with the server's log.
+
+mod faulty_frames;
+mod grpc_faults;
+mod http2_differential;
+mod http2_script;
+mod http2_server;
+
+use super::test_transport::acceptor;
+use super::*;
+use faulty_frames::NO_ERROR;
+pub(super) use http2_differential::fault_inside_tls;
+use http2_script::{ALERTS, CONNECTIONS, HANGING, Script, streams};
+use http2_server::{Habits, Log, Server, Truth};
+
+/// The setting MAX_CONCURRENT_STREAMS.
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// The setting INITIAL_WINDOW_SIZE.
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// Returns a load over HTTP/2 with kept connections and timeouts that are never reached.
+fn settings(server: &Server) -> Load {
+    Load {
+        http: Http::Http2,
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
+        workers: 2,
+        ..Load::new(format!("http://{}/", server.address))
+    }
+}
+
+fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
+    let is_broken = truth.script.is_some_and(Script::is_broken);
+    let grpc_status = truth.script.and_then(Script::grpc_status);
+    assert_eq!(row.grpc_status, grpc_status, "{row:?} {truth:?}");
+    assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+    assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
+    assert_eq!((row.conn_reused, row.stream), (truth.reused, Some(truth.stream)), "{row:?} {truth:?}");
+    assert_eq!(row.connected.is_some(), !truth.reused, "{row:?} {truth:?}");
+    assert_eq!(row.bytes_sent, truth.request_bytes, "{row:?} {truth:?}");
+    assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
+    assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
+    assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
+    // For a protocol violation, the h2 crate chooses the wording.
+    if row.outcome != Outcome::ProtocolError || truth.detail.is_some() {
+        assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
+    }
+}
+
+fn assert_agree(rows: &[RequestRow], log: &Log) {
+    let log = log.lock().unwrap();
+    let sent: Vec<_> = rows.iter().filter(|row| row.sent.is_some()).collect();
+    for row in &sent {
+        let truth = log.get(&(row.source.to_string(), row.seq));
+        assert_row_agrees(row, truth.unwrap_or_else(|| panic!("not seen: {row:?}")));
+    }
+    assert_eq!(sent.len(), log.len(), "the server saw what was never sent");
+}
+
+fn assert_all_were_played(log: &Log, scripts: &[Script]) {
+    let log = log.lock().unwrap();
+    for script in scripts {
+        assert!(log.values().any(|truth| truth.script == Some(*script)), "{script:?} was never played");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_stream_outcomes_match_server_log() {
+    let (requests, rate) = mixed::size();
+    let server = Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
+    let (summary, rows) = run(Load {
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_all_were_played(&server.log, &streams());
+    assert_eq!(summary.tally.go_hidden, hidden_by_go(&server.log));
+    tell("streams", &summary, &rows);
+}
+
+/// Returns the number of requests that Go's client would have resent, by the server's own count.
+fn hidden_by_go(log: &Log) -> u64 {
+    log.lock().unwrap().values().filter(|truth| truth.is_hidden_by_go).count() as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_fault_outcomes_match_server_log() {
+    let (requests, rate) = mixed::size();
+    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (summary, rows) = run(Load {
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        ..mixed_settings(&server)
+    })
+    .await;
+    assert_connections_agree(&server, &scripts, &summary, &rows);
+    tell("connections", &summary, &rows);
+}
+
+/// Returns a load with fresh and kept connections, in which the end of a connection ends only one request.
+fn mixed_settings(server: &Server) -> Load {
+    Load {
+        connections: Connections { max_concurrent_streams: Some(1), ..Connections::mixed(0.3) },
+        ..settings(server)
+    }
+}
+
+fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &LoadSummary, rows: &[RequestRow]) {
+    assert_agree(rows, &server.log);
+    assert_all_were_played(&server.log, scripts);
+    assert_eq!(summary.tally.go_hidden, hidden_by_go(&server.log));
+    let log = server.log.lock().unwrap();
+    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was closed");
+}
+
+/// Prints a line for the proof's table.
+fn tell(what: &str, summary: &LoadSummary, rows: &[RequestRow]) {
+    let reused = rows.iter().filter(|row| row.conn_reused && row.sent.is_some()).count();
+    mixed::tell(&format!("HTTP/2 {what}"), summary, reused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h2_tls_outcomes_match_server_log() {
+    let (requests, rate) = tls_faults::size();
+    let (tls, certificate) = acceptor(&[b"h2"]);
+    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).chain(ALERTS).collect();
+    let server =
+        Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
+    let (summary, rows) = run(Load {
+        http: Http::Auto,
+        targets: vec![LoadTarget::new("tls", format!("https://{}/", server.address))],
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        timeout: PATIENT,
+        tls: TlsSettings { ca_pem: Some(certificate.into()), ..TlsSettings::default() },
+        ..mixed_settings(&server)
+    })
+    .await;
+    assert_connections_agree(&server, &scripts, &summary, &rows);
+    tls_faults::assert_handshakes(&rows);
+    tell("inside TLS", &summary, &rows);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_call_outcomes_match_server_log() {
+    let (requests, rate) = mixed::size();
+    let also = [Script::Refused, Script::GoAwayThenBreak, Script::CloseInBody];
+    let scripts: Vec<_> = grpc_faults::ANSWERS.into_iter().chain(also).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (summary, rows) = run(Load {
+        grpc: Some(Grpc::new("echo.Echo/Say".parse().unwrap())),
+        body: b"hello".to_vec(),
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        ..mixed_settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_all_were_played(&server.log, &scripts);
+    tell("calls", &summary, &rows);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_timeout_keeps_connection_open() {
+    let scripts: Vec<_> = HANGING.into_iter().chain([Script::Ok]).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (_, rows) = run(Load {
+        pace: Pace::constant(60.0, Duration::from_millis(500)),
+        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    let log = server.log.lock().unwrap();
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        let truth = &log[&(row.source.to_string(), row.seq)];
+        assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+        assert_eq!(row.conn, Some(0), "no timeout took the connection away");
+    }
+    drop(log);
+    assert_all_were_played(&server.log, &scripts);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn goaway_separates_processed_from_unprocessed() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        goaway_after: Some((40, 50)),
+        answer_after: Duration::from_millis(30),
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) =
+        run(Load { pace: Pace::constant(1000.0, Duration::from_secs(1)), workers: 1, ..settings(&server) })
+            .await;
+    let log = server.log.lock().unwrap();
+    let mut left_out = 0;
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        match log.get(&(row.source.to_string(), row.seq)) {
+            Some(truth) => assert_row_agrees(row, truth),
+            // The request was in transit when the connection ended, and was never read.
+            None => assert_eq!(row.outcome, Outcome::H2Goaway, "{row:?}"),
+        }
+        left_out += u64::from(row.outcome == Outcome::H2Goaway);
+    }
+    let carried =
+        |conn| rows.iter().filter(|row| row.conn == Some(conn) && row.outcome == Outcome::Ok).count();
+    assert!((0..5).all(|conn| carried(conn) == 40), "each answered what it had not left out");
+    assert!(left_out >= 50, "ten of each connection were left out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_frames_keep_connection_open() {
+    let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
+    let (_, rows) = run(Load {
+        pace: Pace::Closed(Length::Requests(400)),
+        connections: Connections { max: Some(1), max_concurrent_streams: Some(4), ..Connections::KEEPALIVE },
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().all(|row| row.conn == Some(0)), "one connection carried them all");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_respects_server_stream_limit() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 8)],
+        later: Some((20, vec![(MAX_CONCURRENT_STREAMS, 1)])),
+        answer_after: Duration::from_millis(10),
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Load {
+        pace: Pace::constant(1000.0, Duration::from_millis(500)),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}");
+    let log = server.log.lock().unwrap();
+    assert!(log.values().map(|truth| truth.open).max().unwrap() <= 8, "{log:?}");
+    // Requests that were in transit when the limit was lowered may still arrive.
+    let mut later: Vec<_> = log.values().filter(|truth| truth.stream > 2 * (20 + 16)).collect();
+    later.sort_by_key(|truth| (truth.peer, truth.stream));
+    assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
+    let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
+    assert!(connections.len() > 8, "others were opened instead: {connections:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_limit_marks_requests_not_sent() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::HangSilently],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 3)],
+        ..Habits::default()
+    })
+    .await;
+    let settings = Load {
+        pace: Pace::constant(100.0, Duration::from_secs(3600)),
+        connections: Connections { max: Some(2), ..Connections::KEEPALIVE },
+        timeout: Timeouts { response: Duration::from_secs(600), ..PATIENT },
+        workers: 1,
+        ..settings(&server)
+    };
+    let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
+    let (_, rows) = run_until(settings, full, Control::abort).await;
+    assert_eq!(rows.iter().filter(|row| row.stream.is_some()).count(), 6);
+    let reasons: BTreeSet<_> = rows.iter().filter_map(|row| row.not_sent_reason.as_deref()).collect();
+    assert_eq!(reasons, ["max_concurrent_streams"].into());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocked_request_body_times_out() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        settings: vec![(INITIAL_WINDOW_SIZE, 0)],
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Load {
+        pace: Pace::constant(10.0, Duration::from_millis(500)),
+        method: "POST".into(),
+        body: b"hello".to_vec(),
+        timeout: Timeouts { response: Duration::from_secs(2), ..PATIENT },
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    // The first request on a connection is sent before the server has sent anything.
+    let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
+    assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
+    assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_retries_unprocessed_post() {
+    let scripts = vec![Script::Refused, Script::GoAwayBefore(NO_ERROR)];
+    let server = Server::start(Habits { scripts, ..Habits::default() }).await;
+    let (summary, rows) = run(Load {
+        pace: Pace::constant(100.0, Duration::from_millis(200)),
+        method: "POST".into(),
+        connections: Connections { max_concurrent_streams: Some(1), ..Connections::KEEPALIVE },
+        retry: Retry { times: 1, delay: Duration::ZERO },
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!((summary.tally.retried, summary.tally.go_hidden), (20, 20));
+    assert!(rows.iter().all(|row| (row.attempts, row.final_outcome) == (2, Outcome::Ok)), "{rows:?}");
+}
+
+#[tokio::test]
+async fn refused_connection_fails_waiting_requests() {
+    let (_bound, closed) = closed_address();
+    let (_, rows) = run(Load {
+        http: Http::Http2,
+        pace: Pace::constant(100.0, Duration::from_millis(200)),
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
+        ..Load::new(format!("http://{closed}/"))
+    })
+    .await;
+    for row in rows {
+        assert_eq!((row.outcome, row.errno), (Outcome::ConnectRefused, Some(Errno::ECONNREFUSED as i32)));
+        assert!(row.local_port.is_some() && row.conn.is_some() && row.stream.is_none(), "{row:?}");
+    }
+}

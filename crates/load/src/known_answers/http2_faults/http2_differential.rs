@@ -1,0 +1,134 @@
+//! Runs the HTTP/2 faults against curl, which uses nghttp2. A comparison with hyper's client would prove nothing,
+//! because the h2 crate reads its frames as well as ours.
+//!
+//! The tables in `docs/outcomes.md` list the meanings of curl's exit codes according to its manual, and our result and
+//! curl's for each fault. If they differ from the results here, the test fails and prints the correct tables.
+
+use futures::StreamExt;
+
+use super::faulty_frames::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
+use super::*;
+use crate::known_answers::http1_differential::{AT_A_TIME, assert_documented, curl, ours};
+
+/// Outcomes of a connection that ended with a failure.
+const CUT_OFF: &[Outcome] = &[
+    Outcome::EofBeforeResponse,
+    Outcome::TruncatedBody,
+    Outcome::ResetBeforeResponse,
+    Outcome::ResetMidResponse,
+];
+
+/// An exit code of curl, its meaning according to curl's manual, and the corresponding outcomes.
+type Class = (&'static str, &'static str, &'static [Outcome]);
+
+const CLASSES: [Class; 9] = [
+    ("0", "Success", &[Outcome::Ok]),
+    ("16", "A problem was detected in the HTTP2 framing layer", &[Outcome::ProtocolError, Outcome::H2Goaway]),
+    ("18", "Only a part of the file was transferred", &[Outcome::TruncatedBody]),
+    ("22", "HTTP error code being 400 or above", &[Outcome::HttpError]),
+    ("28", "The specified time-out period was reached", &[Outcome::ResponseTimeout, Outcome::BodyTimeout]),
+    ("52", "The server did not reply anything", &[Outcome::EofBeforeResponse]),
+    ("55", "Failed sending network data", CUT_OFF),
+    ("56", "Failure in receiving network data", CUT_OFF),
+    (
+        "92",
+        "Stream error in HTTP/2 framing layer",
+        &[
+            Outcome::H2RefusedStream,
+            Outcome::ResetBeforeResponse,
+            Outcome::ResetMidResponse,
+            Outcome::TruncatedBody,
+            Outcome::ProtocolError,
+        ],
+    ),
+];
+
+/// Faults, in the wording of the table.
+const FAULTS: [(Script, &str); 36] = [
+    (Script::Ok, "a complete answer"),
+    (Script::InPieces, "a body in pieces"),
+    (Script::Padded, "padding"),
+    (Script::Continued, "a head in two frames"),
+    (Script::Interim, "103 before it"),
+    (Script::NoContent, "204"),
+    (Script::Trailers, "trailer fields"),
+    (Script::NotFound, "404"),
+    (Script::Unavailable, "503"),
+    (Script::OkThenReset, "NO_ERROR after the answer"),
+    (Script::ResetSilently(NO_ERROR), "NO_ERROR before the answer"),
+    (Script::ResetSilently(PROTOCOL_ERROR), "PROTOCOL_ERROR before the answer"),
+    (Script::ResetSilently(INTERNAL_ERROR), "INTERNAL_ERROR before the answer"),
+    (Script::ResetSilently(ENHANCE_YOUR_CALM), "ENHANCE_YOUR_CALM before the answer"),
+    (Script::ResetInBody, "CANCEL in the body"),
+    (Script::Refused, "REFUSED_STREAM"),
+    (Script::RefusedInBody, "REFUSED_STREAM in the body"),
+    (Script::ShortBody, "less than announced"),
+    (Script::LongBody, "more than announced"),
+    (Script::CloseSilently, "closed before the answer"),
+    (Script::CloseInBody, "closed in the body"),
+    (Script::BreakSilently, "reset before the answer"),
+    (Script::BreakInBody, "reset in the body"),
+    (Script::GoAwayBefore(NO_ERROR), "left out by GOAWAY"),
+    (Script::GoAwayBefore(ENHANCE_YOUR_CALM), "left out by GOAWAY ENHANCE_YOUR_CALM"),
+    (Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, and the answer"),
+    (Script::GoAwayTwice, "GOAWAY twice, and the answer"),
+    (Script::GoAwayThenClose(NO_ERROR), "GOAWAY, and closed"),
+    (Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, and closed"),
+    (Script::GoAwayThenBreak, "GOAWAY, and reset"),
+    (Script::BadFrame, "DATA on no stream"),
+    (Script::BadHeaders, "a head that cannot be decoded"),
+    (Script::Http1, "HTTP/1.1"),
+    (Script::HangSilently, "no answer"),
+    (Script::HangInBody, "a body that does not go on"),
+    (Script::Drip, "a body that does not end in time"),
+];
+
+/// Returns a table row, with a note if curl's result differs or if curl resends the request.
+async fn row(script: Script, words: &str) -> String {
+    let server =
+        Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
+    let url = format!("http://{}/", server.address);
+    let ours = ours(Http::Http2, &url).await;
+    let code = curl("--http2-prior-knowledge", &url).await;
+    let log = server.log.lock().unwrap();
+    let [first, theirs] = ["load-0", "curl"].map(|source| &log[&(source.to_owned(), 0)]);
+    assert_eq!((ours, first.times), (first.outcome, 1), "{words}");
+    let class = CLASSES.iter().find(|(exit, ..)| *exit == code);
+    let (_, _, outcomes) = class.unwrap_or_else(|| panic!("{words}: {code}"));
+    // A reset may arrive before or after curl acknowledges the settings.
+    let code = if script.is_broken() && ["55", "56"].contains(&&*code) { "55 or 56" } else { &*code };
+    let differs = if outcomes.contains(&ours) { "" } else { ", which differs" };
+    let again = if theirs.times > 1 { format!(", sent {} times", theirs.times) } else { String::new() };
+    format!("| {words} | {ours} | {code}{differs}{again} |")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http2_faults_match_curl() {
+    let classes = CLASSES.map(|(exit, manual, outcomes)| {
+        let outcomes = outcomes.iter().map(|outcome| outcome.as_str()).collect::<Vec<_>>();
+        format!("| {exit} | {manual} | {} |", outcomes.join(", "))
+    });
+    let rows = futures::stream::iter(FAULTS).map(async |(script, words)| row(script, words).await);
+    let rows = rows.buffered(AT_A_TIME).collect::<Vec<_>>().await;
+    assert_documented(&rows);
+    assert_documented(&classes);
+}
+
+/// Returns the rows for faults that end TLS in the middle of HTTP/2, for the TLS table.
+pub(in crate::known_answers) async fn fault_inside_tls() -> Vec<String> {
+    let mut rows = Vec::new();
+    for (script, words) in [
+        (Script::AlertSilently, "HTTP/2: an alert before the answer"),
+        (Script::AlertInBody, "HTTP/2: an alert in the body"),
+    ] {
+        let (tls, _) = acceptor(&[b"h2"]);
+        let server =
+            Server::start(Habits { scripts: vec![script], tls: Some(tls), ..Habits::default() }).await;
+        let url = format!("https://{}/", server.address);
+        let (ours, curl) = (ours(Http::Http2, &url).await, curl("--http2", &url).await);
+        let log = server.log.lock().unwrap();
+        assert_eq!(ours, log[&("load-0".to_owned(), 0)].outcome, "{words}");
+        rows.push(format!("| {words} | {ours} | {curl} | – |"));
+    }
+    rows
+}
