@@ -1,0 +1,16 @@
+//! Splits the body of an answer into events while it arrives: server-sent events ([`sse`]) and lines of JSON
+//! ([`ndjson`]).
+//!
+//! A parser takes pieces of any size, reports the same events whatever the pieces are, and reports each event with its
+//! last byte. It holds memory only while it has half an event: thousands of open streams, most of them idle, cost a few
+//! dozen bytes each. Bytes are not decoded.
+
+pub mod ndjson;
+pub mod sse;
+
+/// Maximum size of an event in bytes, as it arrives. It bounds the memory of a parser.
+pub const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// An event that is longer than [`MAX_EVENT_BYTES`]. The rest of the body cannot be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
