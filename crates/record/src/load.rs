@@ -10,6 +10,7 @@ mod check;
 mod connect_to;
 mod connections;
 mod pace;
+mod streaming;
 mod timeouts;
 mod tls;
 mod transport;
@@ -35,6 +36,7 @@ pub use connections::{ConnectionMode, Connections, NotConnections, UnknownConnec
 pub use pace::{
     Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, Stage, UnknownArrivals, UnknownPacing,
 };
+pub use streaming::{EndPattern, NotAnEndPattern, StreamKind, StreamSettings, UnknownStreamKind};
 pub use timeouts::{Retry, Timeouts};
 pub use tls::{TlsSettings, TlsVersions, UnknownTlsVersions, WrittenTls};
 pub use transport::{Grpc, Http, NotAMethod, Rpc, UnknownHttp};
@@ -54,6 +56,20 @@ pub mod defaults {
     pub const TLS_TIMEOUT: Duration = Duration::from_secs(2);
     /// Maximum time for the whole response, counted from sending the request.
     pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+    /// Maximum time without any byte of a stream.
+    pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+    /// Values of OpenAI's `finish_reason` that count as success.
+    pub const FINISH_REASONS: [&str; 4] = ["stop", "length", "tool_calls", "content_filter"];
+    /// Values of Anthropic's `stop_reason` that count as success: all that the model itself decides.
+    pub const STOP_REASONS: [&str; 7] = [
+        "end_turn",
+        "max_tokens",
+        "model_context_window_exceeded",
+        "pause_turn",
+        "refusal",
+        "stop_sequence",
+        "tool_use",
+    ];
     /// Request method.
     pub const METHOD: &str = "GET";
     /// Statuses that count as success, as an inclusive range.

@@ -119,8 +119,8 @@ mod tests {
 
     use crate::action::ActionName;
     use crate::event::ProxyPhase;
-    use crate::load::Pacing;
-    use crate::{Cause, Evidence, Mode, Outcome, Phase, Protocol, ServedEnd, TlsSession};
+    use crate::load::{Pacing, StreamKind};
+    use crate::{Cause, Evidence, Mode, Outcome, Phase, Protocol, ServedEnd, StreamEnd, TlsSession};
 
     fn read_back<T>(all: &[T])
     where
@@ -146,6 +146,8 @@ mod tests {
         read_back(Protocol::ALL);
         read_back(ProxyPhase::ALL);
         read_back(ServedEnd::ALL);
+        read_back(StreamEnd::ALL);
+        read_back(StreamKind::ALL);
         read_back(TlsSession::ALL);
     }
 }

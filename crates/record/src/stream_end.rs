@@ -1,0 +1,41 @@
+//! Ends of streams.
+
+use super::names::named;
+
+named! {
+    /// End of a stream: the event that decided its outcome or, without such an event, the end of its transport.
+    pub enum StreamEnd else UnknownStreamEnd "unknown end {0:?} of a stream" {
+        /// The data `[DONE]`.
+        Done = "done",
+        /// Anthropic's `message_stop`.
+        MessageStop = "message_stop",
+        /// OpenAI's `response.completed`.
+        ResponseCompleted = "response_completed",
+        /// OpenAI's `response.incomplete`: the model reached a limit.
+        ResponseIncomplete = "response_incomplete",
+        /// An event that matches the user's pattern.
+        Pattern = "pattern",
+        /// OpenAI's `response.failed`.
+        ResponseFailed = "response_failed",
+        /// A finish reason that is no success.
+        FinishReason = "finish_reason",
+        /// An event `error`, or an object with an error.
+        ErrorEvent = "error_event",
+        /// The last chunk, or END_STREAM.
+        LastChunk = "last_chunk",
+        /// The announced number of bytes.
+        ContentLength = "content_length",
+        /// The connection was closed, which is how a body without announced end ends.
+        Close = "close",
+        /// The connection was closed before the announced end.
+        Truncated = "truncated",
+        /// The connection, or its HTTP/2 stream, was reset.
+        Reset = "reset",
+        /// No byte within the stall timeout.
+        Stalled = "stalled",
+        /// An event that was too long to be read.
+        EventTooLong = "event_too_long",
+        /// The run ended first.
+        Cancelled = "cancelled",
+    }
+}
