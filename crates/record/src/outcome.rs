@@ -46,9 +46,31 @@ named! {
         H2Goaway = "h2_goaway",
         /// The peer violated the protocol: the response could not be parsed.
         ProtocolError = "protocol_error",
+        /// The transport of a stream broke after the first event.
+        StreamCut = "stream_cut",
+        /// A stream ended cleanly without the event, or the announced end, that completes it.
+        StreamUnfinished = "stream_unfinished",
+        /// The app said that it does not complete the stream.
+        StreamAborted = "stream_aborted",
+        /// No byte of a stream within the stall timeout, after the first event.
+        StreamStalled = "stream_stalled",
         /// The load generator did not send the request; never attributed to the cluster.
         NotSent = "not_sent",
         /// The run ended first.
         Cancelled = "cancelled",
+    }
+}
+
+impl Outcome {
+    /// Returns true if part of the response arrived, and something other than a timeout ended it.
+    pub const fn is_cut_off(self) -> bool {
+        matches!(
+            self,
+            Self::ResetMidResponse
+                | Self::TruncatedBody
+                | Self::StreamCut
+                | Self::StreamUnfinished
+                | Self::StreamAborted
+        )
     }
 }

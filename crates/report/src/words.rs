@@ -153,6 +153,10 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
         Outcome::H2RefusedStream => "the HTTP/2 stream was refused",
         Outcome::H2Goaway => "the HTTP/2 connection was closed first",
         Outcome::ProtocolError => "the answer could not be parsed",
+        Outcome::StreamCut => "the stream was cut",
+        Outcome::StreamUnfinished => "the stream ended without its last event",
+        Outcome::StreamAborted => "the app ended the stream early, and said so",
+        Outcome::StreamStalled => "the stream stalled",
         Outcome::NotSent => "not sent by the load",
         Outcome::Cancelled => "cut off by the end of the run",
     }

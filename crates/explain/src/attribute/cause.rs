@@ -208,9 +208,8 @@ fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
     }
     match f.outcome {
         // Part of a response arrived, so some pod was working on the request.
-        Outcome::ResetMidResponse | Outcome::TruncatedBody | Outcome::BodyTimeout => {
-            is_explained.then_some(Cause::KilledInFlight)
-        }
+        Outcome::BodyTimeout | Outcome::StreamStalled => is_explained.then_some(Cause::KilledInFlight),
+        outcome if outcome.is_cut_off() => is_explained.then_some(Cause::KilledInFlight),
         Outcome::HttpError | Outcome::Ok if no_endpoint && f.status == Some(503) => {
             Some(Cause::NoReadyEndpoint)
         }
@@ -242,13 +241,8 @@ fn cause_of_restart(f: &Failure<'_>) -> Cause {
         (None, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectError) => {
             Cause::RoutedToDeadPod
         }
-        (
-            None,
-            Outcome::ResetBeforeResponse
-            | Outcome::EofBeforeResponse
-            | Outcome::ResetMidResponse
-            | Outcome::TruncatedBody,
-        ) => Cause::KilledInFlight,
+        (None, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse) => Cause::KilledInFlight,
+        (None, outcome) if outcome.is_cut_off() => Cause::KilledInFlight,
         _ => Cause::Unattributed,
     }
 }
@@ -268,8 +262,8 @@ fn cause_by_pods(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
             cause_of_no_answer(f, by)
         }
         Outcome::H2RefusedStream | Outcome::H2Goaway => cause_of_left_out(f, by.end()),
-        Outcome::ResetMidResponse | Outcome::TruncatedBody if by.end().is_some() => Cause::KilledInFlight,
-        Outcome::ResponseTimeout | Outcome::BodyTimeout => cause_of_timeout(f, by.end()),
+        outcome if outcome.is_cut_off() && by.end().is_some() => Cause::KilledInFlight,
+        outcome if is_timeout(outcome) => cause_of_timeout(f, by.end()),
         _ => Cause::Unattributed,
     }
 }
@@ -371,7 +365,7 @@ fn cause_of_timeout(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
 }
 
 fn is_timeout(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout)
+    matches!(outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled)
 }
 
 #[cfg(test)]
@@ -417,6 +411,13 @@ mod tests {
             (refused, RuleSwap, Cause::RuleSwap),
             (Failure { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
             (Failure { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
+            (
+                Failure { restarting: true, outcome: Outcome::StreamCut, ..plain },
+                Nothing,
+                Cause::KilledInFlight,
+            ),
+            (Failure { outcome: Outcome::StreamUnfinished, ..plain }, Nothing, Cause::Unattributed),
+            (Failure { outcome: Outcome::StreamStalled, ..full }, Nothing, Cause::Overload),
             (eof, Nothing, Cause::Unattributed),
             (Failure { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
             (Failure { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),

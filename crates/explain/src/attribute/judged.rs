@@ -188,8 +188,13 @@ impl<'a> Signs<'a> {
     /// Returns true if a request timed out at an app or on a machine that could not keep up.
     fn overload(&self, request: &Request, explained: &Explanations) -> bool {
         let row = &request.row;
-        let is_timeout =
-            matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ResponseTimeout | Outcome::BodyTimeout);
+        let is_timeout = matches!(
+            row.outcome,
+            Outcome::ConnectTimeout
+                | Outcome::ResponseTimeout
+                | Outcome::BodyTimeout
+                | Outcome::StreamStalled
+        );
         // The pod was well and did not answer in time.
         let is_at_a_pod_that_is_well = explained.pod.is_some() && explained.candidates.is_empty();
         is_timeout

@@ -379,8 +379,8 @@ fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 
             let is_quick = row.end.ns_since(r.begun()) <= ROUND_TRIP_NS;
             death.cuts_off(row.end).max(if is_quick { routed() } else { 0.0 })
         }
-        Outcome::ResetMidResponse | Outcome::TruncatedBody => death.cuts_off(row.end),
-        Outcome::ResponseTimeout | Outcome::BodyTimeout => {
+        outcome if outcome.is_cut_off() => death.cuts_off(row.end),
+        Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled => {
             if r.begun() <= death.likely && death.likely <= row.end { 1.0 } else { UNFIT }
         }
         _ => routed(),
@@ -402,10 +402,8 @@ fn why(row: &RequestRow) -> Why {
     match row.outcome {
         Outcome::ConnectRefused => Why::Refused,
         Outcome::ConnectTimeout | Outcome::ConnectUnreachable => Why::Unreachable,
-        Outcome::ResetBeforeResponse
-        | Outcome::EofBeforeResponse
-        | Outcome::ResetMidResponse
-        | Outcome::TruncatedBody => Why::CutOff,
+        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => Why::CutOff,
+        outcome if outcome.is_cut_off() => Why::CutOff,
         Outcome::Ok | Outcome::HttpError => Why::Answered,
         _ => Why::Time,
     }

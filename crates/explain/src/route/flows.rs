@@ -113,6 +113,7 @@ impl<'a> Flows<'a> {
                     Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
                         Some(r.row.end.shifted_ns(RESET_FOR_NS))
                     }
+                    Outcome::StreamCut if r.row.errno.is_some() => Some(r.row.end.shifted_ns(RESET_FOR_NS)),
                     _ => None,
                 };
                 entry_until = entry_until.filter(|_| !ended.0.contains(number));

@@ -207,19 +207,19 @@ pub(crate) fn sent(row: &RequestRow) -> Stamp {
 /// Returns true if a request reached the gateway, which means that the gateway or a pod behind it failed.
 pub(crate) fn is_gateways(row: &RequestRow) -> bool {
     row.sent.is_some()
-        && matches!(
-            row.outcome,
-            Outcome::HttpError
-                | Outcome::ResponseTimeout
-                | Outcome::BodyTimeout
-                | Outcome::ResetBeforeResponse
-                | Outcome::EofBeforeResponse
-                | Outcome::ResetMidResponse
-                | Outcome::TruncatedBody
-                | Outcome::H2RefusedStream
-                | Outcome::H2Goaway
-                | Outcome::Ok
-        )
+        && (row.outcome.is_cut_off()
+            || matches!(
+                row.outcome,
+                Outcome::HttpError
+                    | Outcome::ResponseTimeout
+                    | Outcome::BodyTimeout
+                    | Outcome::ResetBeforeResponse
+                    | Outcome::EofBeforeResponse
+                    | Outcome::StreamStalled
+                    | Outcome::H2RefusedStream
+                    | Outcome::H2Goaway
+                    | Outcome::Ok
+            ))
 }
 
 /// Facts about a gateway's pods.
@@ -255,9 +255,8 @@ impl Gateway {
         let sent = sent(row);
         // If a gateway waited in vain, it had chosen an unresponsive pod; a live pod would have responded.
         let handed_over = match (row.outcome, row.status) {
-            (Outcome::ResponseTimeout | Outcome::BodyTimeout, _) | (_, Some(504)) => {
-                row.end.min(sent.shifted_ns(self.answers_within_ns))
-            }
+            (Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled, _)
+            | (_, Some(504)) => row.end.min(sent.shifted_ns(self.answers_within_ns)),
             _ => row.end,
         };
         let fits = |e: &usize| {

@@ -123,8 +123,10 @@ impl Client<'_> {
         let Some(head) = head else { return Fit::Possible };
         let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return Fit::Possible };
         let slack_ns = own_ns.saturating_add(client_ns);
-        let gave_up =
-            matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
+        let gave_up = matches!(
+            self.row.outcome,
+            Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled | Outcome::Cancelled
+        );
         if sent.ns_since(head) > slack_ns {
             Fit::Early
         } else if head.ns_since(self.row.end) <= slack_ns || gave_up {
