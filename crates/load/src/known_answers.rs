@@ -32,7 +32,7 @@ use super::prepared::{WAITING_BATCHES, endpoints};
 use super::resolve::TargetRoute;
 use super::worker::Task;
 use super::*;
-use http1_server::{HANGING, Log, PROMPT, Script, Server};
+use http1_server::{HANGING, Http1Log, Http1Script, Http1Server, PROMPT};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir};
 
@@ -75,7 +75,7 @@ fn assert_accounted(summary: &LoadSummary, rows: &[RequestRow]) {
     }
 }
 
-fn assert_agree(rows: &[RequestRow], log: &Log) {
+fn assert_agree(rows: &[RequestRow], log: &Http1Log) {
     let log = log.lock().unwrap();
     let mut sent = 0;
     for row in rows.iter().filter(|row| row.sent.is_some()) {
@@ -98,7 +98,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcomes_match_server_log() {
-    let server = Server::start(&PROMPT).await;
+    let server = Http1Server::start(&PROMPT).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(1000.0, Duration::from_millis(2000)),
         warmup: Duration::from_millis(50),
@@ -119,7 +119,7 @@ async fn outcomes_match_server_log() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_response_times_out() {
-    let server = Server::start(&HANGING).await;
+    let server = Http1Server::start(&HANGING).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
         timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
@@ -132,11 +132,11 @@ async fn hanging_response_times_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn head_response_ends_without_body() {
-    let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
+    let kept = &[Http1Script::Ok, Http1Script::Chunked, Http1Script::NotFound, Http1Script::Unavailable][..];
     // Heads of these responses do not announce that the server will close the connection.
-    let closed = &[Script::UntilEof][..];
+    let closed = &[Http1Script::UntilEof][..];
     for (scripts, connections) in [(kept, Connections::KEEPALIVE), (closed, Connections::FRESH)] {
-        let server = Server::start(scripts).await;
+        let server = Http1Server::start(scripts).await;
         let (_, rows) = run(Load {
             method: "HEAD".into(),
             pace: Pace::Closed(Length::Requests(200)),
@@ -152,7 +152,8 @@ async fn head_response_ends_without_body() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expect_continue_accepts_100_and_417() {
-    let server = Server::start(&[Script::Interim, Script::ExpectationFailed, Script::Ok]).await;
+    let server =
+        Http1Server::start(&[Http1Script::Interim, Http1Script::ExpectationFailed, Http1Script::Ok]).await;
     let (_, rows) = run(Load {
         method: "POST".into(),
         headers: vec![("Expect".into(), "100-continue".into())],
@@ -178,7 +179,7 @@ fn closed_address() -> (Socket, SocketAddr) {
 
 #[tokio::test]
 async fn closed_port_refuses_only_its_target() {
-    let server = Server::start(&[Script::Ok]).await;
+    let server = Http1Server::start(&[Http1Script::Ok]).await;
     let (_bound, closed) = closed_address();
     let target = |name: &str, address| LoadTarget::new(name, format!("http://{address}/"));
     let (_, rows) = run(Load {
@@ -265,7 +266,7 @@ async fn every_protocol_reports_tls_alert() {
     }
 }
 
-fn endless(server: &Server) -> Load {
+fn endless(server: &Http1Server) -> Load {
     Load {
         pace: Pace::constant(100.0, Duration::from_secs(3600)),
         ..Load::new(format!("http://{}/", server.address))
@@ -293,7 +294,7 @@ async fn run_until(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop_drains_requests_in_flight() {
-    let server = Server::start(&[Script::HangSilently]).await;
+    let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
         timeout: Timeouts { response: Duration::from_secs(2), ..Timeouts::default() },
         ..endless(&server)
@@ -305,7 +306,7 @@ async fn stop_drains_requests_in_flight() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abort_cancels_requests_in_flight() {
-    let server = Server::start(&[Script::HangSilently]).await;
+    let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
         timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
         ..endless(&server)
@@ -316,7 +317,7 @@ async fn abort_cancels_requests_in_flight() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_limit_marks_requests_not_sent() {
-    let server = Server::start(&[Script::HangSilently]).await;
+    let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
         connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
         timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
@@ -370,7 +371,8 @@ async fn latency_log_counts_answers_by_outcome() {
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
-    let server = Server::start(&[Script::Ok, Script::NotFound, Script::CloseSilently]).await;
+    let server =
+        Http1Server::start(&[Http1Script::Ok, Http1Script::NotFound, Http1Script::CloseSilently]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(Load {
@@ -412,7 +414,7 @@ async fn unresolvable_host_fails_preparation() {
 
 #[tokio::test]
 async fn missing_requests_directory_fails_load() {
-    let server = Server::start(&[Script::Ok]).await;
+    let server = Http1Server::start(&[Http1Script::Ok]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let settings = Load { pace: Pace::constant(100.0, Duration::from_millis(100)), ..endless(&server) };
@@ -424,7 +426,7 @@ async fn missing_requests_directory_fails_load() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_use_each_source_port_once() {
-    let server = Server::start(&[Script::Ok]).await;
+    let server = Http1Server::start(&[Http1Script::Ok]).await;
     let range = PortRange { first: 20_000, last: 20_499 };
     let (_, rows) = run(Load {
         pace: Pace::constant(400.0, Duration::from_secs(1)),
@@ -446,7 +448,7 @@ async fn connections_use_each_source_port_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_loop_sends_exact_request_count() {
-    let server = Server::start(&[Script::Ok]).await;
+    let server = Http1Server::start(&[Http1Script::Ok]).await;
     let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(500)),
         connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
@@ -468,7 +470,7 @@ async fn closed_loop_sends_exact_request_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poisson_stages_send_every_request() {
-    let server = Server::start(&[Script::Ok]).await;
+    let server = Http1Server::start(&[Http1Script::Ok]).await;
     let stages = ["0-400:500ms", "400:250ms", "0:100ms", "400-0:500ms"].map(|text| text.parse().unwrap());
     let (_, rows) = run(Load {
         pace: Pace::Open(stages.to_vec()),

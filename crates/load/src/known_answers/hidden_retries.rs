@@ -20,7 +20,7 @@ fn settings(address: SocketAddr, requests: u64) -> Load {
 /// Runs against a server that reads the 11th request of each connection and then closes the connection. Returns the
 /// server's count of such requests, and the client's count of those that Go would hide.
 async fn eleventh(change: impl FnOnce(&mut Load)) -> (u64, u64) {
-    let server = Server::closing_on(11).await;
+    let server = Http1Server::closing_on(11).await;
     let mut settings = settings(server.address, 1100);
     change(&mut settings);
     let (summary, rows) = run(settings).await;

@@ -29,39 +29,39 @@ pub(super) const AT_A_TIME: usize = 6;
 const DOCS: &str = include_str!("../../../../docs/outcomes.md");
 
 /// Faults that a server can cause on a single request, in the wording of the table.
-const SCRIPTED: [(Script, &str); 32] = [
-    (Script::Ok, "a complete answer"),
-    (Script::Chunked, "chunks"),
-    (Script::Trailers, "chunks with extensions and trailer fields"),
-    (Script::UntilEof, "a body until the close"),
-    (Script::Interim, "100 and 103 before it"),
-    (Script::NoContent, "204"),
-    (Script::NotModified, "304 with the length of what is not sent"),
-    (Script::OldVersion, "HTTP/1.0"),
-    (Script::Surplus, "more bytes than announced"),
-    (Script::Drip, "byte by byte"),
-    (Script::NotFound, "404"),
-    (Script::Unavailable, "503, and closed"),
-    (Script::ExpectationFailed, "417"),
-    (Script::CloseSilently, "closed before the answer"),
-    (Script::ResetSilently, "reset before the answer"),
-    (Script::CloseInHead, "closed in the head"),
-    (Script::ResetInHead, "reset in the head"),
-    (Script::CloseInBody, "closed in the body"),
-    (Script::ResetInBody, "reset in the body"),
-    (Script::ResetUntilEof, "reset in a body until the close"),
-    (Script::CloseInChunks, "closed between chunks"),
-    (Script::CloseInTrailers, "closed in the trailer"),
-    (Script::BadChunk, "no chunk size"),
-    (Script::HugeChunk, "a chunk size of 17 digits"),
-    (Script::BadHead, "no HTTP"),
-    (Script::EndlessHead, "a head of 450 KiB"),
-    (Script::TwoLengths, "two lengths"),
-    (Script::Switch, "101 unasked"),
-    (Script::HangSilently, "no answer"),
-    (Script::HangInHead, "half a head"),
-    (Script::HangInBody, "no body"),
-    (Script::DripOn, "a body that does not end in time"),
+const SCRIPTED: [(Http1Script, &str); 32] = [
+    (Http1Script::Ok, "a complete answer"),
+    (Http1Script::Chunked, "chunks"),
+    (Http1Script::Trailers, "chunks with extensions and trailer fields"),
+    (Http1Script::UntilEof, "a body until the close"),
+    (Http1Script::Interim, "100 and 103 before it"),
+    (Http1Script::NoContent, "204"),
+    (Http1Script::NotModified, "304 with the length of what is not sent"),
+    (Http1Script::OldVersion, "HTTP/1.0"),
+    (Http1Script::Surplus, "more bytes than announced"),
+    (Http1Script::Drip, "byte by byte"),
+    (Http1Script::NotFound, "404"),
+    (Http1Script::Unavailable, "503, and closed"),
+    (Http1Script::ExpectationFailed, "417"),
+    (Http1Script::CloseSilently, "closed before the answer"),
+    (Http1Script::ResetSilently, "reset before the answer"),
+    (Http1Script::CloseInHead, "closed in the head"),
+    (Http1Script::ResetInHead, "reset in the head"),
+    (Http1Script::CloseInBody, "closed in the body"),
+    (Http1Script::ResetInBody, "reset in the body"),
+    (Http1Script::ResetUntilEof, "reset in a body until the close"),
+    (Http1Script::CloseInChunks, "closed between chunks"),
+    (Http1Script::CloseInTrailers, "closed in the trailer"),
+    (Http1Script::BadChunk, "no chunk size"),
+    (Http1Script::HugeChunk, "a chunk size of 17 digits"),
+    (Http1Script::BadHead, "no HTTP"),
+    (Http1Script::EndlessHead, "a head of 450 KiB"),
+    (Http1Script::TwoLengths, "two lengths"),
+    (Http1Script::Switch, "101 unasked"),
+    (Http1Script::HangSilently, "no answer"),
+    (Http1Script::HangInHead, "half a head"),
+    (Http1Script::HangInBody, "no body"),
+    (Http1Script::DripOn, "a body that does not end in time"),
 ];
 
 /// Returns a table row: a fault, and the result of each client.
@@ -187,7 +187,7 @@ async fn http1_faults_match_curl_and_hyper() {
         row_of_early_reset("reset after the accept", reset_after_accept(&mut others).await.0).await,
     ];
     let scripted = futures::stream::iter(SCRIPTED).map(async |(script, words)| {
-        let server = Server::start(&[script]).await;
+        let server = Http1Server::start(&[script]).await;
         let line = row(words, server.address).await;
         let log = server.log.lock().unwrap();
         let truth = log.get(&("load-0".to_owned(), 0)).expect("our request");

@@ -10,8 +10,8 @@ use super::test_transport::acceptor;
 use super::*;
 use faulty_frames::NO_ERROR;
 pub(super) use http2_differential::fault_inside_tls;
-use http2_script::{ALERTS, CONNECTIONS, HANGING, Script, streams};
-use http2_server::{Habits, Log, Server, Truth};
+use http2_script::{ALERTS, CONNECTIONS, HANGING, Http2Script, streams};
+use http2_server::{Habits, Http2Log, Http2Server, Http2Truth};
 
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -19,7 +19,7 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
 /// Returns a load over HTTP/2 with kept connections and timeouts that are never reached.
-fn settings(server: &Server) -> Load {
+fn settings(server: &Http2Server) -> Load {
     Load {
         http: Http::Http2,
         connections: Connections::KEEPALIVE,
@@ -29,9 +29,9 @@ fn settings(server: &Server) -> Load {
     }
 }
 
-fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
-    let is_broken = truth.script.is_some_and(Script::is_broken);
-    let grpc_status = truth.script.and_then(Script::grpc_status);
+fn assert_row_agrees(row: &RequestRow, truth: &Http2Truth) {
+    let is_broken = truth.script.is_some_and(Http2Script::is_broken);
+    let grpc_status = truth.script.and_then(Http2Script::grpc_status);
     assert_eq!(row.grpc_status, grpc_status, "{row:?} {truth:?}");
     assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
     assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
@@ -47,7 +47,7 @@ fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
     }
 }
 
-fn assert_agree(rows: &[RequestRow], log: &Log) {
+fn assert_agree(rows: &[RequestRow], log: &Http2Log) {
     let log = log.lock().unwrap();
     let sent: Vec<_> = rows.iter().filter(|row| row.sent.is_some()).collect();
     for row in &sent {
@@ -57,7 +57,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
     assert_eq!(sent.len(), log.len(), "the server saw what was never sent");
 }
 
-fn assert_all_were_played(log: &Log, scripts: &[Script]) {
+fn assert_all_were_played(log: &Http2Log, scripts: &[Http2Script]) {
     let log = log.lock().unwrap();
     for script in scripts {
         assert!(log.values().any(|truth| truth.script == Some(*script)), "{script:?} was never played");
@@ -67,7 +67,7 @@ fn assert_all_were_played(log: &Log, scripts: &[Script]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shared_stream_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
-    let server = Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
+    let server = Http2Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
@@ -81,7 +81,7 @@ async fn shared_stream_outcomes_match_server_log() {
 }
 
 /// Returns the number of requests that Go's client would have resent, by the server's own count.
-fn hidden_by_go(log: &Log) -> u64 {
+fn hidden_by_go(log: &Http2Log) -> u64 {
     log.lock().unwrap().values().filter(|truth| truth.is_hidden_by_go).count() as u64
 }
 
@@ -89,7 +89,7 @@ fn hidden_by_go(log: &Log) -> u64 {
 async fn connection_fault_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
-    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let server = Http2Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         ..mixed_settings(&server)
@@ -100,14 +100,19 @@ async fn connection_fault_outcomes_match_server_log() {
 }
 
 /// Returns a load with fresh and kept connections, in which the end of a connection ends only one request.
-fn mixed_settings(server: &Server) -> Load {
+fn mixed_settings(server: &Http2Server) -> Load {
     Load {
         connections: Connections { max_concurrent_streams: Some(1), ..Connections::mixed(0.3) },
         ..settings(server)
     }
 }
 
-fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &LoadSummary, rows: &[RequestRow]) {
+fn assert_connections_agree(
+    server: &Http2Server,
+    scripts: &[Http2Script],
+    summary: &LoadSummary,
+    rows: &[RequestRow],
+) {
     assert_agree(rows, &server.log);
     assert_all_were_played(&server.log, scripts);
     assert_eq!(summary.tally.go_hidden, hidden_by_go(&server.log));
@@ -127,7 +132,7 @@ async fn h2_tls_outcomes_match_server_log() {
     let (tls, certificate) = acceptor(&[b"h2"]);
     let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).chain(ALERTS).collect();
     let server =
-        Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
+        Http2Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
     let (summary, rows) = run(Load {
         http: Http::Auto,
         targets: vec![LoadTarget::new("tls", format!("https://{}/", server.address))],
@@ -145,9 +150,9 @@ async fn h2_tls_outcomes_match_server_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_call_outcomes_match_server_log() {
     let (requests, rate) = mixed::size();
-    let also = [Script::Refused, Script::GoAwayThenBreak, Script::CloseInBody];
+    let also = [Http2Script::Refused, Http2Script::GoAwayThenBreak, Http2Script::CloseInBody];
     let scripts: Vec<_> = grpc_faults::ANSWERS.into_iter().chain(also).collect();
-    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let server = Http2Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (summary, rows) = run(Load {
         grpc: Some(Grpc::new("echo.Echo/Say".parse().unwrap())),
         body: b"hello".to_vec(),
@@ -162,8 +167,8 @@ async fn grpc_call_outcomes_match_server_log() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_timeout_keeps_connection_open() {
-    let scripts: Vec<_> = HANGING.into_iter().chain([Script::Ok]).collect();
-    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let scripts: Vec<_> = HANGING.into_iter().chain([Http2Script::Ok]).collect();
+    let server = Http2Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (_, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
         timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
@@ -183,8 +188,8 @@ async fn stream_timeout_keeps_connection_open() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn goaway_separates_processed_from_unprocessed() {
-    let server = Server::start(Habits {
-        scripts: vec![Script::Ok],
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::Ok],
         goaway_after: Some((40, 50)),
         answer_after: Duration::from_millis(30),
         ..Habits::default()
@@ -211,7 +216,8 @@ async fn goaway_separates_processed_from_unprocessed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn empty_frames_keep_connection_open() {
-    let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
+    let server =
+        Http2Server::start(Habits { scripts: vec![Http2Script::InPieces], ..Habits::default() }).await;
     let (_, rows) = run(Load {
         pace: Pace::Closed(Length::Requests(400)),
         connections: Connections { max: Some(1), max_concurrent_streams: Some(4), ..Connections::KEEPALIVE },
@@ -225,8 +231,8 @@ async fn empty_frames_keep_connection_open() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_respects_server_stream_limit() {
-    let server = Server::start(Habits {
-        scripts: vec![Script::Ok],
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::Ok],
         settings: vec![(MAX_CONCURRENT_STREAMS, 8)],
         later: Some((20, vec![(MAX_CONCURRENT_STREAMS, 1)])),
         answer_after: Duration::from_millis(10),
@@ -253,8 +259,8 @@ async fn client_respects_server_stream_limit() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_limit_marks_requests_not_sent() {
-    let server = Server::start(Habits {
-        scripts: vec![Script::HangSilently],
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::HangSilently],
         settings: vec![(MAX_CONCURRENT_STREAMS, 3)],
         ..Habits::default()
     })
@@ -275,8 +281,8 @@ async fn stream_limit_marks_requests_not_sent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocked_request_body_times_out() {
-    let server = Server::start(Habits {
-        scripts: vec![Script::Ok],
+    let server = Http2Server::start(Habits {
+        scripts: vec![Http2Script::Ok],
         settings: vec![(INITIAL_WINDOW_SIZE, 0)],
         ..Habits::default()
     })
@@ -298,8 +304,8 @@ async fn blocked_request_body_times_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_retries_unprocessed_post() {
-    let scripts = vec![Script::Refused, Script::GoAwayBefore(NO_ERROR)];
-    let server = Server::start(Habits { scripts, ..Habits::default() }).await;
+    let scripts = vec![Http2Script::Refused, Http2Script::GoAwayBefore(NO_ERROR)];
+    let server = Http2Server::start(Habits { scripts, ..Habits::default() }).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(100.0, Duration::from_millis(200)),
         method: "POST".into(),

@@ -71,8 +71,8 @@ pub(super) async fn reset_after_accept(tasks: &mut JoinSet<()>) -> (SocketAddr, 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mixed_load_outcomes_match_server_log() {
     let (requests, rate) = size();
-    let scripts: Vec<Script> = (0..ROUNDS).flat_map(|_| PROMPT).chain(HANGING).collect();
-    let server = Server::start(&scripts).await;
+    let scripts: Vec<Http1Script> = (0..ROUNDS).flat_map(|_| PROMPT).chain(HANGING).collect();
+    let server = Http1Server::start(&scripts).await;
     let mut others = JoinSet::new();
     let queue_reset = reset_before_accept(&mut others).await;
     let (accept_reset, accepted) = reset_after_accept(&mut others).await;
@@ -119,7 +119,7 @@ async fn mixed_load_outcomes_match_server_log() {
 
 /// Fails unless all scripts were played, connections were lost on reuse, and the client and the server count the same
 /// number of failures that Go hides.
-pub(super) fn tell_played(what: &str, summary: &LoadSummary, log: &Log, scripts: usize) {
+pub(super) fn tell_played(what: &str, summary: &LoadSummary, log: &Http1Log, scripts: usize) {
     let log = log.lock().unwrap();
     let hidden =
         log.values().filter(|truth| truth.reused && lost_before_answer(truth.outcome)).count() as u64;

@@ -15,14 +15,14 @@ const CASES: u64 = 800;
 
 /// Bytes to send, and the positions at which to split them.
 #[derive(Clone, Debug)]
-struct Case {
+struct ResponseCase {
     answer: Vec<u8>,
     cuts: Vec<usize>,
 }
 
 /// Result of reading a response.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum ReadResult {
     Complete(u16),
     EndsEarly,
     Malformed,
@@ -92,7 +92,7 @@ fn damages() -> impl Strategy<Value = Damage> {
     ]
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn cases() -> impl Strategy<Value = ResponseCase> {
     let body = "[a-z]{0,20}";
     (heads(), chunks(), body, damages(), prop::collection::vec(any::<prop::sample::Index>(), 0..3)).prop_map(
         |((head, chunked), chunks, body, damage, cuts)| {
@@ -107,13 +107,13 @@ fn cases() -> impl Strategy<Value = Case> {
             }
             let mut cuts: Vec<_> = cuts.iter().map(|at| at.index(answer.len() + 1)).collect();
             cuts.sort_unstable();
-            Case { answer, cuts }
+            ResponseCase { answer, cuts }
         },
     )
 }
 
 /// Responds to a request with the case given by its number, and closes the connection.
-async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, cases: Arc<Vec<ResponseCase>>) -> io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         if stream.read_buf(&mut request).await? == 0 {
@@ -122,7 +122,8 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>) -> io::Result<()> 
     }
     let text = String::from_utf8(request).unwrap();
     let id = text.lines().find_map(|line| line.strip_prefix("rolldrop-id: ")).unwrap();
-    let Case { answer, cuts } = &cases[usize::try_from(id.parse::<RequestId>().unwrap().seq).unwrap()];
+    let ResponseCase { answer, cuts } =
+        &cases[usize::try_from(id.parse::<RequestId>().unwrap().seq).unwrap()];
     stream.set_nodelay(true)?;
     let mut from = 0;
     for to in cuts.iter().copied().chain([answer.len()]) {
@@ -133,20 +134,20 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>) -> io::Result<()> 
     Ok(())
 }
 
-fn ours(row: &RequestRow) -> Verdict {
+fn ours(row: &RequestRow) -> ReadResult {
     match (row.outcome, row.status) {
-        (Outcome::Ok | Outcome::HttpError, Some(status)) => Verdict::Complete(status),
-        (Outcome::EofBeforeResponse | Outcome::TruncatedBody, _) => Verdict::EndsEarly,
-        (Outcome::ProtocolError, _) => Verdict::Malformed,
+        (Outcome::Ok | Outcome::HttpError, Some(status)) => ReadResult::Complete(status),
+        (Outcome::EofBeforeResponse | Outcome::TruncatedBody, _) => ReadResult::EndsEarly,
+        (Outcome::ProtocolError, _) => ReadResult::Malformed,
         _ => panic!("{row:?}"),
     }
 }
 
-fn theirs(said: &str) -> Verdict {
+fn theirs(said: &str) -> ReadResult {
     match said {
-        "IncompleteMessage" | "UnexpectedEof" => Verdict::EndsEarly,
-        "Parse" | "TooLarge" | "InvalidInput" | "InvalidData" => Verdict::Malformed,
-        status => Verdict::Complete(status.parse().unwrap_or_else(|_| panic!("{status}"))),
+        "IncompleteMessage" | "UnexpectedEof" => ReadResult::EndsEarly,
+        "Parse" | "TooLarge" | "InvalidInput" | "InvalidData" => ReadResult::Malformed,
+        status => ReadResult::Complete(status.parse().unwrap_or_else(|_| panic!("{status}"))),
     }
 }
 
@@ -155,7 +156,7 @@ async fn random_answer_outcomes_match_hyper() {
     // The cases are always the same, so that a failure can be investigated.
     let mut runner = TestRunner::deterministic();
     let drawn = (0..CASES).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
-    let cases: Arc<Vec<Case>> = Arc::new(drawn);
+    let cases: Arc<Vec<ResponseCase>> = Arc::new(drawn);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut server = JoinSet::new();
@@ -182,7 +183,7 @@ async fn random_answer_outcomes_match_hyper() {
         // hyper parses a head that arrives in pieces only once it is complete, and continues reading after a bare LF at
         // the beginning of a trailer line.
         let is_stricter = row.status.is_none() || case.answer.windows(4).any(|w| w == b"0\r\n\n");
-        let is_allowed = is_stricter && (&ours, &theirs) == (&Verdict::Malformed, &Verdict::EndsEarly);
+        let is_allowed = is_stricter && (&ours, &theirs) == (&ReadResult::Malformed, &ReadResult::EndsEarly);
         if ours != theirs && !is_allowed {
             differ.push(format!("{ours:?}, hyper {theirs:?}: {}", case.answer.escape_ascii()));
         }

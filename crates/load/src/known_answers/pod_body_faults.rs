@@ -17,15 +17,20 @@ use super::*;
 use crate::pod_body::MAX_SEARCHED;
 
 /// Response of the server for a path, with the expected outcome and pod.
-struct Case {
+struct PodBodyCase {
     path: &'static str,
     answer: String,
     outcome: Outcome,
     pod: Option<&'static str>,
 }
 
-fn case(path: &'static str, answer: impl Into<String>, outcome: Outcome, pod: Option<&'static str>) -> Case {
-    Case { path, answer: answer.into(), outcome, pod }
+fn case(
+    path: &'static str,
+    answer: impl Into<String>,
+    outcome: Outcome,
+    pod: Option<&'static str>,
+) -> PodBodyCase {
+    PodBodyCase { path, answer: answer.into(), outcome, pod }
 }
 
 fn with_length(length: usize, body: &str) -> String {
@@ -33,7 +38,7 @@ fn with_length(length: usize, body: &str) -> String {
 }
 
 /// Returns the cases that end without a timeout; the server closes each connection after its response.
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<PodBodyCase> {
     let late = format!("{}pod=web-0\n", "x".repeat(MAX_SEARCHED - 4));
     let chunks = "3\r\nxpo\r\n5\r\nd=web\r\n4;pod=no\r\n-2\n.\r\n0\r\npod=no: 1\r\n\r\n";
     let named = "content-length: 9\r\nrolldrop-pod: web-5";
@@ -63,7 +68,7 @@ fn cases() -> Vec<Case> {
 
 /// Serves a response on `stream`, and closes the connection. If `is_held` is true, waits for the client to close it
 /// instead.
-async fn answer(mut stream: TcpStream, cases: Arc<Vec<Case>>, is_held: bool) {
+async fn answer(mut stream: TcpStream, cases: Arc<Vec<PodBodyCase>>, is_held: bool) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
@@ -110,7 +115,7 @@ fn hanging_settings() -> Load {
     }
 }
 
-async fn agree(cases: Vec<Case>, settings: Load, is_held: bool) {
+async fn agree(cases: Vec<PodBodyCase>, settings: Load, is_held: bool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let cases = Arc::new(cases);

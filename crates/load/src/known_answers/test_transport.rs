@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// An accepted connection.
-pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
+pub(super) trait TestTransport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     /// Returns the underlying TCP connection.
     fn tcp(&self) -> &TcpStream;
 
@@ -25,7 +25,7 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     fn tls(&mut self) -> Option<&mut ServerConnection>;
 }
 
-impl Transport for TcpStream {
+impl TestTransport for TcpStream {
     fn tcp(&self) -> &TcpStream {
         self
     }
@@ -35,7 +35,7 @@ impl Transport for TcpStream {
     }
 }
 
-impl Transport for TlsStream<TcpStream> {
+impl TestTransport for TlsStream<TcpStream> {
     fn tcp(&self) -> &TcpStream {
         self.get_ref().0
     }
@@ -51,7 +51,7 @@ pub(super) const ALERT: &str = "alert bad_record_mac (20)";
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Terminates TLS with an alert, like a server that cannot decrypt a record.
-pub(super) async fn alert(stream: &mut (impl Transport + ?Sized)) {
+pub(super) async fn alert(stream: &mut (impl TestTransport + ?Sized)) {
     // Application data that was never encrypted.
     let record = [&[23, 3, 3, 0, 32][..], &[0; 32]].concat();
     let tls = stream.tls().expect("TLS is spoken");
@@ -63,7 +63,7 @@ pub(super) async fn alert(stream: &mut (impl Transport + ?Sized)) {
 
 /// Closes this direction, and the other one once the client has closed it: closing with unread data would reset the
 /// connection. Closes TLS first (close_notify), unless TLS has ended.
-pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
+pub(super) async fn close(stream: &mut (impl TestTransport + ?Sized)) {
     let _ = stream.shutdown().await;
     let tcp = stream.tcp();
     let mut rest = [0; 4096];
@@ -79,13 +79,13 @@ pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
     let _ = timeout(LINGER, until_closed).await;
 }
 
-pub(super) fn reset(stream: &(impl Transport + ?Sized)) {
+pub(super) fn reset(stream: &(impl TestTransport + ?Sized)) {
     stream.tcp().set_zero_linger().unwrap();
 }
 
 /// Returns the server side of TLS with these application protocols, and its certificate in PEM format.
 pub(super) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
-    config(alpn, Clients::Any)
+    config(alpn, AcceptedClients::Any)
 }
 
 /// Returns the client side of TLS, which trusts only this certificate.
@@ -100,7 +100,7 @@ pub(super) fn connector(certificate: &str) -> TlsConnector {
 /// Serves TLS and rejects clients without a certificate; in TLS 1.3, the alert arrives after the client has completed
 /// the handshake.
 pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
-    let (acceptor, certificate) = config(alpn, Clients::WithCertificate);
+    let (acceptor, certificate) = config(alpn, AcceptedClients::WithCertificate);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
@@ -119,20 +119,20 @@ pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAd
     (address, certificate)
 }
 
-enum Clients {
+enum AcceptedClients {
     Any,
     WithCertificate,
 }
 
-fn config(alpn: &[&[u8]], clients: Clients) -> (TlsAcceptor, String) {
+fn config(alpn: &[&[u8]], clients: AcceptedClients) -> (TlsAcceptor, String) {
     let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone());
     let builder = builder.with_safe_default_protocol_versions().unwrap();
     let builder = match clients {
-        Clients::Any => builder.with_no_client_auth(),
-        Clients::WithCertificate => {
+        AcceptedClients::Any => builder.with_no_client_auth(),
+        AcceptedClients::WithCertificate => {
             let mut roots = RootCertStore::empty();
             roots.add(issued.cert.der().clone()).unwrap();
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);

@@ -20,7 +20,7 @@ async fn tls_outcomes_match_server_log() {
     let (requests, rate) = size();
     let (tls, certificate) = acceptor(&[b"http/1.1"]);
     let scripts: Vec<_> = PROMPT.into_iter().chain(TLS).collect();
-    let server = Server::start_tls(&scripts, tls).await;
+    let server = Http1Server::start_tls(&scripts, tls).await;
     let (summary, rows) = run(Load {
         http: Http::Http1,
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
@@ -44,20 +44,20 @@ pub(super) fn assert_handshakes(rows: &[RequestRow]) {
 }
 
 /// Faults that need TLS, in the wording of the table.
-const FAULTS: [(Script, &str); 6] = [
-    (Script::AlertSilently, "an alert before the answer"),
-    (Script::AlertInHead, "an alert in the head"),
-    (Script::AlertInBody, "an alert in the body"),
-    (Script::CutSilently, "closed without close_notify before the answer"),
-    (Script::CutInBody, "closed without close_notify in the body"),
-    (Script::CutUntilEof, "a body until the close, without close_notify"),
+const FAULTS: [(Http1Script, &str); 6] = [
+    (Http1Script::AlertSilently, "an alert before the answer"),
+    (Http1Script::AlertInHead, "an alert in the head"),
+    (Http1Script::AlertInBody, "an alert in the body"),
+    (Http1Script::CutSilently, "closed without close_notify before the answer"),
+    (Http1Script::CutInBody, "closed without close_notify in the body"),
+    (Http1Script::CutUntilEof, "a body until the close, without close_notify"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_faults_match_curl_and_hyper() {
     let http1 = futures::stream::iter(FAULTS).map(async |(script, words)| {
         let (tls, certificate) = acceptor(&[b"http/1.1"]);
-        let server = Server::start_tls(&[script], tls).await;
+        let server = Http1Server::start_tls(&[script], tls).await;
         let url = format!("https://{}/", server.address);
         let ours = ours(Http::Http1, &url).await;
         let (curl, hyper) = tokio::join!(curl("--http1.1", &url), hyper_inside(server.address, &certificate));

@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-use super::test_transport::{self, Transport, acceptor};
+use super::test_transport::{self, TestTransport, acceptor};
 use super::*;
 use rolldrop_record::RequestId;
 
@@ -146,7 +146,7 @@ impl Faulty {
         self.talk(stream).await
     }
 
-    async fn talk<S: Transport>(&self, stream: S) -> Option<()> {
+    async fn talk<S: TestTransport>(&self, stream: S) -> Option<()> {
         let mut refused = None;
         #[expect(clippy::result_large_err, reason = "tungstenite's own type of a refusal")]
         let answer = |request: &Request, mut response: Response| {
@@ -212,7 +212,7 @@ impl Faulty {
     }
 
     /// Plays a fault; returns `None` if the connection has ended.
-    async fn play<S: Transport>(
+    async fn play<S: TestTransport>(
         &self,
         fault: Fault,
         message: Message,
@@ -297,7 +297,7 @@ impl Faulty {
     }
 
     /// Closes the connection in an orderly way, and waits for the client's close frame.
-    async fn leave<S: Transport>(
+    async fn leave<S: TestTransport>(
         &self,
         socket: &mut WebSocketStream<S>,
         why: Option<CloseFrame>,

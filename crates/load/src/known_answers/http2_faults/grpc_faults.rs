@@ -1,12 +1,12 @@
 //! gRPC faults: responses to calls, and the results that a client should record.
 
 use super::faulty_frames::{END_STREAM, INTERNAL_ERROR, data, field, headers, reset, status};
-use super::http2_script::Script;
+use super::http2_script::Http2Script;
 use rolldrop_record::Outcome;
 
 /// A response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Answer {
+pub(super) enum GrpcAnswer {
     Ok,
     /// A message marked as compressed, and the header that names the compression.
     Compressed,
@@ -31,38 +31,40 @@ pub(super) enum Answer {
     Reset,
 }
 
-pub(super) const ANSWERS: [Script; 14] = [
-    Script::Grpc(Answer::Ok),
-    Script::Grpc(Answer::TrailersOnly),
-    Script::Grpc(Answer::Compressed),
-    Script::Grpc(Answer::Status),
-    Script::Grpc(Answer::NoStatus),
-    Script::Grpc(Answer::NoTrailers),
-    Script::Grpc(Answer::ContentType),
-    Script::Grpc(Answer::NoContentType),
-    Script::Grpc(Answer::Proxy),
-    Script::Grpc(Answer::CompressedSomehow),
-    Script::Grpc(Answer::CutMessage),
-    Script::Grpc(Answer::NoMessage),
-    Script::Grpc(Answer::TwoMessages),
-    Script::Grpc(Answer::Reset),
+pub(super) const ANSWERS: [Http2Script; 14] = [
+    Http2Script::Grpc(GrpcAnswer::Ok),
+    Http2Script::Grpc(GrpcAnswer::TrailersOnly),
+    Http2Script::Grpc(GrpcAnswer::Compressed),
+    Http2Script::Grpc(GrpcAnswer::Status),
+    Http2Script::Grpc(GrpcAnswer::NoStatus),
+    Http2Script::Grpc(GrpcAnswer::NoTrailers),
+    Http2Script::Grpc(GrpcAnswer::ContentType),
+    Http2Script::Grpc(GrpcAnswer::NoContentType),
+    Http2Script::Grpc(GrpcAnswer::Proxy),
+    Http2Script::Grpc(GrpcAnswer::CompressedSomehow),
+    Http2Script::Grpc(GrpcAnswer::CutMessage),
+    Http2Script::Grpc(GrpcAnswer::NoMessage),
+    Http2Script::Grpc(GrpcAnswer::TwoMessages),
+    Http2Script::Grpc(GrpcAnswer::Reset),
 ];
 
-impl Answer {
+impl GrpcAnswer {
     /// Returns the result that a client should record: outcome, status and detail.
     pub(super) fn truth(self) -> (Outcome, Option<u16>, Option<&'static str>) {
         let (outcome, detail) = match self {
-            Answer::Ok | Answer::Compressed => (Outcome::Ok, None),
-            Answer::TrailersOnly | Answer::Status => (Outcome::HttpError, None),
-            Answer::Proxy => return (Outcome::HttpError, Some(503), None),
-            Answer::NoStatus | Answer::NoTrailers => (Outcome::ProtocolError, Some("no grpc-status")),
-            Answer::ContentType => (Outcome::ProtocolError, Some("content-type text/html")),
-            Answer::NoContentType => (Outcome::ProtocolError, Some("no content-type")),
-            Answer::CompressedSomehow => (Outcome::ProtocolError, Some("compressed without grpc-encoding")),
-            Answer::CutMessage => (Outcome::TruncatedBody, None),
-            Answer::NoMessage => (Outcome::ProtocolError, Some("0 messages")),
-            Answer::TwoMessages => (Outcome::ProtocolError, Some("2 messages")),
-            Answer::Reset => (Outcome::ResetMidResponse, Some("INTERNAL_ERROR")),
+            GrpcAnswer::Ok | GrpcAnswer::Compressed => (Outcome::Ok, None),
+            GrpcAnswer::TrailersOnly | GrpcAnswer::Status => (Outcome::HttpError, None),
+            GrpcAnswer::Proxy => return (Outcome::HttpError, Some(503), None),
+            GrpcAnswer::NoStatus | GrpcAnswer::NoTrailers => (Outcome::ProtocolError, Some("no grpc-status")),
+            GrpcAnswer::ContentType => (Outcome::ProtocolError, Some("content-type text/html")),
+            GrpcAnswer::NoContentType => (Outcome::ProtocolError, Some("no content-type")),
+            GrpcAnswer::CompressedSomehow => {
+                (Outcome::ProtocolError, Some("compressed without grpc-encoding"))
+            }
+            GrpcAnswer::CutMessage => (Outcome::TruncatedBody, None),
+            GrpcAnswer::NoMessage => (Outcome::ProtocolError, Some("0 messages")),
+            GrpcAnswer::TwoMessages => (Outcome::ProtocolError, Some("2 messages")),
+            GrpcAnswer::Reset => (Outcome::ResetMidResponse, Some("INTERNAL_ERROR")),
         };
         (outcome, Some(200), detail)
     }
@@ -70,19 +72,19 @@ impl Answer {
     /// Returns the gRPC status that the row should have.
     pub(super) fn grpc_status(self) -> Option<i32> {
         match self {
-            Answer::Ok
-            | Answer::Compressed
-            | Answer::CompressedSomehow
-            | Answer::CutMessage
-            | Answer::NoMessage
-            | Answer::TwoMessages => Some(0),
-            Answer::TrailersOnly | Answer::Proxy => Some(14),
-            Answer::Status => Some(13),
-            Answer::NoStatus
-            | Answer::NoTrailers
-            | Answer::ContentType
-            | Answer::NoContentType
-            | Answer::Reset => None,
+            GrpcAnswer::Ok
+            | GrpcAnswer::Compressed
+            | GrpcAnswer::CompressedSomehow
+            | GrpcAnswer::CutMessage
+            | GrpcAnswer::NoMessage
+            | GrpcAnswer::TwoMessages => Some(0),
+            GrpcAnswer::TrailersOnly | GrpcAnswer::Proxy => Some(14),
+            GrpcAnswer::Status => Some(13),
+            GrpcAnswer::NoStatus
+            | GrpcAnswer::NoTrailers
+            | GrpcAnswer::ContentType
+            | GrpcAnswer::NoContentType
+            | GrpcAnswer::Reset => None,
         }
     }
 
@@ -99,30 +101,32 @@ impl Answer {
             [begin(&content_type()), data(0, stream, message), end(&grpc_status(status))].concat()
         };
         match self {
-            Answer::Ok => answer(MESSAGE, "0"),
-            Answer::Compressed => {
+            GrpcAnswer::Ok => answer(MESSAGE, "0"),
+            GrpcAnswer::Compressed => {
                 let fields = [content_type(), field("grpc-encoding", "gzip")].concat();
                 [begin(&fields), data(0, stream, COMPRESSED), end(&grpc_status("0"))].concat()
             }
-            Answer::TrailersOnly => end(&[status("200"), content_type(), grpc_status("14")].concat()),
-            Answer::Status => answer(MESSAGE, "13"),
-            Answer::NoStatus => {
+            GrpcAnswer::TrailersOnly => end(&[status("200"), content_type(), grpc_status("14")].concat()),
+            GrpcAnswer::Status => answer(MESSAGE, "13"),
+            GrpcAnswer::NoStatus => {
                 [begin(&content_type()), data(0, stream, MESSAGE), end(&field("grpc-message", "x"))].concat()
             }
-            Answer::NoTrailers => [begin(&content_type()), data(END_STREAM, stream, MESSAGE)].concat(),
-            Answer::ContentType => {
+            GrpcAnswer::NoTrailers => [begin(&content_type()), data(END_STREAM, stream, MESSAGE)].concat(),
+            GrpcAnswer::ContentType => {
                 [begin(&field("content-type", "text/html")), data(END_STREAM, stream, b"<html>")].concat()
             }
-            Answer::NoContentType => [begin(&[]), data(0, stream, MESSAGE), end(&grpc_status("0"))].concat(),
-            Answer::Proxy => {
+            GrpcAnswer::NoContentType => {
+                [begin(&[]), data(0, stream, MESSAGE), end(&grpc_status("0"))].concat()
+            }
+            GrpcAnswer::Proxy => {
                 let head = [status("503"), field("content-type", "text/plain")].concat();
                 [headers(0, stream, &head), data(END_STREAM, stream, b"no healthy upstream")].concat()
             }
-            Answer::CompressedSomehow => answer(COMPRESSED, "0"),
-            Answer::CutMessage => answer(&MESSAGE[..7], "0"),
-            Answer::NoMessage => answer(b"", "0"),
-            Answer::TwoMessages => answer(&[MESSAGE, MESSAGE].concat(), "0"),
-            Answer::Reset => {
+            GrpcAnswer::CompressedSomehow => answer(COMPRESSED, "0"),
+            GrpcAnswer::CutMessage => answer(&MESSAGE[..7], "0"),
+            GrpcAnswer::NoMessage => answer(b"", "0"),
+            GrpcAnswer::TwoMessages => answer(&[MESSAGE, MESSAGE].concat(), "0"),
+            GrpcAnswer::Reset => {
                 let part = data(0, stream, &MESSAGE[..7]);
                 [begin(&content_type()), part, reset(stream, INTERNAL_ERROR)].concat()
             }

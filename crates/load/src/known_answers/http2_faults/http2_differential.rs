@@ -19,9 +19,9 @@ const CUT_OFF: &[Outcome] = &[
 ];
 
 /// An exit code of curl, its meaning according to curl's manual, and the corresponding outcomes.
-type Class = (&'static str, &'static str, &'static [Outcome]);
+type ExitCodeMeaning = (&'static str, &'static str, &'static [Outcome]);
 
-const CLASSES: [Class; 9] = [
+const CLASSES: [ExitCodeMeaning; 9] = [
     ("0", "Success", &[Outcome::Ok]),
     ("16", "A problem was detected in the HTTP2 framing layer", &[Outcome::ProtocolError, Outcome::H2Goaway]),
     ("18", "Only a part of the file was transferred", &[Outcome::TruncatedBody]),
@@ -44,49 +44,49 @@ const CLASSES: [Class; 9] = [
 ];
 
 /// Faults, in the wording of the table.
-const FAULTS: [(Script, &str); 36] = [
-    (Script::Ok, "a complete answer"),
-    (Script::InPieces, "a body in pieces"),
-    (Script::Padded, "padding"),
-    (Script::Continued, "a head in two frames"),
-    (Script::Interim, "103 before it"),
-    (Script::NoContent, "204"),
-    (Script::Trailers, "trailer fields"),
-    (Script::NotFound, "404"),
-    (Script::Unavailable, "503"),
-    (Script::OkThenReset, "NO_ERROR after the answer"),
-    (Script::ResetSilently(NO_ERROR), "NO_ERROR before the answer"),
-    (Script::ResetSilently(PROTOCOL_ERROR), "PROTOCOL_ERROR before the answer"),
-    (Script::ResetSilently(INTERNAL_ERROR), "INTERNAL_ERROR before the answer"),
-    (Script::ResetSilently(ENHANCE_YOUR_CALM), "ENHANCE_YOUR_CALM before the answer"),
-    (Script::ResetInBody, "CANCEL in the body"),
-    (Script::Refused, "REFUSED_STREAM"),
-    (Script::RefusedInBody, "REFUSED_STREAM in the body"),
-    (Script::ShortBody, "less than announced"),
-    (Script::LongBody, "more than announced"),
-    (Script::CloseSilently, "closed before the answer"),
-    (Script::CloseInBody, "closed in the body"),
-    (Script::BreakSilently, "reset before the answer"),
-    (Script::BreakInBody, "reset in the body"),
-    (Script::GoAwayBefore(NO_ERROR), "left out by GOAWAY"),
-    (Script::GoAwayBefore(ENHANCE_YOUR_CALM), "left out by GOAWAY ENHANCE_YOUR_CALM"),
-    (Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, and the answer"),
-    (Script::GoAwayTwice, "GOAWAY twice, and the answer"),
-    (Script::GoAwayThenClose(NO_ERROR), "GOAWAY, and closed"),
-    (Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, and closed"),
-    (Script::GoAwayThenBreak, "GOAWAY, and reset"),
-    (Script::BadFrame, "DATA on no stream"),
-    (Script::BadHeaders, "a head that cannot be decoded"),
-    (Script::Http1, "HTTP/1.1"),
-    (Script::HangSilently, "no answer"),
-    (Script::HangInBody, "a body that does not go on"),
-    (Script::Drip, "a body that does not end in time"),
+const FAULTS: [(Http2Script, &str); 36] = [
+    (Http2Script::Ok, "a complete answer"),
+    (Http2Script::InPieces, "a body in pieces"),
+    (Http2Script::Padded, "padding"),
+    (Http2Script::Continued, "a head in two frames"),
+    (Http2Script::Interim, "103 before it"),
+    (Http2Script::NoContent, "204"),
+    (Http2Script::Trailers, "trailer fields"),
+    (Http2Script::NotFound, "404"),
+    (Http2Script::Unavailable, "503"),
+    (Http2Script::OkThenReset, "NO_ERROR after the answer"),
+    (Http2Script::ResetSilently(NO_ERROR), "NO_ERROR before the answer"),
+    (Http2Script::ResetSilently(PROTOCOL_ERROR), "PROTOCOL_ERROR before the answer"),
+    (Http2Script::ResetSilently(INTERNAL_ERROR), "INTERNAL_ERROR before the answer"),
+    (Http2Script::ResetSilently(ENHANCE_YOUR_CALM), "ENHANCE_YOUR_CALM before the answer"),
+    (Http2Script::ResetInBody, "CANCEL in the body"),
+    (Http2Script::Refused, "REFUSED_STREAM"),
+    (Http2Script::RefusedInBody, "REFUSED_STREAM in the body"),
+    (Http2Script::ShortBody, "less than announced"),
+    (Http2Script::LongBody, "more than announced"),
+    (Http2Script::CloseSilently, "closed before the answer"),
+    (Http2Script::CloseInBody, "closed in the body"),
+    (Http2Script::BreakSilently, "reset before the answer"),
+    (Http2Script::BreakInBody, "reset in the body"),
+    (Http2Script::GoAwayBefore(NO_ERROR), "left out by GOAWAY"),
+    (Http2Script::GoAwayBefore(ENHANCE_YOUR_CALM), "left out by GOAWAY ENHANCE_YOUR_CALM"),
+    (Http2Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, and the answer"),
+    (Http2Script::GoAwayTwice, "GOAWAY twice, and the answer"),
+    (Http2Script::GoAwayThenClose(NO_ERROR), "GOAWAY, and closed"),
+    (Http2Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, and closed"),
+    (Http2Script::GoAwayThenBreak, "GOAWAY, and reset"),
+    (Http2Script::BadFrame, "DATA on no stream"),
+    (Http2Script::BadHeaders, "a head that cannot be decoded"),
+    (Http2Script::Http1, "HTTP/1.1"),
+    (Http2Script::HangSilently, "no answer"),
+    (Http2Script::HangInBody, "a body that does not go on"),
+    (Http2Script::Drip, "a body that does not end in time"),
 ];
 
 /// Returns a table row, with a note if curl's result differs or if curl resends the request.
-async fn row(script: Script, words: &str) -> String {
+async fn row(script: Http2Script, words: &str) -> String {
     let server =
-        Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
+        Http2Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
     let url = format!("http://{}/", server.address);
     let ours = ours(Http::Http2, &url).await;
     let code = curl("--http2-prior-knowledge", &url).await;
@@ -118,12 +118,12 @@ async fn http2_faults_match_curl() {
 pub(in crate::known_answers) async fn fault_inside_tls() -> Vec<String> {
     let mut rows = Vec::new();
     for (script, words) in [
-        (Script::AlertSilently, "HTTP/2: an alert before the answer"),
-        (Script::AlertInBody, "HTTP/2: an alert in the body"),
+        (Http2Script::AlertSilently, "HTTP/2: an alert before the answer"),
+        (Http2Script::AlertInBody, "HTTP/2: an alert in the body"),
     ] {
         let (tls, _) = acceptor(&[b"h2"]);
         let server =
-            Server::start(Habits { scripts: vec![script], tls: Some(tls), ..Habits::default() }).await;
+            Http2Server::start(Habits { scripts: vec![script], tls: Some(tls), ..Habits::default() }).await;
         let url = format!("https://{}/", server.address);
         let (ours, curl) = (ours(Http::Http2, &url).await, curl("--http2", &url).await);
         let log = server.log.lock().unwrap();

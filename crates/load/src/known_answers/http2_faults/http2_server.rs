@@ -16,15 +16,15 @@ use super::faulty_frames::{
     self, DATA, END_HEADERS, END_STREAM, HEADERS, NO_ERROR, PING, SETTINGS, frame, goaway, message_bytes,
     settings,
 };
-use super::http2_script::{Script, Then};
-use crate::known_answers::test_transport::{self, Transport};
+use super::http2_script::{Http2Script, Http2Then};
+use crate::known_answers::test_transport::{self, TestTransport};
 use rolldrop_record::{Outcome, RequestId};
 
 /// Action of the server for a request, with the result that the client should record.
 #[derive(Clone, Debug)]
-pub(super) struct Truth {
+pub(super) struct Http2Truth {
     /// Script played; `None` if the server closed the connection instead.
-    pub(super) script: Option<Script>,
+    pub(super) script: Option<Http2Script>,
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
     pub(super) detail: Option<&'static str>,
@@ -42,13 +42,13 @@ pub(super) struct Truth {
     pub(super) times: usize,
 }
 
-pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
+pub(super) type Http2Log = Arc<Mutex<BTreeMap<(String, u64), Http2Truth>>>;
 
 /// Behaviour of a server.
 #[derive(Clone, Default)]
 pub(super) struct Habits {
     /// Scripts to play in turn, by request number.
-    pub(super) scripts: Vec<Script>,
+    pub(super) scripts: Vec<Http2Script>,
     /// Settings that each client gets initially.
     pub(super) settings: Vec<(u16, u32)>,
     /// Settings that each client gets after this many requests on a connection.
@@ -64,18 +64,18 @@ pub(super) struct Habits {
     pub(super) may_come_again: bool,
 }
 
-pub(super) struct Server {
+pub(super) struct Http2Server {
     pub(super) address: SocketAddr,
-    pub(super) log: Log,
+    pub(super) log: Http2Log,
     /// Set that owns the accepting task, which owns the connections.
     _tasks: JoinSet<()>,
 }
 
-impl Server {
+impl Http2Server {
     pub(super) async fn start(habits: Habits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (log, mut tasks) = (Log::default(), JoinSet::new());
+        let (log, mut tasks) = (Http2Log::default(), JoinSet::new());
         let (accepted, habits) = (log.clone(), Arc::new(habits));
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
@@ -84,7 +84,7 @@ impl Server {
                 stream.set_nodelay(true).unwrap();
                 let (habits, log) = (habits.clone(), accepted.clone());
                 connections.spawn(async move {
-                    let stream: Box<dyn Transport> = match &habits.tls {
+                    let stream: Box<dyn TestTransport> = match &habits.tls {
                         None => Box::new(stream),
                         // A client may give up during the handshake.
                         Some(tls) => match tls.accept(stream).await {
@@ -93,7 +93,7 @@ impl Server {
                         },
                     };
                     let (read, write) = split(stream);
-                    let connection = Connection {
+                    let connection = FaultyConnection {
                         read,
                         write: Arc::new(tokio::sync::Mutex::new(write)),
                         peer,
@@ -115,9 +115,9 @@ impl Server {
 /// Maximum time until a client is told that requests were excluded.
 const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
 
-struct Connection {
-    read: ReadHalf<Box<dyn Transport>>,
-    write: Arc<tokio::sync::Mutex<WriteHalf<Box<dyn Transport>>>>,
+struct FaultyConnection {
+    read: ReadHalf<Box<dyn TestTransport>>,
+    write: Arc<tokio::sync::Mutex<WriteHalf<Box<dyn TestTransport>>>>,
     peer: SocketAddr,
     decoder: Decoder<'static>,
     requests: usize,
@@ -126,7 +126,7 @@ struct Connection {
     /// Delayed responses.
     tasks: JoinSet<()>,
     habits: Arc<Habits>,
-    log: Log,
+    log: Http2Log,
 }
 
 struct Frame {
@@ -136,7 +136,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-impl Connection {
+impl FaultyConnection {
     async fn write(&self, bytes: &[u8]) {
         let mut write = self.write.lock().await;
         // Nothing can reach a client that is gone.
@@ -146,7 +146,7 @@ impl Connection {
     }
 
     /// Returns the whole stream; no more responses are written to it.
-    async fn whole(mut self) -> Box<dyn Transport> {
+    async fn whole(mut self) -> Box<dyn TestTransport> {
         self.tasks.shutdown().await;
         self.read.unsplit(Arc::into_inner(self.write).unwrap().into_inner())
     }
@@ -173,11 +173,13 @@ impl Connection {
                 (SETTINGS, 0) => self.write(&faulty_frames::frame(SETTINGS, 1, 0, &[])).await,
                 (PING, 0) => self.write(&faulty_frames::frame(PING, 1, 0, &frame.payload)).await,
                 (HEADERS, _) => match self.request(frame, close_next).await {
-                    Then::Go => {}
-                    Then::CloseNext => close_next = true,
-                    Then::Close | Then::Drip => return test_transport::close(&mut *self.whole().await).await,
-                    Then::Break => return test_transport::reset(&*self.whole().await),
-                    Then::Alert => return test_transport::alert(&mut *self.whole().await).await,
+                    Http2Then::Go => {}
+                    Http2Then::CloseNext => close_next = true,
+                    Http2Then::Close | Http2Then::Drip => {
+                        return test_transport::close(&mut *self.whole().await).await;
+                    }
+                    Http2Then::Break => return test_transport::reset(&*self.whole().await),
+                    Http2Then::Alert => return test_transport::alert(&mut *self.whole().await).await,
                 },
                 _ => {}
             }
@@ -186,18 +188,18 @@ impl Connection {
 
     /// Reads the rest of a request, logs its script, and plays the script.
     #[expect(clippy::too_many_lines, reason = "an arm for each of the faults")]
-    async fn request(&mut self, head: Frame, close_next: bool) -> Then {
+    async fn request(&mut self, head: Frame, close_next: bool) -> Http2Then {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
         let Some(id) = self.id(head.payload) else {
             // The client has resent the request.
-            self.write(&Script::Ok.answer(stream).0).await;
-            return Then::Go;
+            self.write(&Http2Script::Ok.answer(stream).0).await;
+            return Http2Then::Go;
         };
         let mut is_whole = head.flags & END_STREAM != 0;
         while !is_whole {
-            let Some(frame) = self.next().await else { return Then::Close };
+            let Some(frame) = self.next().await else { return Http2Then::Close };
             if frame.kind == DATA && frame.stream == stream {
                 request_bytes += 9 + frame.payload.len() as u64;
                 is_whole = frame.flags & END_STREAM != 0;
@@ -213,7 +215,7 @@ impl Connection {
             *open += 1;
             *open
         };
-        let truth = Truth {
+        let truth = Http2Truth {
             script: Some(script),
             outcome,
             status,
@@ -230,7 +232,7 @@ impl Connection {
         let is_left_out = self.habits.goaway_after.is_some_and(|(after, _)| self.requests > after);
         let truth = match (close_next, is_left_out) {
             (false, false) => truth,
-            (true, _) => Truth {
+            (true, _) => Http2Truth {
                 script: None,
                 outcome: Outcome::EofBeforeResponse,
                 status: None,
@@ -239,7 +241,7 @@ impl Connection {
                 is_hidden_by_go: false,
                 ..truth
             },
-            (_, true) => Truth {
+            (_, true) => Http2Truth {
                 script: None,
                 outcome: Outcome::H2Goaway,
                 status: None,
@@ -254,10 +256,10 @@ impl Connection {
             let key = (id.source().to_owned(), id.seq);
             let times = log.get(&key).map_or(1, |earlier| earlier.times + 1);
             assert!(times == 1 || self.habits.may_come_again, "the request came twice");
-            log.insert(key, Truth { times, ..truth });
+            log.insert(key, Http2Truth { times, ..truth });
         }
         if close_next {
-            return Then::Close;
+            return Http2Then::Close;
         }
         if let Some((after, told)) = self.habits.goaway_after
             && told == self.requests
@@ -277,7 +279,7 @@ impl Connection {
                     let _ = write.lock().await.write_all(&goaway(last_stream, NO_ERROR)).await;
                 });
             }
-            return Then::Go;
+            return Http2Then::Go;
         }
         if let Some((after, later)) = &self.habits.later
             && *after == self.requests
@@ -285,7 +287,7 @@ impl Connection {
             self.write(&settings(later)).await;
         }
         let (write, open, wait) = (self.write.clone(), self.open.clone(), self.habits.answer_after);
-        let drips = matches!(then, Then::Drip);
+        let drips = matches!(then, Http2Then::Drip);
         let answering = async move {
             tokio::time::sleep(wait).await;
             *open.lock().unwrap() -= 1;
@@ -302,10 +304,10 @@ impl Connection {
             }
         };
         match then {
-            Then::Go if wait.is_zero() => answering.await,
-            Then::Go | Then::Drip => {
+            Http2Then::Go if wait.is_zero() => answering.await,
+            Http2Then::Go | Http2Then::Drip => {
                 self.tasks.spawn(answering);
-                return Then::Go;
+                return Http2Then::Go;
             }
             _ => answering.await,
         }
