@@ -74,7 +74,7 @@ pub use prepared::Prepared;
 pub use record_file::{NotARecord, Record, RecordFormat};
 pub use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
-    PortRange, Retry, Rpc, Stage, Timeouts, TlsSettings, TlsVersions,
+    PortRange, RateStage, Retry, Rpc, Timeouts, TlsSettings, TlsVersions,
 };
 pub use running::{LoadSummary, RunningLoad};
 pub use second_series::LoadSecond;

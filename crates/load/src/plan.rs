@@ -16,7 +16,7 @@ use super::planned_target::PlannedTarget;
 use super::pod_body::PodBody;
 use super::schedule::Schedule;
 pub use error::PlanError;
-use rolldrop_record::load::{Length, Load, LoadPlan, NotALoad, Pace, Stage, TlsSettings};
+use rolldrop_record::load::{Length, Load, LoadPlan, NotALoad, Pace, RateStage, TlsSettings};
 use rolldrop_record::run_info::{Balances, BalancesBecause, Role, Source, Target};
 use rolldrop_record::{Outcome, RunId};
 use target_validation::{cycle, plan_target};
@@ -171,7 +171,7 @@ impl Plan {
     }
 
     /// Returns the stages of an open loop; empty for a closed loop.
-    pub fn stages(&self) -> Vec<Stage> {
+    pub fn stages(&self) -> Vec<RateStage> {
         match &self.settings.pace {
             Pace::Open(stages) => stages.clone(),
             Pace::Closed(_) => Vec::new(),
@@ -246,7 +246,7 @@ fn plan_timing(settings: &Load) -> Result<Timing, PlanError> {
         Pace::Closed(length) => return Ok(Timing::OnDemand(*length)),
     };
     let rate = settings.pace.warmup_rate();
-    let warmup = Stage { from: rate, to: rate, duration: settings.warmup };
+    let warmup = RateStage { from: rate, to: rate, duration: settings.warmup };
     let schedule = Schedule::new(warmup, stages, settings.arrivals, settings.seed);
     match schedule.main() {
         0 => Err(PlanError::NoRequest { rate: settings.pace.mean_rate(), duration }),

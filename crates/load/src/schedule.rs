@@ -5,7 +5,7 @@
 //! Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need not communicate.
 
 use super::random::Random;
-use rolldrop_record::load::{Arrivals, Stage};
+use rolldrop_record::load::{Arrivals, RateStage};
 use rolldrop_record::{Phase, Stamp};
 
 /// Intended send times of a whole run, relative to the run's zero.
@@ -20,7 +20,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// Creates a schedule with a warm-up at one rate, followed by the counted part. The number of requests in each is
     /// the rounded integral of its rate.
-    pub(super) fn new(warmup: Stage, main: &[Stage], arrivals: Arrivals, seed: u64) -> Self {
+    pub(super) fn new(warmup: RateStage, main: &[RateStage], arrivals: Arrivals, seed: u64) -> Self {
         Self { warmup: Profile::new(&[warmup]), main: Profile::new(main), arrivals, seed }
     }
 
@@ -66,14 +66,14 @@ struct Profile {
 /// A stage, with its start time and the number of requests before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PlacedStage {
-    stage: Stage,
+    stage: RateStage,
     start_s: f64,
     /// Number of requests due before the stage.
     before: f64,
 }
 
 impl Profile {
-    fn new(stages: &[Stage]) -> Self {
+    fn new(stages: &[RateStage]) -> Self {
         let (mut start_s, mut before) = (0.0, 0.0);
         let mut pieces = Vec::with_capacity(stages.len());
         for stage in stages {
@@ -103,7 +103,7 @@ impl Profile {
 }
 
 /// Returns the time at which the integral over the stage reaches `requests`, in seconds from the start of the stage.
-fn reached_s(stage: Stage, requests: f64) -> f64 {
+fn reached_s(stage: RateStage, requests: f64) -> f64 {
     let length_s = stage.duration.as_secs_f64();
     let slope = (stage.to - stage.from) / length_s;
     // The root of from × t + slope × t² / 2 = requests, in the form that avoids cancellation.
@@ -209,8 +209,8 @@ mod tests {
 
     const ZERO: Stamp = Stamp::from_unix_ns(1_700_000_000_000_000_000);
 
-    fn stage(from: f64, to: f64, ms: u64) -> Stage {
-        Stage { from, to, duration: Duration::from_millis(ms) }
+    fn stage(from: f64, to: f64, ms: u64) -> RateStage {
+        RateStage { from, to, duration: Duration::from_millis(ms) }
     }
 
     fn all(schedule: &Schedule, workers: usize) -> Vec<DueRequest> {
@@ -275,7 +275,7 @@ mod tests {
 
     prop_compose! {
         fn stages()(stages in proptest::collection::vec((0.0f64..20_000.0, 0.0f64..20_000.0, 1u64..200), 1..5))
-            -> Vec<Stage> {
+            -> Vec<RateStage> {
             stages.into_iter().map(|(from, to, ms)| stage(from, to, ms)).collect()
         }
     }
@@ -296,7 +296,7 @@ mod tests {
             prop_assert!(all.iter().zip(0..).all(|(due, index)| due.index == index));
             prop_assert!(all.windows(2).all(|pair| pair[0].at <= pair[1].at));
             let main = all.iter().filter(|due| due.phase == Phase::Main).count();
-            let requests: f64 = stages.iter().map(Stage::requests).sum();
+            let requests: f64 = stages.iter().map(RateStage::requests).sum();
             prop_assert!((main as f64 - requests).abs() <= 0.5);
             let end_s = warmup.1 as f64 / 1e3 + stages.iter().map(|s| s.duration.as_secs_f64()).sum::<f64>();
             prop_assert!(all.iter().all(|due| seconds(due) <= end_s + 1e-8));

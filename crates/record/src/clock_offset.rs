@@ -39,7 +39,7 @@ const PLAUSIBLE_PPM: i64 = 10_000;
 #[derive(Clone, Debug)]
 pub struct Offsets {
     /// Bounds from the samples, in time order.
-    bounds: Vec<Bounds>,
+    bounds: Vec<OffsetBounds>,
     drift_ppm: i64,
     /// True if no steadily running clock could have produced all samples.
     contradict: bool,
@@ -47,14 +47,14 @@ pub struct Offsets {
 
 /// Bounds on the other clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct OffsetBounds {
     /// Time on the other clock at which the bounds hold.
     at: Stamp,
     least_ns: i64,
     most_ns: i64,
 }
 
-impl Bounds {
+impl OffsetBounds {
     /// Moves the bounds to another time, widening them by the possible drift.
     fn moved(self, at: Stamp, drift_ppm: i64) -> Self {
         Self { at, ..self.widened(at.ns_since(self.at), drift_ppm) }
@@ -75,7 +75,7 @@ impl Bounds {
     }
 
     /// Returns the intersection, at the time of `self`.
-    fn narrowed(self, other: Bounds) -> Self {
+    fn narrowed(self, other: OffsetBounds) -> Self {
         Self {
             at: self.at,
             least_ns: self.least_ns.max(other.least_ns),
@@ -100,9 +100,9 @@ impl Offsets {
             // Take the clock as read halfway between request and response.
             let at = sent.shifted_ns(uncertainty_ns).shifted_ns(offset_ns);
             let (least_ns, most_ns) = (offset_ns - uncertainty_ns, offset_ns + uncertainty_ns);
-            Bounds { at, least_ns, most_ns }
+            OffsetBounds { at, least_ns, most_ns }
         };
-        let mut samples: Vec<Bounds> = samples.into_iter().map(bounds).collect();
+        let mut samples: Vec<OffsetBounds> = samples.into_iter().map(bounds).collect();
         if samples.is_empty() {
             return None;
         }
@@ -137,8 +137,8 @@ impl Offsets {
 }
 
 /// Returns the smallest bounds that contain all the given bounds. There must be at least one.
-fn hull(bounds: &[Bounds]) -> Bounds {
-    bounds.iter().fold(bounds[0], |all, bounds| Bounds {
+fn hull(bounds: &[OffsetBounds]) -> OffsetBounds {
+    bounds.iter().fold(bounds[0], |all, bounds| OffsetBounds {
         at: all.at,
         least_ns: all.least_ns.min(bounds.least_ns),
         most_ns: all.most_ns.max(bounds.most_ns),
@@ -146,8 +146,8 @@ fn hull(bounds: &[Bounds]) -> Bounds {
 }
 
 /// Narrows each sample's bounds to what all other samples allow at that time.
-fn narrowed(samples: &[Bounds], drift_ppm: i64) -> Vec<Bounds> {
-    let mut narrowed: Vec<Bounds> = samples.iter().map(|bounds| bounds.blurred(drift_ppm)).collect();
+fn narrowed(samples: &[OffsetBounds], drift_ppm: i64) -> Vec<OffsetBounds> {
+    let mut narrowed: Vec<OffsetBounds> = samples.iter().map(|bounds| bounds.blurred(drift_ppm)).collect();
     for at in 1..narrowed.len() {
         narrowed[at] = narrowed[at].narrowed(narrowed[at - 1].moved(narrowed[at].at, drift_ppm));
     }
@@ -157,7 +157,7 @@ fn narrowed(samples: &[Bounds], drift_ppm: i64) -> Vec<Bounds> {
     narrowed
 }
 
-fn are_consistent(bounds: &[Bounds]) -> bool {
+fn are_consistent(bounds: &[OffsetBounds]) -> bool {
     bounds.iter().all(|bounds| bounds.least_ns <= bounds.most_ns)
 }
 

@@ -34,7 +34,7 @@ pub use check::NotALoad;
 pub use connect_to::{ConnectTo, NotAnOverride};
 pub use connections::{ConnectionMode, Connections, NotConnections, UnknownConnectionMode};
 pub use pace::{
-    Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, Stage, UnknownArrivals, UnknownPacing,
+    Arrivals, Length, NotARate, NotAStage, Pace, Pacing, Rate, RateStage, UnknownArrivals, UnknownPacing,
 };
 pub use streaming::{EndPattern, NotAnEndPattern, StreamKind, StreamSettings, UnknownStreamKind};
 pub use timeouts::{Retry, Timeouts};

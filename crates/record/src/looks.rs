@@ -18,7 +18,7 @@ named! {
 /// Plan of the looks at a gate, with the error allotted to each look. Everything except `at` is fixed before the run
 /// starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "UncheckedLooks")]
 pub struct Looks {
     /// Rule that set the errors.
     pub spending: Spending,
@@ -48,7 +48,7 @@ impl Looks {
 
 /// Looks as stored in run.json, before they are checked.
 #[derive(Deserialize)]
-struct Written {
+struct UncheckedLooks {
     spending: Spending,
     alphas: Vec<f64>,
     at: usize,
@@ -59,10 +59,10 @@ struct Written {
 #[error("`looks` needs errors above 0 that add up to less than 1, and the number of one of them in `at`")]
 struct NoLooks;
 
-impl TryFrom<Written> for Looks {
+impl TryFrom<UncheckedLooks> for Looks {
     type Error = NoLooks;
 
-    fn try_from(Written { spending, alphas, at }: Written) -> Result<Self, NoLooks> {
+    fn try_from(UncheckedLooks { spending, alphas, at }: UncheckedLooks) -> Result<Self, NoLooks> {
         let is_error = alphas.iter().all(|alpha| *alpha > 0.0) && alphas.iter().sum::<f64>() < 1.0;
         let is_one = (1..=alphas.len()).contains(&at);
         (is_error && is_one).then_some(Self { spending, alphas, at }).ok_or(NoLooks)

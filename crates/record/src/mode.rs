@@ -28,7 +28,7 @@ pub(super) mod or_none {
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum WrittenMode {
         NoEnd(NoEnd),
         Mode(Mode),
     }
@@ -40,13 +40,13 @@ pub(super) mod or_none {
     }
 
     pub(crate) fn serialize<S: Serializer>(mode: &Option<Mode>, serializer: S) -> Result<S::Ok, S::Error> {
-        mode.map_or(Written::NoEnd(NoEnd::None), Written::Mode).serialize(serializer)
+        mode.map_or(WrittenMode::NoEnd(NoEnd::None), WrittenMode::Mode).serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Mode>, D::Error> {
-        Ok(match Written::deserialize(deserializer)? {
-            Written::NoEnd(NoEnd::None) => None,
-            Written::Mode(mode) => Some(mode),
+        Ok(match WrittenMode::deserialize(deserializer)? {
+            WrittenMode::NoEnd(NoEnd::None) => None,
+            WrittenMode::Mode(mode) => Some(mode),
         })
     }
 }

@@ -278,12 +278,12 @@ pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(&R) + Send) -> Re
 
 /// A closed part, with the number of rows in each of its groups.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ClosedPart {
     path: PathBuf,
     groups: Vec<u64>,
 }
 
-impl Part {
+impl ClosedPart {
     /// Opens a part and counts the rows of its groups.
     pub(crate) fn open(path: PathBuf) -> Result<Self, PartError> {
         let reader = open_to_read(&path)?;
@@ -296,7 +296,7 @@ impl Part {
 /// Reads the rows of these parts, using one thread per lane. Each lane gets about the same number of rows, and the
 /// first lane gets the first rows.
 pub(crate) fn read_side_by_side<R: Row>(
-    parts: &[Part],
+    parts: &[ClosedPart],
     lanes: &mut [&mut dyn Lane<R>],
 ) -> Result<(), PartError> {
     let shares = shares(parts, lanes.len());
@@ -321,12 +321,12 @@ pub(crate) fn read_side_by_side<R: Row>(
 type Groups<'a> = (&'a Path, Range<usize>);
 
 /// Divides the row groups of these parts into one share per lane, with about the same number of rows each.
-fn shares(parts: &[Part], lanes: usize) -> Vec<Vec<Groups<'_>>> {
+fn shares(parts: &[ClosedPart], lanes: usize) -> Vec<Vec<Groups<'_>>> {
     let all: u64 = parts.iter().flat_map(|part| &part.groups).sum();
     let per_lane = all.div_ceil(lanes.max(1) as u64).max(1);
     let mut shares: Vec<Vec<Groups<'_>>> = vec![Vec::new(); lanes];
     let mut before = 0;
-    for Part { path, groups } in parts {
+    for ClosedPart { path, groups } in parts {
         for (number, rows) in groups.iter().enumerate() {
             let lane = usize::try_from(before / per_lane).unwrap_or(usize::MAX).min(lanes.saturating_sub(1));
             before += rows;

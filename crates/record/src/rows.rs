@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::parts::{self, Lane, Part, PartError, Row, checksum};
+use super::parts::{self, ClosedPart, Lane, PartError, Row, checksum};
 use super::{RequestRow, ServedRow};
 
 /// Directory for rows transferred from remote load sources during the load. It is removed once all other rows have
@@ -53,8 +53,8 @@ const MOST_LANES: usize = 8;
 #[derive(Debug)]
 pub struct Tables {
     /// Readable parts of each table.
-    requests: Vec<Part>,
-    served: Vec<Part>,
+    requests: Vec<ClosedPart>,
+    served: Vec<ClosedPart>,
     /// Rows transferred during the load, from sources whose remaining rows were not fetched.
     live: Vec<RequestRow>,
 }
@@ -86,7 +86,7 @@ impl Tables {
                 sources.len()
             ));
         }
-        let open = |paths: Vec<PathBuf>| paths.into_iter().map(Part::open).collect::<Result<_, _>>();
+        let open = |paths: Vec<PathBuf>| paths.into_iter().map(ClosedPart::open).collect::<Result<_, _>>();
         Ok(Self { requests: open(requests)?, served: open(served)?, live })
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         let in_memory = Tables { requests: Vec::new(), served: Vec::new(), live: rows };
         let path = dir.path().join("requests/load-0-00000.parquet");
         let on_disk =
-            Tables { requests: vec![Part::open(path).unwrap()], served: Vec::new(), live: Vec::new() };
+            Tables { requests: vec![ClosedPart::open(path).unwrap()], served: Vec::new(), live: Vec::new() };
         for tables in [in_memory, on_disk] {
             let mut ends = Ends { row: before.clone(), taken: Vec::new() };
             tables.requests(&mut [&mut ends]).unwrap();

@@ -324,9 +324,9 @@ impl RunDir {
             }
             sum.add(&line);
             match parse_event(&line) {
-                Ok(Line::Event(event)) => events.push(*event),
-                Ok(Line::Kind) => {}
-                Ok(Line::Version(v)) => unknown.entry(v).or_insert((0, number)).0 += 1,
+                Ok(EventLine::Event(event)) => events.push(*event),
+                Ok(EventLine::Kind) => {}
+                Ok(EventLine::Version(v)) => unknown.entry(v).or_insert((0, number)).0 += 1,
                 Err(e) => return Err(RunDirError::Malformed { path, line: number, why: e.to_string() }),
             }
         }
@@ -378,7 +378,7 @@ fn open_file(path: &Path) -> Result<File, RunDirError> {
 }
 
 /// A line of events.jsonl.
-enum Line {
+enum EventLine {
     Event(Box<Event>),
     /// An event of a kind added by a later version of rolldrop. Other events are not affected.
     Kind,
@@ -386,17 +386,17 @@ enum Line {
     Version(u32),
 }
 
-fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
+fn parse_event(line: &[u8]) -> Result<EventLine, serde_json::Error> {
     #[derive(serde::Deserialize)]
     struct Version {
         v: u32,
     }
     match serde_json::from_slice::<Event>(line) {
-        Ok(event) if event.v != EVENT_VERSION => Ok(Line::Version(event.v)),
-        Ok(Event { kind: EventKind::Other, .. }) => Ok(Line::Kind),
-        Ok(event) => Ok(Line::Event(Box::new(event))),
+        Ok(event) if event.v != EVENT_VERSION => Ok(EventLine::Version(event.v)),
+        Ok(Event { kind: EventKind::Other, .. }) => Ok(EventLine::Kind),
+        Ok(event) => Ok(EventLine::Event(Box::new(event))),
         Err(e) => match serde_json::from_slice::<Version>(line) {
-            Ok(Version { v }) if v != EVENT_VERSION => Ok(Line::Version(v)),
+            Ok(Version { v }) if v != EVENT_VERSION => Ok(EventLine::Version(v)),
             _ => Err(e),
         },
     }

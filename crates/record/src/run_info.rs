@@ -121,7 +121,7 @@ sparse! {
 #[error(
     "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
 )]
-pub struct Contradiction {
+pub struct ServiceProxyMismatch {
     stated: ServiceProxy,
     found: ServiceProxy,
 }
@@ -131,13 +131,13 @@ impl ClusterInfo {
     ///
     /// # Errors
     /// Fails if the cluster's Service proxy is known and differs from the stated one.
-    pub fn assume(&mut self, stated: &ServiceProxy) -> Result<(), Contradiction> {
+    pub fn assume(&mut self, stated: &ServiceProxy) -> Result<(), ServiceProxyMismatch> {
         let is_free = !self.dataplane.is_known() || self.dataplane_from == Some(ProxyEvidence::Assumed);
         if is_free {
             self.dataplane = stated.clone();
             self.dataplane_from = Some(ProxyEvidence::Assumed);
         } else if self.dataplane != *stated {
-            return Err(Contradiction { stated: stated.clone(), found: self.dataplane.clone() });
+            return Err(ServiceProxyMismatch { stated: stated.clone(), found: self.dataplane.clone() });
         }
         Ok(())
     }

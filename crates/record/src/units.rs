@@ -41,13 +41,13 @@ impl Serialize for Span {
 }
 
 /// Deserializer of a quantity from its text or, if the type allows it, from an integer.
-pub(crate) struct Reading<T> {
+pub(crate) struct QuantityDeserializer<T> {
     pub(crate) expected: &'static str,
     pub(crate) of_text: fn(&str) -> Option<T>,
     pub(crate) of_number: Option<fn(u64) -> T>,
 }
 
-impl<T> Visitor<'_> for Reading<T> {
+impl<T> Visitor<'_> for QuantityDeserializer<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,13 +66,17 @@ impl<T> Visitor<'_> for Reading<T> {
     }
 }
 
-/// Implements `Deserialize` using a [`Reading`].
+/// Implements `Deserialize` using a [`QuantityDeserializer`].
 macro_rules! read {
     ($($type:ty: $expected:literal, $of_text:expr, $of_number:expr;)*) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let of_number: Option<fn(u64) -> Self> = $of_number;
-                deserializer.deserialize_any($crate::units::Reading { expected: $expected, of_text: $of_text, of_number })
+                deserializer.deserialize_any($crate::units::QuantityDeserializer {
+                    expected: $expected,
+                    of_text: $of_text,
+                    of_number,
+                })
             }
         }
     )*};

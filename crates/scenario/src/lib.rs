@@ -216,7 +216,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use rolldrop_record::load::{Arrivals, Connections, Pace, PortRange, Stage};
+    use rolldrop_record::load::{Arrivals, Connections, Pace, PortRange, RateStage};
 
     const MINIMAL: &str = "\
 apiVersion: rolldrop.dev/v1
@@ -246,7 +246,7 @@ spec:
         let load = load_text(MINIMAL).unwrap().load.settings;
         assert_eq!(
             load.pace,
-            Pace::Open(vec![Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }])
+            Pace::Open(vec![RateStage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }])
         );
         assert_eq!(load.connections, Connections::FRESH);
         assert_eq!(load.timeout.connect, Duration::from_secs(1));
@@ -259,7 +259,7 @@ spec:
         let stages =
             "stages: [{rate: 9, duration: 2s, ramp: linear}, {rate: 4, duration: 1s}], arrivals: poisson";
         let load = load_text(&MINIMAL.replace("duration: 10s", stages)).unwrap().load;
-        let stage = |from, to, s| Stage { from, to, duration: Duration::from_secs(s) };
+        let stage = |from, to, s| RateStage { from, to, duration: Duration::from_secs(s) };
         assert_eq!(load.settings.pace, Pace::Open(vec![stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]));
         assert_eq!((load.duration(), load.settings.arrivals), (Duration::from_secs(3), Arrivals::Poisson));
         let wrong = |load: &str| load_text(&MINIMAL.replace("duration: 10s", load)).unwrap_err();
@@ -310,7 +310,7 @@ spec:
         assert_eq!((settings.retry.times, settings.retry.delay), (2, Duration::from_millis(100)));
         let kept = settings.connections;
         assert_eq!((kept.max_requests, kept.max_age), (Some(50), Some(Duration::from_secs(30))));
-        let ramp = Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) };
+        let ramp = RateStage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) };
         assert_eq!(settings.pace, Pace::Open(vec![ramp]));
         let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
         assert_eq!(
@@ -371,7 +371,7 @@ spec:
     fn override_applies_before_validation() {
         let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
-        let sevens = Stage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
+        let sevens = RateStage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
         assert_eq!(loaded.scenario.load.settings.pace, Pace::Open(vec![sevens]));
         assert_eq!(loaded.scenario.load.settings.connections, Connections::KEEPALIVE);
         let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);

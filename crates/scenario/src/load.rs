@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rolldrop_record::Secret;
-use rolldrop_record::load::{Load, LoadFrom, Pace, Stage};
+use rolldrop_record::load::{Load, LoadFrom, Pace, RateStage};
 
 /// Everything under `spec.load`.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl LoadSpec {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {
             let stage = stages[index];
-            let is_higher = |next: &Stage| next.from.max(next.to) > stage.to;
+            let is_higher = |next: &RateStage| next.from.max(next.to) > stage.to;
             stage.from == stage.to && stage.to > 0.0 && !stages.get(index + 1).is_some_and(is_higher)
         };
         let brought_up = (0..stages.len()).find(|index| is_up(*index)).unwrap_or(stages.len());

@@ -13,7 +13,7 @@ use rolldrop_campaign::fail_on::FailOn;
 use rolldrop_load::{PodBody, Record, targets_file};
 use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
-    PortRange, Rate, Retry, Rpc, Stage, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
+    PortRange, Rate, RateStage, Retry, Rpc, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
 };
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Evidence, Secret};
@@ -77,7 +77,7 @@ pub(in super::super) struct LoadArgs {
     /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it for several stages in
     /// a row
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", help_heading = PACE)]
-    stages: Vec<Stage>,
+    stages: Vec<RateStage>,
     /// Send at random times, like independent users (a Poisson process with the rate as its mean), not evenly
     #[arg(long, help_heading = PACE)]
     poisson: bool,

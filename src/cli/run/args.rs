@@ -42,7 +42,7 @@ pub(in crate::cli) struct RunArgs {
     ///
     /// Repeat it for several stages in a row.
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", conflicts_with = "rate", help_heading = LOAD)]
-    stages: Vec<load::Stage>,
+    stages: Vec<load::RateStage>,
     /// A file of expectations, as a scenario has them below `expect`: these limits replace the scenario's, and
     /// --set expect.KEY=VALUE replaces these.
     #[arg(long, value_name = "FILE", help_heading = GATE)]
@@ -100,12 +100,12 @@ impl RunArgs {
 }
 
 /// Converts `--stage` to overrides of a scenario's values.
-pub(super) fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
+pub(super) fn stage_overrides(stages: &[load::RateStage]) -> Vec<String> {
     if stages.is_empty() {
         return Vec::new();
     }
-    let stage = |stage: &load::Stage| {
-        let load::Stage { from, to, duration } = stage;
+    let stage = |stage: &load::RateStage| {
+        let load::RateStage { from, to, duration } = stage;
         let ramp = if from == to { String::new() } else { format!("from: {from}, ramp: linear, ") };
         format!("{{{ramp}rate: {to}, duration: {}ms}}", duration.as_millis())
     };

@@ -10,7 +10,7 @@ use rolldrop_load::load_process::ProcessError;
 use rolldrop_load::remote::fleet::FleetError;
 use rolldrop_load::remote::row_collector::CollectError;
 use rolldrop_record::RunDirError;
-use rolldrop_record::run_info::Contradiction;
+use rolldrop_record::run_info::ServiceProxyMismatch;
 use rolldrop_scenario::ScenarioError;
 use rolldrop_sidecar::inject::ending::EndingError;
 
@@ -48,7 +48,7 @@ pub enum RunError {
     Ending(#[from] EndingError),
     /// The cluster shows something other than the user stated.
     #[error(transparent)]
-    Contradiction(#[from] Contradiction),
+    Contradiction(#[from] ServiceProxyMismatch),
     /// The load cannot be sent.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -3,14 +3,14 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
-use rolldrop_load::Stage;
+use rolldrop_load::RateStage;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// Records each stage when it begins; the first one begins at `zero`. Never returns.
 pub async fn announce_stages(
     clock: Clock,
     zero: Stamp,
-    stages: &[Stage],
+    stages: &[RateStage],
     mut record: impl FnMut(Stamp, EventKind),
 ) -> Infallible {
     let mut at = zero;

@@ -13,13 +13,13 @@ pub struct Contradiction {
     pub why: String,
 }
 
-type Found = Result<(), Contradiction>;
+type LimitCheck = Result<(), Contradiction>;
 
 fn wrong(key: &str, why: impl Into<String>) -> Contradiction {
     Contradiction { key: key.to_owned(), why: why.into() }
 }
 
-fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Found {
+fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> LimitCheck {
     match bounds {
         Some(Bounds { min: Some(min), max: Some(max), .. }) if min > max => {
             Err(wrong(key, format!("min {min} is above max {max}")))
@@ -30,7 +30,7 @@ fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> Fou
 }
 
 /// Checks numbers and shares like [`ordered`], and rejects a maximum share of 0, which no sample can prove.
-fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> Found {
+fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> LimitCheck {
     ordered(key, bounds)?;
     match bounds.and_then(|bounds| bounds.max) {
         Some(Amount::Share(share)) if share.0 == 0.0 => {
@@ -40,7 +40,7 @@ fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> Found {
     }
 }
 
-fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> Found {
+fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> LimitCheck {
     for (figure, bounds) in figures.set() {
         let key = format!("{key}.{figure}");
         ordered(&key, Some(bounds))?;
@@ -133,7 +133,7 @@ impl Expect {
     }
 
     /// Rejects limits that make no sense for a subset of the requests.
-    fn is_of_a_part(&self) -> Found {
+    fn is_of_a_part(&self) -> LimitCheck {
         let whole = [
             ("limits", self.limits.is_some()),
             ("restarts", self.restarts.is_some()),

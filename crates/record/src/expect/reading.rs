@@ -63,16 +63,18 @@ where
     V: Deserialize<'de>,
     F: Fn(&str) -> Result<K, String>,
 {
-    deserializer.deserialize_map(ByName { read, value: PhantomData })
+    deserializer.deserialize_map(NamedMapReader { read, value: PhantomData })
 }
 
 /// Reader of a map whose keys are names.
-struct ByName<F, V> {
+struct NamedMapReader<F, V> {
     read: F,
     value: PhantomData<V>,
 }
 
-impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor<'de> for ByName<F, V> {
+impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor<'de>
+    for NamedMapReader<F, V>
+{
     type Value = BTreeMap<K, V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,7 +88,7 @@ impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor
                 Ok(key) => {
                     read.insert(key, map.next_value()?);
                 }
-                Err(why) => map.next_value_seed(Refused(why))?,
+                Err(why) => map.next_value_seed(RefusedValue(why))?,
             }
         }
         Ok(read)
@@ -94,9 +96,9 @@ impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor
 }
 
 /// The value of an unknown key. Reading it fails, so that the error contains the key's path.
-struct Refused(String);
+struct RefusedValue(String);
 
-impl<'de> DeserializeSeed<'de> for Refused {
+impl<'de> DeserializeSeed<'de> for RefusedValue {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, _: D) -> Result<(), D::Error> {

@@ -94,7 +94,7 @@ impl Expect {
 
     /// Returns the limits relative to a baseline that apply to all requests.
     pub(super) fn worse_of_all(&self) -> Vec<Worse> {
-        let mut found = Found(Vec::new());
+        let mut found = WorseLimits(Vec::new());
         if let Some(limits) = &self.dropped {
             found.put("dropped", Kind::Total, Some(limits.total()));
             found.put("dropped.perTermination", Kind::Most, limits.per_termination);
@@ -149,9 +149,9 @@ impl Expect {
     }
 }
 
-struct Found(Vec<Worse>);
+struct WorseLimits(Vec<Worse>);
 
-impl Found {
+impl WorseLimits {
     fn put<T>(&mut self, key: impl Into<String>, kind: Kind, bounds: Option<Bounds<T>>) {
         let by = bounds.and_then(|bounds| bounds.worse);
         self.0.extend(by.map(|by| Worse { part: None, key: key.into(), kind, by }));

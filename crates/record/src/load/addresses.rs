@@ -111,9 +111,9 @@ pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
 fn dns_servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
     #[derive(Deserialize)]
     #[serde(try_from = "String")]
-    struct Server(SocketAddr);
+    struct DnsServer(SocketAddr);
 
-    impl TryFrom<String> for Server {
+    impl TryFrom<String> for DnsServer {
         type Error = NotAServer;
 
         fn try_from(text: String) -> Result<Self, NotAServer> {
@@ -121,8 +121,8 @@ fn dns_servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketA
         }
     }
 
-    let servers = Vec::<Server>::deserialize(deserializer)?;
-    Ok(servers.into_iter().map(|Server(address)| address).collect())
+    let servers = Vec::<DnsServer>::deserialize(deserializer)?;
+    Ok(servers.into_iter().map(|DnsServer(address)| address).collect())
 }
 
 named! {

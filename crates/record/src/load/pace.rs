@@ -18,7 +18,7 @@ use crate::units::{Scalar, duration};
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
     /// Open loop with these stages, one after another.
-    Open(Vec<Stage>),
+    Open(Vec<RateStage>),
     /// Closed loop: each connection sends its next request once the previous response has arrived.
     Closed(Length),
 }
@@ -40,7 +40,7 @@ named! {
 
 /// A rate over a period: constant, or changing linearly.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct RateStage {
     /// Requests per second at the beginning.
     pub from: f64,
     /// Requests per second at the end.
@@ -119,7 +119,7 @@ impl fmt::Display for Rate {
 impl Pace {
     /// Creates an open loop at a constant rate.
     pub fn constant(rate: f64, duration: Duration) -> Self {
-        Self::Open(vec![Stage { from: rate, to: rate, duration }])
+        Self::Open(vec![RateStage { from: rate, to: rate, duration }])
     }
 
     /// Creates an open loop of `requests` requests at a constant rate.
@@ -136,9 +136,9 @@ impl Pace {
             Pace::Closed(Length::Time(duration)) => *duration += left,
             Pace::Closed(Length::Requests(_)) => {}
             Pace::Open(stages) => match stages.last_mut() {
-                Some(Stage { from, to, duration }) if from == to => *duration += left,
-                Some(Stage { to, .. }) if !left.is_zero() => {
-                    let held = Stage { from: *to, to: *to, duration: left };
+                Some(RateStage { from, to, duration }) if from == to => *duration += left,
+                Some(RateStage { to, .. }) if !left.is_zero() => {
+                    let held = RateStage { from: *to, to: *to, duration: left };
                     stages.push(held);
                 }
                 _ => {}
@@ -165,7 +165,7 @@ impl Pace {
     pub fn mean_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         let length_s: f64 = stages.iter().map(|stage| stage.duration.as_secs_f64()).sum();
-        let requests: f64 = stages.iter().map(Stage::requests).sum();
+        let requests: f64 = stages.iter().map(RateStage::requests).sum();
         if length_s > 0.0 { requests / length_s } else { 0.0 }
     }
 
@@ -194,14 +194,14 @@ impl Pace {
     }
 }
 
-impl Stage {
+impl RateStage {
     /// Returns the number of requests in the stage: the integral of its rate.
     pub fn requests(&self) -> f64 {
         (self.from + self.to) / 2.0 * self.duration.as_secs_f64()
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for RateStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.duration.as_secs_f64();
         if self.from == self.to {
@@ -217,7 +217,7 @@ impl fmt::Display for Stage {
 #[error("{0:?} is neither RATE:DURATION, such as 100:10s, nor a ramp FROM-TO:DURATION, such as 100-500:30s")]
 pub struct NotAStage(String);
 
-impl FromStr for Stage {
+impl FromStr for RateStage {
     type Err = NotAStage;
 
     fn from_str(text: &str) -> Result<Self, NotAStage> {
@@ -225,7 +225,7 @@ impl FromStr for Stage {
             let (rates, length) = text.split_once(':')?;
             let (from, to) = rates.split_once('-').unwrap_or((rates, rates));
             let duration = duration(length)?;
-            Some(Stage { from: from.parse().ok()?, to: to.parse().ok()?, duration })
+            Some(RateStage { from: from.parse().ok()?, to: to.parse().ok()?, duration })
         };
         parse().ok_or_else(|| NotAStage(text.to_owned()))
     }
@@ -237,13 +237,13 @@ mod tests {
 
     #[test]
     fn stage_parses_rate_or_ramp() {
-        let stage = |from, to, s| Ok(Stage { from, to, duration: Duration::from_secs(s) });
+        let stage = |from, to, s| Ok(RateStage { from, to, duration: Duration::from_secs(s) });
         assert_eq!("100:10s".parse(), stage(100.0, 100.0, 10));
         assert_eq!("0-2.5:1m30s".parse(), stage(0.0, 2.5, 90));
         for wrong in ["100", "100:10", "fast:10s", "1-2-3:1s", ":1s", "100:-1s"] {
-            assert!(wrong.parse::<Stage>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RateStage>().is_err(), "{wrong}");
         }
-        assert_eq!("0-2.5:1m30s".parse::<Stage>().map(|stage| stage.to_string()), Ok("0-2.5:90s".into()));
+        assert_eq!("0-2.5:1m30s".parse::<RateStage>().map(|stage| stage.to_string()), Ok("0-2.5:90s".into()));
     }
 
     #[test]

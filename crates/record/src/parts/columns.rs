@@ -171,16 +171,16 @@ pub(super) struct Texts {
     /// Distinct strings in code order, in Parquet's plain encoding.
     dictionary: Vec<u8>,
     codes: HashMap<Box<str>, u32>,
-    runs: Vec<Run>,
+    runs: Vec<TextRun>,
     /// String of the last run, if that run has one.
     last: String,
     rows: usize,
 }
 
 /// Consecutive rows with the same string, or without one.
-struct Run {
-    code: Option<u32>,
-    rows: usize,
+pub(super) struct TextRun {
+    pub(super) code: Option<u32>,
+    pub(super) rows: usize,
 }
 
 impl Texts {
@@ -198,7 +198,7 @@ impl Texts {
             }
         }
         let code = text.map(|text| self.code(text)).transpose()?;
-        self.runs.push(Run { code, rows: 1 });
+        self.runs.push(TextRun { code, rows: 1 });
         Ok(())
     }
 

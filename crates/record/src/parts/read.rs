@@ -16,6 +16,8 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::RowGroupReader;
 
+use super::columns::TextRun;
+
 /// Maximum number of rows to reserve memory for at once.
 const MOST_ROOM: usize = 1 << 16;
 
@@ -97,9 +99,9 @@ impl<'a> GroupReader<'a> {
     ) -> Result<OptionalColumn<V>> {
         let (values, levels) = self.column::<T>(self.find(name)?)?;
         let form = match values.len() {
-            0 => Form::None,
-            n if n == self.rows => Form::All,
-            n if levels.iter().filter(|level| **level > 0).count() == n => Form::Some(levels.into_iter()),
+            0 => Presence::None,
+            n if n == self.rows => Presence::All,
+            n if levels.iter().filter(|level| **level > 0).count() == n => Presence::Some(levels.into_iter()),
             _ => return Err(ended()),
         };
         Ok(OptionalColumn { form, values: made(values, make)? })
@@ -189,12 +191,12 @@ fn made<N, V>(numbers: Vec<N>, make: impl Fn(N) -> Result<V>) -> Result<IntoIter
 
 /// A column with numbers in some rows.
 pub(super) struct OptionalColumn<V> {
-    form: Form,
+    form: Presence,
     values: IntoIter<V>,
 }
 
 /// Distribution of values over the rows.
-enum Form {
+enum Presence {
     None,
     All,
     /// The rows with a level of 1 have a value.
@@ -206,32 +208,26 @@ impl<V> OptionalColumn<V> {
     #[inline]
     pub(super) fn next(&mut self) -> Option<V> {
         let has_value = match &mut self.form {
-            Form::None => false,
-            Form::All => true,
-            Form::Some(levels) => levels.next().is_some_and(|level| level > 0),
+            Presence::None => false,
+            Presence::All => true,
+            Presence::Some(levels) => levels.next().is_some_and(|level| level > 0),
         };
         if has_value { self.values.next() } else { None }
     }
 }
 
 /// Strings of a column by code, and the runs of its rows.
-type Coded = (Vec<ByteArray>, Vec<Run>);
+type Coded = (Vec<ByteArray>, Vec<TextRun>);
 
-fn rows_of(runs: &[Run]) -> usize {
+fn rows_of(runs: &[TextRun]) -> usize {
     runs.iter().map(|run| run.rows).sum()
-}
-
-/// Consecutive rows with the same string, or without one.
-struct Run {
-    code: Option<u32>,
-    rows: usize,
 }
 
 /// A column of strings, or of values that the file stores as strings.
 pub(super) struct TextColumn<V> {
     /// Values by code.
     values: Vec<V>,
-    runs: IntoIter<Run>,
+    runs: IntoIter<TextRun>,
     /// Code of the current run.
     code: Option<u32>,
     /// Remaining rows of the current run.
@@ -243,7 +239,7 @@ impl<V> TextColumn<V> {
     #[inline]
     pub(super) fn next(&mut self) -> Option<&V> {
         while self.left == 0 {
-            let Run { code, rows } = self.runs.next()?;
+            let TextRun { code, rows } = self.runs.next()?;
             (self.code, self.left) = (code, rows);
         }
         self.left -= 1;
@@ -261,13 +257,13 @@ pub(super) fn next_text<V>(column: &mut Option<TextColumn<V>>) -> Option<&V> {
 }
 
 /// Combines runs of levels with runs of codes; codes exist only for rows with a string.
-fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) {
+fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<TextRun>) {
     let mut codes = codes.into_iter();
     let mut current = (0, 0);
     for (level, rows) in levels {
         let mut rows = *rows;
         if *level == 0 {
-            runs.push(Run { code: None, rows });
+            runs.push(TextRun { code: None, rows });
             continue;
         }
         while rows > 0 {
@@ -276,7 +272,7 @@ fn join(levels: &[(u32, usize)], codes: Vec<(u32, usize)>, runs: &mut Vec<Run>) 
                 current = next;
             }
             let both = rows.min(current.1);
-            runs.push(Run { code: Some(current.0), rows: both });
+            runs.push(TextRun { code: Some(current.0), rows: both });
             rows -= both;
             current.1 -= both;
         }

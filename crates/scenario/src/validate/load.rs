@@ -10,7 +10,8 @@ use crate::{ScenarioError, files, raw, text};
 use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
-    Grpc, Http, Length, Load, Pace, Rate, Stage, TlsSettings, are_statuses, defaults, keep_headers, statuses,
+    Grpc, Http, Length, Load, Pace, Rate, RateStage, TlsSettings, are_statuses, defaults, keep_headers,
+    statuses,
 };
 
 pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<LoadSpec, ScenarioError> {
@@ -270,7 +271,7 @@ fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, 
     if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
 }
 
-fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
+fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<RateStage>, ScenarioError> {
     if raw.rate.is_some() || raw.duration.is_some() {
         let why = "each has its own rate and duration: remove load.rate and load.duration";
         return Err(document.error("spec.load.stages", why));
@@ -294,7 +295,7 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioEr
         if stage.duration.0.is_zero() {
             return Err(document.error(&format!("{key}.duration"), "must be longer than 0"));
         }
-        stages.push(Stage { from, to, duration: stage.duration.0 });
+        stages.push(RateStage { from, to, duration: stage.duration.0 });
         before = to;
     }
     match stages.iter().any(|stage| stage.to > 0.0) {
