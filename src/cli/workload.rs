@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use rolldrop_record::clock::Clock;
 use rolldrop_record::expect::Share;
-use rolldrop_workload::{Config, Habit, LogTarget, Server, StopSignal};
+use rolldrop_workload::{Habit, LogTarget, StopSignal, WorkloadConfig, WorkloadServer};
 
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]
@@ -104,7 +104,7 @@ fn share(text: &str) -> Result<Share, &'static str> {
 
 impl WorkloadArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = Config {
+        let config = WorkloadConfig {
             listen: self.listen,
             listen_after: self.listen_after,
             on_stop: self.on_sigterm.into(),
@@ -129,7 +129,7 @@ impl WorkloadArgs {
             .context("start the async runtime")?;
         let clock = Clock::start();
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            Server::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
+            WorkloadServer::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
             Ok(ExitCode::from(self.exit_code))
         })
     }

@@ -51,7 +51,7 @@ use super::resource::Resource;
 use super::status::Status;
 use query::Query;
 use respond::Answer;
-use rolldrop_wire::places::{AnswerBody, Patience, Place, Places};
+use rolldrop_wire::places::{Patience, Place, Places, TrackedBody};
 use route::{Route, Subresource};
 
 pub(crate) use server::Server;
@@ -119,7 +119,7 @@ async fn serve_connection(
     let service = service_fn(|request| async {
         let in_hand = place.begin_request();
         let answer = answer(request, server).await;
-        Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
+        Ok::<_, Infallible>(answer.map(|body| TrackedBody { body, _request: in_hand }))
     });
     hyper::server::conn::http1::Builder::new()
         // The place has its own timeouts: it cuts off slow request heads, but leaves idle connections open for longer.

@@ -40,7 +40,7 @@ use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 use rolldrop_record::{ServedRow, Stamp};
-use rolldrop_wire::places::{AnswerBody, Patience, Place, Places};
+use rolldrop_wire::places::{Patience, Place, Places, TrackedBody};
 
 /// Maximum time before a recorded row is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -245,7 +245,9 @@ impl Port {
             settings.auto_date_header(false);
             let service = service_fn(|request| {
                 let (in_hand, answer) = (place.begin_request(), service.call(request));
-                async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _request: in_hand })) }
+                async move {
+                    answer.await.map(|answer| answer.map(|body| TrackedBody { body, _request: in_hand }))
+                }
             });
             let stream = place.noticing(&mut stream);
             let mut connection = pin!(settings.serve_connection(TokioIo::new(stream), service));

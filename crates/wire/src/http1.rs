@@ -30,11 +30,11 @@ impl Body {
     pub const NONE: Body = Body::Length(0);
 
     /// A chunked body, positioned at its first byte.
-    pub const CHUNKED: Body = Body::Chunked(Chunked(Place::Size { value: 0, digits: 0 }));
+    pub const CHUNKED: Body = Body::Chunked(Chunked(ChunkPosition::Size { value: 0, digits: 0 }));
 
     /// Returns true once every byte of the body has passed.
     pub fn is_done(&self) -> bool {
-        matches!(self, Body::Length(0) | Body::Chunked(Chunked(Place::Done)))
+        matches!(self, Body::Length(0) | Body::Chunked(Chunked(ChunkPosition::Done)))
     }
 
     /// Advances over the beginning of `bytes`, and returns the number of bytes that belong to the body.
@@ -71,12 +71,12 @@ impl Body {
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunked(Place);
+pub struct Chunked(ChunkPosition);
 
 /// A position in the grammar of RFC 9112, section 7.1. Lines must end in CRLF and must not contain control characters:
 /// a receiver that accepts a bare LF as a line end could disagree with the next receiver about where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ChunkPosition {
     /// Among the digits of a chunk size.
     Size { value: u64, digits: u8 },
     /// In the space after a chunk size.
@@ -103,18 +103,18 @@ enum Place {
     Done,
 }
 
-impl Place {
+impl ChunkPosition {
     fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         let mut at = 0;
-        while at < bytes.len() && *self != Place::Done {
-            if let Place::Data { left } = self {
+        while at < bytes.len() && *self != ChunkPosition::Done {
+            if let ChunkPosition::Data { left } = self {
                 let rest = bytes.len() - at;
                 let taken = usize::try_from(*left).map_or(rest, |left| left.min(rest));
                 *left -= taken as u64;
                 content(&bytes[at..at + taken]);
                 at += taken;
                 if *left == 0 {
-                    *self = Place::DataCr;
+                    *self = ChunkPosition::DataCr;
                 }
             } else {
                 *self = self.after(bytes[at])?;
@@ -125,31 +125,35 @@ impl Place {
     }
 
     /// Returns the place after `byte`, which must not be chunk data.
-    fn after(self, byte: u8) -> Result<Place, BadChunk> {
+    fn after(self, byte: u8) -> Result<ChunkPosition, BadChunk> {
         Ok(match (self, byte) {
-            (Place::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+            (ChunkPosition::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
                 if digits < 16 && value <= MAX_LENGTH >> 4 =>
             {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
-                Place::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+                ChunkPosition::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
             }
-            (Place::Size { value: size, digits: 1.. } | Place::Space { size }, byte) => match byte {
-                b'\r' => Place::SizeLf { size },
-                b' ' | b'\t' => Place::Space { size },
-                b';' => Place::Extension { size },
-                _ => return Err(BadChunk),
-            },
-            (Place::Extension { size }, b'\r') => Place::SizeLf { size },
-            (Place::Extension { size }, byte) if is_text(byte) => Place::Extension { size },
-            (Place::SizeLf { size: 0 }, b'\n') => Place::LineStart,
-            (Place::SizeLf { size }, b'\n') => Place::Data { left: size },
-            (Place::DataCr, b'\r') => Place::DataLf,
-            (Place::DataLf, b'\n') => Place::Size { value: 0, digits: 0 },
-            (Place::LineStart, b'\r') => Place::LastLf,
-            (Place::Trailer, b'\r') => Place::TrailerLf,
-            (Place::LineStart | Place::Trailer, byte) if is_text(byte) => Place::Trailer,
-            (Place::TrailerLf, b'\n') => Place::LineStart,
-            (Place::LastLf, b'\n') => Place::Done,
+            (ChunkPosition::Size { value: size, digits: 1.. } | ChunkPosition::Space { size }, byte) => {
+                match byte {
+                    b'\r' => ChunkPosition::SizeLf { size },
+                    b' ' | b'\t' => ChunkPosition::Space { size },
+                    b';' => ChunkPosition::Extension { size },
+                    _ => return Err(BadChunk),
+                }
+            }
+            (ChunkPosition::Extension { size }, b'\r') => ChunkPosition::SizeLf { size },
+            (ChunkPosition::Extension { size }, byte) if is_text(byte) => ChunkPosition::Extension { size },
+            (ChunkPosition::SizeLf { size: 0 }, b'\n') => ChunkPosition::LineStart,
+            (ChunkPosition::SizeLf { size }, b'\n') => ChunkPosition::Data { left: size },
+            (ChunkPosition::DataCr, b'\r') => ChunkPosition::DataLf,
+            (ChunkPosition::DataLf, b'\n') => ChunkPosition::Size { value: 0, digits: 0 },
+            (ChunkPosition::LineStart, b'\r') => ChunkPosition::LastLf,
+            (ChunkPosition::Trailer, b'\r') => ChunkPosition::TrailerLf,
+            (ChunkPosition::LineStart | ChunkPosition::Trailer, byte) if is_text(byte) => {
+                ChunkPosition::Trailer
+            }
+            (ChunkPosition::TrailerLf, b'\n') => ChunkPosition::LineStart,
+            (ChunkPosition::LastLf, b'\n') => ChunkPosition::Done,
             _ => return Err(BadChunk),
         })
     }

@@ -78,11 +78,11 @@ impl Places {
             places: Arc::clone(self),
             peer: peer.to_canonical(),
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
-            state: watch::Sender::new(State::Busy),
+            state: watch::Sender::new(PlaceState::Busy),
             close: CancellationToken::new(),
             free: Mutex::new(free),
         };
-        place.enter(|since| State::Idle { since });
+        place.enter(|since| PlaceState::Idle { since });
         Arc::new(place)
     }
 
@@ -103,7 +103,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum PlaceState {
     /// Nothing has arrived since the last response.
     Idle { since: Instant },
     /// Part of a head has arrived.
@@ -112,7 +112,7 @@ enum State {
     Busy,
 }
 
-impl State {
+impl PlaceState {
     fn since(self) -> Option<Instant> {
         match self {
             Self::Idle { since } | Self::Head { since } => Some(since),
@@ -127,7 +127,7 @@ pub struct Place {
     places: Arc<Places>,
     peer: IpAddr,
     number: u64,
-    state: watch::Sender<State>,
+    state: watch::Sender<PlaceState>,
     close: CancellationToken,
     /// Permit that holds the place; `None` after [`Place::keep`].
     free: Mutex<Option<OwnedSemaphorePermit>>,
@@ -139,9 +139,9 @@ impl Place {
         let mut state = self.state.subscribe();
         loop {
             let ends_at = match *state.borrow_and_update() {
-                State::Idle { since } => Some(since + self.places.patience.idle),
-                State::Head { since } => Some(since + self.places.patience.head),
-                State::Busy => None,
+                PlaceState::Idle { since } => Some(since + self.places.patience.idle),
+                PlaceState::Head { since } => Some(since + self.places.patience.head),
+                PlaceState::Busy => None,
             };
             let closing = async {
                 match ends_at {
@@ -163,13 +163,13 @@ impl Place {
 
     /// Marks the beginning of a request; dropping the guard marks its end.
     pub fn begin_request(self: &Arc<Self>) -> InHand {
-        self.enter(|_| State::Busy);
+        self.enter(|_| PlaceState::Busy);
         InHand(Arc::clone(self))
     }
 
     /// Exempts the connection from closing, and releases its place to others.
     pub fn keep(&self) {
-        self.enter(|_| State::Busy);
+        self.enter(|_| PlaceState::Busy);
         lock(&self.free).take();
     }
 
@@ -187,12 +187,12 @@ impl Place {
     }
 
     fn begin_head(&self) {
-        if matches!(*self.state.borrow(), State::Idle { .. }) {
-            self.enter(|since| State::Head { since });
+        if matches!(*self.state.borrow(), PlaceState::Idle { .. }) {
+            self.enter(|since| PlaceState::Head { since });
         }
     }
 
-    fn enter(&self, state: impl FnOnce(Instant) -> State) {
+    fn enter(&self, state: impl FnOnce(Instant) -> PlaceState) {
         let state = state(Instant::now());
         let before = self.state.send_replace(state);
         let mut idle = lock(&self.places.idle);
@@ -223,19 +223,19 @@ pub struct InHand(Arc<Place>);
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        self.0.enter(|since| State::Idle { since });
+        self.0.enter(|since| PlaceState::Idle { since });
     }
 }
 
 /// A response body that marks the end of its request when it ends.
-pub struct AnswerBody<B> {
+pub struct TrackedBody<B> {
     /// The wrapped body.
     pub body: B,
     /// Guard for the request that this body responds to.
     pub _request: InHand,
 }
 
-impl<B: Body + Unpin> Body for AnswerBody<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -12,7 +12,7 @@ use kube::config::{InClusterError, KubeConfigOptions, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::log::{Entry, Log};
+use super::workload_log::{ServerEvent, WorkloadLog};
 
 /// Maximum time to wait for a response.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
@@ -55,33 +55,36 @@ impl Asker {
     }
 
     /// Sends requests and logs each result. Never returns.
-    pub(super) async fn run(self, log: &Log) {
+    pub(super) async fn run(self, log: &WorkloadLog) {
         let mut ticks = interval(self.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
             match self.ask().await {
-                Ok(()) => log.write(Entry::ApiAnswered),
-                Err(AskError::Refused(why)) => log.write(Entry::ApiRefused { why: &why }),
-                Err(AskError::Failed(why)) => log.write(Entry::ApiFailed { why: &why }),
+                Ok(()) => log.write(ServerEvent::ApiAnswered),
+                Err(PodRequestError::Refused(why)) => log.write(ServerEvent::ApiRefused { why: &why }),
+                Err(PodRequestError::Failed(why)) => log.write(ServerEvent::ApiFailed { why: &why }),
             }
         }
     }
 
-    async fn ask(&self) -> Result<(), AskError> {
-        let request =
-            Request::get(&self.path).body(Vec::new()).map_err(|error| AskError::Failed(error.to_string()))?;
+    async fn ask(&self) -> Result<(), PodRequestError> {
+        let request = Request::get(&self.path)
+            .body(Vec::new())
+            .map_err(|error| PodRequestError::Failed(error.to_string()))?;
         match timeout(LONGEST_ANSWER, self.client.request_text(request)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(AskError::Refused(status.message)),
-            Ok(Err(error)) => Err(AskError::Failed(error.to_string())),
-            Err(_) => Err(AskError::Failed(format!("no answer within {LONGEST_ANSWER:?}"))),
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                Err(PodRequestError::Refused(status.message))
+            }
+            Ok(Err(error)) => Err(PodRequestError::Failed(error.to_string())),
+            Err(_) => Err(PodRequestError::Failed(format!("no answer within {LONGEST_ANSWER:?}"))),
         }
     }
 }
 
 /// Reason for a failed request.
-enum AskError {
+enum PodRequestError {
     /// The API server responded with 403.
     Refused(String),
     Failed(String),

@@ -6,15 +6,15 @@
 //!
 //! It knows nothing of the rest of the program; the caller supplies the clock.
 
-mod answer;
 mod ask_api;
-mod connection;
-mod http2;
-mod log;
-mod server;
-mod shared;
-mod signals;
-mod websocket;
+mod http2_service;
+mod path_responses;
+mod response_flush;
+mod server_state;
+mod stop_signals;
+mod websocket_echo;
+mod workload_log;
+mod workload_server;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,9 +22,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use log::{LogTarget, NowNs};
-pub use server::Server;
-pub use signals::StopSignal;
+pub use stop_signals::StopSignal;
+pub use workload_log::{LogTarget, NowNs};
+pub use workload_server::WorkloadServer;
 
 /// The server's reaction to a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Habit {
 
 /// Server settings.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct WorkloadConfig {
     /// Address that the server listens on.
     pub listen: SocketAddr,
     /// Time from the start until the server listens.

@@ -9,7 +9,7 @@ use super::super::budget::{Budget, Share, Unrecorded};
 use super::super::relay::Watch;
 use super::streams::{Http2, StreamEnd, Terms};
 use rolldrop_record::id::ID_HEADER;
-use rolldrop_wire::http2::hpack::{Decoder, Unreadable};
+use rolldrop_wire::http2::hpack::{BadHeaderBlock, Decoder};
 use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED,
     PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, number,
@@ -268,7 +268,7 @@ impl<'a> Frames<'a> {
         }
         let table = self.decoder.as_ref().map_or(0, Decoder::held_bytes);
         match read {
-            Some(Err(Unreadable)) => {
+            Some(Err(BadHeaderBlock)) => {
                 self.decoder = None;
                 self.share.set(0);
             }

@@ -19,30 +19,30 @@ const ENTRY_OVERHEAD: usize = 32;
 /// A header block that violates the grammar or needs too large a table. Later blocks on the same connection cannot be
 /// read either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct BadHeaderBlock;
 
 /// A name or a value. Text from a table is shared, regardless of how often it is used and how long it is.
-enum Text<'a> {
+enum HeaderText<'a> {
     Borrowed(&'a [u8]),
     Shared(Bytes),
 }
 
-impl Text<'_> {
+impl HeaderText<'_> {
     fn into_bytes(self) -> Bytes {
         match self {
-            Text::Borrowed(text) => Bytes::copy_from_slice(text),
-            Text::Shared(text) => text,
+            HeaderText::Borrowed(text) => Bytes::copy_from_slice(text),
+            HeaderText::Shared(text) => text,
         }
     }
 }
 
-impl Deref for Text<'_> {
+impl Deref for HeaderText<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Text::Borrowed(text) => text,
-            Text::Shared(text) => text,
+            HeaderText::Borrowed(text) => text,
+            HeaderText::Shared(text) => text,
         }
     }
 }
@@ -86,7 +86,7 @@ impl Decoder {
         &mut self,
         mut block: &[u8],
         mut field: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), Unreadable> {
+    ) -> Result<(), BadHeaderBlock> {
         while let Some(&first) = block.first() {
             if first & 0x80 != 0 {
                 let (name, value) = self.entry(integer(&mut block, 7)?)?;
@@ -98,7 +98,7 @@ impl Decoder {
             } else if first & 0x20 != 0 {
                 self.max_size = Some(integer(&mut block, 5)?)
                     .filter(|&size| size <= self.allowed_size)
-                    .ok_or(Unreadable)?;
+                    .ok_or(BadHeaderBlock)?;
                 self.evict();
             } else {
                 let (name, value) = self.literal(&mut block, 4)?;
@@ -108,19 +108,25 @@ impl Decoder {
         Ok(())
     }
 
-    fn entry(&self, index: usize) -> Result<(Text<'static>, Text<'static>), Unreadable> {
-        let index = index.checked_sub(1).ok_or(Unreadable)?;
+    fn entry(&self, index: usize) -> Result<(HeaderText<'static>, HeaderText<'static>), BadHeaderBlock> {
+        let index = index.checked_sub(1).ok_or(BadHeaderBlock)?;
         Ok(match STATIC_TABLE.get(index) {
-            Some((name, value)) => (Text::Borrowed(name.as_bytes()), Text::Borrowed(value.as_bytes())),
+            Some((name, value)) => {
+                (HeaderText::Borrowed(name.as_bytes()), HeaderText::Borrowed(value.as_bytes()))
+            }
             None => {
-                let (name, value) = self.entries.get(index - STATIC_TABLE.len()).ok_or(Unreadable)?;
-                (Text::Shared(name.clone()), Text::Shared(value.clone()))
+                let (name, value) = self.entries.get(index - STATIC_TABLE.len()).ok_or(BadHeaderBlock)?;
+                (HeaderText::Shared(name.clone()), HeaderText::Shared(value.clone()))
             }
         })
     }
 
     /// Reads a literal field whose name index occupies `prefix` bits of the first byte.
-    fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<(Text<'a>, Text<'a>), Unreadable> {
+    fn literal<'a>(
+        &self,
+        block: &mut &'a [u8],
+        prefix: u8,
+    ) -> Result<(HeaderText<'a>, HeaderText<'a>), BadHeaderBlock> {
         let name = match integer(block, prefix)? {
             0 => text(block)?,
             index => self.entry(index)?.0,
@@ -170,9 +176,9 @@ fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
 }
 
 /// Reads an integer (RFC 7541, 5.1).
-fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
+fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, BadHeaderBlock> {
     let mut next = || {
-        let (&first, rest) = block.split_first().ok_or(Unreadable)?;
+        let (&first, rest) = block.split_first().ok_or(BadHeaderBlock)?;
         *block = rest;
         Ok(usize::from(first))
     };
@@ -189,35 +195,35 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
             return Ok(value);
         }
     }
-    Err(Unreadable)
+    Err(BadHeaderBlock)
 }
 
 /// Reads a string (RFC 7541, 5.2).
-fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
+fn text<'a>(block: &mut &'a [u8]) -> Result<HeaderText<'a>, BadHeaderBlock> {
     let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer(block, 7)?;
-    let (text, rest) = block.split_at_checked(length).ok_or(Unreadable)?;
+    let (text, rest) = block.split_at_checked(length).ok_or(BadHeaderBlock)?;
     *block = rest;
-    Ok(if is_coded { Text::Shared(decode_huffman(text)?.into()) } else { Text::Borrowed(text) })
+    Ok(if is_coded { HeaderText::Shared(decode_huffman(text)?.into()) } else { HeaderText::Borrowed(text) })
 }
 
 /// Decodes a Huffman-coded string (RFC 7541, 5.2 and appendix B).
-fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, Unreadable> {
+fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, BadHeaderBlock> {
     let mut text = Vec::with_capacity(coded.len() * 8 / 5);
     let (mut code, mut length) = (0u32, 0usize);
     for bit in coded.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
         code = code << 1 | u32::from(bit);
         length += 1;
-        let row = CODES.rows.get(length).ok_or(Unreadable)?;
+        let row = CODES.rows.get(length).ok_or(BadHeaderBlock)?;
         let at = code.wrapping_sub(row.first_code) as usize;
         if at < row.count {
             // The end-of-string symbol is never written.
-            text.push(u8::try_from(CODES.symbols[row.first_symbol + at]).map_err(|_| Unreadable)?);
+            text.push(u8::try_from(CODES.symbols[row.first_symbol + at]).map_err(|_| BadHeaderBlock)?);
             (code, length) = (0, 0);
         }
     }
     // The last byte is padded with ones.
-    if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(Unreadable) }
+    if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(BadHeaderBlock) }
 }
 
 /// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, since these are canonical:
@@ -238,7 +244,7 @@ const LONGEST_CODE: usize = 30;
 
 /// The codes of one length.
 #[derive(Clone, Copy)]
-struct Row {
+struct CodeRow {
     first_code: u32,
     count: usize,
     first_symbol: usize,
@@ -246,7 +252,7 @@ struct Row {
 
 struct Codes {
     /// Rows by code length.
-    rows: [Row; LONGEST_CODE + 1],
+    rows: [CodeRow; LONGEST_CODE + 1],
     /// Symbols in the order of their codes.
     symbols: [usize; CODE_LENGTHS.len()],
 }
@@ -254,12 +260,12 @@ struct Codes {
 static CODES: Codes = codes();
 
 const fn codes() -> Codes {
-    let none = Row { first_code: 0, count: 0, first_symbol: 0 };
+    let none = CodeRow { first_code: 0, count: 0, first_symbol: 0 };
     let mut codes = Codes { rows: [none; LONGEST_CODE + 1], symbols: [0; CODE_LENGTHS.len()] };
     let (mut next_code, mut next_symbol, mut length) = (0, 0, 1);
     while length <= LONGEST_CODE {
         next_code <<= 1;
-        let mut row = Row { first_code: next_code, count: 0, first_symbol: next_symbol };
+        let mut row = CodeRow { first_code: next_code, count: 0, first_symbol: next_symbol };
         let mut symbol = 0;
         while symbol < CODE_LENGTHS.len() {
             if CODE_LENGTHS[symbol] == length {

@@ -17,24 +17,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::log::Exchange;
+use super::workload_log::LoggedExchange;
 
 /// Exchanges whose response is complete but not yet flushed.
-pub(super) type Unflushed = Rc<RefCell<Vec<Exchange>>>;
+pub(super) type Unflushed = Rc<RefCell<Vec<LoggedExchange>>>;
 
 /// Transport of one connection.
-pub(super) struct Transport {
+pub(super) struct LoggedTransport {
     stream: TcpStream,
     unflushed: Unflushed,
 }
 
-impl Transport {
+impl LoggedTransport {
     pub(super) fn new(stream: TcpStream, unflushed: Unflushed) -> Self {
         Self { stream, unflushed }
     }
 }
 
-impl AsyncRead for Transport {
+impl AsyncRead for LoggedTransport {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl AsyncRead for Transport {
     }
 }
 
-impl AsyncWrite for Transport {
+impl AsyncWrite for LoggedTransport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -82,13 +82,13 @@ pub(super) struct PacedBody {
     piece_bytes: usize,
     pause: Duration,
     next_piece: Option<Pin<Box<Sleep>>>,
-    exchange: Option<Exchange>,
+    exchange: Option<LoggedExchange>,
     unflushed: Unflushed,
 }
 
 impl PacedBody {
     /// Returns a body that sends all of `content` at once.
-    pub(super) fn whole(content: Bytes, exchange: Exchange, unflushed: Unflushed) -> Self {
+    pub(super) fn whole(content: Bytes, exchange: LoggedExchange, unflushed: Unflushed) -> Self {
         let piece_bytes = content.len().max(1);
         Self {
             content,

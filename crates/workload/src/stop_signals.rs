@@ -72,11 +72,11 @@ pub(super) enum Noticed {
 }
 
 /// Stream of signals from now on.
-pub(super) struct Signals {
+pub(super) struct SignalStream {
     all: Vec<(Noticed, Signal)>,
 }
 
-impl Signals {
+impl SignalStream {
     pub(super) fn install() -> io::Result<Self> {
         let handled = |number: Number| signal(SignalKind::from_raw(number as i32));
         let mut all = vec![(Noticed::Continued, handled(Number::SIGCONT)?)];

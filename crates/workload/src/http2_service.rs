@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Pace, Readiness};
-use super::connection::{Transport, Unflushed};
-use super::log::Exchange;
-use super::shared::{POD, REQUEST_ID, Shared};
+use super::path_responses::{BodyPace, ServerReadiness, UnsentResponse};
+use super::response_flush::{LoggedTransport, Unflushed};
+use super::server_state::{POD, REQUEST_ID, ServerState};
+use super::workload_log::LoggedExchange;
 
 /// First bytes of HTTP/2, with which no HTTP/1.1 request begins.
 const PREFACE: &[u8; 4] = b"PRI ";
@@ -55,9 +55,9 @@ pub(super) async fn is_spoken(stream: &TcpStream) -> io::Result<bool> {
 }
 
 /// Serves a connection until the client closes it or the server shuts down.
-pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
+pub(super) async fn serve(stream: TcpStream, shared: Rc<ServerState>, finish: CancellationToken) {
     let unflushed = Unflushed::default();
-    let transport = Transport::new(stream, unflushed.clone());
+    let transport = LoggedTransport::new(stream, unflushed.clone());
     let Ok(mut connection) = h2::server::handshake(transport).await else { return };
     let mut answers = JoinSet::new();
     let mut is_leaving = false;
@@ -79,7 +79,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     }
 }
 
-fn leave(connection: &mut Connection<Transport, Bytes>, is_leaving: &mut bool) {
+fn leave(connection: &mut Connection<LoggedTransport, Bytes>, is_leaving: &mut bool) {
     connection.graceful_shutdown();
     *is_leaving = true;
 }
@@ -87,14 +87,14 @@ fn leave(connection: &mut Connection<Transport, Bytes>, is_leaving: &mut bool) {
 async fn respond_to(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    shared: Rc<Shared>,
+    shared: Rc<ServerState>,
     unflushed: Unflushed,
 ) {
     let header = |name: &HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let exchange = Exchange::received(&shared.log, header(&REQUEST_ID).map(str::to_owned));
+    let exchange = LoggedExchange::received(&shared.log, header(&REQUEST_ID).map(str::to_owned));
     let is_grpc = header(&CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/grpc"));
     let path = request.uri().path();
-    let (Answer { status, body, delay, pace }, grpc_status) = match is_grpc {
+    let (UnsentResponse { status, body, delay, pace }, grpc_status) = match is_grpc {
         false => (shared.answer(path, request.uri().query()), GRPC_OK),
         true => called(path, &shared),
     };
@@ -127,12 +127,12 @@ async fn plain(
     response: Response<()>,
     respond: &mut SendResponse<Bytes>,
     mut body: Bytes,
-    pace: Pace,
+    pace: BodyPace,
 ) -> Result<(), h2::Error> {
     let mut stream = respond.send_response(response, body.is_empty())?;
     let (piece_bytes, pause) = match pace {
-        Pace::AtOnce => (body.len(), Duration::ZERO),
-        Pace::Pieces { piece_bytes, pause } => (piece_bytes, pause),
+        BodyPace::AtOnce => (body.len(), Duration::ZERO),
+        BodyPace::Pieces { piece_bytes, pause } => (piece_bytes, pause),
     };
     while !body.is_empty() {
         let piece = body.split_to(piece_bytes.clamp(1, body.len()));
@@ -145,24 +145,24 @@ async fn plain(
 }
 
 /// Returns the response to a call and its gRPC status.
-fn called(path: &str, shared: &Shared) -> (Answer, HeaderValue) {
+fn called(path: &str, shared: &ServerState) -> (UnsentResponse, HeaderValue) {
     let is_to_fail = path != HEALTH_CHECK && shared.is_to_fail(path);
-    let answer = Answer {
+    let answer = UnsentResponse {
         status: StatusCode::OK,
         body: message(path, shared.readiness()),
         delay: Duration::ZERO,
-        pace: Pace::AtOnce,
+        pace: BodyPace::AtOnce,
     };
     (answer, if is_to_fail { GRPC_INTERNAL } else { GRPC_OK })
 }
 
 /// Returns the response message for a call. A server that is not ready still serves calls, just as it serves paths;
 /// only the health check shows that it is not ready.
-fn message(path: &str, readiness: Readiness) -> Bytes {
+fn message(path: &str, readiness: ServerReadiness) -> Bytes {
     match readiness {
         _ if path != HEALTH_CHECK => EMPTY_MESSAGE,
-        Readiness::Ready => SERVING,
-        Readiness::NotReady => NOT_SERVING,
+        ServerReadiness::Ready => SERVING,
+        ServerReadiness::NotReady => NOT_SERVING,
     }
 }
 

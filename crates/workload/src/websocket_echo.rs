@@ -18,9 +18,9 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Transport;
-use super::log::Exchange;
-use super::shared::Shared;
+use super::response_flush::LoggedTransport;
+use super::server_state::ServerState;
+use super::workload_log::LoggedExchange;
 
 /// Maximum time that a client may take to respond to a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
@@ -40,7 +40,12 @@ pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
 }
 
 /// Echoes messages until the client closes the connection or the server shuts down. `early` has already arrived.
-pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, finish: &CancellationToken) {
+pub(super) async fn serve(
+    transport: LoggedTransport,
+    early: Bytes,
+    shared: &ServerState,
+    finish: &CancellationToken,
+) {
     let mut socket = WebSocketStream::from_partially_read(transport, early.into(), Role::Server, None).await;
     loop {
         let message = tokio::select! {
@@ -54,7 +59,7 @@ pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, f
         if !message.is_text() && !message.is_binary() {
             continue;
         }
-        let exchange = Exchange::received(&shared.log, id(&message)).with_status(101);
+        let exchange = LoggedExchange::received(&shared.log, id(&message)).with_status(101);
         shared.delay(Duration::ZERO).await;
         if socket.send(message).await.is_err() {
             return;

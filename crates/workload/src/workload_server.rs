@@ -22,15 +22,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Pace, WEBSOCKET_PATH};
 use super::ask_api::Asker;
-use super::connection::{PacedBody, Transport, Unflushed};
-use super::http2;
-use super::log::{Entry, Exchange, Log, NowNs};
-use super::shared::{REQUEST_ID, Shared};
-use super::signals::{Noticed, Signals, StopSignal};
-use super::websocket;
-use super::{Config, Habit, WorkloadError};
+use super::http2_service;
+use super::path_responses::{BodyPace, UnsentResponse, WEBSOCKET_PATH};
+use super::response_flush::{LoggedTransport, PacedBody, Unflushed};
+use super::server_state::{REQUEST_ID, ServerState};
+use super::stop_signals::{Noticed, SignalStream, StopSignal};
+use super::websocket_echo;
+use super::workload_log::{LoggedExchange, NowNs, ServerEvent, WorkloadLog};
+use super::{Habit, WorkloadConfig, WorkloadError};
 
 /// Maximum number of connections in the accept queue.
 const BACKLOG: u32 = 4096;
@@ -39,33 +39,33 @@ const BACKLOG: u32 = 4096;
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Server that does not listen yet.
-pub struct Server {
-    signals: Signals,
-    shared: Rc<Shared>,
-    config: Config,
+pub struct WorkloadServer {
+    signals: SignalStream,
+    shared: Rc<ServerState>,
+    config: WorkloadConfig,
     asking: Option<(Duration, String)>,
 }
 
-impl Config {
+impl WorkloadConfig {
     fn habit_on(&self, signal: StopSignal) -> Habit {
         let default = if signal.means_stop() { self.on_stop } else { Habit::Ignore };
         self.on_signal.get(&signal).copied().unwrap_or(default)
     }
 }
 
-impl Server {
+impl WorkloadServer {
     /// Opens the log and installs the signal handlers. Must be called on a runtime with one thread, inside a
     /// [`tokio::task::LocalSet`].
     ///
     /// # Errors
     ///
     /// Fails if the log cannot be opened.
-    pub fn new(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
+    pub fn new(config: &WorkloadConfig, now: NowNs) -> Result<Self, WorkloadError> {
         // Comes first, so that no signal meets its default action once clients can connect.
-        let signals = Signals::install().map_err(WorkloadError::Signals)?;
+        let signals = SignalStream::install().map_err(WorkloadError::Signals)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
-        Ok(Self { signals, shared: Rc::new(Shared::open(config, now)?), config: config.clone(), asking })
+        Ok(Self { signals, shared: Rc::new(ServerState::open(config, now)?), config: config.clone(), asking })
     }
 
     /// Listens and serves until a signal's habit stops the server.
@@ -82,7 +82,7 @@ impl Server {
     async fn serve(self) -> Result<(), WorkloadError> {
         let Self { mut signals, shared, config, asking } = self;
         let log = shared.log.clone();
-        if wait_to_listen(async || signals.next().await, &shared, &config).await == Wait::Stopped {
+        if wait_to_listen(async || signals.next().await, &shared, &config).await == ListenWait::Stopped {
             return Ok(());
         }
         let listener = listen_logged(&config, &log)?;
@@ -106,7 +106,7 @@ impl Server {
 
 /// Outcome of the wait before listening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+enum ListenWait {
     Over,
     /// A signal stopped the server: there is nothing to finish.
     Stopped,
@@ -114,19 +114,19 @@ enum Wait {
 
 async fn wait_to_listen(
     mut next_signal: impl AsyncFnMut() -> Noticed,
-    shared: &Shared,
-    config: &Config,
-) -> Wait {
+    shared: &ServerState,
+    config: &WorkloadConfig,
+) -> ListenWait {
     let over = shared.started + config.listen_after;
     loop {
         tokio::select! {
             biased;
-            () = tokio::time::sleep_until(over) => return Wait::Over,
+            () = tokio::time::sleep_until(over) => return ListenWait::Over,
             noticed = next_signal() => {
                 let signal = shared.log_signal(noticed);
                 if signal.is_some_and(|signal| config.habit_on(signal) != Habit::Ignore) {
-                    shared.log.write(Entry::Exiting);
-                    return Wait::Stopped;
+                    shared.log.write(ServerEvent::Exiting);
+                    return ListenWait::Stopped;
                 }
             }
         }
@@ -134,14 +134,14 @@ async fn wait_to_listen(
 }
 
 /// Listens and logs the address.
-fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadError> {
+fn listen_logged(config: &WorkloadConfig, log: &WorkloadLog) -> Result<TcpListener, WorkloadError> {
     let listener = listen(config.listen).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
         _ => WorkloadError::Listen { address: config.listen, source },
     })?;
     // With port 0, only the log says which port was chosen.
     let address = listener.local_addr().unwrap_or(config.listen).to_string();
-    log.write(Entry::Listening { address: &address });
+    log.write(ServerEvent::Listening { address: &address });
     Ok(listener)
 }
 
@@ -149,8 +149,8 @@ fn listen_logged(config: &Config, log: &Log) -> Result<TcpListener, WorkloadErro
 async fn serve(
     listener: TcpListener,
     mut next_signal: impl AsyncFnMut() -> Noticed,
-    shared: Rc<Shared>,
-    config: &Config,
+    shared: Rc<ServerState>,
+    config: &WorkloadConfig,
 ) {
     let mut connections = JoinSet::new();
     let finish = CancellationToken::new();
@@ -176,7 +176,7 @@ async fn serve(
                     Habit::Exit => {
                         drop(listener);
                         connections.shutdown().await;
-                        shared.log.write(Entry::Exiting);
+                        shared.log.write(ServerEvent::Exiting);
                         return;
                     }
                     Habit::Finish => break,
@@ -206,7 +206,7 @@ async fn serve(
     } else {
         drop(listener);
     }
-    shared.log.write(Entry::StoppedAccepting);
+    shared.log.write(ServerEvent::StoppedAccepting);
     finish.cancel();
     loop {
         tokio::select! {
@@ -214,7 +214,7 @@ async fn serve(
             ended = connections.join_next() => if ended.is_none() { break },
         }
     }
-    shared.log.write(Entry::Exiting);
+    shared.log.write(ServerEvent::Exiting);
 }
 
 /// Waits until an instant; forever if there is none.
@@ -258,14 +258,14 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
+async fn serve_connection(stream: TcpStream, shared: Rc<ServerState>, finish: CancellationToken) {
     // Without this, a small response may wait for the client's acknowledgement.
     if stream.set_nodelay(true).is_err() {
         return;
     }
     let begun = async {
         tokio::select! {
-            is_http2 = http2::is_spoken(&stream) => Some(is_http2),
+            is_http2 = http2_service::is_spoken(&stream) => Some(is_http2),
             () = async {
                 finish.cancelled().await;
                 sleep(FIRST_REQUEST_WAIT).await;
@@ -273,26 +273,26 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
         }
     };
     match begun.await {
-        Some(Ok(true)) => return http2::serve(stream, shared, finish).await,
+        Some(Ok(true)) => return http2_service::serve(stream, shared, finish).await,
         Some(Ok(false)) => {}
         // The client has sent no request and will send none.
         Some(Err(_)) | None => return,
     }
     let unflushed = Unflushed::default();
-    let asked = Rc::new(Cell::new(Asked::Nothing));
+    let asked = Rc::new(Cell::new(ProtocolInUse::Nothing));
     // Each exchange holds a share of it.
     let in_flight = Rc::new(());
     let service = service_fn(|request| {
-        asked.set(Asked::Http);
+        asked.set(ProtocolInUse::Http);
         Box::pin(respond(request, shared.clone(), unflushed.clone(), asked.clone(), in_flight.clone()))
     });
     let is_to_close = async {
         shared.close_idle.cancelled().await;
-        if asked.get() != Asked::Http || Rc::strong_count(&in_flight) > 1 {
+        if asked.get() != ProtocolInUse::Http || Rc::strong_count(&in_flight) > 1 {
             std::future::pending().await
         }
     };
-    let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
+    let transport = TokioIo::new(LoggedTransport::new(stream, unflushed.clone()));
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         // The timeout starts when the server begins to wait for the next head.
@@ -306,7 +306,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
         _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
         () = finish.cancelled() => {
             let first = timeout(FIRST_REQUEST_WAIT, poll_fn(|cx| connection.poll_without_shutdown(cx)));
-            if asked.get() != Asked::Nothing || first.await.is_err() {
+            if asked.get() != ProtocolInUse::Nothing || first.await.is_err() {
                 std::pin::Pin::new(&mut connection).graceful_shutdown();
                 let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             }
@@ -315,14 +315,14 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     let parts = connection.into_parts();
     let mut transport = parts.io.into_inner();
     match asked.get() {
-        Asked::WebSocket => websocket::serve(transport, parts.read_buf, &shared, &finish).await,
-        Asked::Nothing | Asked::Http => drop(transport.shutdown().await),
+        ProtocolInUse::WebSocket => websocket_echo::serve(transport, parts.read_buf, &shared, &finish).await,
+        ProtocolInUse::Nothing | ProtocolInUse::Http => drop(transport.shutdown().await),
     }
 }
 
 /// Protocol used on a connection so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum ProtocolInUse {
     Nothing,
     Http,
     /// The connection is no longer HTTP.
@@ -331,28 +331,29 @@ enum Asked {
 
 async fn respond(
     request: Request<Incoming>,
-    shared: Rc<Shared>,
+    shared: Rc<ServerState>,
     unflushed: Unflushed,
-    asked: Rc<Cell<Asked>>,
+    asked: Rc<Cell<ProtocolInUse>>,
     in_flight: Rc<()>,
 ) -> Result<Response<PacedBody>, Infallible> {
     if request.uri().path() == WEBSOCKET_PATH
-        && let Some(fields) = websocket::switch(&request)
+        && let Some(fields) = websocket_echo::switch(&request)
     {
-        asked.set(Asked::WebSocket);
+        asked.set(ProtocolInUse::WebSocket);
         // The log has the connection's messages, each with its id, but not the switch.
-        let exchange = Exchange::received(&shared.log, None);
+        let exchange = LoggedExchange::received(&shared.log, None);
         let body = PacedBody::whole(Bytes::new(), exchange, unflushed);
         return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, body));
     }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let exchange = Exchange::received(&shared.log, id).with_share_of(in_flight);
-    let Answer { status, body, delay, pace } = shared.answer(request.uri().path(), request.uri().query());
+    let exchange = LoggedExchange::received(&shared.log, id).with_share_of(in_flight);
+    let UnsentResponse { status, body, delay, pace } =
+        shared.answer(request.uri().path(), request.uri().query());
     shared.delay(delay).await;
     let body = PacedBody::whole(body, exchange.with_status(status.as_u16()), unflushed);
     let body = match pace {
-        Pace::AtOnce => body,
-        Pace::Pieces { piece_bytes, pause } => body.paced(piece_bytes, pause),
+        BodyPace::AtOnce => body,
+        BodyPace::Pieces { piece_bytes, pause } => body.paced(piece_bytes, pause),
     };
     let mut fields = HeaderMap::new();
     if shared.draining.get() {

@@ -9,18 +9,18 @@ use hyper::{HeaderMap, Response, StatusCode};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Readiness, answer, index_body, is_of_a_probe};
-use super::connection::PacedBody;
-use super::log::{Entry, Log, NowNs};
-use super::signals::{Noticed, StopSignal};
-use super::{Config, WorkloadError};
+use super::path_responses::{ServerReadiness, UnsentResponse, answer, index_body, is_of_a_probe};
+use super::response_flush::PacedBody;
+use super::stop_signals::{Noticed, StopSignal};
+use super::workload_log::{NowNs, ServerEvent, WorkloadLog};
+use super::{WorkloadConfig, WorkloadError};
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
 pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
 
 /// State that every connection needs.
-pub(super) struct Shared {
-    pub(super) log: Log,
+pub(super) struct ServerState {
+    pub(super) log: WorkloadLog,
     pub(super) started: Instant,
     ready_after: Duration,
     pub(super) draining: Cell<bool>,
@@ -35,11 +35,11 @@ pub(super) struct Shared {
     pub(super) pod: Option<HeaderValue>,
 }
 
-impl Shared {
+impl ServerState {
     /// Opens the log and creates the state.
-    pub(super) fn open(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
+    pub(super) fn open(config: &WorkloadConfig, now: NowNs) -> Result<Self, WorkloadError> {
         Ok(Self {
-            log: Log::open(config.log.as_ref(), now)?,
+            log: WorkloadLog::open(config.log.as_ref(), now)?,
             started: Instant::now(),
             ready_after: config.ready_after,
             draining: Cell::new(false),
@@ -54,11 +54,11 @@ impl Shared {
     }
 
     /// Returns the server's current readiness.
-    pub(super) fn readiness(&self) -> Readiness {
+    pub(super) fn readiness(&self) -> ServerReadiness {
         if self.draining.get() || self.started.elapsed() < self.ready_after {
-            Readiness::NotReady
+            ServerReadiness::NotReady
         } else {
-            Readiness::Ready
+            ServerReadiness::Ready
         }
     }
 
@@ -74,9 +74,9 @@ impl Shared {
     }
 
     /// Returns the response to a path and query.
-    pub(super) fn answer(&self, path: &str, query: Option<&str>) -> Answer {
+    pub(super) fn answer(&self, path: &str, query: Option<&str>) -> UnsentResponse {
         match self.is_to_fail(path) {
-            true => Answer::failure(),
+            true => UnsentResponse::failure(),
             false => answer(path, query, self.readiness(), &self.index),
         }
     }
@@ -109,11 +109,11 @@ impl Shared {
     pub(super) fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {
-                self.log.write(Entry::Signal { name: &signal.to_string() });
+                self.log.write(ServerEvent::Signal { name: &signal.to_string() });
                 Some(signal)
             }
             Noticed::Continued => {
-                self.log.write(Entry::Continued);
+                self.log.write(ServerEvent::Continued);
                 None
             }
         }

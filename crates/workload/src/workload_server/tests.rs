@@ -21,8 +21,8 @@ struct Running {
     _dir: tempfile::TempDir,
 }
 
-fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
-    Config {
+fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> WorkloadConfig {
+    WorkloadConfig {
         listen,
         listen_after: Duration::ZERO,
         on_stop,
@@ -45,12 +45,12 @@ fn start(on_stop: Habit) -> Running {
     start_with(|config| config.on_stop = on_stop)
 }
 
-fn start_with(change: impl FnOnce(&mut Config)) -> Running {
+fn start_with(change: impl FnOnce(&mut WorkloadConfig)) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log.jsonl");
     let mut config = config(([127, 0, 0, 1], 0).into(), Habit::Exit, log.clone());
     change(&mut config);
-    let shared = Rc::new(Shared::open(&config, Box::new(|| 0)).unwrap());
+    let shared = Rc::new(ServerState::open(&config, Box::new(|| 0)).unwrap());
     let listener = listen_logged(&config, &shared.log).unwrap();
     let address = listener.local_addr().unwrap();
     let (signals, mut received) = mpsc::unbounded_channel();
@@ -248,11 +248,11 @@ fn stop_signal_ends_wait_before_listening() {
         let log = dir.path().join("log.jsonl");
         let mut config = config(([127, 0, 0, 1], 0).into(), Habit::Drain, log);
         config.listen_after = Duration::from_secs(1000);
-        let shared = Rc::new(Shared::open(&config, Box::new(|| 0)).unwrap());
+        let shared = Rc::new(ServerState::open(&config, Box::new(|| 0)).unwrap());
         // The first signal is ignored by default.
         let mut signals = [StopSignal::Term, StopSignal::Hup].map(Noticed::Signal).to_vec();
         let ended = wait_to_listen(async || signals.pop().unwrap(), &shared, &config).await;
-        assert_eq!(ended, Wait::Stopped);
+        assert_eq!(ended, ListenWait::Stopped);
         let text = std::fs::read_to_string(dir.path().join("log.jsonl")).unwrap();
         assert!(
             text.contains("SIGTERM") && text.contains("exiting") && !text.contains("listening"),
@@ -298,7 +298,7 @@ fn taken_address_yields_clear_error() {
     local(async {
         let server = start(Habit::Exit);
         let config = config(server.address, Habit::Exit, server.log.clone());
-        let shared = Rc::new(Shared::open(&config, Box::new(|| 0)).unwrap());
+        let shared = Rc::new(ServerState::open(&config, Box::new(|| 0)).unwrap());
         let error = listen_logged(&config, &shared.log).err().unwrap();
         assert!(error.to_string().contains("is in use by another process"), "{error}");
         server.task.abort();

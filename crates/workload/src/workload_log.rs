@@ -27,7 +27,7 @@ pub enum LogTarget {
 /// Event in the life of a request or of the server itself.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(super) enum Entry<'a> {
+pub(super) enum ServerEvent<'a> {
     /// The head of a request was read.
     Received { id: &'a str },
     /// The whole response was handed to the kernel.
@@ -53,22 +53,22 @@ pub(super) enum Entry<'a> {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     t_ns: i64,
     #[serde(flatten)]
-    entry: Entry<'a>,
+    entry: ServerEvent<'a>,
 }
 
 /// The log; clones write to the same place.
 #[derive(Clone)]
-pub(super) struct Log(Rc<Inner>);
+pub(super) struct WorkloadLog(Rc<LogSink>);
 
-struct Inner {
+struct LogSink {
     now: NowNs,
     sink: Option<RefCell<Box<dyn Write>>>,
 }
 
-impl Log {
+impl WorkloadLog {
     pub(super) fn open(target: Option<&LogTarget>, now: NowNs) -> Result<Self, WorkloadError> {
         let sink: Option<Box<dyn Write>> = match target {
             None => None,
@@ -79,14 +79,14 @@ impl Log {
                 Some(Box::new(opened))
             }
         };
-        Ok(Self(Rc::new(Inner { now, sink: sink.map(RefCell::new) })))
+        Ok(Self(Rc::new(LogSink { now, sink: sink.map(RefCell::new) })))
     }
 
     /// Writes one line. Failures go to stderr only, because a log that cannot be written must not change the server's
     /// behaviour.
-    pub(super) fn write(&self, entry: Entry<'_>) {
+    pub(super) fn write(&self, entry: ServerEvent<'_>) {
         let Some(sink) = &self.0.sink else { return };
-        let line = Line { t_ns: (self.0.now)(), entry };
+        let line = LogLine { t_ns: (self.0.now)(), entry };
         let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut bytes| {
             bytes.push(b'\n');
             sink.borrow_mut().write_all(&bytes)
@@ -97,9 +97,9 @@ impl Log {
     }
 }
 
-/// One request from its arrival to its end. If dropped before [`Exchange::answered`], it is logged as aborted.
-pub(super) struct Exchange {
-    log: Log,
+/// One request from its arrival to its end. If dropped before [`LoggedExchange::answered`], it is logged as aborted.
+pub(super) struct LoggedExchange {
+    log: WorkloadLog,
     /// Request id from the client; a request without one is not logged.
     id: Option<String>,
     status: u16,
@@ -107,10 +107,10 @@ pub(super) struct Exchange {
     _share: Option<Rc<()>>,
 }
 
-impl Exchange {
-    pub(super) fn received(log: &Log, id: Option<String>) -> Self {
+impl LoggedExchange {
+    pub(super) fn received(log: &WorkloadLog, id: Option<String>) -> Self {
         if let Some(id) = &id {
-            log.write(Entry::Received { id });
+            log.write(ServerEvent::Received { id });
         }
         Self { log: log.clone(), id, status: 0, _share: None }
     }
@@ -130,15 +130,15 @@ impl Exchange {
     /// Records that the kernel has the whole response.
     pub(super) fn answered(mut self) {
         if let Some(id) = self.id.take() {
-            self.log.write(Entry::Answered { id: &id, status: self.status });
+            self.log.write(ServerEvent::Answered { id: &id, status: self.status });
         }
     }
 }
 
-impl Drop for Exchange {
+impl Drop for LoggedExchange {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
-            self.log.write(Entry::Aborted { id });
+            self.log.write(ServerEvent::Aborted { id });
         }
     }
 }

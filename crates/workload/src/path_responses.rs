@@ -16,17 +16,17 @@ const STREAM_PIECES: u32 = 20;
 
 /// Response that has not been sent yet.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct UnsentResponse {
     pub(super) status: StatusCode,
     pub(super) body: Bytes,
     /// Delay before the response begins.
     pub(super) delay: Duration,
-    pub(super) pace: Pace,
+    pub(super) pace: BodyPace,
 }
 
 /// Pace at which the body is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum BodyPace {
     /// In one piece.
     AtOnce,
     /// In pieces, with a pause between them.
@@ -35,14 +35,14 @@ pub(super) enum Pace {
 
 /// Response to readiness probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub(super) enum ServerReadiness {
     Ready,
     NotReady,
 }
 
-impl Answer {
+impl UnsentResponse {
     fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
-        Self { status, body: text.into(), delay: Duration::ZERO, pace: Pace::AtOnce }
+        Self { status, body: text.into(), delay: Duration::ZERO, pace: BodyPace::AtOnce }
     }
 
     /// Returns the response to a request that is meant to fail.
@@ -61,43 +61,55 @@ pub(super) fn is_of_a_probe(path: &str) -> bool {
 }
 
 /// Returns the response to a path and query. `index` is the body of `/`.
-pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, index: &Bytes) -> Answer {
+pub(super) fn answer(
+    path: &str,
+    query: Option<&str>,
+    readiness: ServerReadiness,
+    index: &Bytes,
+) -> UnsentResponse {
     match path {
-        "/" => Answer::text(StatusCode::OK, index.clone()),
-        "/healthz" => Answer::text(StatusCode::OK, "ok\n"),
+        "/" => UnsentResponse::text(StatusCode::OK, index.clone()),
+        "/healthz" => UnsentResponse::text(StatusCode::OK, "ok\n"),
         "/readyz" => match readiness {
-            Readiness::Ready => Answer::text(StatusCode::OK, "ready\n"),
-            Readiness::NotReady => Answer::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            ServerReadiness::Ready => UnsentResponse::text(StatusCode::OK, "ready\n"),
+            ServerReadiness::NotReady => UnsentResponse::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         },
         "/slow" => match number(query, "ms") {
-            Some(ms) => Answer { delay: Duration::from_millis(ms), ..Answer::text(StatusCode::OK, "ok\n") },
-            None => Answer::bad_request("give ms=MILLISECONDS\n"),
+            Some(ms) => UnsentResponse {
+                delay: Duration::from_millis(ms),
+                ..UnsentResponse::text(StatusCode::OK, "ok\n")
+            },
+            None => UnsentResponse::bad_request("give ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
-        WEBSOCKET_PATH => Answer::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n"),
+        WEBSOCKET_PATH => {
+            UnsentResponse::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n")
+        }
         _ => match path.strip_prefix("/status/") {
             Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
-                Some(status) => Answer::text(status, if bodiless(status) { "" } else { "as asked\n" }),
-                None => Answer::bad_request("give a status from 200 to 599\n"),
+                Some(status) => {
+                    UnsentResponse::text(status, if bodiless(status) { "" } else { "as asked\n" })
+                }
+                None => UnsentResponse::bad_request("give a status from 200 to 599\n"),
             },
-            None => Answer::text(StatusCode::NOT_FOUND, "no such path\n"),
+            None => UnsentResponse::text(StatusCode::NOT_FOUND, "no such path\n"),
         },
     }
 }
 
-fn stream(query: Option<&str>) -> Answer {
+fn stream(query: Option<&str>) -> UnsentResponse {
     let (Some(bytes), Some(ms)) = (number(query, "bytes"), number(query, "ms")) else {
-        return Answer::bad_request("give bytes=SIZE&ms=MILLISECONDS\n");
+        return UnsentResponse::bad_request("give bytes=SIZE&ms=MILLISECONDS\n");
     };
     let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_BODY_BYTES) else {
-        return Answer::bad_request("at most 67108864 bytes\n");
+        return UnsentResponse::bad_request("at most 67108864 bytes\n");
     };
     let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
     // Pauses come between pieces, so there is one pause fewer than pieces.
     let pauses = u32::try_from(bytes.div_ceil(piece_bytes)).unwrap_or(STREAM_PIECES).saturating_sub(1).max(1);
-    Answer {
-        pace: Pace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },
-        ..Answer::text(StatusCode::OK, filler(bytes))
+    UnsentResponse {
+        pace: BodyPace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },
+        ..UnsentResponse::text(StatusCode::OK, filler(bytes))
     }
 }
 
@@ -130,8 +142,8 @@ fn bodiless(status: StatusCode) -> bool {
 mod tests {
     use super::*;
 
-    fn get(path: &str, query: &str) -> Answer {
-        answer(path, Some(query), Readiness::Ready, &index_body(None, Some("web-1")))
+    fn get(path: &str, query: &str) -> UnsentResponse {
+        answer(path, Some(query), ServerReadiness::Ready, &index_body(None, Some("web-1")))
     }
 
     #[test]
@@ -147,7 +159,7 @@ mod tests {
 
     #[test]
     fn readiness_and_health_use_separate_paths() {
-        let asked = |path| answer(path, None, Readiness::NotReady, &Bytes::new()).status;
+        let asked = |path| answer(path, None, ServerReadiness::NotReady, &Bytes::new()).status;
         assert_eq!(asked("/readyz"), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(asked("/healthz"), StatusCode::OK);
         assert_eq!(asked("/"), StatusCode::OK);
@@ -156,7 +168,7 @@ mod tests {
     #[test]
     fn stream_lasts_requested_time() {
         let answer = get("/stream", "bytes=1000&ms=1900");
-        assert_eq!(answer.pace, Pace::Pieces { piece_bytes: 50, pause: Duration::from_millis(100) });
+        assert_eq!(answer.pace, BodyPace::Pieces { piece_bytes: 50, pause: Duration::from_millis(100) });
         assert_eq!(answer.body.len(), 1000);
         assert_eq!(get("/stream", "bytes=1&ms=5").body.len(), 1);
         assert_eq!(get("/stream", "bytes=0&ms=5").body.len(), 0);
