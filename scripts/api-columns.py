@@ -4,7 +4,7 @@
     scripts/api-columns.py KUBERNETES_CHECKOUT > crates/lab/src/api/table/columns.txt
 
 Reads the printers of a Kubernetes source tree and the documentation of the types that they refer to.
-The format is explained in crates/lab/src/api/table/columns.rs.
+The format is explained in crates/lab/src/api/table/table_columns.rs.
 """
 
 import re

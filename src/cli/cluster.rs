@@ -22,12 +22,12 @@ use super::runtime;
 use super::say::say;
 use rolldrop_drive::embedded::child::Ready;
 use rolldrop_drive::private_dir;
-use rolldrop_lab::check;
 use rolldrop_lab::config::DataplaneChoice;
+use rolldrop_lab::dataplane_check;
 use rolldrop_lab::descendants::KillDescendants;
 use rolldrop_lab::kernel::{self, Entered};
 use rolldrop_lab::parameters::{self, Parameter};
-use rolldrop_lab::{Config, Embedded, Options};
+use rolldrop_lab::{ClusterConfig, Embedded, EmbeddedOptions};
 
 /// Arguments of `rolldrop cluster`.
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ enum Action {
         leftovers: Vec<PathBuf>,
     },
     /// Try the kernel dataplane out, once.
-    #[command(name = check::COMMAND, hide = true)]
+    #[command(name = dataplane_check::COMMAND, hide = true)]
     Check,
 }
 
@@ -65,7 +65,7 @@ struct ServeArgs {
     log_dir: Option<PathBuf>,
     /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
-    config: Option<Box<Config>>,
+    config: Option<Box<ClusterConfig>>,
     /// The way of connections to pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
     /// addresses; `auto` uses the kernel if that works [default: as in --config].
     #[arg(long, value_enum)]
@@ -75,8 +75,8 @@ struct ServeArgs {
     lifeline: bool,
 }
 
-fn parse_config(json: &str) -> Result<Box<Config>, String> {
-    let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
+fn parse_config(json: &str) -> Result<Box<ClusterConfig>, String> {
+    let config: ClusterConfig = serde_json::from_str(json).map_err(|error| error.to_string())?;
     config.validate().map_err(|error| error.to_string())?;
     Ok(Box::new(config))
 }
@@ -120,7 +120,7 @@ impl ClusterArgs {
             }
             Some(Action::Check) => {
                 let scratch = temporary_dir("check").context("make a temporary directory")?;
-                check::run(scratch.path())?;
+                dataplane_check::run(scratch.path())?;
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -196,7 +196,7 @@ impl Dataplane {
         if choice == DataplaneChoice::Userspace {
             return Ok(Self { entered: None, notice: None });
         }
-        match (check::check(), choice) {
+        match (dataplane_check::check(), choice) {
             (Err(why), DataplaneChoice::Auto) => {
                 let why = anyhow::Error::from(why);
                 Ok(Self { entered: None, notice: Some(format!("using the userspace dataplane: {why:#}")) })
@@ -255,7 +255,7 @@ impl ServeArgs {
 }
 
 async fn serve(
-    config: Config,
+    config: ClusterConfig,
     listener: TcpListener,
     Dataplane { entered, notice }: Dataplane,
     files: &Files,
@@ -267,7 +267,7 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let lifeline = if has_lifeline { Some(open_lifeline()?) } else { None };
 
-    let options = Options {
+    let options = EmbeddedOptions {
         log_dir: log_dir.clone(),
         listener,
         entered,

@@ -25,7 +25,7 @@ use rolldrop_kubernetes::warnings::Warnings;
 #[expect(missing_docs, reason = "the choices say what their fields are")]
 pub enum Choice {
     /// Start the embedded cluster, with its logs and its kubeconfig in this directory.
-    Embedded { config: Box<lab::Config>, log_dir: PathBuf },
+    Embedded { config: Box<lab::ClusterConfig>, log_dir: PathBuf },
     /// Use a kubeconfig: the given file, or else the one from `KUBECONFIG` or the home directory; inside a pod without
     /// any, use the pod's service account. `None` as the context means the kubeconfig's current one.
     Kubeconfig { path: Option<PathBuf>, context: Option<String> },

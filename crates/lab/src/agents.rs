@@ -8,19 +8,19 @@ use tokio::sync::mpsc;
 use super::sync::lock;
 
 /// Function that kills the process of one container.
-type Kill = Box<dyn Fn() + Send + Sync>;
+type ProcessKiller = Box<dyn Fn() + Send + Sync>;
 
 /// Handle to a cluster's node agents, by node name. Clones share the same agents.
 #[derive(Clone, Default)]
 pub(crate) struct Agents {
-    senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
+    senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<AgentCommand>>>>,
     /// Functions that kill running containers, by pod UID and container name.
-    running: Arc<Mutex<HashMap<(String, String), Kill>>>,
+    running: Arc<Mutex<HashMap<(String, String), ProcessKiller>>>,
 }
 
 /// Command to a node agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum AgentCommand {
     /// Exit and start again while containers keep running. Pod terminations start over with their full grace period. A
     /// node that was shut down boots.
     Restart,
@@ -36,12 +36,12 @@ pub(crate) enum Command {
 }
 
 /// A container's running process, registered until this is dropped.
-pub(crate) struct Running {
+pub(crate) struct RegisteredProcess {
     agents: Agents,
     key: (String, String),
 }
 
-impl Drop for Running {
+impl Drop for RegisteredProcess {
     fn drop(&mut self) {
         lock(&self.agents.running).remove(&self.key);
     }
@@ -49,7 +49,7 @@ impl Drop for Running {
 
 impl Agents {
     /// Sends a command to a node's agent without waiting until it is carried out. Returns true if the node exists.
-    pub(crate) fn command(&self, node: &str, command: Command) -> bool {
+    pub(crate) fn command(&self, node: &str, command: AgentCommand) -> bool {
         lock(&self.senders).get(node).is_some_and(|sender| sender.send(command).is_ok())
     }
 
@@ -67,15 +67,15 @@ impl Agents {
         pod_uid: &str,
         container: &str,
         kill: impl Fn() + Send + Sync + 'static,
-    ) -> Running {
+    ) -> RegisteredProcess {
         let key = (pod_uid.to_owned(), container.to_owned());
         let mut running = lock(&self.running);
         running.insert(key.clone(), Box::new(kill));
-        Running { agents: self.clone(), key }
+        RegisteredProcess { agents: self.clone(), key }
     }
 
     /// Returns a receiver for commands sent to a node's agent from now on.
-    pub(crate) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
+    pub(crate) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<AgentCommand> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.senders).insert(node.to_owned(), sender);
         receiver

@@ -1,39 +1,39 @@
 //! Serves the Kubernetes API over HTTPS on loopback, to clients with a token.
 //!
 //! HTTP/1.1 and JSON only. This module turns requests into calls to the [registry](super::registry), which implements
-//! the semantics, and turns the results into responses. `route` parses paths, `auth` authorizes users through
-//! [RBAC](super::rbac), `objects` handles verbs on objects, `watch` serves watches, `proxy` forwards requests to pod
-//! ports, and `log` serves pod logs.
+//! the semantics, and turns the results into responses. `api_route` parses paths, `auth` authorizes users through
+//! [RBAC](super::rbac), `object_handlers` handles verbs on objects, `watch_feed` serves watches, `pod_proxy` forwards
+//! requests to pod ports, and `pod_log` serves pod logs.
 //!
 //! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for the TLS handshake and for the head of each
 //! request, and its connection is closed if it reads nothing of a response for `STALL_TIMEOUT`. Idle connections are
 //! closed to make room for new ones (`places`).
 
+mod api_route;
+mod api_server;
 mod auth;
 mod body;
 mod discovery;
-mod eviction;
+mod eviction_request;
 mod fields;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod log;
 mod modelled;
 mod negotiate;
 mod node_command;
-mod objects;
+mod object_handlers;
+mod pod_log;
+mod pod_proxy;
 mod present;
 mod protobuf;
-mod proxy;
 mod query;
 mod respond;
 mod review;
-mod route;
 mod scale;
-mod server;
+mod server_identity;
 mod table;
-mod tls;
 mod unsupported;
-mod watch;
+mod watch_feed;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -49,13 +49,13 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::resource::Resource;
 use super::status::Status;
+use api_route::{ApiRoute, Subresource};
 use query::Query;
-use respond::Answer;
+use respond::ApiResponse;
 use rolldrop_wire::places::{Patience, Place, Places, TrackedBody};
-use route::{Route, Subresource};
 
-pub(crate) use server::Server;
-pub(crate) use tls::{Identity, IdentityError};
+pub(crate) use api_server::ApiServerState;
+pub(crate) use server_identity::{IdentityError, ServerIdentity};
 
 /// Time limit for the TLS handshake and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster is stopped.
-pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
+pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
     let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
     let mut connections = JoinSet::new();
     loop {
@@ -107,7 +107,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<Server>) {
 
 async fn serve_connection(
     stream: TcpStream,
-    server: &Arc<Server>,
+    server: &Arc<ApiServerState>,
     place: &Arc<Place>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Watch events are small, and Nagle's algorithm would delay them.
@@ -129,7 +129,7 @@ async fn serve_connection(
     Ok(())
 }
 
-async fn answer(request: Request<Incoming>, server: &Arc<Server>) -> Answer {
+async fn answer(request: Request<Incoming>, server: &Arc<ApiServerState>) -> ApiResponse {
     let line = format!("{} {}", request.method(), request.uri());
     let answer = match dispatch(request, server).await {
         Ok(answer) => answer,
@@ -139,43 +139,43 @@ async fn answer(request: Request<Incoming>, server: &Arc<Server>) -> Answer {
     answer
 }
 
-async fn dispatch(request: Request<Incoming>, server: &Arc<Server>) -> Result<Answer, Status> {
+async fn dispatch(request: Request<Incoming>, server: &Arc<ApiServerState>) -> Result<ApiResponse, Status> {
     let shared = &server.shared;
     let user = auth::authenticate(&request, server).ok_or_else(|| Status::plain(401, "Unauthorized"))?;
     let query = Query::of(request.uri());
-    let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
+    let Some(route) = ApiRoute::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
     auth::authorize(&request, &shared.registry, &query, &route, &user)?;
     match route {
-        Route::Document(document) => {
+        ApiRoute::Document(document) => {
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());
             }
             Ok(discovery::answer(document))
         }
-        Route::Review(review) => review::answer(request, &shared.registry, review, &user).await,
-        Route::Collection { resource, namespace } => {
-            objects::collection(request, server, &query, resource, namespace).await
+        ApiRoute::Review(review) => review::answer(request, &shared.registry, review, &user).await,
+        ApiRoute::Collection { resource, namespace } => {
+            object_handlers::collection(request, server, &query, resource, namespace).await
         }
-        Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
+        ApiRoute::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
             match resource {
                 Resource::Nodes => node_command::answer(&request, server, &query, &name, &path),
                 _ => {
-                    let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
-                    proxy::forward(request, target, &path).await
+                    let target = pod_proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
+                    pod_proxy::forward(request, target, &path).await
                 }
             }
         }
-        Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
-            eviction::answer(request, shared, &query, &namespace, &name).await
+        ApiRoute::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
+            eviction_request::answer(request, shared, &query, &namespace, &name).await
         }
-        Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
+        ApiRoute::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
             Err(unsupported::answer(what, shared, &namespace, &name))
         }
-        Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
-            log::answer(&request, shared, &query, &namespace, &name).await
+        ApiRoute::Object { namespace, name, subresource: Subresource::Log, .. } => {
+            pod_log::answer(&request, shared, &query, &namespace, &name).await
         }
-        Route::Object { resource, namespace, name, subresource } => {
-            objects::object(request, server, &query, resource, &namespace, &name, &subresource).await
+        ApiRoute::Object { resource, namespace, name, subresource } => {
+            object_handlers::object(request, server, &query, resource, &namespace, &name, &subresource).await
         }
     }
 }

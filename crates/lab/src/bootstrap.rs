@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::Config;
-use super::readiness::Readiness;
+use super::ClusterConfig;
+use super::readiness::NodeReadiness;
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::Status;
@@ -23,7 +23,7 @@ const DNS_SERVICE_ADDRESS: usize = 9;
 /// reach the API server at `server`.
 pub(super) fn create_objects(
     registry: &Registry,
-    config: &Config,
+    config: &ClusterConfig,
     proxy_mode: &str,
     server: SocketAddr,
 ) -> Result<Vec<String>, Status> {
@@ -52,7 +52,7 @@ pub(super) fn create_objects(
         let name = node_name(index);
         let address = registry.addresses().node(index);
         registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
-        Readiness::Ready.post(registry, &name)?;
+        NodeReadiness::Ready.post(registry, &name)?;
         nodes.push(name);
     }
     Ok(nodes)

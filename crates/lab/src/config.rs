@@ -7,9 +7,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::consumer::Consumer;
 use super::duration;
-use super::latency::Latencies;
+use super::hop_latency::HopLatencies;
+use super::link_consumer::LinkConsumer;
 
 /// Maximum number of nodes in an embedded cluster.
 pub const MAX_NODES: u32 = 200;
@@ -17,7 +17,7 @@ pub const MAX_NODES: u32 = 200;
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Config {
+pub struct ClusterConfig {
     /// Number of nodes, at least 1. Each has its own agent and its own Service proxy.
     pub nodes: u32,
     /// Dataplane that connects clients to pods.
@@ -27,7 +27,7 @@ pub struct Config {
     /// Handling of connections to a removed pod's address on the kernel dataplane.
     pub gone_address: GoneAddress,
     /// Service proxy settings.
-    pub service_proxy: ServiceProxy,
+    pub service_proxy: ServiceProxyConfig,
     /// API server settings.
     pub api_server: ApiServer,
     /// Controller settings.
@@ -35,7 +35,7 @@ pub struct Config {
     /// DNS settings.
     pub dns: Dns,
     /// Delays of the model.
-    pub latencies: Latencies,
+    pub latencies: HopLatencies,
     /// Share (0 to 1) of probes whose first tick finds no container yet, so that the first probe comes one period
     /// later. Measured in 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe", case F and
     /// the replacements of cases A and C; 11 of the 15 probes came 1.00 to 1.02 s after the process started, the other
@@ -43,24 +43,24 @@ pub struct Config {
     pub first_probe_missed: f64,
 }
 
-impl Default for Config {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             nodes: 1,
             dataplane: DataplaneChoice::Auto,
             images: BTreeMap::new(),
             gone_address: GoneAddress::default(),
-            service_proxy: ServiceProxy::default(),
+            service_proxy: ServiceProxyConfig::default(),
             api_server: ApiServer::default(),
             controllers: Controllers::default(),
             dns: Dns::default(),
-            latencies: Latencies::default(),
+            latencies: HopLatencies::default(),
             first_probe_missed: 15.0 / 90.0,
         }
     }
 }
 
-impl Config {
+impl ClusterConfig {
     /// Checks the constraints that the types cannot express.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Config {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
         let is_unknown =
-            |consumer: &&Consumer| matches!(consumer, Consumer::Node(number) if *number > self.nodes);
+            |consumer: &&LinkConsumer| matches!(consumer, LinkConsumer::Node(number) if *number > self.nodes);
         if let Some(consumer) = self.latencies.link.keys().find(is_unknown) {
             return Err(ConfigError::NoSuchNode(consumer.clone(), self.nodes));
         }
@@ -104,12 +104,12 @@ pub enum ConfigError {
     FirstProbeMissed(f64),
     /// A link for a node that does not exist.
     #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
-    NoSuchNode(Consumer, u32),
+    NoSuchNode(LinkConsumer, u32),
     /// A link that the userspace dataplane does not support.
     #[error(
         "latencies.link.{0}: links of pods have a delay on the kernel dataplane only; name a node, such as node-1"
     )]
-    LinkOfPods(Consumer),
+    LinkOfPods(LinkConsumer),
     /// A repeated action with a period of zero.
     #[error("{0}: it must be longer than 0")]
     NoPause(&'static str),
@@ -162,13 +162,13 @@ pub enum GoneAddress {
 /// Service proxy settings, named after kube-proxy's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct ServiceProxy {
+pub struct ServiceProxyConfig {
     /// Minimum time from the end of one sync to the start of the next.
     #[serde(with = "duration")]
     pub min_sync_period: Duration,
 }
 
-impl Default for ServiceProxy {
+impl Default for ServiceProxyConfig {
     fn default() -> Self {
         Self { min_sync_period: Duration::from_secs(1) }
     }
@@ -247,35 +247,41 @@ mod tests {
 
     #[test]
     fn empty_config_equals_default() {
-        let config: Config = serde_json::from_str("{}").unwrap();
-        assert_eq!(config, Config::default());
+        let config: ClusterConfig = serde_json::from_str("{}").unwrap();
+        assert_eq!(config, ClusterConfig::default());
         assert_eq!(config.service_proxy.min_sync_period, Duration::from_secs(1));
         assert_eq!(config.validate(), Ok(()));
     }
 
     #[test]
     fn config_refuses_unknown_or_invalid_settings() {
-        assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
-        assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
-        let share = Config { first_probe_missed: 1.5, ..Config::default() };
+        assert!(serde_json::from_str::<ClusterConfig>(r#"{"node": 1}"#).is_err());
+        assert!(serde_json::from_str::<ClusterConfig>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
+        let share = ClusterConfig { first_probe_missed: 1.5, ..ClusterConfig::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
-        let mut hasty = Config::default();
+        let mut hasty = ClusterConfig::default();
         hasty.api_server.bookmark_period = Duration::ZERO;
         assert_eq!(hasty.validate(), Err(ConfigError::NoPause("apiServer.bookmarkPeriod")));
-        let link: Config = serde_json::from_str(r#"{"latencies": {"link": {"node-2": "5ms"}}}"#).unwrap();
-        assert_eq!(link.validate(), Err(ConfigError::NoSuchNode(Consumer::Node(2), 1)));
-        let error = serde_json::from_str::<Config>(r#"{"latencies": {"link": {"web": "5ms"}}}"#).unwrap_err();
+        let link: ClusterConfig =
+            serde_json::from_str(r#"{"latencies": {"link": {"node-2": "5ms"}}}"#).unwrap();
+        assert_eq!(link.validate(), Err(ConfigError::NoSuchNode(LinkConsumer::Node(2), 1)));
+        let error =
+            serde_json::from_str::<ClusterConfig>(r#"{"latencies": {"link": {"web": "5ms"}}}"#).unwrap_err();
         assert!(error.to_string().contains("nor a label of pods, such as app=gateway"), "{error}");
-        assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
-        let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
+        assert_eq!(
+            ClusterConfig { nodes: 0, ..ClusterConfig::default() }.validate(),
+            Err(ConfigError::Nodes(0))
+        );
+        let odd: ClusterConfig =
+            serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
         assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));
     }
 
     #[test]
     fn a_config_survives_json() {
-        let config: Config =
+        let config: ClusterConfig =
             serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms", "link": {"app=a": "1ms", "node-3": "2ms"}}}"#).unwrap();
-        let again: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        let again: ClusterConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(config, again);
     }
 }

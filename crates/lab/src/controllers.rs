@@ -1,40 +1,40 @@
 //! The control plane's loops: each watches a few resources and brings objects closer to their specifications.
 //!
 //! They run in the same process as the store, so a controller keeps no cache: an event only tells it which objects to
-//! check. Named [latencies](super::latency::Latencies) represent the time that a real cluster takes.
+//! check. Named [latencies](super::hop_latency::HopLatencies) represent the time that a real cluster takes.
 
 mod availability;
 mod claim;
 mod client_rate;
 mod daemon_set;
 mod deployment;
-mod disruption;
+mod disruption_budget;
 mod endpoint_slice;
-mod endpoints;
 mod events;
 mod garbage;
-mod history;
 mod job;
-mod namespace;
+mod legacy_endpoints;
 mod namespace_content;
+mod namespace_deletion;
 mod node_lifecycle;
 mod pod_control;
+mod pod_template;
 mod queue;
+mod reconciler;
 mod replica_set;
+mod revision_history;
 mod scheduler;
 mod stateful_set;
 mod taints;
-mod template;
-mod worker;
 
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::shared::Shared;
+use super::shared::ClusterContext;
 
 /// Runs all controllers until the cluster stops.
-pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
+pub(crate) async fn run(shared: ClusterContext, authority: Arc<str>) {
     let stop = shared.stop.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));
@@ -43,12 +43,12 @@ pub(crate) async fn run(shared: Shared, authority: Arc<str>) {
     tasks.spawn(daemon_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
     tasks.spawn(namespace_content::run(shared.clone(), authority));
-    tasks.spawn(disruption::run(shared.clone()));
+    tasks.spawn(disruption_budget::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
     tasks.spawn(endpoint_slice::run(shared.clone()));
     tasks.spawn(garbage::run(shared.clone()));
-    tasks.spawn(namespace::run(shared.clone()));
+    tasks.spawn(namespace_deletion::run(shared.clone()));
     tasks.spawn(events::run(shared));
     tokio::select! {
         () = stop.cancelled() => {}

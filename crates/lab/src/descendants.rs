@@ -73,27 +73,27 @@ pub fn kill_cluster(cluster: i32) {
 
 /// Process that cannot be confused with a later one that has the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Member {
+pub struct ProcessIdentity {
     pid: i32,
     /// Start time, in clock ticks since boot.
     start_ticks: u64,
 }
 
 /// Returns the processes currently below a process, at any depth.
-pub fn below(pid: i32) -> BTreeSet<Member> {
+pub fn below(pid: i32) -> BTreeSet<ProcessIdentity> {
     let processes = processes();
-    let member = |pid: i32| processes.get(&pid).map(|p| Member { pid, start_ticks: p.start_ticks });
+    let member = |pid: i32| processes.get(&pid).map(|p| ProcessIdentity { pid, start_ticks: p.start_ticks });
     descendants(&processes, pid).into_iter().filter_map(member).collect()
 }
 
 /// Kills every process that was started with this `NAME=value` in its environment or is one of `members`. Blocks until
 /// none is left, or for at most `PATIENCE`.
-pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
+pub fn kill_marked(variable: &str, members: &BTreeSet<ProcessIdentity>) {
     let own = Pid::this().as_raw();
     until_none(|processes| {
         let mut found = false;
         for (&pid, process) in processes {
-            let member = Member { pid, start_ticks: process.start_ticks };
+            let member = ProcessIdentity { pid, start_ticks: process.start_ticks };
             let is_doomed = || members.contains(&member) || has_in_environment(pid, variable);
             if process.dead || pid == own || !is_doomed() {
                 continue;
@@ -113,7 +113,7 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
 
 /// Repeats a sweep over all processes until it finds none, because a process may start another between two reads of
 /// `/proc`.
-fn until_none(sweep: impl Fn(&BTreeMap<i32, Process>) -> bool) {
+fn until_none(sweep: impl Fn(&BTreeMap<i32, ProcessStat>) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while sweep(&processes()) {
         if Instant::now() >= deadline {
@@ -137,7 +137,7 @@ fn has_in_environment(pid: i32, variable: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Process {
+struct ProcessStat {
     parent: i32,
     group: i32,
     session: i32,
@@ -147,7 +147,7 @@ struct Process {
 }
 
 /// Kills the descendants for which `is_doomed` returns true, until none is left.
-fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
+fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, ProcessStat>, i32) -> bool) {
     until_none(|processes| {
         let mut doomed = descendants(processes, Pid::this().as_raw());
         doomed.retain(|pid| is_doomed(processes, *pid));
@@ -161,7 +161,7 @@ fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, Process>, i32) -> bool) {
     });
 }
 
-fn descendants(processes: &BTreeMap<i32, Process>, ancestor: i32) -> Vec<i32> {
+fn descendants(processes: &BTreeMap<i32, ProcessStat>, ancestor: i32) -> Vec<i32> {
     let mut found = vec![ancestor];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
@@ -171,7 +171,7 @@ fn descendants(processes: &BTreeMap<i32, Process>, ancestor: i32) -> Vec<i32> {
     found.split_off(1)
 }
 
-fn processes() -> BTreeMap<i32, Process> {
+fn processes() -> BTreeMap<i32, ProcessStat> {
     let mut processes = BTreeMap::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return processes };
     for entry in entries.flatten() {
@@ -186,11 +186,11 @@ fn processes() -> BTreeMap<i32, Process> {
 
 /// Parses `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and the start time as field 22.
 /// The name may contain anything, so parsing starts after the last parenthesis.
-fn parse_stat(stat: &str) -> Option<Process> {
+fn parse_stat(stat: &str) -> Option<ProcessStat> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse().ok();
-    Some(Process {
+    Some(ProcessStat {
         parent: number(1)?,
         group: number(2)?,
         session: number(3)?,
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn descendants_include_every_depth() {
-        let process = |parent| Process { parent, group: 1, session: 1, start_ticks: 0, dead: false };
+        let process = |parent| ProcessStat { parent, group: 1, session: 1, start_ticks: 0, dead: false };
         let processes = BTreeMap::from([
             (1, process(0)),
             (2, process(1)),
@@ -251,7 +251,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(30);
         // Wait until the marked process has left the session and its parent, and the other one exists.
         let own = Pid::this().as_raw();
-        let escaped = |(_, process): &(i32, Process)| process.session != cluster && process.parent == own;
+        let escaped = |(_, process): &(i32, ProcessStat)| process.session != cluster && process.parent == own;
         while !of_cluster().iter().any(escaped) || of_cluster().len() < 3 {
             assert!(Instant::now() < deadline, "never complete: {:?}", of_cluster());
             std::thread::sleep(PERIOD);

@@ -2,10 +2,10 @@
 //!
 //! It answers queries for `cluster.local` only, over UDP and TCP, at the control plane's address, and is the endpoint
 //! of the Service `kube-system/kube-dns`. Like CoreDNS, it watches the API and answers from what it has seen, after a
-//! delay (`dnsPropagation`). [`records`] resolves names; [`mod@answer`] encodes and decodes messages.
+//! delay (`dnsPropagation`). [`dns_records`] resolves names; [`dns_message`] encodes and decodes messages.
 
-mod answer;
-mod records;
+mod dns_message;
+mod dns_records;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,12 +21,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::object::key;
+use super::object_fields::key;
 use super::registry::{WatchEvent, WatchEventType, follow};
 use super::resource::Resource;
-use super::shared::Shared;
-use answer::{Transport, answer};
-use records::Records;
+use super::shared::ClusterContext;
+use dns_message::{DnsTransport, answer};
+use dns_records::DnsRecords;
 
 /// Standard port for DNS.
 const PORT: u16 = 53;
@@ -47,13 +47,13 @@ pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String 
 
 /// Open sockets that are not served yet.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct DnsServer {
     udp: UdpSocket,
     tcp: TcpListener,
     address: SocketAddr,
 }
 
-impl Server {
+impl DnsServer {
     /// Opens port 53 on `ip` or, if that is taken or not permitted, any port that is free for both UDP and TCP.
     pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
         let mut last = Self::bind_port(ip, PORT).await;
@@ -78,10 +78,10 @@ impl Server {
     }
 
     /// Serves queries until the cluster stops.
-    pub(super) async fn serve(self, shared: Shared) {
-        let zone = Arc::new(RwLock::new(Zone::default()));
+    pub(super) async fn serve(self, shared: ClusterContext) {
+        let zone = Arc::new(RwLock::new(DnsZone::default()));
         let stop = shared.stop.clone();
-        let settings = Settings { ttl_seconds: shared.config.dns.ttl_seconds(), zone: Arc::clone(&zone) };
+        let settings = ZoneSettings { ttl_seconds: shared.config.dns.ttl_seconds(), zone: Arc::clone(&zone) };
         let mut tasks = JoinSet::new();
         tasks.spawn(keep_up(shared, zone));
         tasks.spawn(serve_udp(self.udp, settings.clone()));
@@ -100,20 +100,20 @@ impl Server {
 
 /// Data for the server's responses.
 #[derive(Debug, Default)]
-struct Zone {
-    records: Records,
+struct DnsZone {
+    records: DnsRecords,
     /// Increases with every change.
     serial: u32,
 }
 
 #[derive(Clone)]
-struct Settings {
+struct ZoneSettings {
     ttl_seconds: u32,
-    zone: Arc<RwLock<Zone>>,
+    zone: Arc<RwLock<DnsZone>>,
 }
 
-impl Settings {
-    fn answer(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
+impl ZoneSettings {
+    fn answer(&self, question: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
         answer(question, &zone.records, self.ttl_seconds, zone.serial, transport)
     }
@@ -124,26 +124,26 @@ impl Settings {
 pub(crate) fn fuzz(question: &[u8]) {
     use serde_json::json;
 
-    static ZONE: std::sync::LazyLock<Zone> = std::sync::LazyLock::new(|| {
+    static ZONE: std::sync::LazyLock<DnsZone> = std::sync::LazyLock::new(|| {
         let namespace = json!({"metadata": {"name": "a", "namespace": ""}});
         let service = json!({
             "metadata": {"name": "web", "namespace": "a"},
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
         });
-        let mut zone = Zone::default();
+        let mut zone = DnsZone::default();
         for (resource, object) in [(Resource::Namespaces, namespace), (Resource::Services, service)] {
             zone.apply(resource, WatchEvent { event_type: WatchEventType::Added, object: Arc::new(object) });
         }
         zone
     });
-    for transport in [Transport::Udp, Transport::Tcp] {
+    for transport in [DnsTransport::Udp, DnsTransport::Tcp] {
         let answer = answer(question, &ZONE.records, 5, ZONE.serial, transport);
-        assert!(transport == Transport::Tcp || answer.is_none_or(|answer| answer.len() <= 1232));
+        assert!(transport == DnsTransport::Tcp || answer.is_none_or(|answer| answer.len() <= 1232));
     }
 }
 
 /// Applies API changes to the zone, with a small delay.
-async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
+async fn keep_up(shared: ClusterContext, zone: Arc<RwLock<DnsZone>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
     let mut events = follow(&shared.registry, &followed);
     // Changes that are not visible yet; none overtakes an earlier one.
@@ -165,7 +165,7 @@ async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
     }
 }
 
-impl Zone {
+impl DnsZone {
     fn apply(&mut self, resource: Resource, WatchEvent { event_type, object }: WatchEvent) {
         let key = key(&object);
         let table = match resource {
@@ -181,12 +181,12 @@ impl Zone {
     }
 }
 
-async fn serve_udp(socket: UdpSocket, settings: Settings) {
+async fn serve_udp(socket: UdpSocket, settings: ZoneSettings) {
     let mut question = [0; 4096];
     loop {
         // An error here belongs to an earlier response whose client has gone.
         let Ok((length, client)) = socket.recv_from(&mut question).await else { continue };
-        if let Some(answer) = settings.answer(&question[..length], Transport::Udp)
+        if let Some(answer) = settings.answer(&question[..length], DnsTransport::Udp)
             && let Err(error) = socket.send_to(&answer, client).await
         {
             tracing::debug!(%error, %client, "DNS answer not sent");
@@ -194,7 +194,7 @@ async fn serve_udp(socket: UdpSocket, settings: Settings) {
     }
 }
 
-async fn serve_tcp(listener: TcpListener, settings: Settings) {
+async fn serve_tcp(listener: TcpListener, settings: ZoneSettings) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -225,12 +225,12 @@ async fn serve_tcp(listener: TcpListener, settings: Settings) {
 }
 
 /// Serves queries on a TCP connection; a two-byte length precedes each message.
-async fn serve_connection(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
+async fn serve_connection(mut stream: TcpStream, settings: &ZoneSettings) -> io::Result<()> {
     loop {
         let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;
         let mut question = vec![0; usize::from(length)];
         timeout(IDLE_TIMEOUT, stream.read_exact(&mut question)).await??;
-        let Some(answer) = settings.answer(&question, Transport::Tcp) else { return Ok(()) };
+        let Some(answer) = settings.answer(&question, DnsTransport::Tcp) else { return Ok(()) };
         let Ok(length) = u16::try_from(answer.len()) else { return Ok(()) };
         let framed = [&length.to_be_bytes()[..], &answer].concat();
         timeout(IDLE_TIMEOUT, stream.write_all(&framed)).await??;

@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::resource::Resource;
-use crate::selector::Selection;
+use crate::selector::ObjectSelection;
 
 rolldrop_testing::targets! {
     api_body: crate::api::fuzzing::body,
@@ -16,7 +16,7 @@ fn api_query(bytes: &[u8]) {
     api::fuzzing::path(bytes);
     let text = String::from_utf8_lossy(bytes);
     let (labels, fields) = text.split_once('\n').unwrap_or((&text, ""));
-    if let Ok(selection) = Selection::parse(Resource::Pods, labels, fields) {
+    if let Ok(selection) = ObjectSelection::parse(Resource::Pods, labels, fields) {
         let pod = serde_json::json!({"metadata": {"name": "a", "labels": {"app": "web"}}});
         let _ = selection.matches(&pod);
     }

@@ -5,14 +5,14 @@
 //! kills them when `init` exits. The process is then in the cluster's [`Fabric`]: the network namespace between the
 //! nodes, where the control plane runs. Every node has a network namespace below it, and every pod has one below its
 //! node's (`links`), with its own host name. A container starts in its pod's namespaces, in its own mount namespace
-//! (`mounts`), and as the first process of a PID namespace (`first`). `join` takes an outside command into a node's or
-//! pod's namespaces.
+//! (`mounts`), and as the first process of a PID namespace (`first_process`). `join` takes an outside command into a
+//! node's or pod's namespaces.
 //!
 //! This module knows nothing of Services; the Service proxy programs their rules.
 
 mod delay;
 mod entry;
-mod first;
+mod first_process;
 pub mod init;
 pub mod join;
 mod links;
@@ -34,21 +34,21 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
-use super::latency::Latency;
+use super::hop_latency::HopLatency;
 pub use delay::Delays;
 pub use entry::{Entered, KernelError, enter};
-pub use first::First;
+pub use first_process::First;
 pub use links::NodePlan;
 pub use mounts::Bind;
 use namespace::Namespace;
-pub(super) use tool::Tool;
+pub(super) use tool::HostTool;
 
 /// A cluster's network and everything else that its pods need.
 #[derive(Debug)]
 pub struct Fabric {
     entered: Entered,
-    nodes: Vec<Node>,
-    ip: Tool,
+    nodes: Vec<NodeNetwork>,
+    ip: HostTool,
     /// Delays of the links between consumers and pods, if any link has one.
     delays: Option<Arc<Delays>>,
     /// Directory of links to the namespaces, by node and pod name.
@@ -57,7 +57,7 @@ pub struct Fabric {
 
 /// A node's part of the network.
 #[derive(Debug)]
-struct Node {
+struct NodeNetwork {
     net: Namespace,
     address: Ipv4Addr,
 }
@@ -76,7 +76,7 @@ impl Fabric {
         gone: GoneAddress,
         names: PathBuf,
     ) -> Result<Self, KernelError> {
-        let (ip, nft) = (Tool::find("ip")?, Tool::find("nft")?);
+        let (ip, nft) = (HostTool::find("ip")?, HostTool::find("nft")?);
         let network = |source| KernelError::Network { source };
         links::forward_packets().map_err(network)?;
         ip.run(&["-batch", "-"], &links::fabric(control_plane)).map_err(network)?;
@@ -97,7 +97,7 @@ impl Fabric {
             });
             set_up.map_err(network)?;
             link(&net, &names.join("nodes").join(&plan.name)).map_err(network)?;
-            nodes.push(Node { net, address: plan.address });
+            nodes.push(NodeNetwork { net, address: plan.address });
         }
         Ok(Self { entered, nodes, ip, delays: None, names })
     }
@@ -148,7 +148,7 @@ impl Fabric {
         name: &str,
         host_name: &str,
         address: Ipv4Addr,
-        own_delay: Option<Latency>,
+        own_delay: Option<HopLatency>,
     ) -> io::Result<PodNetwork> {
         let node = self.node(index)?;
         let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net")?;
@@ -165,7 +165,7 @@ impl Fabric {
                 let outer = node.net.run(|| delay::tun(&links::pod_link(address)))?;
                 let inner = net.run(|| delay::tun(links::IN_POD))?;
                 own_delay.inspect(|delay| delays.set(address, *delay));
-                Some(delay::Link::between(outer, inner, delays)?)
+                Some(delay::DelayedLink::between(outer, inner, delays)?)
             }
         };
         node.net.run(|| ip(&scripts.outside))?;
@@ -179,12 +179,12 @@ impl Fabric {
     }
 
     /// Returns the directory for files that containers mount. The files are in memory and disappear with the cluster.
-    pub fn store(&self) -> Store {
+    pub fn store(&self) -> MountDirectory {
         let below = mounts::STORE.trim_start_matches('/');
-        Store { made_at: self.entered.root().join(below), known_as: PathBuf::from(mounts::STORE) }
+        MountDirectory { made_at: self.entered.root().join(below), known_as: PathBuf::from(mounts::STORE) }
     }
 
-    fn node(&self, index: u8) -> io::Result<&Node> {
+    fn node(&self, index: u8) -> io::Result<&NodeNetwork> {
         self.nodes
             .get(usize::from(index))
             .ok_or_else(|| io::Error::other(format!("there is no node {index}")))
@@ -193,7 +193,7 @@ impl Fabric {
 
 /// Directory for files that containers mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
+pub struct MountDirectory {
     /// Path as this process sees it.
     pub made_at: PathBuf,
     /// Path for the source of a [`Bind`].
@@ -219,7 +219,7 @@ pub struct PodNetwork {
     /// Network and UTS (host name) namespaces.
     own: Arc<[Namespace; 2]>,
     /// Link that passes packets to and from the pod, if links have a delay.
-    _delayed: Option<delay::Link>,
+    _delayed: Option<delay::DelayedLink>,
     names: PathBuf,
 }
 
@@ -230,13 +230,19 @@ impl PodNetwork {
     /// # Errors
     ///
     /// A mount fails.
-    pub fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Place> {
+    pub fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<ContainerNamespaces> {
         let mounts = mounts::container(self.fabric.entered.mounts(), binds)?;
         link(&mounts, &self.names.join("mnt"))?;
         link(self.fabric.entered.pids(), &self.names.join("pid"))?;
         let own_pids = (pids == Pids::Own).then(OnceLock::new);
         let names = self.names.clone();
-        Ok(Place { fabric: Arc::clone(&self.fabric), of_pod: Arc::clone(&self.own), mounts, own_pids, names })
+        Ok(ContainerNamespaces {
+            fabric: Arc::clone(&self.fabric),
+            of_pod: Arc::clone(&self.own),
+            mounts,
+            own_pids,
+            names,
+        })
     }
 
     /// Removes the pod from the network. Its address is gone when this returns.
@@ -273,7 +279,7 @@ pub enum Pids {
 
 /// Namespaces in which a container's processes start.
 #[derive(Debug)]
-pub struct Place {
+pub struct ContainerNamespaces {
     fabric: Arc<Fabric>,
     of_pod: Arc<[Namespace; 2]>,
     mounts: Namespace,
@@ -283,7 +289,7 @@ pub struct Place {
     names: PathBuf,
 }
 
-impl Place {
+impl ContainerNamespaces {
     /// Starts the container's first process in these namespaces and returns it.
     ///
     /// # Errors
@@ -291,7 +297,7 @@ impl Place {
     /// The command cannot be started.
     pub fn start(&self, command: &mut Command) -> io::Result<(Child, Option<First>)> {
         let Some(own_pids) = &self.own_pids else { return Ok((self.spawn(command)?, None)) };
-        let birth = first::Birth::of(command)?;
+        let birth = first_process::Birth::of(command)?;
         let started = self.spawn(command);
         let pid = birth.process()?;
         let child = started.inspect_err(|_| {
@@ -299,7 +305,7 @@ impl Place {
             let _ = pid.map(|pid| waitpid(pid, None));
         })?;
         let pid = pid.ok_or_else(|| io::Error::other("the container's first process has no id"))?;
-        let first = first::watched(pid)?;
+        let first = first_process::watched(pid)?;
         let pids = Namespace::open(Path::new(&format!("/proc/{pid}/ns/pid")), CloneFlags::CLONE_NEWPID)?;
         link(own_pids.get_or_init(|| pids), &self.names.join("pid"))?;
         Ok((child, Some(first)))

@@ -2,43 +2,43 @@
 //!
 //! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `api` serves
 //! them over HTTP, and `controllers` drive them. Each node has an agent (`node`) that runs pods, and a Service proxy
-//! (`service_proxy`) that routes to them on one of two dataplanes (`network`). The cluster shares no code with the
+//! (`service_proxies`) that routes to them on one of two dataplanes (`network`). The cluster shares no code with the
 //! parts that measure it, except the clock.
 //!
-//! All of these modules use `shared`. `api`, `controllers`, `node`, `service_proxy` and `dns` are peers above it: they
-//! communicate through the registry, and none uses another's state (a node also asks `dns` for the text of a
+//! All of these modules use `shared`. `api`, `controllers`, `node`, `service_proxies` and `dns` are peers above it:
+//! they communicate through the registry, and none uses another's state (a node also asks `dns` for the text of a
 //! `resolv.conf`). `agents`, `tokens` and `logs`, which also connect the API server and the nodes, are below both.
 
-mod address;
+mod address_block;
 mod agents;
 mod api;
 mod bootstrap;
-pub mod check;
 mod conditions;
 pub mod config;
-pub mod consumer;
 mod controllers;
+pub mod dataplane_check;
 pub mod descendants;
 mod dns;
 mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod hop_latency;
 pub mod kernel;
 mod kubeconfig;
-mod latency;
+pub mod link_consumer;
 mod logs;
 mod network;
 mod node;
-mod object;
+mod object_fields;
 pub mod parameters;
-mod quantity;
 mod rbac;
 mod readiness;
 mod registry;
 mod resource;
+mod resource_quantity;
 mod schema;
 mod selector;
-mod service_proxy;
+mod service_proxies;
 mod shared;
 mod status;
 mod store;
@@ -62,15 +62,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use agents::Agents;
-pub use config::Config;
+pub use config::ClusterConfig;
+use hop_latency::Sampler;
 use kernel::join::Whereabouts;
 use kernel::{Fabric, NodePlan};
-use latency::Sampler;
 use network::Network;
 use node::NodeInfo;
 use registry::Registry;
 use rolldrop_record::Clock;
-use shared::Shared;
+use shared::ClusterContext;
 use tokens::Tokens;
 
 /// Port at which pods reach the API server on a private network, behind the Service `kubernetes`.
@@ -112,7 +112,7 @@ pub enum EmbeddedError {
     Bootstrap(#[source] status::Status),
     /// The Service proxies failed.
     #[error(transparent)]
-    ServiceProxy(#[from] service_proxy::ServiceProxyError),
+    ServiceProxy(#[from] service_proxies::ServiceProxyError),
     /// Somebody killed the first process of the containers' PID namespace and, with it, all containers.
     #[error("all containers were killed from outside")]
     Containers(#[source] Option<io::Error>),
@@ -123,7 +123,7 @@ pub enum EmbeddedError {
 
 /// Environment for an embedded cluster on this machine.
 #[derive(Debug)]
-pub struct Options {
+pub struct EmbeddedOptions {
     /// Directory for pod and Service proxy logs; created if missing.
     pub log_dir: PathBuf,
     /// The API server's loopback listener, for clients outside the cluster.
@@ -139,7 +139,7 @@ pub struct Options {
 pub struct Embedded {
     server: SocketAddr,
     dns: SocketAddr,
-    identity: api::Identity,
+    identity: api::ServerIdentity,
     token: String,
     whereabouts: Whereabouts,
     stop: CancellationToken,
@@ -152,14 +152,14 @@ impl Embedded {
     /// # Errors
     ///
     /// A parameter cannot be honoured, or the machine rejects part of the setup.
-    pub async fn start(config: Config, options: Options) -> Result<Self, EmbeddedError> {
+    pub async fn start(config: ClusterConfig, options: EmbeddedOptions) -> Result<Self, EmbeddedError> {
         config.validate()?;
         std::fs::create_dir_all(&options.log_dir)
             .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
         let sampler = Sampler::random();
         let addresses = match options.entered {
-            Some(_) => address::AddressBlock::private(),
-            None => address::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
+            Some(_) => address_block::AddressBlock::private(),
+            None => address_block::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
                 .map_err(EmbeddedError::Addresses)?,
         };
         let clock = Clock::start();
@@ -188,16 +188,16 @@ impl Embedded {
         let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
             .map_err(EmbeddedError::Bootstrap)?;
         let dns =
-            dns::Server::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
+            dns::DnsServer::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
         bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
-        let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
+        let identity = api::ServerIdentity::new(&server_addresses(&registry, nodes.len()))?;
         let tokens = Tokens::default();
         let token = tokens.issue_admin();
 
         let stop = CancellationToken::new();
         let log_dir = Arc::new(options.log_dir);
-        let shared = Shared {
+        let shared = ClusterContext {
             registry,
             config: Arc::new(config),
             sampler,
@@ -206,7 +206,7 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let server = api::Server::new(shared.clone(), Agents::default(), tokens, identity.clone());
+        let server = api::ApiServerState::new(shared.clone(), Agents::default(), tokens, identity.clone());
         let tasks = run(shared, Arc::new(server), listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
@@ -251,10 +251,10 @@ impl Embedded {
 
 /// Runs each part of a cluster in its own task until the cluster is stopped.
 fn run(
-    shared: Shared,
-    server: Arc<api::Server>,
+    shared: ClusterContext,
+    server: Arc<api::ApiServerState>,
     listeners: Vec<TcpListener>,
-    dns: dns::Server,
+    dns: dns::DnsServer,
     nodes: Vec<String>,
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
@@ -285,7 +285,7 @@ fn run(
         };
         tasks.spawn(node::run(shared.clone(), node).map(Ok));
     }
-    tasks.spawn(service_proxy::run(shared.clone(), nodes).map_err(EmbeddedError::from));
+    tasks.spawn(service_proxies::run(shared.clone(), nodes).map_err(EmbeddedError::from));
     tasks.spawn(controllers::run(shared, Arc::clone(authority)).map(Ok));
     tasks
 }
@@ -307,14 +307,14 @@ fn listen(listener: std::net::TcpListener) -> io::Result<TcpListener> {
 fn fabric(
     entered: kernel::Entered,
     registry: &Registry,
-    config: &Config,
+    config: &ClusterConfig,
     sampler: &Sampler,
     log_dir: &Path,
 ) -> Result<Fabric, kernel::KernelError> {
     let plan = |index| NodePlan {
         name: bootstrap::node_name(index),
         address: registry.addresses().node(index),
-        pods: address::node_pods(index),
+        pods: address_block::node_pods(index),
     };
     let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
     let (names, control_plane) = (kernel::names_dir(log_dir), registry.addresses().control_plane());

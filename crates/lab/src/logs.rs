@@ -88,14 +88,14 @@ fn set_aside(path: &Path) -> Vec<(u64, PathBuf)> {
 
 /// Log of one container run.
 #[derive(Debug)]
-pub(crate) struct LogFile {
+pub(crate) struct ContainerLog {
     path: PathBuf,
     file: File,
     length: u64,
     clock: Clock,
 }
 
-impl LogFile {
+impl ContainerLog {
     /// Starts the log of a new run: the existing log becomes the previous log, and older ones are deleted.
     ///
     /// # Errors
@@ -137,15 +137,15 @@ impl LogFile {
 
 /// Recorder for the output of a process and its descendants.
 #[derive(Debug)]
-pub(crate) struct Recorder {
-    log: LogFile,
-    stdout: Stream<ChildStdout>,
-    stderr: Stream<ChildStderr>,
+pub(crate) struct OutputRecorder {
+    log: ContainerLog,
+    stdout: OutputStream<ChildStdout>,
+    stderr: OutputStream<ChildStderr>,
 }
 
-impl Recorder {
-    pub(crate) fn new(log: LogFile, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
-        Self { log, stdout: Stream::new("stdout", stdout), stderr: Stream::new("stderr", stderr) }
+impl OutputRecorder {
+    pub(crate) fn new(log: ContainerLog, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
+        Self { log, stdout: OutputStream::new("stdout", stdout), stderr: OutputStream::new("stderr", stderr) }
     }
 
     /// Waits for output and records it; returns true if more may come. Safe to cancel.
@@ -178,7 +178,7 @@ impl Recorder {
 
 /// Stdout or stderr of a container.
 #[derive(Debug)]
-struct Stream<T> {
+struct OutputStream<T> {
     name: &'static str,
     /// `None` once the stream has been closed.
     source: Option<T>,
@@ -186,7 +186,7 @@ struct Stream<T> {
     line: Vec<u8>,
 }
 
-impl<T: AsyncRead + AsFd + Unpin> Stream<T> {
+impl<T: AsyncRead + AsFd + Unpin> OutputStream<T> {
     fn new(name: &'static str, source: Option<T>) -> Self {
         Self { name, source, line: Vec::new() }
     }
@@ -274,15 +274,15 @@ mod tests {
         entries.map(shown).collect()
     }
 
-    fn stream() -> Stream<ChildStdout> {
-        Stream::new("stdout", None)
+    fn stream() -> OutputStream<ChildStdout> {
+        OutputStream::new("stdout", None)
     }
 
     #[test]
     fn log_entries_ignore_write_boundaries() {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
-        let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+        let mut log = ContainerLog::begin(&path, Clock::start()).unwrap();
         let (mut stream, mut entries) = (stream(), Vec::new());
         let long = "x".repeat(MAX_TEXT_BYTES + 1);
         for chunk in ["one\ntw", "o\n\nthr", "ee ", &long, "\nlast"] {
@@ -299,7 +299,7 @@ mod tests {
     fn log_rotation_loses_no_recent_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
-        let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+        let mut log = ContainerLog::begin(&path, Clock::start()).unwrap();
         let text = "x".repeat(1024 * 1024);
         for number in 0_usize..70 {
             log.write(format!("2026-01-01T00:00:00Z stdout F {number} {text}\n").as_bytes()).unwrap();
@@ -324,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = container_log(dir.path(), "app");
         for run in ["one", "two", "three"] {
-            let mut log = LogFile::begin(&path, Clock::start()).unwrap();
+            let mut log = ContainerLog::begin(&path, Clock::start()).unwrap();
             log.write(run.as_bytes()).unwrap();
         }
         assert_eq!(fs::read(&path).unwrap(), b"three");

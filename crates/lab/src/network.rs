@@ -1,6 +1,6 @@
 //! Pod networks: the only seam between the two dataplanes and the code that runs pods.
 //!
-//! A [`Sandbox`] corresponds to a container runtime's pod sandbox: it holds the pod's address and, on the kernel
+//! A [`PodSandbox`] corresponds to a container runtime's pod sandbox: it holds the pod's address and, on the kernel
 //! dataplane, its namespaces. On the userspace dataplane it is only a loopback address; the pod's processes share the
 //! machine's network and files.
 
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use nix::unistd::Pid;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-pub(crate) use super::kernel::{Bind, Pids, Store};
-use super::kernel::{Fabric, First, Place, PodNetwork};
-use super::latency::Latency;
+use super::hop_latency::HopLatency;
+pub(crate) use super::kernel::{Bind, MountDirectory, Pids};
+use super::kernel::{ContainerNamespaces, Fabric, First, PodNetwork};
 use super::registry::Registry;
 use super::sync::lock;
 
@@ -29,7 +29,7 @@ pub(crate) enum Network {
 
 impl Network {
     /// Returns the directory for files that containers mount; `None` if nothing can be mounted.
-    pub(crate) fn store(&self) -> Option<Store> {
+    pub(crate) fn store(&self) -> Option<MountDirectory> {
         match self {
             Self::Userspace => None,
             Self::Kernel(fabric) => Some(fabric.store()),
@@ -47,7 +47,7 @@ impl Network {
 
 /// Address and namespaces of one pod.
 #[derive(Debug)]
-pub(crate) struct Sandbox {
+pub(crate) struct PodSandbox {
     network: Network,
     registry: Registry,
     node_index: u8,
@@ -55,21 +55,21 @@ pub(crate) struct Sandbox {
     pod: String,
     host_name: String,
     /// Delay of the pod's links to other pods, as a consumer.
-    own_delay: Option<Latency>,
+    own_delay: Option<HopLatency>,
     address: OnceLock<Ipv4Addr>,
     /// Namespaces on the kernel dataplane, while they exist.
     namespaces: Mutex<Option<Arc<PodNetwork>>>,
 }
 
-impl Sandbox {
+impl PodSandbox {
     /// Describes the sandbox of the pod `pod` (`namespace/name`) with the host name `host_name`, on node `node_index`
-    /// (from 0). [`Sandbox::prepare`] creates it.
+    /// (from 0). [`PodSandbox::prepare`] creates it.
     pub(crate) fn new(
         network: Network,
         registry: Registry,
         node_index: u8,
         (pod, host_name): (String, String),
-        own_delay: Option<Latency>,
+        own_delay: Option<HopLatency>,
     ) -> Self {
         let (address, namespaces) = (OnceLock::new(), Mutex::default());
         Self { network, registry, node_index, pod, host_name, own_delay, address, namespaces }
@@ -131,7 +131,7 @@ impl Sandbox {
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for PodSandbox {
     fn drop(&mut self) {
         if let Some(address) = self.address() {
             self.registry.addresses().release_pod(address);
@@ -143,7 +143,7 @@ impl Drop for Sandbox {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placement {
     /// `None` if it is the machine itself.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ContainerNamespaces>>,
     pids: Pids,
 }
 
@@ -164,14 +164,14 @@ impl Placement {
     /// # Errors
     ///
     /// The command cannot be started.
-    pub(crate) fn start(&self, command: &mut Command) -> io::Result<Running> {
+    pub(crate) fn start(&self, command: &mut Command) -> io::Result<StartedProcess> {
         let (mut child, first) = match &self.place {
             None => (command.spawn()?, None),
             Some(place) => place.start(command)?,
         };
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let process = first.map_or_else(|| FirstProcess::Child(child), FirstProcess::First);
-        Ok(Running { process, stdout, stderr })
+        Ok(StartedProcess { process, stdout, stderr })
     }
 
     /// Starts another command in this place.
@@ -194,7 +194,7 @@ pub(crate) fn pid_of(child: &Child) -> Option<Pid> {
 
 /// First process of a container, just started.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct StartedProcess {
     pub(crate) process: FirstProcess,
     pub(crate) stdout: Option<ChildStdout>,
     pub(crate) stderr: Option<ChildStderr>,

@@ -1,15 +1,18 @@
 //! The node agent, which does a kubelet's job with processes of this machine.
 //!
 //! Each node's agent watches the pods bound to the node and runs a worker for each (`pod`). Containers are child
-//! processes in their own process groups. `container` starts, probes and restarts them; `ending` and `stop` stop them
-//! in Kubernetes' order and with its grace period arithmetic (`grace`). The agent communicates with the rest of the
-//! cluster only through the registry, as a kubelet does with the API server, and reports there whether the node is
-//! ready (`readiness`). `agents` delivers commands from outside. The agent knows nothing of images or resource limits.
+//! processes in their own process groups. `container_runner` starts, probes and restarts them; `container_termination`
+//! and `stop` stop them in Kubernetes' order and with its grace period arithmetic (`grace`). The agent communicates
+//! with the rest of the cluster only through the registry, as a kubelet does with the API server, and reports there
+//! whether the node is ready (`readiness`). `agents` delivers commands from outside. The agent knows nothing of images
+//! or resource limits.
 
-mod action;
-mod container;
-mod context;
-mod ending;
+mod agent_mode;
+mod container_action;
+mod container_process;
+mod container_runner;
+mod container_termination;
+mod container_view;
 mod env;
 mod expand;
 mod grace;
@@ -18,15 +21,13 @@ mod hosts;
 mod http_get;
 mod info;
 mod launch;
-mod mode;
-mod outside;
+mod outside_commands;
 mod pod;
+mod pod_context;
+mod pod_status;
 mod probe;
-mod process;
 mod service_account;
-mod status;
 mod stop;
-mod view;
 mod volumes;
 
 use std::collections::HashMap;
@@ -38,30 +39,30 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::agents::Command;
-use super::object::is_terminal;
-use super::readiness::Readiness;
-use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
+use super::agents::AgentCommand;
+use super::object_fields::is_terminal;
+use super::readiness::NodeReadiness;
+use super::registry::{EventType, ObjectPart, ObjectWatch, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
-use super::selector::Selection;
-use super::shared::Shared;
+use super::selector::ObjectSelection;
+use super::shared::ClusterContext;
 use super::status::note_failure;
-use context::PodContext;
+use agent_mode::AgentMode;
 use info::COMPONENT;
 pub(crate) use info::NodeInfo;
-use mode::Mode;
-use pod::{PodWorker, Seen};
-use status::Verdict;
+use pod::{PodSnapshot, PodWorker};
+use pod_context::PodContext;
+use pod_status::KubeletTermination;
 
 /// Runs the pods of one node until the cluster stops. When this returns, none of their processes is left.
-pub(crate) async fn run(shared: Shared, node: NodeInfo) {
+pub(crate) async fn run(shared: ClusterContext, node: NodeInfo) {
     let mut commands = node.agents.commands_of(&node.name);
     let mut agent = Agent {
-        selection: Selection::field("spec.nodeName", &node.name),
+        selection: ObjectSelection::field("spec.nodeName", &node.name),
         node: Arc::new(node),
         shared,
         pods: HashMap::new(),
-        mode: watch::Sender::new(Mode::default()),
+        mode: watch::Sender::new(AgentMode::default()),
     };
     let stop = agent.shared.stop.clone();
     let mut workers = JoinSet::new();
@@ -74,12 +75,12 @@ pub(crate) async fn run(shared: Shared, node: NodeInfo) {
 }
 
 struct Agent {
-    shared: Shared,
+    shared: ClusterContext,
     node: Arc<NodeInfo>,
-    selection: Selection,
+    selection: ObjectSelection,
     /// Pods that have a worker, by UID.
-    pods: HashMap<String, watch::Sender<Seen>>,
-    mode: watch::Sender<Mode>,
+    pods: HashMap<String, watch::Sender<PodSnapshot>>,
+    mode: watch::Sender<AgentMode>,
 }
 
 /// Reason why an agent stops following its pods.
@@ -97,7 +98,7 @@ impl Agent {
     async fn follow(
         &mut self,
         workers: &mut JoinSet<String>,
-        commands: &mut mpsc::UnboundedReceiver<Command>,
+        commands: &mut mpsc::UnboundedReceiver<AgentCommand>,
     ) {
         loop {
             let watch =
@@ -117,9 +118,9 @@ impl Agent {
     /// Passes pod changes to their workers until there is a reason to pause.
     async fn serve(
         &mut self,
-        watch: &mut Watch,
+        watch: &mut ObjectWatch,
         workers: &mut JoinSet<String>,
-        commands: &mut mpsc::UnboundedReceiver<Command>,
+        commands: &mut mpsc::UnboundedReceiver<AgentCommand>,
     ) -> Pause {
         loop {
             tokio::select! {
@@ -133,9 +134,9 @@ impl Agent {
                     }
                 }
                 Some(command) = commands.recv() => match command {
-                    Command::Restart => return Pause::Restart,
-                    Command::Stop => return Pause::Stop,
-                    Command::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
+                    AgentCommand::Restart => return Pause::Restart,
+                    AgentCommand::Stop => return Pause::Stop,
+                    AgentCommand::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
                 },
             }
             if self.is_off() {
@@ -151,7 +152,7 @@ impl Agent {
         until.await;
         self.shared.delay(|latencies| latencies.node_agent_restart).await;
         self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
-        self.say(Readiness::Ready);
+        self.say(NodeReadiness::Ready);
         let registry = &self.shared.registry;
         if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
             registry.record_event(&node, EventType::Normal, "Starting", "Starting kubelet.", COMPONENT);
@@ -159,17 +160,17 @@ impl Agent {
     }
 
     fn shut_down(&self, grace_seconds: i64) {
-        self.say(Readiness::ShuttingDown);
+        self.say(NodeReadiness::ShuttingDown);
         self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
     }
 
-    fn say(&self, readiness: Readiness) {
+    fn say(&self, readiness: NodeReadiness) {
         note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status");
     }
 
     /// Returns true if the node was shut down and its last pod has terminated.
     fn is_off(&self) -> bool {
-        let over = |seen: &watch::Sender<Seen>| is_terminal(&seen.borrow().object);
+        let over = |seen: &watch::Sender<PodSnapshot>| is_terminal(&seen.borrow().object);
         self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
     }
 
@@ -188,7 +189,7 @@ impl Agent {
         let Some(uid) = object["metadata"]["uid"].as_str().map(str::to_owned) else { return };
         let gone = event_type == WatchEventType::Deleted;
         if let Some(worker) = self.pods.get(&uid) {
-            worker.send_replace(Seen { object, gone });
+            worker.send_replace(PodSnapshot { object, gone });
             return;
         }
         if gone || is_terminal(&object) {
@@ -206,7 +207,7 @@ impl Agent {
                 return;
             }
         };
-        let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
+        let (sender, seen) = watch::channel(PodSnapshot { object: Arc::clone(&object), gone: false });
         let (shared, node, mode) = (self.shared.clone(), Arc::clone(&self.node), self.mode.subscribe());
         let context = PodContext::new(shared, node, object, pod, mode);
         let stop = self.shared.stop.clone();
@@ -219,9 +220,9 @@ impl Agent {
 
     /// Rejects a pod that arrived while the node was shutting down.
     fn reject(&self, pod: &Value) {
-        let verdict = Verdict::NotAdmitted;
+        let verdict = KubeletTermination::NotAdmitted;
         let registry = &self.shared.registry;
-        let written = registry.change(Resource::Pods, pod, Part::Status, |pod| {
+        let written = registry.change(Resource::Pods, pod, ObjectPart::Status, |pod| {
             pod["status"]["phase"] = json!("Failed");
             pod["status"]["reason"] = json!(verdict.reason());
             pod["status"]["message"] = json!(verdict.message());
@@ -232,8 +233,8 @@ impl Agent {
 }
 
 /// Waits for a restart command.
-async fn restart_command(commands: &mut mpsc::UnboundedReceiver<Command>) {
-    while commands.recv().await.is_some_and(|command| command != Command::Restart) {}
+async fn restart_command(commands: &mut mpsc::UnboundedReceiver<AgentCommand>) {
+    while commands.recv().await.is_some_and(|command| command != AgentCommand::Restart) {}
 }
 
 #[cfg(test)]

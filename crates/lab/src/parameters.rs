@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::Config;
-use super::latency::Latencies;
+use super::ClusterConfig;
+use super::hop_latency::HopLatencies;
 
 /// Parameter of an embedded cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Parameter {
 
 /// Returns every parameter, section by section: first those in `parameters.txt`, then the delays of hops.
 pub fn all() -> Vec<Parameter> {
-    let config = Config::default();
+    let config = ClusterConfig::default();
     let written = serde_json::to_value(&config).unwrap_or_default();
     let lines = include_str!("parameters.txt").lines().filter_map(|line| line.split_once(": "));
     let settings = lines.map(|(name, about)| Parameter {
@@ -31,7 +31,7 @@ pub fn all() -> Vec<Parameter> {
         },
         about: about.to_owned(),
     });
-    let delays = config.latencies.named().into_iter().zip(Latencies::descriptions());
+    let delays = config.latencies.named().into_iter().zip(HopLatencies::descriptions());
     let delays = delays.map(|((name, latency), (_, about))| Parameter {
         name: format!("latencies.{name}"),
         default: latency.to_string(),
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn no_parameter_is_left_out() {
         let mut found = Vec::new();
-        paths(&serde_json::to_value(Config::default()).unwrap(), "", &mut found);
+        paths(&serde_json::to_value(ClusterConfig::default()).unwrap(), "", &mut found);
         let mut listed: Vec<_> = all().into_iter().map(|parameter| parameter.name).collect();
         found.sort();
         listed.sort();

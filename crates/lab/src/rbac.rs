@@ -18,12 +18,12 @@ use super::value::{list, text};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
-    pub(crate) target: Target,
+    pub(crate) target: AccessTarget,
 }
 
 /// Target of a requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub(crate) enum AccessTarget {
     /// Objects, or one of their subresources.
     Resource(ResourceTarget),
     /// A non-resource path, such as `/version`.
@@ -57,11 +57,11 @@ impl Attributes {
         let (user, verb) = (user.name(), &self.verb);
         let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         match &self.target {
-            Target::Path(path) => {
+            AccessTarget::Path(path) => {
                 let why = format!("User {user:?} cannot {verb} path {path:?}{because}");
                 Status::not_authorized("", "", "", &why)
             }
-            Target::Resource(target) => {
+            AccessTarget::Resource(target) => {
                 let ResourceTarget { group, resource, namespace, name, .. } = target;
                 let place = match namespace.as_str() {
                     "" => "at the cluster scope".to_owned(),
@@ -87,8 +87,8 @@ pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) 
         return Ok(());
     }
     let namespace = match &attributes.target {
-        Target::Resource(target) => target.namespace.as_str(),
-        Target::Path(_) => "",
+        AccessTarget::Resource(target) => target.namespace.as_str(),
+        AccessTarget::Path(_) => "",
     };
     let roles = BoundRoles::of(registry, user, namespace);
     if roles.rules().any(|rule| allows(rule, attributes)) {
@@ -182,8 +182,10 @@ fn allows(rule: &Value, attributes: &Attributes) -> bool {
         list(&rule[field]).iter().any(|value| *value == *wanted || *value == *"*")
     };
     let is_allowed = match &attributes.target {
-        Target::Path(path) => list(&rule["nonResourceURLs"]).iter().any(|url| matches_url(text(url), path)),
-        Target::Resource(target) => {
+        AccessTarget::Path(path) => {
+            list(&rule["nonResourceURLs"]).iter().any(|url| matches_url(text(url), path))
+        }
+        AccessTarget::Resource(target) => {
             let names = list(&rule["resourceNames"]);
             has("apiGroups", &target.group)
                 && list(&rule["resources"]).iter().any(|resource| matches_resource(text(resource), target))

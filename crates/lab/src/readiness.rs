@@ -6,20 +6,20 @@
 use serde_json::{Value, json};
 
 use crate::conditions;
-use crate::registry::{EventType, Part, Registry};
+use crate::registry::{EventType, ObjectPart, Registry};
 use crate::resource::Resource;
 use crate::status::Status;
 
 /// A node's report about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readiness {
+pub(crate) enum NodeReadiness {
     /// The node runs pods.
     Ready,
     /// The node accepts no more pods.
     ShuttingDown,
 }
 
-impl Readiness {
+impl NodeReadiness {
     fn conditions(self) -> [Value; 4] {
         let (status, reason, message) = match self {
             Self::Ready => ("True", "KubeletReady", "kubelet is posting ready status"),
@@ -40,7 +40,7 @@ impl Readiness {
     pub(crate) fn post(self, registry: &Registry, node: &str) -> Result<(), Status> {
         let now = registry.now();
         let mut before = Value::Null;
-        let written = registry.modify(Resource::Nodes, "", node, Part::Status, |node| {
+        let written = registry.modify(Resource::Nodes, "", node, ObjectPart::Status, |node| {
             before = conditions::of(node, "Ready")["status"].clone();
             for mut condition in self.conditions() {
                 condition["lastHeartbeatTime"] = json!(now);

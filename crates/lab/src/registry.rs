@@ -4,10 +4,10 @@
 //! Service addresses. It knows nothing of HTTP and adds no delays: those are up to the caller.
 
 mod admission;
-mod defaults;
 mod deletion;
-mod event;
+mod event_object;
 mod eviction;
+mod field_defaults;
 mod field_rules;
 mod follow;
 mod page;
@@ -22,31 +22,31 @@ use std::sync::{Arc, Mutex};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::address::AddressBlock;
+use super::address_block::AddressBlock;
 use super::conditions;
 use super::resource::Resource;
-use super::selector::Selection;
+use super::selector::ObjectSelection;
 use super::status::{FieldError, Status};
-use super::store::{self, Change, Step, Store};
+use super::store::{self, ObjectChange, Store, StoreAction};
 use rolldrop_record::Clock;
 
 pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
-pub(crate) use event::{ContainerSource, EventType, NOT_MODELLED};
+pub(crate) use event_object::{ContainerSource, EventType, NOT_MODELLED};
 pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
-pub(crate) use follow::{Observed, follow};
+pub(crate) use follow::{ObservedEvent, follow};
 pub(crate) use page::PageRequest;
-pub(crate) use patch::{Patch, PatchKind};
+pub(crate) use patch::{ObjectPatch, PatchKind};
 pub(crate) use validation::check_shape_of;
-pub(crate) use write::Effect;
+pub(crate) use write::WriteEffect;
 
 /// A cluster's objects, with Kubernetes' rules enforced. Clones share the same objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Registry {
-    inner: Arc<Inner>,
+    inner: Arc<RegistryState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct RegistryState {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
@@ -58,7 +58,7 @@ struct Inner {
 
 /// The part of an object that a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     /// Everything except the status.
     Main,
     /// The status alone.
@@ -67,7 +67,7 @@ pub(crate) enum Part {
 
 /// Result of a list request.
 #[derive(Clone, Debug)]
-pub(crate) struct List {
+pub(crate) struct VersionedList {
     /// The objects, sorted by namespace and name.
     pub items: Vec<Arc<Value>>,
     /// Store version that the list reflects. A watch can continue from there.
@@ -106,7 +106,7 @@ pub(crate) struct WatchEvent {
 impl Registry {
     /// Creates an empty cluster.
     pub(crate) fn new(clock: Clock, addresses: AddressBlock) -> Self {
-        let inner = Inner {
+        let inner = RegistryState {
             store: Store::default(),
             clock,
             addresses,
@@ -141,10 +141,15 @@ impl Registry {
     }
 
     /// Returns the selected objects of a resource, in one namespace or in all of them.
-    pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
+    pub(crate) fn list(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        selection: &ObjectSelection,
+    ) -> VersionedList {
         let (mut items, version) = self.inner.store.list(resource, namespace);
         items.retain(|object| selection.matches(object));
-        List { items, version }
+        VersionedList { items, version }
     }
 
     /// Returns all objects of a resource, in one namespace or in all of them.
@@ -166,9 +171,9 @@ impl Registry {
         &self,
         resource: Resource,
         namespace: Option<&str>,
-        selection: Selection,
+        selection: ObjectSelection,
         from: WatchFrom,
-    ) -> Result<Watch, Status> {
+    ) -> Result<ObjectWatch, Status> {
         let (existing, version) = match from {
             WatchFrom::Existing => {
                 let list = self.list(resource, namespace, &selection);
@@ -177,7 +182,7 @@ impl Registry {
             WatchFrom::Version(version) => (VecDeque::new(), version),
         };
         let changes = self.inner.store.watch(resource, version).map_err(expired)?;
-        Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
+        Ok(ObjectWatch { existing, changes, namespace: namespace.map(str::to_owned), selection })
     }
 
     /// Binds a pod to a node, as the scheduler does. Leaves pods unchanged that are already bound or being deleted.
@@ -190,13 +195,13 @@ impl Registry {
         let bound = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
             if current["spec"]["nodeName"].is_string() || current["metadata"]["deletionTimestamp"].is_string()
             {
-                return Ok(Step::Keep);
+                return Ok(StoreAction::Keep);
             }
             let mut pod = current.clone();
             pod["spec"]["nodeName"] = json!(node);
             let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null});
             conditions::put(&mut pod, scheduled, &now);
-            Ok(Step::Replace(pod))
+            Ok(StoreAction::Replace(pod))
         })?;
         bound.ok_or_else(|| Status::not_found(Resource::Pods, name))
     }
@@ -242,20 +247,20 @@ fn random_uid() -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-fn expired(gone: store::Gone) -> Status {
+fn expired(gone: store::VersionExpired) -> Status {
     Status::plain(410, gone.to_string())
 }
 
 /// Watch on a selection of objects. Cancel-safe at every await.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ObjectWatch {
     existing: VecDeque<Arc<Value>>,
-    changes: store::Watch,
+    changes: store::StoreWatch,
     namespace: Option<String>,
-    selection: Selection,
+    selection: ObjectSelection,
 }
 
-impl Watch {
+impl ObjectWatch {
     /// Returns the next event, waiting if necessary.
     ///
     /// # Errors
@@ -279,8 +284,8 @@ impl Watch {
         if self.existing.is_empty() { self.changes.caught_up() } else { None }
     }
 
-    fn select(&self, change: Change) -> Option<WatchEvent> {
-        let Change { before, object, removed, version, .. } = change;
+    fn select(&self, change: ObjectChange) -> Option<WatchEvent> {
+        let ObjectChange { before, object, removed, version, .. } = change;
         if self.namespace.as_ref().is_some_and(|namespace| object["metadata"]["namespace"] != **namespace) {
             return None;
         }

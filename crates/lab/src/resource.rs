@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Names and traits of an object kind.
-struct Names {
+struct ResourceNames {
     api_version: &'static str,
     kind: &'static str,
     plural: &'static str,
@@ -27,9 +27,9 @@ macro_rules! resources {
             /// All resources.
             pub const ALL: [Self; [$($kind),+].len()] = [$(Self::$resource),+];
 
-            const fn names(self) -> Names {
+            const fn names(self) -> ResourceNames {
                 match self {
-                    $(Self::$resource => Names {
+                    $(Self::$resource => ResourceNames {
                         api_version: $api_version,
                         kind: $kind,
                         plural: $plural,

@@ -25,7 +25,7 @@ pub(crate) use shape::{check, prune, stays, unknown_fields};
 
 /// Type of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FieldType {
     /// Text.
     String,
     /// True or false.
@@ -50,16 +50,16 @@ pub(crate) enum Kind {
     /// Another structure of the schema.
     Structure(usize),
     /// A list.
-    List(Box<Kind>),
+    List(Box<FieldType>),
     /// A map with string keys.
-    Map(Box<Kind>),
+    Map(Box<FieldType>),
 }
 
 /// A field of a structure.
 #[derive(Clone, Debug)]
-pub(crate) struct Field {
+pub(crate) struct SchemaField {
     /// Type of the field's value.
-    pub kind: Kind,
+    pub kind: FieldType,
     /// For lists that strategic merge patches merge: the field that identifies elements, or empty if the elements are
     /// plain values.
     pub merge_key: Option<&'static str>,
@@ -77,7 +77,7 @@ pub(crate) struct Structure {
     /// Name of the type in Kubernetes' sources.
     pub name: &'static str,
     /// Fields by name.
-    pub fields: BTreeMap<&'static str, Field>,
+    pub fields: BTreeMap<&'static str, SchemaField>,
 }
 
 #[derive(Debug)]
@@ -98,7 +98,7 @@ pub(crate) fn named(kind: &str) -> Option<&'static Structure> {
     SCHEMA.roots.get(kind).map(|index| structure(*index))
 }
 
-/// Returns the structure to which a [`Kind::Structure`] refers.
+/// Returns the structure to which a [`FieldType::Structure`] refers.
 pub(crate) fn structure(index: usize) -> &'static Structure {
     &SCHEMA.structures[index]
 }
@@ -123,32 +123,32 @@ fn parse(text: &'static str) -> Schema {
     Schema { structures, roots }
 }
 
-fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> Kind {
+fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> FieldType {
     let inner = |open, close| word.strip_prefix(open).and_then(|word| word.strip_suffix(close));
     if let Some(element) = inner('[', ']') {
-        return Kind::List(Box::new(parse_kind(element, roots)));
+        return FieldType::List(Box::new(parse_kind(element, roots)));
     }
     if let Some(element) = inner('{', '}') {
-        return Kind::Map(Box::new(parse_kind(element, roots)));
+        return FieldType::Map(Box::new(parse_kind(element, roots)));
     }
     match word {
-        "string" => Kind::String,
-        "bool" => Kind::Bool,
-        "int32" => Kind::Integer { bits: 32 },
-        "int64" => Kind::Integer { bits: 64 },
-        "quantity" => Kind::Quantity,
-        "intOrString" => Kind::IntOrString,
-        "time" => Kind::Time,
-        "microTime" => Kind::MicroTime,
-        "bytes" => Kind::Bytes,
-        "any" => Kind::Any,
-        name => Kind::Structure(roots[name]),
+        "string" => FieldType::String,
+        "bool" => FieldType::Bool,
+        "int32" => FieldType::Integer { bits: 32 },
+        "int64" => FieldType::Integer { bits: 64 },
+        "quantity" => FieldType::Quantity,
+        "intOrString" => FieldType::IntOrString,
+        "time" => FieldType::Time,
+        "microTime" => FieldType::MicroTime,
+        "bytes" => FieldType::Bytes,
+        "any" => FieldType::Any,
+        name => FieldType::Structure(roots[name]),
     }
 }
 
-fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
+fn parse_field(kind: FieldType, flags: impl Iterator<Item = &'static str>) -> SchemaField {
     let mut field =
-        Field { kind, merge_key: None, omits_zero: false, shows_null: false, protobuf: Vec::new() };
+        SchemaField { kind, merge_key: None, omits_zero: false, shows_null: false, protobuf: Vec::new() };
     for flag in flags {
         if let Some(numbers) = flag.strip_prefix('#') {
             field.protobuf = numbers.split('.').filter_map(|number| number.parse().ok()).collect();
@@ -178,15 +178,15 @@ mod tests {
 
     #[test]
     fn schema_has_merge_keys_and_field_numbers() {
-        let Kind::Structure(spec) = of(Resource::Pods).fields["spec"].kind else { panic!("no spec") };
+        let FieldType::Structure(spec) = of(Resource::Pods).fields["spec"].kind else { panic!("no spec") };
         let containers = &structure(spec).fields["containers"];
         assert_eq!(containers.merge_key, Some("name"));
-        let Kind::List(container) = &containers.kind else { panic!("not a list") };
-        let Kind::Structure(container) = **container else { panic!("not a structure") };
+        let FieldType::List(container) = &containers.kind else { panic!("not a list") };
+        let FieldType::Structure(container) = **container else { panic!("not a structure") };
         let ports = &structure(container).fields["ports"];
         assert_eq!(ports.merge_key, Some("containerPort"));
         assert_eq!(containers.protobuf, [2]);
-        let Kind::Structure(probe) = structure(container).fields["readinessProbe"].kind else {
+        let FieldType::Structure(probe) = structure(container).fields["readinessProbe"].kind else {
             panic!("no probe")
         };
         assert_eq!(structure(probe).fields["httpGet"].protobuf, [1, 2]);

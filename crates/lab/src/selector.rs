@@ -8,12 +8,12 @@ use super::value::{list, text};
 
 /// Label and field selectors for a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Selection {
+pub(crate) struct ObjectSelection {
     labels: LabelSelector,
     fields: Vec<FieldRequirement>,
 }
 
-impl Selection {
+impl ObjectSelection {
     /// Returns a selection that matches everything.
     pub(crate) fn all() -> Self {
         Self::default()
@@ -65,11 +65,11 @@ pub(crate) struct LabelSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LabelRequirement {
     key: String,
-    operator: Operator,
+    operator: SelectorOperator,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Operator {
+enum SelectorOperator {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
@@ -94,7 +94,7 @@ impl LabelSelector {
         let map = map.as_object().filter(|map| !map.is_empty())?;
         let requirements = map.iter().map(|(key, value)| LabelRequirement {
             key: key.clone(),
-            operator: Operator::In(vec![value.as_str().unwrap_or_default().to_owned()]),
+            operator: SelectorOperator::In(vec![value.as_str().unwrap_or_default().to_owned()]),
         });
         Some(Self { requirements: requirements.collect() })
     }
@@ -106,12 +106,12 @@ impl LabelSelector {
             let values = list(&expression["values"]).iter();
             let values = values.filter_map(Value::as_str).map(str::to_owned).collect();
             let operator = match text(&expression["operator"]) {
-                "In" => Operator::In(values),
-                "NotIn" => Operator::NotIn(values),
-                "Exists" => Operator::Exists,
-                "DoesNotExist" => Operator::DoesNotExist,
+                "In" => SelectorOperator::In(values),
+                "NotIn" => SelectorOperator::NotIn(values),
+                "Exists" => SelectorOperator::Exists,
+                "DoesNotExist" => SelectorOperator::DoesNotExist,
                 // An unknown operator matches nothing.
-                _ => Operator::In(Vec::new()),
+                _ => SelectorOperator::In(Vec::new()),
             };
             let key = text(&expression["key"]).to_owned();
             all.requirements.push(LabelRequirement { key, operator });
@@ -129,10 +129,10 @@ impl LabelSelector {
             let value = labels.get(&requirement.key).and_then(Value::as_str);
             let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|v| v == value));
             match &requirement.operator {
-                Operator::In(values) => among(values),
-                Operator::NotIn(values) => !among(values),
-                Operator::Exists => value.is_some(),
-                Operator::DoesNotExist => value.is_none(),
+                SelectorOperator::In(values) => among(values),
+                SelectorOperator::NotIn(values) => !among(values),
+                SelectorOperator::Exists => value.is_some(),
+                SelectorOperator::DoesNotExist => value.is_none(),
             }
         })
     }
@@ -143,18 +143,18 @@ impl LabelRequirement {
         let bad = || Status::bad_request(format!("unable to parse requirement: {term:?}"));
         let (key, operator) = if let Some((key, value, equal)) = split_equality(term) {
             let values = vec![value.trim().to_owned()];
-            (key, if equal { Operator::In(values) } else { Operator::NotIn(values) })
+            (key, if equal { SelectorOperator::In(values) } else { SelectorOperator::NotIn(values) })
         } else if let Some(key) = term.strip_prefix('!') {
-            (key, Operator::DoesNotExist)
+            (key, SelectorOperator::DoesNotExist)
         } else if let Some((left, values)) = term.strip_suffix(')').and_then(|term| term.split_once('(')) {
             let values = values.split(',').map(|value| value.trim().to_owned()).collect();
             match left.split_whitespace().collect::<Vec<_>>()[..] {
-                [key, "in"] => (key, Operator::In(values)),
-                [key, "notin"] => (key, Operator::NotIn(values)),
+                [key, "in"] => (key, SelectorOperator::In(values)),
+                [key, "notin"] => (key, SelectorOperator::NotIn(values)),
                 _ => return Err(bad()),
             }
         } else {
-            (term, Operator::Exists)
+            (term, SelectorOperator::Exists)
         };
         let key = key.trim();
         let valid = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
@@ -298,14 +298,14 @@ mod tests {
     #[test]
     fn field_selectors_reach_into_objects() {
         let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node-1"}, "status": {}});
-        let matches = |fields| Selection::parse(Resource::Pods, "", fields).unwrap().matches(&pod);
+        let matches = |fields| ObjectSelection::parse(Resource::Pods, "", fields).unwrap().matches(&pod);
         assert!(matches("metadata.name=a,spec.nodeName!=node-2"));
         assert!(matches("status.phase="));
         assert!(!matches("spec.nodeName="));
         assert!(matches("spec.hostNetwork=false"));
         for refused in ["nonsense", "spec.hostname=x"] {
-            assert!(Selection::parse(Resource::Pods, "", refused).is_err(), "{refused}");
+            assert!(ObjectSelection::parse(Resource::Pods, "", refused).is_err(), "{refused}");
         }
-        assert!(Selection::parse(Resource::ConfigMaps, "", "metadata.name=a").is_ok());
+        assert!(ObjectSelection::parse(Resource::ConfigMaps, "", "metadata.name=a").is_ok());
     }
 }

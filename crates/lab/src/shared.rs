@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::config::Config;
-use super::latency::{Latencies, Latency, Sampler};
+use super::config::ClusterConfig;
+use super::hop_latency::{HopLatencies, HopLatency, Sampler};
 use super::network::Network;
 use super::registry::{DeleteOptions, Deleted, Registry};
 use super::resource::Resource;
@@ -17,9 +17,9 @@ use rolldrop_record::Clock;
 
 /// State that every task of a cluster uses. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClusterContext {
     pub(crate) registry: Registry,
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<ClusterConfig>,
     pub(crate) sampler: Sampler,
     pub(crate) clock: Clock,
     pub(crate) network: Network,
@@ -29,14 +29,14 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
 }
 
-impl Shared {
+impl ClusterContext {
     /// Draws one of the model's delays.
-    pub(crate) fn sample(&self, latency: impl FnOnce(&Latencies) -> Latency) -> Duration {
+    pub(crate) fn sample(&self, latency: impl FnOnce(&HopLatencies) -> HopLatency) -> Duration {
         self.sampler.sample(&latency(&self.config.latencies))
     }
 
     /// Waits for one of the model's delays.
-    pub(crate) async fn delay(&self, latency: impl FnOnce(&Latencies) -> Latency) {
+    pub(crate) async fn delay(&self, latency: impl FnOnce(&HopLatencies) -> HopLatency) {
         tokio::time::sleep(self.sample(latency)).await;
     }
 

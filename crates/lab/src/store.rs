@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::object::Key;
+use super::object_fields::ObjectKey;
 use super::resource::Resource;
 use super::sync::lock;
 use super::value::list;
@@ -25,37 +25,37 @@ const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 /// All objects in a cluster. Clones share the same objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
-    inner: Arc<Inner>,
+    inner: Arc<SharedStore>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    state: Mutex<State>,
+struct SharedStore {
+    state: Mutex<StoreState>,
     /// Notifies watchers when the version increases.
     version: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StoreState {
     version: u64,
-    tables: BTreeMap<Resource, Table>,
+    tables: BTreeMap<Resource, ResourceTable>,
     /// Dependents by owner uid: the objects whose `ownerReferences` contain that uid.
-    dependents: HashMap<String, BTreeSet<(Resource, Key)>>,
+    dependents: HashMap<String, BTreeSet<(Resource, ObjectKey)>>,
     /// Total weight of all remembered changes, in bytes.
     history_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    objects: BTreeMap<Key, Arc<Value>>,
-    history: VecDeque<Change>,
+struct ResourceTable {
+    objects: BTreeMap<ObjectKey, Arc<Value>>,
+    history: VecDeque<ObjectChange>,
     /// Version of the newest change dropped from the history.
     forgotten: u64,
 }
 
 /// A single change to a single object.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
+pub(crate) struct ObjectChange {
     /// Version assigned to the change.
     pub version: u64,
     /// Object before the change, or `None` if the change created it.
@@ -69,7 +69,7 @@ pub(crate) struct Change {
 
 /// Action that [`Store::modify`] takes on an object.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum StoreAction {
     /// Leave the object unchanged.
     Keep,
     /// Replace the object with this value.
@@ -82,7 +82,7 @@ pub(crate) enum Step {
 
 /// Part of a list.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ListChunk {
     pub(super) objects: Vec<Arc<Value>>,
     /// Number of objects after this part, selected or not.
     pub(super) following: usize,
@@ -93,7 +93,7 @@ pub(super) struct Part {
 /// Error for a watch that starts before the oldest remembered change, or has fallen behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {version} ({oldest})")]
-pub(crate) struct Gone {
+pub(crate) struct VersionExpired {
     /// Version that the watch had reached.
     pub version: u64,
     /// Oldest version from which a watch can continue.
@@ -101,7 +101,7 @@ pub(crate) struct Gone {
 }
 
 impl Store {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         lock(&self.inner.state)
     }
 
@@ -117,7 +117,7 @@ impl Store {
     /// Returns all objects of a resource, or only those in one namespace, sorted by namespace and name, together with
     /// the store version that the list reflects.
     pub(crate) fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
-        let Part { objects, version, .. } = self.page(resource, namespace, None, usize::MAX, |_| true);
+        let ListChunk { objects, version, .. } = self.page(resource, namespace, None, usize::MAX, |_| true);
         (objects, version)
     }
 
@@ -125,7 +125,7 @@ impl Store {
     pub(crate) fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
         let state = self.lock();
         let keys = state.dependents.get(owner).into_iter().flatten();
-        let object = |(resource, key): &(Resource, Key)| {
+        let object = |(resource, key): &(Resource, ObjectKey)| {
             Some((*resource, Arc::clone(state.tables.get(resource)?.objects.get(key)?)))
         };
         keys.filter_map(object).collect()
@@ -137,10 +137,10 @@ impl Store {
         &self,
         resource: Resource,
         namespace: Option<&str>,
-        start: Option<Key>,
+        start: Option<ObjectKey>,
         most: usize,
         is_selected: impl Fn(&Value) -> bool,
-    ) -> Part {
+    ) -> ListChunk {
         let state = self.lock();
         let first = match (start, namespace) {
             (Some(start), _) => Bound::Excluded(start),
@@ -152,7 +152,7 @@ impl Store {
         let mut all = objects.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
         let selected = all.by_ref().filter(|(_, object)| is_selected(object));
         let objects = selected.take(most).map(|(_, object)| Arc::clone(object)).collect();
-        Part { objects, following: all.count(), version: state.version }
+        ListChunk { objects, following: all.count(), version: state.version }
     }
 
     /// Stores a new object. Returns `None` if the name is already taken.
@@ -186,7 +186,7 @@ impl Store {
         resource: Resource,
         namespace: &str,
         name: &str,
-        change: impl FnOnce(&Value) -> Result<Step, E>,
+        change: impl FnOnce(&Value) -> Result<StoreAction, E>,
     ) -> Result<Option<Arc<Value>>, E> {
         let mut state = self.lock();
         let key = (namespace.to_owned(), name.to_owned());
@@ -195,10 +195,10 @@ impl Store {
             return Ok(None);
         };
         let after = match change(&before)? {
-            Step::Keep => return Ok(Some(before)),
-            Step::Replace(object) => state.put(resource, key, object),
-            Step::Remove => state.remove(resource, &key),
-            Step::ReplaceThenRemove(object) => {
+            StoreAction::Keep => return Ok(Some(before)),
+            StoreAction::Replace(object) => state.put(resource, key, object),
+            StoreAction::Remove => state.remove(resource, &key),
+            StoreAction::ReplaceThenRemove(object) => {
                 state.put(resource, key.clone(), object);
                 state.remove(resource, &key)
             }
@@ -211,14 +211,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Gone`] if the history no longer reaches back that far.
-    pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
+    /// [`VersionExpired`] if the history no longer reaches back that far.
+    pub(crate) fn watch(&self, resource: Resource, version: u64) -> Result<StoreWatch, VersionExpired> {
         let watch =
-            Watch { store: self.clone(), resource, version, announced: self.inner.version.subscribe() };
+            StoreWatch { store: self.clone(), resource, version, announced: self.inner.version.subscribe() };
         watch.next_change().map(|_| watch)
     }
 
-    fn announce(&self, state: MutexGuard<'_, State>) {
+    fn announce(&self, state: MutexGuard<'_, StoreState>) {
         let version = state.version;
         drop(state);
         // Two writers may get here in either order, but the announced version must never decrease.
@@ -230,8 +230,8 @@ impl Store {
     }
 }
 
-impl State {
-    fn put(&mut self, resource: Resource, key: Key, mut object: Value) -> Arc<Value> {
+impl StoreState {
+    fn put(&mut self, resource: Resource, key: ObjectKey, mut object: Value) -> Arc<Value> {
         self.version += 1;
         set_version(&mut object, self.version);
         let object = Arc::new(object);
@@ -239,14 +239,19 @@ impl State {
         let before = table.objects.insert(key.clone(), Arc::clone(&object));
         self.index(resource, &key, before.as_deref(), Some(&object));
         let bytes = weight(&object);
-        let change =
-            Change { version: self.version, before, object: Arc::clone(&object), removed: false, bytes };
+        let change = ObjectChange {
+            version: self.version,
+            before,
+            object: Arc::clone(&object),
+            removed: false,
+            bytes,
+        };
         self.remember(resource, change);
         object
     }
 
     /// Removes an object, which must exist.
-    fn remove(&mut self, resource: Resource, key: &Key) -> Arc<Value> {
+    fn remove(&mut self, resource: Resource, key: &ObjectKey) -> Arc<Value> {
         self.version += 1;
         let table = self.tables.entry(resource).or_default();
         let before = table.objects.remove(key);
@@ -256,13 +261,13 @@ impl State {
         let object = Arc::new(last);
         let bytes = weight(&object);
         let change =
-            Change { version: self.version, before, object: Arc::clone(&object), removed: true, bytes };
+            ObjectChange { version: self.version, before, object: Arc::clone(&object), removed: true, bytes };
         self.remember(resource, change);
         object
     }
 
     /// Updates the index of dependents after a change to an object's owners.
-    fn index(&mut self, resource: Resource, key: &Key, before: Option<&Value>, after: Option<&Value>) {
+    fn index(&mut self, resource: Resource, key: &ObjectKey, before: Option<&Value>, after: Option<&Value>) {
         for owner in before.into_iter().flat_map(owner_uids) {
             if let Some(dependents) = self.dependents.get_mut(owner) {
                 dependents.remove(&(resource, key.clone()));
@@ -276,7 +281,7 @@ impl State {
         }
     }
 
-    fn remember(&mut self, resource: Resource, change: Change) {
+    fn remember(&mut self, resource: Resource, change: ObjectChange) {
         self.history_bytes += change.bytes;
         let table = self.tables.entry(resource).or_default();
         table.history.push_back(change);
@@ -285,7 +290,8 @@ impl State {
         }
         // Drop the oldest changes across all resources, but always keep the newest change.
         while self.history_bytes > HISTORY_BYTES {
-            let age = |table: &&mut Table| table.history.front().map_or(u64::MAX, |change| change.version);
+            let age =
+                |table: &&mut ResourceTable| table.history.front().map_or(u64::MAX, |change| change.version);
             match self.tables.values_mut().min_by_key(age) {
                 Some(table) if age(&table) < self.version => self.history_bytes -= table.forget_oldest(),
                 _ => break,
@@ -294,7 +300,7 @@ impl State {
     }
 }
 
-impl Table {
+impl ResourceTable {
     /// Drops the oldest change and returns its weight.
     fn forget_oldest(&mut self) -> usize {
         let Some(oldest) = self.history.pop_front() else { return 0 };
@@ -323,7 +329,7 @@ fn set_version(object: &mut Value, version: u64) {
 
 /// Cursor into the history of one resource.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct StoreWatch {
     store: Store,
     resource: Resource,
     /// Newest version delivered so far.
@@ -331,13 +337,13 @@ pub(crate) struct Watch {
     announced: watch::Receiver<u64>,
 }
 
-impl Watch {
+impl StoreWatch {
     /// Returns the next change, waiting if necessary. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// [`Gone`] if this watch has fallen behind the history.
-    pub(crate) async fn next(&mut self) -> Result<Change, Gone> {
+    /// [`VersionExpired`] if this watch has fallen behind the history.
+    pub(crate) async fn next(&mut self) -> Result<ObjectChange, VersionExpired> {
         loop {
             self.announced.mark_unchanged();
             if let Some(change) = self.next_change()? {
@@ -362,11 +368,11 @@ impl Watch {
         }
     }
 
-    fn next_change(&self) -> Result<Option<Change>, Gone> {
+    fn next_change(&self) -> Result<Option<ObjectChange>, VersionExpired> {
         let state = self.store.lock();
         let Some(table) = state.tables.get(&self.resource) else { return Ok(None) };
         if self.version < table.forgotten {
-            return Err(Gone { version: self.version, oldest: table.forgotten });
+            return Err(VersionExpired { version: self.version, oldest: table.forgotten });
         }
         let next = table.history.partition_point(|change| change.version <= self.version);
         Ok(table.history.get(next).cloned())
@@ -385,7 +391,7 @@ mod tests {
 
     fn replace(store: &Store, n: u64) {
         store
-            .modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Replace(object(n))))
+            .modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(StoreAction::Replace(object(n))))
             .unwrap()
             .unwrap();
     }
@@ -400,7 +406,7 @@ mod tests {
         replace(&store, 1);
         store
             .modify(Resource::Pods, "default", "a", |_| {
-                Ok::<_, Infallible>(Step::ReplaceThenRemove(object(2)))
+                Ok::<_, Infallible>(StoreAction::ReplaceThenRemove(object(2)))
             })
             .unwrap();
         let mut seen = Vec::new();
@@ -430,11 +436,11 @@ mod tests {
         store.create(Resource::Pods, "default", "a", owned(&["x", "y"])).unwrap();
         assert!(is_dependent("x") && is_dependent("y"));
         let replaced = store.modify(Resource::Pods, "default", "a", |_| {
-            Ok::<_, Infallible>(Step::Replace(owned(&["y", "z"])))
+            Ok::<_, Infallible>(StoreAction::Replace(owned(&["y", "z"])))
         });
         assert_eq!(store.dependents("z"), [(Resource::Pods, replaced.unwrap().unwrap())]);
         assert!(!is_dependent("x") && is_dependent("y"));
-        store.modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Remove)).unwrap();
+        store.modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(StoreAction::Remove)).unwrap();
         assert!(store.lock().dependents.is_empty());
     }
 
@@ -457,7 +463,7 @@ mod tests {
             replace(&store, n);
         }
         let gone = slow.next().await.unwrap_err();
-        assert_eq!(gone, Gone { version: 0, oldest: 11 });
+        assert_eq!(gone, VersionExpired { version: 0, oldest: 11 });
         assert!(store.watch(Resource::Pods, 10).is_err());
         assert_eq!(store.watch(Resource::Pods, 11).unwrap().next().await.unwrap().version, 12);
         assert_eq!(store.lock().tables[&Resource::Pods].history.len(), HISTORY);
@@ -470,7 +476,7 @@ mod tests {
         let big = json!({"metadata": {"name": "b"}, "data": "x".repeat(HISTORY_BYTES / 4)});
         store.create(Resource::ConfigMaps, "default", "b", big.clone()).unwrap();
         for _ in 0..10 {
-            let replace = |_: &Value| Ok::<_, Infallible>(Step::Replace(big.clone()));
+            let replace = |_: &Value| Ok::<_, Infallible>(StoreAction::Replace(big.clone()));
             store.modify(Resource::ConfigMaps, "default", "b", replace).unwrap();
         }
         let state = store.lock();

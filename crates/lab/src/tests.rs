@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use latency::Latencies;
+use hop_latency::HopLatencies;
 
 /// Time limit that is long enough for a machine busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,13 +33,14 @@ struct Fixture {
 /// Starts a cluster without delays, and a client for it.
 async fn start() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = EmbeddedOptions {
         log_dir: dir.path().to_owned(),
         listener: std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
         entered: None,
         own_binary: "/nonexistent".into(),
     };
-    let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };
+    let config =
+        ClusterConfig { latencies: HopLatencies::ZERO, first_probe_missed: 0.0, ..ClusterConfig::default() };
     let cluster = Embedded::start(config, options).await.unwrap();
     let client = Client::try_from(client_config(&cluster).await).unwrap();
     Fixture { cluster, client, _dir: dir }

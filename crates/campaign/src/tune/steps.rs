@@ -197,7 +197,7 @@ impl Steps<'_> {
         plan: StepPlan,
         (first, length): (usize, Duration),
         watched: Watched<'a>,
-    ) -> Result<(Job<'a>, Option<ClusterChoice<lab::Config>>), RunError> {
+    ) -> Result<(Job<'a>, Option<ClusterChoice<lab::ClusterConfig>>), RunError> {
         let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
         let disruptions = format!("disruptions=[{}]", self.disruption(plan, first));

@@ -12,14 +12,14 @@ pub mod lab {
     /// Parameters of the embedded cluster, which are checked only where it can run.
     #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
     #[serde(from = "serde::de::IgnoredAny")]
-    pub struct Config {
+    pub struct ClusterConfig {
         /// Number of nodes.
         pub nodes: u32,
         /// Way in which connections reach its pods.
         pub dataplane: config::DataplaneChoice,
     }
 
-    impl From<serde::de::IgnoredAny> for Config {
+    impl From<serde::de::IgnoredAny> for ClusterConfig {
         fn from(_: serde::de::IgnoredAny) -> Self {
             Self::default()
         }
@@ -60,7 +60,7 @@ pub mod child {
     pub enum Died {}
 
     impl ClusterProcess {
-        pub(crate) async fn start(_: &lab::Config, _: &Path) -> Result<Self, NoCluster> {
+        pub(crate) async fn start(_: &lab::ClusterConfig, _: &Path) -> Result<Self, NoCluster> {
             Err(NoCluster)
         }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use rolldrop_lab::config::ConfigError;
-use rolldrop_lab::{Config, descendants, kernel};
+use rolldrop_lab::{ClusterConfig, descendants, kernel};
 
 /// Time that the cluster may take to become ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ pub(crate) struct ClusterProcess {
 
 impl ClusterProcess {
     /// Starts this program's own `cluster` command and waits until it is ready.
-    pub(crate) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
+    pub(crate) async fn start(config: &ClusterConfig, log_dir: &Path) -> Result<Self, ChildError> {
         config.validate()?;
         let program = std::env::current_exe();
         let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;

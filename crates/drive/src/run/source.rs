@@ -36,7 +36,7 @@ impl Source {
     ///
     /// # Errors
     /// Fails if it cannot be used.
-    pub fn load(&self, further: Vec<String>) -> Result<Loaded<lab::Config>, ScenarioError> {
+    pub fn load(&self, further: Vec<String>) -> Result<Loaded<lab::ClusterConfig>, ScenarioError> {
         let overrides = [self.overrides.clone(), further].concat();
         let mut loaded = match (&self.name, &self.target) {
             (Some(name), _) => scenario::load(name, &overrides)?,
@@ -55,7 +55,7 @@ impl Source {
     }
 
     /// Returns the origin of the choice of cluster. `asked` is the scenario's own choice.
-    pub fn naming(&self, asked: Option<&ClusterChoice<lab::Config>>) -> Naming {
+    pub fn naming(&self, asked: Option<&ClusterChoice<lab::ClusterConfig>>) -> Naming {
         let on_command_line =
             self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
         let is_current = self.is_target_alone() && asked.is_none();
@@ -63,7 +63,7 @@ impl Source {
     }
 
     /// Returns the choice of cluster; an embedded cluster keeps its logs in `out`.
-    pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> Choice {
+    pub fn choice(&self, asked: Option<ClusterChoice<lab::ClusterConfig>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
         }
@@ -78,7 +78,7 @@ impl Source {
             None if self.is_target_alone() && !self.embedded => {
                 return Choice::Kubeconfig { path: None, context: None };
             }
-            _ => lab::Config::default(),
+            _ => lab::ClusterConfig::default(),
         };
         config.dataplane = self.dataplane.unwrap_or(config.dataplane);
         Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }

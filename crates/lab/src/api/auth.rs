@@ -3,20 +3,20 @@
 use http::{Method, Request, header};
 use hyper::body::Incoming;
 
-use super::super::rbac::{self, Attributes, ResourceTarget, Target};
+use super::super::rbac::{self, AccessTarget, Attributes, ResourceTarget};
 use super::super::registry::{PatchKind, Registry};
 use super::super::resource::Resource;
 use super::super::selector::required_name;
 use super::super::status::Status;
 use super::super::tokens::User;
+use super::api_route::{ApiRoute, Subresource};
+use super::api_server::ApiServerState;
 use super::body::content_type;
 use super::query::Query;
-use super::route::{Route, Subresource};
-use super::server::Server;
 
 /// Returns the user identified by the request's bearer token, or `None` if the token is missing or invalid. Tokens of
 /// deleted service accounts are invalid.
-pub(super) fn authenticate(request: &Request<Incoming>, server: &Server) -> Option<User> {
+pub(super) fn authenticate(request: &Request<Incoming>, server: &ApiServerState) -> Option<User> {
     let authorization = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = authorization.split_once(' ')?;
     let user = scheme.eq_ignore_ascii_case("bearer").then(|| server.tokens.user(token.trim()))??;
@@ -38,12 +38,12 @@ pub(super) fn authorize<B>(
     request: &Request<B>,
     registry: &Registry,
     query: &Query,
-    route: &Route,
+    route: &ApiRoute,
     user: &User,
 ) -> Result<(), Status> {
     let mut attributes = attributes_of(request.method(), request.uri().path(), query, route);
     require(registry, user, &attributes)?;
-    if let Route::Object { resource, namespace, name, subresource: Subresource::None } = route
+    if let ApiRoute::Object { resource, namespace, name, subresource: Subresource::None } = route
         && request.method() == Method::PATCH
         && PatchKind::from_content_type(&content_type(request)) == Some(PatchKind::Apply)
         && registry.get(*resource, namespace, name).is_err()
@@ -61,7 +61,7 @@ fn require(registry: &Registry, user: &User, attributes: &Attributes) -> Result<
 
 /// Returns the RBAC attributes of a request (Kubernetes
 /// staging/src/k8s.io/apiserver/pkg/endpoints/request/requestinfo.go).
-fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> Attributes {
+fn attributes_of(method: &Method, path: &str, query: &Query, route: &ApiRoute) -> Attributes {
     let verb = match *method {
         Method::POST => "create",
         Method::GET | Method::HEAD => "get",
@@ -71,15 +71,15 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
         _ => "",
     };
     let (verb, target) = match route {
-        Route::Document(_) => {
+        ApiRoute::Document(_) => {
             let verb = method.as_str().to_ascii_lowercase();
-            return Attributes { verb, target: Target::Path(path.to_owned()) };
+            return Attributes { verb, target: AccessTarget::Path(path.to_owned()) };
         }
-        Route::Review(review) => {
+        ApiRoute::Review(review) => {
             let (group, resource) = (review.group().to_owned(), review.plural());
             (verb, ResourceTarget { group, resource, ..ResourceTarget::default() })
         }
-        Route::Collection { resource, namespace } => {
+        ApiRoute::Collection { resource, namespace } => {
             let name = || required_name(query.get("fieldSelector")).unwrap_or_default();
             let (verb, name) = match verb {
                 "get" if query.is_set("watch") => ("watch", name()),
@@ -89,7 +89,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
             };
             (verb, target(*resource, namespace.as_deref().unwrap_or_default(), name))
         }
-        Route::Object { resource, namespace, name, subresource } => {
+        ApiRoute::Object { resource, namespace, name, subresource } => {
             let verb = if verb == "get" && query.is_set("watch") { "watch" } else { verb };
             // A namespace object counts as being in the namespace that it defines.
             let namespace = if *resource == Resource::Namespaces { name } else { namespace };
@@ -101,7 +101,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &Route) -> A
             (verb, target)
         }
     };
-    Attributes { verb: verb.to_owned(), target: Target::Resource(target) }
+    Attributes { verb: verb.to_owned(), target: AccessTarget::Resource(target) }
 }
 
 fn target(resource: Resource, namespace: &str, name: &str) -> ResourceTarget {
@@ -122,11 +122,11 @@ mod tests {
     /// `GROUP/RESOURCE[/SUBRESOURCE]`, the namespace and the name.
     fn asked(method: Method, uri: &str) -> String {
         let uri: http::Uri = uri.parse().unwrap();
-        let route = Route::of(uri.path()).unwrap();
+        let route = ApiRoute::of(uri.path()).unwrap();
         let Attributes { verb, target } = attributes_of(&method, uri.path(), &Query::of(&uri), &route);
         match target {
-            Target::Path(path) => format!("{verb} {path}"),
-            Target::Resource(ResourceTarget { group, resource, subresource, namespace, name }) => {
+            AccessTarget::Path(path) => format!("{verb} {path}"),
+            AccessTarget::Resource(ResourceTarget { group, resource, subresource, namespace, name }) => {
                 let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
                 format!("{verb} {group}/{resource}{part} {namespace:?} {name:?}")
             }

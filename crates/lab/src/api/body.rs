@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::registry::{DeleteOptions, Patch, PatchKind};
+use super::super::registry::{DeleteOptions, ObjectPatch, PatchKind};
 use super::super::schema::Structure;
 use super::super::status::Status;
 use super::fields::FieldValidation;
@@ -49,12 +49,12 @@ pub(super) async fn read_change(
     request: Request<Incoming>,
     query: &Query,
     top: &Structure,
-) -> Result<(Patch, FieldValidation), Status> {
+) -> Result<(ObjectPatch, FieldValidation), Status> {
     match *request.method() {
         Method::PUT => {
             let validation = FieldValidation::of(query, "UpdateOptions")?;
             let body = read_object(request, top).await?;
-            Ok((Patch { kind: PatchKind::Replacement, body }, validation))
+            Ok((ObjectPatch { kind: PatchKind::Replacement, body }, validation))
         }
         Method::PATCH => {
             let validation = FieldValidation::of(query, "PatchOptions")?;
@@ -64,19 +64,19 @@ pub(super) async fn read_change(
     }
 }
 
-async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
+async fn read_patch(request: Request<Incoming>) -> Result<ObjectPatch, Status> {
     let accepted = "application/json-patch+json, application/merge-patch+json, \
                     application/strategic-merge-patch+json, application/apply-patch+yaml";
     let kind = PatchKind::from_content_type(&content_type(&request));
     let kind = kind.ok_or_else(|| Status::unsupported_media_type(accepted))?;
     let body = read(request).await?;
     let format = match kind {
-        PatchKind::Apply => Format::Yaml,
-        _ => Format::Json,
+        PatchKind::Apply => BodyFormat::Yaml,
+        _ => BodyFormat::Json,
     };
     let body =
         format.parse(&body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-    Ok(Patch { kind, body })
+    Ok(ObjectPatch { kind, body })
 }
 
 /// Reads delete options from the body or, for simple clients, from the query parameters.
@@ -113,13 +113,13 @@ pub(super) async fn read_delete_options(
 
 /// Serialisation format of an object in a request body.
 #[derive(Clone, Copy)]
-pub(super) enum Format {
+pub(super) enum BodyFormat {
     Json,
     Yaml,
     Protobuf,
 }
 
-impl Format {
+impl BodyFormat {
     pub(super) fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_slice(body).map_err(|error| format!("json parse error: {error}")),
@@ -134,11 +134,11 @@ impl Format {
     }
 }
 
-fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
+fn format_of(request: &Request<Incoming>) -> Result<BodyFormat, Status> {
     match content_type(request).as_str() {
-        "" | "application/json" => Ok(Format::Json),
-        "application/yaml" => Ok(Format::Yaml),
-        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        "" | "application/json" => Ok(BodyFormat::Json),
+        "application/yaml" => Ok(BodyFormat::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
         _ => Err(Status::unsupported_media_type(OBJECT_TYPES)),
     }
 }

@@ -5,37 +5,37 @@ use serde_json::{Value, json};
 
 use super::super::resource::Resource;
 use super::super::version::{GIT_VERSION, architecture};
-use super::respond::{self, Answer};
+use super::api_route::{ApiDocument, groups};
+use super::respond::{self, ApiResponse};
 use super::review::Review;
-use super::route::{Document, groups};
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 
 /// Responds to a GET request for `document`.
-pub(super) fn answer(document: Document) -> Answer {
+pub(super) fn answer(document: ApiDocument) -> ApiResponse {
     let value = match document {
-        Document::Version => version(),
-        Document::Health => return respond::text("ok"),
-        Document::CoreVersions => json!({
+        ApiDocument::Version => version(),
+        ApiDocument::Health => return respond::text("ok"),
+        ApiDocument::CoreVersions => json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [],
         }),
-        Document::Groups => {
+        ApiDocument::Groups => {
             let groups: Vec<_> = groups().into_iter().map(group).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
-        Document::Group(name) => {
+        ApiDocument::Group(name) => {
             let mut group = group(name);
             group["kind"] = json!("APIGroup");
             group["apiVersion"] = json!("v1");
             group
         }
-        Document::Resources(group) => classic(group),
-        Document::Swagger => return swagger(),
-        Document::OpenApi => openapi_index(),
-        Document::OpenApiOf(group) => openapi(group),
+        ApiDocument::Resources(group) => classic(group),
+        ApiDocument::Swagger => return swagger(),
+        ApiDocument::OpenApi => openapi_index(),
+        ApiDocument::OpenApiOf(group) => openapi(group),
     };
     respond::json(StatusCode::OK, &value)
 }
@@ -144,7 +144,7 @@ fn api_path(group: &str) -> String {
 ///
 /// The message is an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info` is field 2
 /// (with `title` 1 and `version` 2), `paths` is field 8, and `definitions` is field 9.
-fn swagger() -> Answer {
+fn swagger() -> ApiResponse {
     let field = |number: u8, content: &[u8]| {
         let length = u8::try_from(content.len()).unwrap_or(u8::MAX);
         [&[number << 3 | 2, length], content].concat()

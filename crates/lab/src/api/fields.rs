@@ -7,7 +7,7 @@ use super::super::registry::PatchKind;
 use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
 use super::query::Query;
-use super::respond::Answer;
+use super::respond::ApiResponse;
 
 /// Treatment of unknown fields requested by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl FieldValidation {
     }
 
     /// Checks an object of kind `top`, as sent by the client, for unknown fields.
-    pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<Warnings, Status> {
+    pub(super) fn judge_object(self, top: &Structure, object: &Value) -> Result<FieldWarnings, Status> {
         let kind = top.name;
         self.judge(top, object, |why| {
             Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"))
@@ -49,7 +49,7 @@ impl FieldValidation {
         kind: PatchKind,
         top: &Structure,
         changed: &Value,
-    ) -> Result<Warnings, Status> {
+    ) -> Result<FieldWarnings, Status> {
         match kind {
             PatchKind::Replacement => self.judge_object(top, changed),
             _ => self.judge(top, changed, |why| Status::invalid_patch(&changed.to_string(), why)),
@@ -61,30 +61,30 @@ impl FieldValidation {
         top: &Structure,
         object: &Value,
         refused: impl FnOnce(&str) -> Status,
-    ) -> Result<Warnings, Status> {
+    ) -> Result<FieldWarnings, Status> {
         let wrong = schema::unknown_fields(top, object).into_iter();
         let wrong: Vec<_> = wrong.map(|field| format!("unknown field \"{field}\"")).collect();
         match self {
-            Self::Ignore => Ok(Warnings::default()),
+            Self::Ignore => Ok(FieldWarnings::default()),
             Self::Strict if !wrong.is_empty() => {
                 Err(refused(&format!("strict decoding error: {}", wrong.join(", "))))
             }
-            Self::Warn | Self::Strict => Ok(Warnings(wrong)),
+            Self::Warn | Self::Strict => Ok(FieldWarnings(wrong)),
         }
     }
 }
 
 /// Warnings for a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Warnings(Vec<String>);
+pub(super) struct FieldWarnings(Vec<String>);
 
-impl Warnings {
+impl FieldWarnings {
     pub(super) fn extend(&mut self, more: Vec<String>) {
         self.0.extend(more);
     }
 
     /// Adds the warnings to a response, as headers.
-    pub(super) fn add_to(self, mut answer: Answer) -> Answer {
+    pub(super) fn add_to(self, mut answer: ApiResponse) -> ApiResponse {
         for text in self.0 {
             let printable = text.replace(|c: char| c.is_control(), " ");
             let quoted = printable.replace('\\', "\\\\").replace('"', "\\\"");

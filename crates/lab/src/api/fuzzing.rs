@@ -4,20 +4,20 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::super::registry::{Patch, PatchKind};
+use super::super::registry::{ObjectPatch, PatchKind};
 use super::super::resource::Resource;
 use super::super::schema;
-use super::body::Format;
+use super::api_route::ApiRoute;
+use super::body::BodyFormat;
 use super::query::Query;
-use super::route::Route;
 
 /// Parses bodies in each format, and applies patches. The first byte of `input` selects the kind.
 pub(crate) fn body(input: &[u8]) {
     let Some((kind, body)) = input.split_first() else { return };
     let format = match kind % 4 {
-        0 => Format::Json,
-        1 => Format::Yaml,
-        2 => Format::Protobuf,
+        0 => BodyFormat::Json,
+        1 => BodyFormat::Yaml,
+        2 => BodyFormat::Protobuf,
         _ => return patch(kind / 4, body),
     };
     if let Ok(value) = format.parse::<Value>(body) {
@@ -28,10 +28,10 @@ pub(crate) fn body(input: &[u8]) {
 
 fn patch(kind: u8, body: &[u8]) {
     let (kind, format) = match kind % 4 {
-        0 => (PatchKind::Json, Format::Json),
-        1 => (PatchKind::Merge, Format::Json),
-        2 => (PatchKind::Strategic, Format::Json),
-        _ => (PatchKind::Apply, Format::Yaml),
+        0 => (PatchKind::Json, BodyFormat::Json),
+        1 => (PatchKind::Merge, BodyFormat::Json),
+        2 => (PatchKind::Strategic, BodyFormat::Json),
+        _ => (PatchKind::Apply, BodyFormat::Yaml),
     };
     static CURRENT: LazyLock<Value> = LazyLock::new(|| {
         json!({
@@ -48,13 +48,13 @@ fn patch(kind: u8, body: &[u8]) {
         })
     });
     if let Ok(body) = format.parse(body) {
-        let _ = Patch { kind, body }.apply(schema::of(Resource::Deployments), &CURRENT);
+        let _ = ObjectPatch { kind, body }.apply(schema::of(Resource::Deployments), &CURRENT);
     }
 }
 
 /// Parses paths and query parameters, if HTTP accepts them.
 pub(crate) fn path(bytes: &[u8]) {
     if let Ok(uri) = http::Uri::try_from(bytes) {
-        let _ = (Route::of(uri.path()), Query::of(&uri));
+        let _ = (ApiRoute::of(uri.path()), Query::of(&uri));
     }
 }

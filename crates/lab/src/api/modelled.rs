@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::super::network::Network;
 use super::super::registry::{EventType, NOT_MODELLED};
 use super::super::resource::Resource;
-use super::super::schema::{self, Kind, Structure};
-use super::super::shared::Shared;
+use super::super::schema::{self, FieldType, Structure};
+use super::super::shared::ClusterContext;
 use super::super::value::is_empty;
 
 const NOTHING: &str = "nothing acts on it";
@@ -22,7 +22,7 @@ type Consequences = BTreeMap<&'static str, &'static str>;
 
 /// Contents of `modelled.txt`.
 #[derive(Debug, Default)]
-struct Table {
+struct ModelledFields {
     /// Modelled fields by structure.
     fields: BTreeMap<&'static str, BTreeMap<&'static str, Extent>>,
     /// Consequences for fields that are not modelled.
@@ -39,8 +39,8 @@ enum Extent {
     Below,
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let mut table = Table::default();
+static TABLE: LazyLock<ModelledFields> = LazyLock::new(|| {
+    let mut table = ModelledFields::default();
     for line in include_str!("modelled.txt").lines().filter(|line| !line.starts_with('#')) {
         let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
         if let Some(field) = key.strip_prefix('!') {
@@ -64,7 +64,7 @@ fn parse_field(word: &'static str) -> (&'static str, Extent) {
 /// Records an event on `object` about fields that a client has set but that are not modelled. Fields that were set
 /// `before` are skipped. Returns a sentence for each reported field.
 pub(super) fn record(
-    shared: &Shared,
+    shared: &ClusterContext,
     resource: Resource,
     before: Option<&Value>,
     object: &Value,
@@ -103,7 +103,7 @@ fn not_modelled(
     not_here: &Consequences,
 ) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
-    let mut search = Search { not_here, found: BTreeMap::new() };
+    let mut search = UnmodelledSearch { not_here, found: BTreeMap::new() };
     // Skip kinds missing from the table: the cluster itself writes them, or only other programs read them.
     if TABLE.fields.contains_key(top.name)
         && let Some(map) = object.as_object()
@@ -117,13 +117,13 @@ fn not_modelled(
 }
 
 /// Search for fields that are not modelled.
-struct Search<'a> {
+struct UnmodelledSearch<'a> {
     /// Fields that this dataplane does not model, with the consequences.
     not_here: &'a Consequences,
     found: BTreeMap<String, &'static str>,
 }
 
-impl Search<'_> {
+impl UnmodelledSearch<'_> {
     fn look<'a>(
         &mut self,
         of: &Structure,
@@ -154,10 +154,12 @@ impl Search<'_> {
         }
     }
 
-    fn look_below(&mut self, kind: &Kind, value: &Value, path: &str) {
+    fn look_below(&mut self, kind: &FieldType, value: &Value, path: &str) {
         match (kind, value) {
-            (Kind::Structure(index), Value::Object(map)) => self.look(schema::structure(*index), map, path),
-            (Kind::List(element), Value::Array(list)) => {
+            (FieldType::Structure(index), Value::Object(map)) => {
+                self.look(schema::structure(*index), map, path)
+            }
+            (FieldType::List(element), Value::Array(list)) => {
                 for (n, value) in list.iter().enumerate() {
                     self.look_below(element, value, &format!("{path}[{n}]"));
                 }
@@ -180,7 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::address::AddressBlock;
+    use crate::address_block::AddressBlock;
     use crate::registry::Registry;
 
     fn paths(resource: Resource, object: Value) -> Vec<String> {
@@ -201,10 +203,10 @@ mod tests {
         for (structure, fields) in &TABLE.fields {
             for (name, extent) in fields {
                 let mut kind = field(structure, name);
-                while let Kind::List(element) = kind {
+                while let FieldType::List(element) = kind {
                     kind = *element;
                 }
-                if let (Kind::Structure(index), Extent::Below) = (&kind, extent) {
+                if let (FieldType::Structure(index), Extent::Below) = (&kind, extent) {
                     let below = schema::structure(*index).name;
                     assert!(
                         TABLE.fields.contains_key(below),

@@ -6,7 +6,7 @@ use super::super::status::Status;
 
 /// Object representation requested by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum ObjectRepresentation {
     /// Complete objects.
     Whole,
     /// Metadata only: `PartialObjectMetadata`.
@@ -21,10 +21,10 @@ pub(super) enum View {
 /// # Errors
 ///
 /// 406 if none is supported.
-pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
+pub(super) fn view<B>(request: &Request<B>) -> Result<ObjectRepresentation, Status> {
     let accept = accept(request);
     if accept.is_empty() {
-        return Ok(View::Whole);
+        return Ok(ObjectRepresentation::Whole);
     }
     let known = |range: &str| {
         let mut parts = range.split(';').map(str::trim);
@@ -34,9 +34,11 @@ pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
         let parameters: Vec<_> = parts.collect();
         let is_of_meta = ["g=meta.k8s.io", "v=v1"].iter().all(|wanted| parameters.contains(wanted));
         match parameters.iter().find_map(|parameter| parameter.strip_prefix("as=")) {
-            None => Some(View::Whole),
-            Some("Table") if is_of_meta => Some(View::Table),
-            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_of_meta => Some(View::Metadata),
+            None => Some(ObjectRepresentation::Whole),
+            Some("Table") if is_of_meta => Some(ObjectRepresentation::Table),
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_of_meta => {
+                Some(ObjectRepresentation::Metadata)
+            }
             Some(_) => None,
         }
     };
@@ -53,23 +55,23 @@ pub(super) fn accept<B>(request: &Request<B>) -> &str {
 mod tests {
     use super::*;
 
-    fn view_of(accept: &str) -> Result<View, u16> {
+    fn view_of(accept: &str) -> Result<ObjectRepresentation, u16> {
         let request = Request::builder().header(header::ACCEPT, accept).body(()).unwrap();
         view(&request).map_err(|status| status.code())
     }
 
     #[test]
     fn accept_selects_first_supported_view() {
-        assert_eq!(view(&Request::new(())), Ok(View::Whole));
+        assert_eq!(view(&Request::new(())), Ok(ObjectRepresentation::Whole));
         for accept in ["*/*", "application/json, */*", "application/vnd.kubernetes.protobuf,application/json"]
         {
-            assert_eq!(view_of(accept), Ok(View::Whole), "{accept}");
+            assert_eq!(view_of(accept), Ok(ObjectRepresentation::Whole), "{accept}");
         }
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(view_of(kubectl), Ok(View::Table));
+        assert_eq!(view_of(kubectl), Ok(ObjectRepresentation::Table));
         assert_eq!(
             view_of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
-            Ok(View::Metadata)
+            Ok(ObjectRepresentation::Metadata)
         );
         for accept in ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Pie"] {
             assert_eq!(view_of(accept), Err(406), "{accept}");

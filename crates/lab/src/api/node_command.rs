@@ -9,13 +9,13 @@
 use http::{Method, Request, StatusCode};
 use serde_json::Value;
 
-use super::super::agents::Command;
-use super::super::object::uid;
+use super::super::agents::AgentCommand;
+use super::super::object_fields::uid;
 use super::super::resource::Resource;
 use super::super::status::Status;
+use super::api_server::ApiServerState;
 use super::query::Query;
-use super::respond::{self, Answer};
-use super::server::Server;
+use super::respond::{self, ApiResponse};
 
 /// Default grace period for a shutdown, in seconds.
 const SHUTDOWN_GRACE_S: i64 = 30;
@@ -23,15 +23,15 @@ const SHUTDOWN_GRACE_S: i64 = 30;
 /// Passes a command on to the agent on `node`.
 pub(super) fn answer<B>(
     request: &Request<B>,
-    server: &Server,
+    server: &ApiServerState,
     query: &Query,
     node: &str,
     path: &str,
-) -> Result<Answer, Status> {
+) -> Result<ApiResponse, Status> {
     let command = match path {
-        "/restart" => Command::Restart,
+        "/restart" => AgentCommand::Restart,
         _ if path.starts_with("/kill/") => return kill(request, server, node, path),
-        "/stop" => Command::Stop,
+        "/stop" => AgentCommand::Stop,
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {
                 "" => SHUTDOWN_GRACE_S,
@@ -41,7 +41,7 @@ pub(super) fn answer<B>(
                     .filter(|seconds| *seconds >= 0)
                     .ok_or_else(|| Status::bad_request(format!("invalid grace: {seconds:?}")))?,
             };
-            Command::Shutdown { grace_seconds }
+            AgentCommand::Shutdown { grace_seconds }
         }
         _ => return Err(Status::unknown_path()),
     };
@@ -55,7 +55,12 @@ pub(super) fn answer<B>(
 }
 
 /// Kills the process of a container in one of the node's pods.
-fn kill<B>(request: &Request<B>, server: &Server, node: &str, path: &str) -> Result<Answer, Status> {
+fn kill<B>(
+    request: &Request<B>,
+    server: &ApiServerState,
+    node: &str,
+    path: &str,
+) -> Result<ApiResponse, Status> {
     let mut names = path.split('/').skip(2);
     let (Some(namespace), Some(name), Some(container), None) =
         (names.next(), names.next(), names.next(), names.next())

@@ -8,17 +8,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::resource::Resource;
-use super::super::shared::Shared;
+use super::super::shared::ClusterContext;
 use super::super::status::Status;
-use super::negotiate::{self, View};
+use super::negotiate::{self, ObjectRepresentation};
 use super::query::Query;
-use super::respond::{self, Answer};
+use super::respond::{self, ApiResponse};
 use super::table::{Include, metadata_of, table};
 
 /// Representation of the objects in a response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Presentation {
-    view: View,
+    view: ObjectRepresentation,
     include: Include,
 }
 
@@ -29,7 +29,7 @@ fn list_of<'a>(
     version: &str,
     metadata: &Value,
     items: impl Iterator<Item = &'a Value>,
-) -> Answer {
+) -> ApiResponse {
     let (kind, version) = (json!(kind), json!(version));
     let mut text = format!(r#"{{"kind":{kind},"apiVersion":{version},"metadata":{metadata},"items":["#);
     for (number, item) in items.enumerate() {
@@ -61,19 +61,19 @@ impl Presentation {
 
     /// Returns true if objects are presented unchanged.
     pub(super) fn is_whole(self) -> bool {
-        self.view == View::Whole
+        self.view == ObjectRepresentation::Whole
     }
 
     /// Presents one object. A table includes column definitions.
     pub(super) fn object(
         self,
         code: StatusCode,
-        shared: &Shared,
+        shared: &ClusterContext,
         resource: Resource,
         object: &Value,
-    ) -> Answer {
+    ) -> ApiResponse {
         match self.view {
-            View::Whole => respond::json(code, object),
+            ObjectRepresentation::Whole => respond::json(code, object),
             _ => respond::json(code, &self.event_object(shared, resource, object, true)),
         }
     }
@@ -81,22 +81,22 @@ impl Presentation {
     /// Presents a list with its metadata.
     pub(super) fn list(
         self,
-        shared: &Shared,
+        shared: &ClusterContext,
         resource: Resource,
         metadata: &Value,
         items: &[Arc<Value>],
-    ) -> Answer {
+    ) -> ApiResponse {
         match self.view {
-            View::Whole => {
+            ObjectRepresentation::Whole => {
                 let kind = format!("{}List", resource.kind());
                 list_of(&kind, resource.api_version(), metadata, items.iter().map(AsRef::as_ref))
             }
-            View::Metadata => {
+            ObjectRepresentation::Metadata => {
                 let items: Vec<_> = items.iter().map(|object| metadata_of(object)).collect();
                 let kind = "PartialObjectMetadataList";
                 list_of(kind, "meta.k8s.io/v1", metadata, items.iter())
             }
-            View::Table => {
+            ObjectRepresentation::Table => {
                 let objects = items.iter().map(AsRef::as_ref);
                 let mut table = table(resource, objects, self.include, true, now(shared));
                 table["metadata"] = metadata.clone();
@@ -108,15 +108,15 @@ impl Presentation {
     /// Presents an object for a watch event. In a table, only the first event includes column definitions.
     pub(super) fn event_object(
         self,
-        shared: &Shared,
+        shared: &ClusterContext,
         resource: Resource,
         object: &Value,
         is_first: bool,
     ) -> Value {
         match self.view {
-            View::Whole => object.clone(),
-            View::Metadata => metadata_of(object),
-            View::Table => {
+            ObjectRepresentation::Whole => object.clone(),
+            ObjectRepresentation::Metadata => metadata_of(object),
+            ObjectRepresentation::Table => {
                 let mut table = table(resource, [object], self.include, is_first, now(shared));
                 table["metadata"]["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
                 table
@@ -127,12 +127,12 @@ impl Presentation {
     /// Presents a bookmark with this metadata.
     pub(super) fn bookmark(self, resource: Resource, metadata: Value) -> Value {
         let (kind, api_version) = match self.view {
-            View::Whole => (resource.kind(), resource.api_version()),
-            View::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-            View::Table => ("Table", "meta.k8s.io/v1"),
+            ObjectRepresentation::Whole => (resource.kind(), resource.api_version()),
+            ObjectRepresentation::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+            ObjectRepresentation::Table => ("Table", "meta.k8s.io/v1"),
         };
         let mut bookmark = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
-        if self.view == View::Table {
+        if self.view == ObjectRepresentation::Table {
             bookmark["columnDefinitions"] = Value::Null;
             bookmark["rows"] = json!([]);
         }
@@ -141,7 +141,7 @@ impl Presentation {
 }
 
 /// Returns the current time in whole seconds, the resolution of times in the API.
-pub(super) fn now(shared: &Shared) -> Timestamp {
+pub(super) fn now(shared: &ClusterContext) -> Timestamp {
     let seconds = shared.clock.now().unix_ns().div_euclid(1_000_000_000);
     Timestamp::from_second(seconds).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::super::schema::{self, Field, Kind, Structure};
+use super::super::schema::{self, FieldType, SchemaField, Structure};
 
 /// Prefix of every protobuf object.
 const MAGIC: &[u8] = b"k8s\0";
@@ -18,10 +18,10 @@ const TRUNCATED: &str = "the body ends in the middle of a field";
 /// Decodes one object.
 pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     // In the envelope, field 1 is the type (1 apiVersion, 2 kind) and field 2 is the object itself.
-    let envelope = Message::of(
+    let envelope = ProtobufMessage::of(
         body.strip_prefix(MAGIC).ok_or("the body does not begin as an object in protobuf does")?,
     )?;
-    let type_meta = Message::of(envelope.bytes(1, "typeMeta")?)?;
+    let type_meta = ProtobufMessage::of(envelope.bytes(1, "typeMeta")?)?;
     let (api_version, kind) = (type_meta.text(1, "apiVersion")?, type_meta.text(2, "kind")?);
     let Some(structure) = schema::named(&kind) else {
         return Err(format!("no kind {kind:?} is known in version {api_version:?}"));
@@ -40,13 +40,13 @@ fn read_structure(
     path: &[u32],
     object: &mut Map<String, Value>,
 ) -> Result<(), String> {
-    for (number, data) in Message::of(bytes)?.0 {
+    for (number, data) in ProtobufMessage::of(bytes)?.0 {
         let here = [path, &[number]].concat();
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
         match (found, data) {
             (Some((name, field)), data) if field.protobuf == here => read_field(name, field, data, object)?,
             // JSON has the fields of this message in the enclosing object.
-            (Some(_), Data::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
+            (Some(_), ProtobufValue::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
             _ => {}
         }
     }
@@ -55,23 +55,23 @@ fn read_structure(
 
 fn read_field(
     name: &str,
-    field: &Field,
-    data: Data<'_>,
+    field: &SchemaField,
+    data: ProtobufValue<'_>,
     object: &mut Map<String, Value>,
 ) -> Result<(), String> {
     match &field.kind {
-        Kind::List(element) => {
+        FieldType::List(element) => {
             let element = read_value(name, element, data)?;
             match object.entry(name).or_insert_with(|| json!([])) {
                 Value::Array(list) => list.push(element),
                 _ => return Err(wrong_type(name)),
             }
         }
-        Kind::Map(element) => {
-            let entry = Message::of(data.bytes(name)?)?;
+        FieldType::Map(element) => {
+            let entry = ProtobufMessage::of(data.bytes(name)?)?;
             let value = match entry.get(2) {
                 Some(data) => read_value(name, element, data)?,
-                None => read_value(name, element, Data::Bytes(&[])).unwrap_or_default(),
+                None => read_value(name, element, ProtobufValue::Bytes(&[])).unwrap_or_default(),
             };
             object.entry(name).or_insert_with(|| json!({}))[entry.text(1, name)?] = value;
         }
@@ -85,31 +85,31 @@ fn read_field(
     Ok(())
 }
 
-fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> {
+fn read_value(name: &str, kind: &FieldType, data: ProtobufValue<'_>) -> Result<Value, String> {
     let wrong = || wrong_type(name);
     Ok(match kind {
-        Kind::String => json!(data.text(name)?),
-        Kind::Bool => json!(data.number(name)? != 0),
-        Kind::Integer { .. } => json!(data.number(name)?),
-        Kind::Bytes => json!(BASE64_STANDARD.encode(data.bytes(name)?)),
-        Kind::Structure(index) => {
+        FieldType::String => json!(data.text(name)?),
+        FieldType::Bool => json!(data.number(name)? != 0),
+        FieldType::Integer { .. } => json!(data.number(name)?),
+        FieldType::Bytes => json!(BASE64_STANDARD.encode(data.bytes(name)?)),
+        FieldType::Structure(index) => {
             let mut fields = Map::new();
             read_structure(data.bytes(name)?, schema::structure(*index), &[], &mut fields)?;
             Value::Object(fields)
         }
         // Field 1 is the quantity as a string.
-        Kind::Quantity => json!(Message::of(data.bytes(name)?)?.text(1, name)?),
+        FieldType::Quantity => json!(ProtobufMessage::of(data.bytes(name)?)?.text(1, name)?),
         // Field 1 selects the type: field 2 is the integer, field 3 the string.
-        Kind::IntOrString => {
-            let either = Message::of(data.bytes(name)?)?;
+        FieldType::IntOrString => {
+            let either = ProtobufMessage::of(data.bytes(name)?)?;
             match either.number(1, name)? {
                 Some(1..) => json!(either.text(3, name)?),
                 _ => json!(either.number(2, name)?.unwrap_or(0)),
             }
         }
         // Field 1 is seconds, field 2 nanoseconds. An empty message means no time.
-        Kind::Time | Kind::MicroTime => {
-            let time = Message::of(data.bytes(name)?)?;
+        FieldType::Time | FieldType::MicroTime => {
+            let time = ProtobufMessage::of(data.bytes(name)?)?;
             let nanoseconds = i32::try_from(time.number(2, name)?.unwrap_or(0)).map_err(|_| wrong())?;
             match time.number(1, name)? {
                 Some(seconds) => {
@@ -119,22 +119,22 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, String> 
             }
         }
         // Field 1 is JSON.
-        Kind::Any => match Message::of(data.bytes(name)?)?.get(1) {
+        FieldType::Any => match ProtobufMessage::of(data.bytes(name)?)?.get(1) {
             Some(data) => serde_json::from_slice(data.bytes(name)?).map_err(|_| wrong())?,
             None => Value::Null,
         },
-        Kind::List(_) | Kind::Map(_) => return Err(wrong()),
+        FieldType::List(_) | FieldType::Map(_) => return Err(wrong()),
     })
 }
 
 /// Value of a field, decoded only as far as possible without the schema.
 #[derive(Clone, Copy)]
-enum Data<'a> {
+enum ProtobufValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Data<'a> {
+impl<'a> ProtobufValue<'a> {
     fn bytes(self, name: &str) -> Result<&'a [u8], String> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -156,22 +156,22 @@ impl<'a> Data<'a> {
 }
 
 /// Fields of a message with their numbers, in order of appearance.
-struct Message<'a>(Vec<(u32, Data<'a>)>);
+struct ProtobufMessage<'a>(Vec<(u32, ProtobufValue<'a>)>);
 
-impl<'a> Message<'a> {
+impl<'a> ProtobufMessage<'a> {
     fn of(mut bytes: &'a [u8]) -> Result<Self, String> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
             let tag = varint(&mut bytes)?;
             let number = u32::try_from(tag >> 3).map_err(|_| wrong_wire_type(tag & 7))?;
             let data = match tag & 7 {
-                0 => Data::Number(varint(&mut bytes)?),
-                1 => Data::Bytes(take(&mut bytes, 8)?),
+                0 => ProtobufValue::Number(varint(&mut bytes)?),
+                1 => ProtobufValue::Bytes(take(&mut bytes, 8)?),
                 2 => {
                     let length = varint(&mut bytes)?;
-                    Data::Bytes(take(&mut bytes, usize::try_from(length).map_err(|_| TRUNCATED)?)?)
+                    ProtobufValue::Bytes(take(&mut bytes, usize::try_from(length).map_err(|_| TRUNCATED)?)?)
                 }
-                5 => Data::Bytes(take(&mut bytes, 4)?),
+                5 => ProtobufValue::Bytes(take(&mut bytes, 4)?),
                 other => return Err(wrong_wire_type(other)),
             };
             fields.push((number, data));
@@ -180,7 +180,7 @@ impl<'a> Message<'a> {
     }
 
     /// Returns the value of a field. If the field appears more than once, the last value wins.
-    fn get(&self, number: u32) -> Option<Data<'a>> {
+    fn get(&self, number: u32) -> Option<ProtobufValue<'a>> {
         self.0.iter().rfind(|(own, _)| *own == number).map(|(_, data)| *data)
     }
 

@@ -2,7 +2,7 @@
 
 use http::Uri;
 
-use super::super::registry::Effect;
+use super::super::registry::WriteEffect;
 use super::super::status::Status;
 
 /// The query parameters of a request.
@@ -25,10 +25,10 @@ impl Query {
     }
 
     /// Returns the effect of a write, which depends on `dryRun`.
-    pub(super) fn effect(&self) -> Result<Effect, Status> {
+    pub(super) fn effect(&self) -> Result<WriteEffect, Status> {
         match self.get("dryRun") {
-            "" => Ok(Effect::Stored),
-            "All" => Ok(Effect::DryRun),
+            "" => Ok(WriteEffect::Stored),
+            "All" => Ok(WriteEffect::DryRun),
             other => Err(Status::bad_request(format!(
                 "dryRun: Unsupported value: {other:?}: supported values: \"All\""
             ))),

@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use super::super::status::Status;
 
 /// Response whose body may be a stream.
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
+pub(super) type ApiResponse = Response<UnsyncBoxBody<Bytes, BodyError>>;
 
 /// Reason why a body was cut short. The client only learns that it was.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Builds a JSON response.
-pub(super) fn json(code: StatusCode, value: &Value) -> Answer {
+pub(super) fn json(code: StatusCode, value: &Value) -> ApiResponse {
     json_text(code, value.to_string())
 }
 
 /// Builds a response from JSON text.
-pub(super) fn json_text(code: StatusCode, text: String) -> Answer {
+pub(super) fn json_text(code: StatusCode, text: String) -> ApiResponse {
     bytes_of(code, "application/json", text)
 }
 
 /// Builds an error response.
-pub(super) fn status(status: &Status) -> Answer {
+pub(super) fn status(status: &Status) -> ApiResponse {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = json(code, &status.to_json());
     if let Some(seconds) = status.retry_after_seconds() {
@@ -35,7 +35,7 @@ pub(super) fn status(status: &Status) -> Answer {
 }
 
 /// Builds a success status, with details about the object.
-pub(super) fn success(code: StatusCode, details: Value) -> Answer {
+pub(super) fn success(code: StatusCode, details: Value) -> ApiResponse {
     let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if !details.is_null() {
         status["details"] = details;
@@ -47,21 +47,21 @@ pub(super) fn success(code: StatusCode, details: Value) -> Answer {
 }
 
 /// Builds a plain-text response.
-pub(super) fn text(text: impl Into<Bytes>) -> Answer {
+pub(super) fn text(text: impl Into<Bytes>) -> ApiResponse {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
 /// Builds the response for an unknown path.
-pub(super) fn unknown_path() -> Answer {
+pub(super) fn unknown_path() -> ApiResponse {
     bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
 }
 
-pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) {
+pub(super) fn set_content_type(answer: &mut ApiResponse, content_type: &'static str) {
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
 }
 
 /// Builds a response with a complete body and its content type.
-pub(super) fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
+pub(super) fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> ApiResponse {
     let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
     streaming(code, content_type, body)
 }
@@ -71,7 +71,7 @@ pub(super) fn streaming(
     code: StatusCode,
     content_type: &'static str,
     body: UnsyncBoxBody<Bytes, BodyError>,
-) -> Answer {
+) -> ApiResponse {
     let mut answer = Response::new(body);
     *answer.status_mut() = code;
     set_content_type(&mut answer, content_type);

@@ -4,13 +4,13 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::rbac::{self, Attributes, BoundRoles, ResourceTarget, Target};
+use super::super::rbac::{self, AccessTarget, Attributes, BoundRoles, ResourceTarget};
 use super::super::registry::Registry;
 use super::super::status::Status;
 use super::super::tokens::User;
 use super::super::value::{list, text};
 use super::body::read_any;
-use super::respond::{self, Answer};
+use super::respond::{self, ApiResponse};
 
 /// Kind of review. Reviews are created and answered in one request, and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) async fn answer(
     registry: &Registry,
     review: Review,
     user: &User,
-) -> Result<Answer, Status> {
+) -> Result<ApiResponse, Status> {
     if request.method() != Method::POST {
         return Err(Status::method_not_allowed());
     }
@@ -92,9 +92,9 @@ fn access(registry: &Registry, user: &User, spec: &Value) -> Value {
             namespace: field("namespace"),
             name: field("name"),
         };
-        (&resource["verb"], Target::Resource(target))
+        (&resource["verb"], AccessTarget::Resource(target))
     } else {
-        (&path["verb"], Target::Path(text(&path["path"]).to_owned()))
+        (&path["verb"], AccessTarget::Path(text(&path["path"]).to_owned()))
     };
     let attributes = Attributes { verb: text(verb).to_owned(), target };
     match rbac::decide(registry, user, &attributes) {

@@ -4,15 +4,15 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::registry::{Part, check_shape_of};
+use super::super::registry::{ObjectPart, check_shape_of};
 use super::super::resource::Resource;
 use super::super::schema::{self, Structure};
-use super::super::shared::Shared;
+use super::super::shared::ClusterContext;
 use super::super::status::{FieldError, Status};
 use super::body::read_change;
-use super::fields::Warnings;
+use super::fields::FieldWarnings;
 use super::query::Query;
-use super::respond::{self, Answer};
+use super::respond::{self, ApiResponse};
 use super::table;
 
 const KIND: &str = "Scale";
@@ -22,12 +22,12 @@ const API_VERSION: &str = "autoscaling/v1";
 /// Serves a request for a workload's `scale` subresource.
 pub(super) async fn answer(
     request: Request<Incoming>,
-    shared: &Shared,
+    shared: &ClusterContext,
     query: &Query,
     resource: Resource,
     namespace: &str,
     name: &str,
-) -> Result<Answer, Status> {
+) -> Result<ApiResponse, Status> {
     let registry = &shared.registry;
     let show = |object: &Value| respond::json(StatusCode::OK, &scale_of(object));
     if *request.method() == Method::GET {
@@ -36,8 +36,8 @@ pub(super) async fn answer(
     let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
     let effect = query.effect()?;
     let (patch, validation) = read_change(request, query, top).await?;
-    let mut warnings = Warnings::default();
-    let scaled = registry.modify_with(resource, namespace, name, Part::Main, effect, |object| {
+    let mut warnings = FieldWarnings::default();
+    let scaled = registry.modify_with(resource, namespace, name, ObjectPart::Main, effect, |object| {
         let scale = patch.apply(top, &scale_of(object))?;
         warnings = validation.judge_changed(patch.kind, top, &scale)?;
         set_scale(object, top, &scale)

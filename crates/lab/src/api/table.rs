@@ -2,15 +2,15 @@
 //! printers.
 
 mod age;
-mod cells;
-mod columns;
-mod pod;
+mod pod_cells;
+mod table_cells;
+mod table_columns;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::resource::Resource;
-pub(super) use cells::selector;
+pub(super) use table_cells::selector;
 
 /// Part of the object that each row includes besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) fn table<'a>(
         json!({"cells": row(resource, object, now), "object": shown})
     });
     let rows: Vec<_> = rows.collect();
-    let columns = if with_columns { columns::definitions(resource.kind()) } else { Value::Null };
+    let columns = if with_columns { table_columns::definitions(resource.kind()) } else { Value::Null };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -61,10 +61,10 @@ pub(super) fn metadata_of(object: &Value) -> Value {
 
 fn row(resource: Resource, object: &Value, now: Timestamp) -> Vec<Value> {
     if resource == Resource::Pods {
-        return pod::row(object, now);
+        return pod_cells::row(object, now);
     }
-    let columns = columns::names(resource.kind());
-    let cell = |column| cells::cell(resource, column, object, now).unwrap_or_default();
+    let columns = table_columns::names(resource.kind());
+    let cell = |column| table_cells::cell(resource, column, object, now).unwrap_or_default();
     columns.map(cell).collect()
 }
 

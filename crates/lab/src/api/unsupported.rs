@@ -3,14 +3,14 @@
 
 use super::super::network::Network;
 use super::super::resource::Resource;
-use super::super::shared::Shared;
+use super::super::shared::ClusterContext;
 use super::super::status::Status;
 
 /// Pod subresources that are not supported.
 pub(super) const UNSUPPORTED: [&str; 5] = ["attach", "ephemeralcontainers", "exec", "portforward", "resize"];
 
 /// Returns the response to a request for an unsupported subresource of the pod `name`: the reason, and an alternative.
-pub(super) fn answer(subresource: &str, shared: &Shared, namespace: &str, name: &str) -> Status {
+pub(super) fn answer(subresource: &str, shared: &ClusterContext, namespace: &str, name: &str) -> Status {
     if let Err(status) = shared.registry.get(Resource::Pods, namespace, name) {
         return status;
     }

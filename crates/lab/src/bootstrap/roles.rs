@@ -12,7 +12,7 @@ use crate::status::Status;
 /// A role, in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Role {
+struct BootstrapRole {
     name: String,
     rules: Vec<Value>,
     /// An earlier role whose rules it has as well.
@@ -23,10 +23,10 @@ struct Role {
 
 /// Creates the roles and their bindings.
 pub(super) fn create(registry: &Registry) -> Result<(), Status> {
-    let roles: Vec<Role> = serde_saphyr::from_str(include_str!("roles.yaml"))
+    let roles: Vec<BootstrapRole> = serde_saphyr::from_str(include_str!("roles.yaml"))
         .map_err(|error| Status::internal(format!("the cluster's roles: {error}")))?;
     let mut known = BTreeMap::new();
-    for Role { name, rules, includes, group } in roles {
+    for BootstrapRole { name, rules, includes, group } in roles {
         let included: Vec<Value> = includes.and_then(|role| known.get(&role).cloned()).unwrap_or_default();
         let rules = [included, rules].concat();
         let metadata = json!({"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}});

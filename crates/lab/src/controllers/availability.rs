@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
-use crate::object::is_ready;
+use crate::object_fields::is_ready;
 use crate::value::number;
 
 /// Judge of the availability of one workload's pods at a given time.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::object::{Key, controller_key, controller_of, controller_reference, is_being_deleted, key};
-use crate::registry::{Observed, Part, Registry, WatchEventType};
+use crate::object_fields::{
+    ObjectKey, controller_key, controller_of, controller_reference, is_being_deleted, key,
+};
+use crate::registry::{ObjectPart, ObservedEvent, Registry, WatchEventType};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
 use crate::status::Status;
@@ -50,7 +52,7 @@ pub(super) fn claim(
 }
 
 /// Returns the owners of type `resource` that may adopt an object without a controller.
-pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
+pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<ObjectKey> {
     let namespace = key(object).0;
     let owners = registry.all(resource, Some(&namespace));
     let selects = |owner: &&Arc<Value>| {
@@ -63,8 +65,8 @@ pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) 
 pub(super) fn owners_concerned(
     registry: &Registry,
     owners: Resource,
-    (resource, event): &Observed,
-) -> Vec<Key> {
+    (resource, event): &ObservedEvent,
+) -> Vec<ObjectKey> {
     let gone = event.event_type == WatchEventType::Deleted;
     match *resource {
         of_owner if of_owner == owners && gone => Vec::new(),
@@ -95,7 +97,7 @@ fn change_owners(
 ) -> Result<Option<Arc<Value>>, Status> {
     let mut owners = list(&object["metadata"]["ownerReferences"]).to_vec();
     change(&mut owners);
-    let changed = registry.change(resource, object, Part::Main, |object| {
+    let changed = registry.change(resource, object, ObjectPart::Main, |object| {
         object["metadata"]["ownerReferences"] = json!(owners);
     });
     match changed {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::Config;
+use crate::ClusterConfig;
 
 /// Token bucket, like the one in each client-go client (`rest.Config` with `QPS` and `Burst`). Clones share the
 /// bucket.
@@ -22,7 +22,7 @@ pub(super) struct ClientRate {
 
 impl ClientRate {
     /// Returns the rate limit of one controller's client.
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &ClusterConfig) -> Self {
         Self::new(config.controllers.kube_api_qps, config.controllers.kube_api_burst)
     }
 

@@ -1,10 +1,10 @@
 //! Runs DaemonSets: one pod on each suitable node, with updates node by node.
 //!
-//! Based on pkg/controller/daemon. [`steps`] decides the next steps, and [`place`] which nodes are suitable. When a
-//! pod fails repeatedly, only the work queue's delays slow down its replacement.
+//! Based on pkg/controller/daemon. [`daemon_set_steps`] decides the next steps, and [`place`] which nodes are suitable.
+//! When a pod fails repeatedly, only the work queue's delays slow down its replacement.
 
+mod daemon_set_steps;
 mod place;
-mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use serde_json::{Value, json};
 
 use super::availability::Judge;
 use super::claim::{claim, owners_concerned};
-use super::history::{History, REVISION_LABEL, revision_of};
 use super::pod_control::{BURST, PodControl};
-use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, is_being_deleted, is_ready, is_terminal, key, write_counts};
-use crate::registry::{EventType, Observed, follow};
+use super::reconciler::{self, BACK_OFF, ReconcileResult};
+use super::revision_history::{REVISION_LABEL, RevisionHistory, revision_of};
+use crate::object_fields::{ObjectKey, is_being_deleted, is_ready, is_terminal, key, write_counts};
+use crate::registry::{EventType, ObservedEvent, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::Status;
-use place::{Places, new_pod, node_of, places};
-use steps::{Look, Steps, created};
+use daemon_set_steps::{DaemonSetSteps, DaemonSetView, created};
+use place::{DaemonPlacements, new_pod, node_of, places};
 
 const COMPONENT: &str = "daemonset-controller";
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::DaemonSets, Resource::Pods, Resource::Nodes]);
-    let named = |observed: Observed| match observed.0 {
+    let named = |observed: ObservedEvent| match observed.0 {
         Resource::Nodes => {
             let sets = shared.registry.all(Resource::DaemonSets, None);
             sets.iter().map(|set| key(set)).collect()
@@ -38,14 +38,14 @@ pub(super) async fn run(shared: Shared) {
         _ => owners_concerned(&shared.registry, Resource::DaemonSets, &observed),
     };
     let control = &control;
-    worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
+    reconciler::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
 /// Takes the next steps, and returns the delay before the next pass.
-async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
+async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> ReconcileResult {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
-    let history = History::of(registry, &set, |_, hash| hash.to_owned())?;
+    let history = RevisionHistory::of(registry, &set, |_, hash| hash.to_owned())?;
     let hash = revision_of(&history.update).to_owned();
     let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
     let nodes = registry.all(Resource::Nodes, None);
@@ -55,7 +55,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     } else {
         let pods = by_node(own_pods(&control.shared, &set)?);
         let judge = Judge::new(&set, &registry.now());
-        let steps = Look { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
+        let steps = DaemonSetView { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
         take(control, &set, &hash, steps).await
     };
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
@@ -70,7 +70,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
     Ok(again)
 }
 
-fn own_pods(shared: &Shared, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
+fn own_pods(shared: &ClusterContext, set: &Value) -> Result<Vec<Arc<Value>>, Status> {
     let selector = LabelSelector::from_object(&set["spec"]["selector"]);
     claim(&shared.registry, set, Resource::Pods, &selector, |_| true)
 }
@@ -84,7 +84,12 @@ fn by_node(pods: Vec<Arc<Value>>) -> BTreeMap<String, Vec<Arc<Value>>> {
     nodes
 }
 
-async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -> Result<(), Status> {
+async fn take(
+    control: &PodControl,
+    set: &Value,
+    hash: &str,
+    mut steps: DaemonSetSteps,
+) -> Result<(), Status> {
     for pod in &steps.ended {
         let (namespace, name) = key(pod);
         let node = node_of(pod);
@@ -106,7 +111,7 @@ async fn take(control: &PodControl, set: &Value, hash: &str, mut steps: Steps) -
 /// Computes the set's status from its pods (`updateDaemonSetStatus`).
 fn status_of(
     set: &Value,
-    places: &Places,
+    places: &DaemonPlacements,
     pods: &BTreeMap<String, Vec<Arc<Value>>>,
     is_new: &dyn Fn(&Value) -> bool,
     judge: Judge,

@@ -3,34 +3,34 @@
 //! The steps follow pkg/controller/deployment: the new ReplicaSet is scaled up first, then the old ones are scaled
 //! down. Changing `spec.replicas` during a rollout takes the same steps, without the proportional scaling in sync.go.
 //! Terminating pods do not count. The arithmetic is in [`sizes`], revisions and templates are in [`mod@revision`],
-//! and conditions in [`status`].
+//! and conditions in [`deployment_status`].
 
+mod deployment_status;
 mod revision;
 pub(super) mod sizes;
-mod status;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::claim::{adopters, claim};
-use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{Key, controller_key, is_being_deleted, is_controlled_by, is_terminal, key};
-use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use super::reconciler::{self, BACK_OFF, ReconcileResult};
+use crate::object_fields::{ObjectKey, controller_key, is_being_deleted, is_controlled_by, is_terminal, key};
+use crate::registry::{EventType, ObjectPart, ObservedEvent, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::Status;
 use crate::value::{number, text};
+use deployment_status::Draft;
 use revision::{REVISION, revision, runs_template};
-use sizes::{Limits, Size, replicas};
-use status::Draft;
+use sizes::{RolloutLimits, Size, replicas};
 
 const COMPONENT: &str = "deployment-controller";
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let events = follow(&shared.registry, &[Resource::Deployments, Resource::ReplicaSets, Resource::Pods]);
-    let named = |(resource, event): Observed| {
+    let named = |(resource, event): ObservedEvent| {
         let gone = event.event_type == WatchEventType::Deleted;
         let deployment = match resource {
             Resource::Deployments if gone => None,
@@ -47,20 +47,21 @@ pub(super) async fn run(shared: Shared) {
         deployment.into_iter().collect()
     };
     let shared = &shared;
-    worker::run(events, BACK_OFF, named, |deployment| async move { reconcile(shared, &deployment) }).await;
+    reconciler::run(events, BACK_OFF, named, |deployment| async move { reconcile(shared, &deployment) })
+        .await;
 }
 
-fn deployment_of_pod(shared: &Shared, pod: &Value) -> Option<Key> {
+fn deployment_of_pod(shared: &ClusterContext, pod: &Value) -> Option<ObjectKey> {
     let (namespace, name) = controller_key(pod, Resource::ReplicaSets)?;
     let replica_set = shared.registry.get(Resource::ReplicaSets, &namespace, &name).ok()?;
     controller_key(&replica_set, Resource::Deployments)
 }
 
 /// Takes one step of a Deployment's rollout.
-fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
+fn reconcile(shared: &ClusterContext, (namespace, name): &ObjectKey) -> ReconcileResult {
     let registry = &shared.registry;
     let Ok(deployment) = registry.get(Resource::Deployments, namespace, name) else { return Ok(None) };
-    let mut rollout = Rollout::of(shared, deployment)?;
+    let mut rollout = DeploymentRollout::of(shared, deployment)?;
     if is_being_deleted(&rollout.deployment) {
         return rollout.store_counts();
     }
@@ -84,8 +85,8 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
 }
 
 /// A Deployment and its ReplicaSets.
-struct Rollout<'a> {
-    shared: &'a Shared,
+struct DeploymentRollout<'a> {
+    shared: &'a ClusterContext,
     deployment: Arc<Value>,
     /// ReplicaSet for the current template. If there are several, the oldest one.
     new: Option<Arc<Value>>,
@@ -95,8 +96,8 @@ struct Rollout<'a> {
     now: String,
 }
 
-impl<'a> Rollout<'a> {
-    fn of(shared: &'a Shared, deployment: Arc<Value>) -> Result<Self, Status> {
+impl<'a> DeploymentRollout<'a> {
+    fn of(shared: &'a ClusterContext, deployment: Arc<Value>) -> Result<Self, Status> {
         let selector = LabelSelector::from_object(&deployment["spec"]["selector"]);
         let mut old = claim(&shared.registry, &deployment, Resource::ReplicaSets, &selector, |_| true)?;
         old.sort_by_cached_key(|replica_set| {
@@ -114,8 +115,8 @@ impl<'a> Rollout<'a> {
         replicas(&self.deployment)
     }
 
-    fn limits(&self) -> Limits {
-        Limits::of(&self.deployment)
+    fn limits(&self) -> RolloutLimits {
+        RolloutLimits::of(&self.deployment)
     }
 
     fn all(&self) -> Vec<Arc<Value>> {
@@ -133,7 +134,7 @@ impl<'a> Rollout<'a> {
         let newest = self.newest_old_revision() + 1;
         let min_ready = number(&self.deployment["spec"]["minReadySeconds"]);
         let deployment = Arc::clone(&self.deployment);
-        let new = self.shared.registry.change(Resource::ReplicaSets, &new, Part::Main, |object| {
+        let new = self.shared.registry.change(Resource::ReplicaSets, &new, ObjectPart::Main, |object| {
             revision::annotate(object, &deployment, newest);
             if number(&object["spec"]["minReadySeconds"]) != min_ready {
                 object["spec"]["minReadySeconds"] = json!(min_ready);
@@ -153,7 +154,8 @@ impl<'a> Rollout<'a> {
             object["metadata"]["annotations"][REVISION] = json!(number.to_string());
         };
         let registry = &self.shared.registry;
-        self.deployment = registry.change(Resource::Deployments, &self.deployment, Part::Main, annotate)?;
+        self.deployment =
+            registry.change(Resource::Deployments, &self.deployment, ObjectPart::Main, annotate)?;
         Ok(())
     }
 
@@ -209,7 +211,7 @@ impl<'a> Rollout<'a> {
     /// Takes one step of a rolling update. Returns true if it scaled a ReplicaSet, so that more steps will follow.
     fn roll(&mut self) -> Result<bool, Status> {
         let new = self.ensure_new()?;
-        let Limits { max_surge, max_unavailable } = self.limits();
+        let RolloutLimits { max_surge, max_unavailable } = self.limits();
         let total = self.all().iter().map(|replica_set| replicas(replica_set)).sum();
         let target = sizes::new_replicas(self.wanted(), max_surge, total, replicas(&new));
         if target != replicas(&new) {
@@ -261,7 +263,7 @@ impl<'a> Rollout<'a> {
 
     fn scale(&mut self, replica_set: &Value, target: i64) -> Result<(), Status> {
         let registry = &self.shared.registry;
-        let scaled = registry.change(Resource::ReplicaSets, replica_set, Part::Main, |object| {
+        let scaled = registry.change(Resource::ReplicaSets, replica_set, ObjectPart::Main, |object| {
             object["spec"]["replicas"] = json!(target);
         })?;
         let (from, name) = (replicas(replica_set), key(replica_set).1);
@@ -309,7 +311,7 @@ impl<'a> Rollout<'a> {
     }
 
     /// Stores only the counts, because no progress is expected.
-    fn store_counts(&mut self) -> Outcome {
+    fn store_counts(&mut self) -> ReconcileResult {
         let (all, new) = (self.all(), self.new.clone());
         self.store(|draft| draft.count(&all, new.as_deref()))?;
         Ok(None)

@@ -1,11 +1,11 @@
-//! Maintains EndpointSlices (and legacy [Endpoints](super::endpoints)), which list the pods that back a Service.
+//! Maintains EndpointSlices (and legacy [Endpoints](super::legacy_endpoints)), which list the pods that back a Service.
 //!
-//! The controller sees pods through a delayed [`view`]. Once a change is visible there, every slice written reflects
-//! it. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod remains in its slice, as
+//! The controller sees pods through a delayed [`visible_pods`]. Once a change is visible there, every slice written
+//! reflects it. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod remains in its slice, as
 //! `terminating`, until the pod is terminal or gone. All endpoints with the same ports share one slice. Services
 //! without a selector are ignored.
 
-mod view;
+mod visible_pods;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,21 +16,21 @@ use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
-use super::endpoints::{self, Group, labels};
-use super::queue::Queue;
-use super::worker::{self, BackOff, Outcome};
-use crate::object::{
-    Key, controller_reference, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
+use super::legacy_endpoints::{self, Group, labels};
+use super::queue::WorkQueue;
+use super::reconciler::{self, BackOff, ReconcileResult};
+use crate::object_fields::{
+    ObjectKey, controller_reference, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
 };
-use crate::registry::{EventType, Observed, Part, WatchEventType, follow};
+use crate::registry::{EventType, ObjectPart, ObservedEvent, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::selector::{LabelSelector, Selection};
-use crate::shared::Shared;
+use crate::selector::{LabelSelector, ObjectSelection};
+use crate::shared::ClusterContext;
 use crate::status::Status;
 use crate::sync::lock;
 use crate::value::list;
 use crate::well_known::SERVICE_NAME;
-use view::View;
+use visible_pods::VisiblePods;
 
 const COMPONENT: &str = "endpoint-slice-controller";
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
@@ -39,20 +39,23 @@ const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 /// pkg/controller/endpointslice).
 const SYNC_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
 
-pub(super) async fn run(shared: Shared) {
-    let view = Arc::new(Mutex::new(View::default()));
+pub(super) async fn run(shared: ClusterContext) {
+    let view = Arc::new(Mutex::new(VisiblePods::default()));
     let rate = ClientRate::of(&shared.config);
     let legacy_rate = ClientRate::of(&shared.config);
     let changes = changed_services(shared.clone(), Arc::clone(&view));
     let (shared, view, rate, legacy_rate) = (&shared, &view, &rate, &legacy_rate);
     let work = |service| async move { sync(shared, view, rate, legacy_rate, &service).await };
-    worker::run(changes, SYNC_BACK_OFF, |services| services, work).await;
+    reconciler::run(changes, SYNC_BACK_OFF, |services| services, work).await;
 }
 
 /// Returns a stream of the Services whose slices may have to change, as changes become visible.
-fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
+fn changed_services(
+    shared: ClusterContext,
+    view: Arc<Mutex<VisiblePods>>,
+) -> BoxStream<'static, Vec<ObjectKey>> {
     let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
-    let start = (shared, view, events, Queue::new());
+    let start = (shared, view, events, WorkQueue::new());
     stream::unfold(start, |(shared, view, mut events, mut queue)| async move {
         let services = tokio::select! {
             Some(event) = events.next() => observe(&shared, &view, event, &mut queue),
@@ -72,11 +75,11 @@ fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static
 
 /// Records an event, and returns the Services that it affects immediately.
 fn observe(
-    shared: &Shared,
-    view: &Mutex<View>,
-    (resource, event): Observed,
-    queue: &mut Queue<Key>,
-) -> Vec<Key> {
+    shared: &ClusterContext,
+    view: &Mutex<VisiblePods>,
+    (resource, event): ObservedEvent,
+    queue: &mut WorkQueue<ObjectKey>,
+) -> Vec<ObjectKey> {
     let object_key = key(&event.object);
     let removed = event.event_type == WatchEventType::Deleted;
     if resource == Resource::Pods {
@@ -86,14 +89,14 @@ fn observe(
         return Vec::new();
     }
     if removed {
-        endpoints::remove(shared, &event.object);
+        legacy_endpoints::remove(shared, &event.object);
         return Vec::new();
     }
     vec![object_key]
 }
 
 /// Returns the Services in a namespace that select a pod in any of these states.
-fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
+fn selecting(shared: &ClusterContext, namespace: &str, states: &[Arc<Value>]) -> Vec<ObjectKey> {
     let mut services = BTreeSet::new();
     for service in shared.registry.all(Resource::Services, Some(namespace)) {
         let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { continue };
@@ -106,12 +109,12 @@ fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key
 
 /// Writes those slices of a Service that differ from the desired state.
 async fn sync(
-    shared: &Shared,
-    view: &Mutex<View>,
+    shared: &ClusterContext,
+    view: &Mutex<VisiblePods>,
     rate: &ClientRate,
     legacy_rate: &ClientRate,
-    (namespace, name): &Key,
-) -> Outcome {
+    (namespace, name): &ObjectKey,
+) -> ReconcileResult {
     let registry = &shared.registry;
     let Ok(service) = registry.get(Resource::Services, namespace, name) else { return Ok(None) };
     let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { return Ok(None) };
@@ -123,7 +126,7 @@ async fn sync(
     let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
     // In Kubernetes, these are two controllers with separate clients.
     let (legacy, slices) = futures::join!(
-        endpoints::write(shared, legacy_rate, &service, groups.values()),
+        legacy_endpoints::write(shared, legacy_rate, &service, groups.values()),
         write_slices(shared, rate, &service, &groups),
     );
     let Err(why) = slices else { return legacy.map(|()| None) };
@@ -140,14 +143,14 @@ fn failed(to: &str, service: &Value) -> impl Fn(Status) -> Status {
 }
 
 async fn write_slices(
-    shared: &Shared,
+    shared: &ClusterContext,
     rate: &ClientRate,
     service: &Value,
     groups: &BTreeMap<String, Group>,
 ) -> Result<(), Status> {
     let (namespace, name) = key(service);
     let own = json!({SERVICE_NAME: name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY});
-    let of_service = Selection::labels(LabelSelector::from_map(&own).unwrap_or_default());
+    let of_service = ObjectSelection::labels(LabelSelector::from_map(&own).unwrap_or_default());
     let mut slices = shared.registry.list(Resource::EndpointSlices, Some(&namespace), &of_service).items;
     slices.retain(|slice| is_controlled_by(slice, service) && !is_being_deleted(slice));
     let labels = labels(service, own);
@@ -192,7 +195,7 @@ async fn write_slices(
             slice["ports"] = ports.clone();
             slice["endpoints"] = json!(endpoints);
         };
-        let written = shared.registry.change(Resource::EndpointSlices, slice, Part::Main, change);
+        let written = shared.registry.change(Resource::EndpointSlices, slice, ObjectPart::Main, change);
         written.map_err(failed(&format!("update {}", key(slice).1), service))?;
     }
     for slice in spare {

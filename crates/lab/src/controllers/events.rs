@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::conditions::unix_seconds;
 use crate::registry::Registry;
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::note_failure;
 
 const LIFETIME_SECONDS: i64 = 3600;
 const PERIOD: Duration = Duration::from_secs(300);
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     loop {
         tokio::time::sleep(PERIOD).await;
         forget_old(&shared.registry);

@@ -6,14 +6,14 @@
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use crate::object::{is_being_deleted, key, uid};
-use crate::registry::{DeleteOptions, Part, Registry, WatchEventType, follow};
+use crate::object_fields::{is_being_deleted, key, uid};
+use crate::registry::{DeleteOptions, ObjectPart, Registry, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::note_failure;
 use crate::value::{list, text};
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let registry = &shared.registry;
     let mut events = follow(registry, &Resource::ALL);
     while let Some((resource, event)) = events.next().await {
@@ -59,7 +59,7 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
         let options = DeleteOptions::of(uid(object));
         registry.delete(resource, &namespace, &name, &options).map(|_| ())
     } else if !gone.is_empty() {
-        let changed = registry.change(resource, object, Part::Main, |object| {
+        let changed = registry.change(resource, object, ObjectPart::Main, |object| {
             let mut kept = references(object).to_vec();
             kept.retain(|reference| !gone.contains(&reference["uid"]));
             object["metadata"]["ownerReferences"] = json!(kept);

@@ -5,8 +5,8 @@
 //! Success policies and failure policies (per pod or per index) are stored but have no effect.
 
 mod indexes;
+mod job_pods;
 mod ledger;
-mod pods;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,21 +17,22 @@ use serde_json::{Value, json};
 
 use super::claim::claim;
 use super::pod_control::{BURST, PodControl};
-use super::worker::{self, BACK_OFF, BackOff, Outcome};
+use super::reconciler::{self, BACK_OFF, BackOff, ReconcileResult};
 use crate::conditions::of as condition;
 use crate::conditions::{self, unix_seconds};
-use crate::object::{
-    self, Key, controller_key, controller_of, is_active, is_being_deleted, is_ready, is_terminal, key, uid,
+use crate::object_fields::{
+    self, ObjectKey, controller_key, controller_of, is_active, is_being_deleted, is_ready, is_terminal, key,
+    uid,
 };
-use crate::registry::{DeleteOptions, EventType, Observed, WatchEventType, follow};
+use crate::registry::{DeleteOptions, EventType, ObservedEvent, WatchEventType, follow};
 use crate::resource::Resource;
 use crate::selector::LabelSelector;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::Status;
 use crate::sync::lock;
 use crate::value::{list, number};
-use ledger::Ledger;
-use verdict::{End, Verdict};
+use ledger::JobLedger;
+use verdict::{JobEnd, JobVerdict};
 
 const COMPONENT: &str = "job-controller";
 
@@ -39,13 +40,13 @@ const COMPONENT: &str = "job-controller";
 const MAX_POD_FAILURE_BACK_OFF: Duration = Duration::from_secs(600);
 
 /// Ledgers by Job uid.
-type Ledgers = Mutex<BTreeMap<String, Ledger>>;
+type Ledgers = Mutex<BTreeMap<String, JobLedger>>;
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let control = PodControl::new(&shared, COMPONENT);
     let ledgers = Ledgers::default();
     let events = follow(&shared.registry, &[Resource::Jobs, Resource::Pods]);
-    let named = |(resource, event): Observed| {
+    let named = |(resource, event): ObservedEvent| {
         let gone = event.event_type == WatchEventType::Deleted;
         if resource == Resource::Jobs {
             if gone {
@@ -60,17 +61,22 @@ pub(super) async fn run(shared: Shared) {
             let uid = owner.unwrap_or_default().to_owned();
             // A Job that is gone no longer needs a ledger.
             let found = shared.registry.get(Resource::Jobs, &job.0, &job.1);
-            if found.is_ok_and(|job| object::uid(&job) == uid) {
+            if found.is_ok_and(|job| object_fields::uid(&job) == uid) {
                 lock(&ledgers).entry(uid).or_default().keep(Arc::clone(&event.object));
             }
         }
         vec![job]
     };
     let (control, ledgers) = (&control, &ledgers);
-    worker::run(events, BACK_OFF, named, |job| async move { reconcile(control, ledgers, &job).await }).await;
+    reconciler::run(events, BACK_OFF, named, |job| async move { reconcile(control, ledgers, &job).await })
+        .await;
 }
 
-async fn reconcile(control: &PodControl, ledgers: &Ledgers, (namespace, name): &Key) -> Outcome {
+async fn reconcile(
+    control: &PodControl,
+    ledgers: &Ledgers,
+    (namespace, name): &ObjectKey,
+) -> ReconcileResult {
     let shared = &control.shared;
     let Ok(job) = shared.registry.get(Resource::Jobs, namespace, name) else { return Ok(None) };
     if is_being_deleted(&job) {
@@ -99,7 +105,7 @@ fn finished_at(job: &Value) -> Option<i64> {
 }
 
 /// Deletes a finished Job once its time to live has expired.
-fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
+fn expire(shared: &ClusterContext, job: &Value, finished: i64) -> ReconcileResult {
     let Some(lifetime) = job["spec"]["ttlSecondsAfterFinished"].as_i64() else { return Ok(None) };
     if let Ok(left @ 1..) = u64::try_from(finished + lifetime - shared.registry.now_seconds()) {
         return Ok(Some(Duration::from_secs(left)));
@@ -116,7 +122,7 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
 struct Sync<'a> {
     control: &'a PodControl,
     job: &'a Arc<Value>,
-    ledger: &'a mut Ledger,
+    ledger: &'a mut JobLedger,
     pods: Vec<Arc<Value>>,
     /// New status.
     status: Value,
@@ -127,7 +133,7 @@ struct Sync<'a> {
 }
 
 impl<'a> Sync<'a> {
-    fn new(control: &'a PodControl, job: &'a Arc<Value>, ledger: &'a mut Ledger) -> Result<Self, Status> {
+    fn new(control: &'a PodControl, job: &'a Arc<Value>, ledger: &'a mut JobLedger) -> Result<Self, Status> {
         let registry = &control.shared.registry;
         let selector = LabelSelector::from_object(&job["spec"]["selector"]);
         let pods = claim(registry, job, Resource::Pods, &selector, |_| true)?;
@@ -153,14 +159,14 @@ impl<'a> Sync<'a> {
         self.job["spec"]["completionMode"] == "Indexed"
     }
 
-    async fn run(mut self) -> Outcome {
+    async fn run(mut self) -> ReconcileResult {
         self.count_finished();
         let mut again = None;
         if self.status["startTime"].is_null() {
             self.status["startTime"] = json!(self.now);
         }
         let deadline = self.deadline_in();
-        let verdict = Verdict::before(self.job).or_else(|| self.failure(deadline));
+        let verdict = JobVerdict::before(self.job).or_else(|| self.failure(deadline));
         let managed = match &verdict {
             Some(_) => self.delete_active().await,
             None => {
@@ -238,14 +244,18 @@ impl<'a> Sync<'a> {
         Some(started + limit - unix_seconds(&json!(self.now))?)
     }
 
-    fn failure(&self, deadline: Option<i64>) -> Option<Verdict> {
+    fn failure(&self, deadline: Option<i64>) -> Option<JobVerdict> {
         let limit = self.spec("backoffLimit").unwrap_or(6);
         if self.failed > limit || self.restarts_exceed(limit) {
             let message = "Job has reached the specified backoff limit";
-            return Some(Verdict::new(End::Failed, "BackoffLimitExceeded", message));
+            return Some(JobVerdict::new(JobEnd::Failed, "BackoffLimitExceeded", message));
         }
         deadline.filter(|left| *left <= 0)?;
-        Some(Verdict::new(End::Failed, "DeadlineExceeded", "Job was active longer than specified deadline"))
+        Some(JobVerdict::new(
+            JobEnd::Failed,
+            "DeadlineExceeded",
+            "Job was active longer than specified deadline",
+        ))
     }
 
     /// Returns true if container restarts exceed `limit` (`pastBackoffLimitOnFailure`).
@@ -262,18 +272,18 @@ impl<'a> Sync<'a> {
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
-    fn success(&self) -> Option<Verdict> {
+    fn success(&self) -> Option<JobVerdict> {
         let enough = match self.spec("completions") {
             Some(completions) => self.succeeded >= completions,
             None => self.succeeded > 0,
         };
         let is_met = enough && self.active().is_empty();
         let message = "Reached expected number of succeeded pods";
-        is_met.then(|| Verdict::new(End::Complete, "CompletionsReached", message))
+        is_met.then(|| JobVerdict::new(JobEnd::Complete, "CompletionsReached", message))
     }
 
     /// Records the verdict and, once no pods are left, the final condition. Returns the event for the latter.
-    fn conclude(&mut self, verdict: &Verdict) -> Option<(EventType, String, String)> {
+    fn conclude(&mut self, verdict: &JobVerdict) -> Option<(EventType, String, String)> {
         let (certain, end) = verdict.end.conditions();
         self.set_condition(certain, &verdict.reason, &verdict.message);
         let open = self.pods.iter().any(|pod| self.ledger.is_open(pod));
@@ -281,7 +291,7 @@ impl<'a> Sync<'a> {
             return None;
         }
         self.set_condition(end, &verdict.reason, &verdict.message);
-        if verdict.end == End::Failed {
+        if verdict.end == JobEnd::Failed {
             return Some((EventType::Warning, verdict.reason.clone(), verdict.message.clone()));
         }
         self.status["completionTime"] = json!(self.now);
@@ -354,7 +364,7 @@ impl<'a> Sync<'a> {
             let open = all.filter(|index| !taken.contains(index) && !self.completed.contains(index));
             places = open.take(missing).map(Some).collect();
         }
-        let new = places.into_iter().map(|index| pods::new(self.job, index)).collect();
+        let new = places.into_iter().map(|index| job_pods::new(self.job, index)).collect();
         self.control.create(self.job, new, &mut self.pods).await?;
         Ok(None)
     }

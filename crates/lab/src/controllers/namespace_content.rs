@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::worker::{self, BACK_OFF, Outcome};
-use crate::object::{is_being_deleted, key};
-use crate::registry::{Observed, Part, WatchEventType, follow};
+use super::reconciler::{self, BACK_OFF, ReconcileResult};
+use crate::object_fields::{is_being_deleted, key};
+use crate::registry::{ObjectPart, ObservedEvent, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA};
 
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
                            endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
                            guaranteed across distributions of Kubernetes clusters.";
 
-pub(super) async fn run(shared: Shared, authority: Arc<str>) {
+pub(super) async fn run(shared: ClusterContext, authority: Arc<str>) {
     let followed = [Resource::Namespaces, Resource::ServiceAccounts, Resource::ConfigMaps];
     let events = follow(&shared.registry, &followed);
-    let named = |(resource, event): Observed| {
+    let named = |(resource, event): ObservedEvent| {
         let (namespace, name) = key(&event.object);
         let gone = event.event_type == WatchEventType::Deleted;
         match resource {
@@ -33,11 +33,16 @@ pub(super) async fn run(shared: Shared, authority: Arc<str>) {
         }
     };
     let (shared, authority) = (&shared, &authority);
-    worker::run(events, BACK_OFF, named, |namespace| async move { reconcile(shared, authority, &namespace) })
-        .await;
+    reconciler::run(
+        events,
+        BACK_OFF,
+        named,
+        |namespace| async move { reconcile(shared, authority, &namespace) },
+    )
+    .await;
 }
 
-fn reconcile(shared: &Shared, authority: &str, namespace: &str) -> Outcome {
+fn reconcile(shared: &ClusterContext, authority: &str, namespace: &str) -> ReconcileResult {
     let registry = &shared.registry;
     let home = registry.get(Resource::Namespaces, "", namespace);
     if !home.is_ok_and(|home| !is_being_deleted(&home)) {
@@ -54,8 +59,9 @@ fn reconcile(shared: &Shared, authority: &str, namespace: &str) -> Outcome {
     match registry.get(Resource::ConfigMaps, namespace, ROOT_CA) {
         Ok(map) if map["data"] == data => {}
         Ok(_) => {
-            registry
-                .modify(Resource::ConfigMaps, namespace, ROOT_CA, Part::Main, |map| map["data"] = data)?;
+            registry.modify(Resource::ConfigMaps, namespace, ROOT_CA, ObjectPart::Main, |map| {
+                map["data"] = data
+            })?;
         }
         Err(_) => {
             let annotations = json!({"kubernetes.io/description": DESCRIPTION});
@@ -89,7 +95,9 @@ mod tests {
             bench.registry().delete(resource, "default", name, &Default::default()).unwrap();
         }
         bench.holds("made again", exists).await;
-        bench.modify(Resource::ConfigMaps, ROOT_CA, Part::Main, |map| map["data"] = json!({"ca.crt": ""}));
+        bench.modify(Resource::ConfigMaps, ROOT_CA, ObjectPart::Main, |map| {
+            map["data"] = json!({"ca.crt": ""})
+        });
         bench.holds("repaired", exists).await;
     }
 }

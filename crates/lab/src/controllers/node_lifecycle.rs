@@ -7,27 +7,27 @@
 
 use serde_json::{Value, json};
 
+use super::reconciler::{self, BACK_OFF, ReconcileResult};
 use super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
-use super::worker::{self, BACK_OFF, Outcome};
 use crate::conditions;
 use crate::conditions::of as condition;
-use crate::object::{Key, is_being_deleted, key, uid};
-use crate::registry::{DeleteOptions, EventType, Observed, Part, Registry, follow};
+use crate::object_fields::{ObjectKey, is_being_deleted, key, uid};
+use crate::registry::{DeleteOptions, EventType, ObjectPart, ObservedEvent, Registry, follow};
 use crate::resource::Resource;
-use crate::selector::Selection;
-use crate::shared::Shared;
+use crate::selector::ObjectSelection;
+use crate::shared::ClusterContext;
 
 /// Taint for nodes that report that they are not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Taint for cordoned nodes.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let registry = &shared.registry;
-    let of_nodes = |(_, event): Observed| vec![key(&event.object).1];
-    let of_pods = |(resource, event): Observed| match resource {
+    let of_nodes = |(_, event): ObservedEvent| vec![key(&event.object).1];
+    let of_pods = |(resource, event): ObservedEvent| match resource {
         Resource::Nodes => {
-            let on_node = Selection::field("spec.nodeName", &key(&event.object).1);
+            let on_node = ObjectSelection::field("spec.nodeName", &key(&event.object).1);
             registry.list(Resource::Pods, None, &on_node).items.iter().map(|pod| key(pod)).collect()
         }
         _ => vec![key(&event.object)],
@@ -35,15 +35,15 @@ pub(super) async fn run(shared: Shared) {
     let (nodes, pods) =
         (follow(registry, &[Resource::Nodes]), follow(registry, &[Resource::Nodes, Resource::Pods]));
     tokio::join!(
-        worker::run(nodes, BACK_OFF, of_nodes, |name| async move { taint(registry, &name) }),
-        worker::run(pods, BACK_OFF, of_pods, |pod| async move { evict(registry, &pod) }),
+        reconciler::run(nodes, BACK_OFF, of_nodes, |name| async move { taint(registry, &name) }),
+        reconciler::run(pods, BACK_OFF, of_pods, |pod| async move { evict(registry, &pod) }),
     );
 }
 
 /// Updates a node's `NoSchedule` taints to match its state. Writes nothing if they already match.
-fn taint(registry: &Registry, name: &str) -> Outcome {
+fn taint(registry: &Registry, name: &str) -> ReconcileResult {
     let now = registry.now();
-    let tainted = registry.modify(Resource::Nodes, "", name, Part::Main, |node| {
+    let tainted = registry.modify(Resource::Nodes, "", name, ObjectPart::Main, |node| {
         let is_not_ready = condition(node, "Ready")["status"] == "False";
         let is_cordoned = node["spec"]["unschedulable"] == true;
         let before = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -69,7 +69,7 @@ fn taint(registry: &Registry, name: &str) -> Outcome {
 }
 
 /// Evicts a pod if its node has a `NoExecute` taint that the pod does not tolerate.
-fn evict(registry: &Registry, (namespace, name): &Key) -> Outcome {
+fn evict(registry: &Registry, (namespace, name): &ObjectKey) -> ReconcileResult {
     let Ok(pod) = registry.get(Resource::Pods, namespace, name) else { return Ok(None) };
     let node = pod["spec"]["nodeName"].as_str().and_then(|node| registry.get(Resource::Nodes, "", node).ok());
     let Some(node) = node.filter(|_| !is_being_deleted(&pod)) else { return Ok(None) };
@@ -80,7 +80,7 @@ fn evict(registry: &Registry, (namespace, name): &Key) -> Outcome {
     let (reason, component) = ("TaintManagerEviction", "taint-eviction-controller");
     registry.record_event(&pod, EventType::Normal, reason, &message, component);
     let now = registry.now();
-    registry.change(Resource::Pods, &pod, Part::Status, |pod| {
+    registry.change(Resource::Pods, &pod, ObjectPart::Status, |pod| {
         let message = "Taint manager: deleting due to NoExecute taint";
         let generation = pod["metadata"]["generation"].as_i64();
         conditions::disruption_target(pod, "DeletionByTaintManager", message, generation, &now);

@@ -9,10 +9,10 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 
 use super::client_rate::ClientRate;
-use crate::object::{controller_reference, key, uid};
+use crate::object_fields::{controller_reference, key, uid};
 use crate::registry::{DeleteOptions, EventType};
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::Status;
 use crate::value::text;
 
@@ -32,7 +32,7 @@ pub(super) enum Wording {
 /// Handle with which a controller creates and deletes pods.
 #[derive(Clone)]
 pub(super) struct PodControl {
-    pub(super) shared: Shared,
+    pub(super) shared: ClusterContext,
     pub(super) rate: ClientRate,
     /// Controller name, used as the source of its events.
     pub(super) component: &'static str,
@@ -40,7 +40,7 @@ pub(super) struct PodControl {
 }
 
 impl PodControl {
-    pub(super) fn new(shared: &Shared, component: &'static str) -> Self {
+    pub(super) fn new(shared: &ClusterContext, component: &'static str) -> Self {
         Self {
             shared: shared.clone(),
             rate: ClientRate::of(&shared.config),
@@ -54,15 +54,15 @@ impl PodControl {
     }
 
     /// Records an event about the success or failure of an action on a pod.
-    fn say(&self, owner: &Value, act: Act, pod: &str, failure: Option<&Status>) {
+    fn say(&self, owner: &Value, act: PodAction, pod: &str, failure: Option<&Status>) {
         let (event_type, result) = if failure.is_some() {
             (EventType::Warning, "Failed")
         } else {
             (EventType::Normal, "Successful")
         };
         let (verb, past, present) = match act {
-            Act::Create => ("Create", "Created", "creating"),
-            Act::Delete => ("Delete", "Deleted", "deleting"),
+            PodAction::Create => ("Create", "Created", "creating"),
+            PodAction::Delete => ("Delete", "Deleted", "deleting"),
         };
         let message = match (self.wording, failure) {
             (Wording::Common, None) => format!("{past} pod: {pod}"),
@@ -111,13 +111,13 @@ impl PodControl {
         let name = key(&pod).1;
         match self.shared.registry.create(Resource::Pods, &key(owner).0, pod) {
             Ok(pod) => {
-                self.say(owner, Act::Create, &key(&pod).1, None);
+                self.say(owner, PodAction::Create, &key(&pod).1, None);
                 Ok(Some(pod))
             }
             // The namespace is being deleted, along with the owner.
             Err(status) if status.is_about_a_terminating_namespace() => Ok(None),
             Err(status) => {
-                self.say(owner, Act::Create, &name, Some(&status));
+                self.say(owner, PodAction::Create, &name, Some(&status));
                 Err(status)
             }
         }
@@ -133,12 +133,12 @@ impl PodControl {
         let (namespace, name) = key(pod);
         match self.shared.delete_pod(&namespace, &name, &DeleteOptions::of(uid(pod))).await {
             Ok(_) => {
-                self.say(owner, Act::Delete, &name, None);
+                self.say(owner, PodAction::Delete, &name, None);
                 Ok(())
             }
             Err(status) if status.code() == 404 => Ok(()),
             Err(status) => {
-                self.say(owner, Act::Delete, &name, Some(&status));
+                self.say(owner, PodAction::Delete, &name, Some(&status));
                 Err(status)
             }
         }
@@ -147,7 +147,7 @@ impl PodControl {
 
 /// Action on a pod.
 #[derive(Clone, Copy)]
-enum Act {
+enum PodAction {
     Create,
     Delete,
 }

@@ -6,12 +6,12 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 /// Work items with due times. If an item is added again, the earlier due time applies.
 #[derive(Debug)]
-pub(super) struct Queue<K> {
+pub(super) struct WorkQueue<K> {
     due: BTreeSet<(Instant, K)>,
     times: BTreeMap<K, Instant>,
 }
 
-impl<K: Ord + Clone> Queue<K> {
+impl<K: Ord + Clone> WorkQueue<K> {
     pub(super) fn new() -> Self {
         Self { due: BTreeSet::new(), times: BTreeMap::new() }
     }
@@ -45,7 +45,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn queue_deduplicates_to_earliest_time() {
-        let mut queue = Queue::new();
+        let mut queue = WorkQueue::new();
         queue.add("late", Duration::from_secs(5));
         queue.add("early", Duration::from_secs(1));
         queue.add("late", Duration::from_secs(2));

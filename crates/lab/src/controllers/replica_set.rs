@@ -13,31 +13,31 @@ use serde_json::{Value, json};
 use super::availability::Judge;
 use super::claim::{claim, owners_concerned};
 use super::pod_control::{BURST, PodControl, of_template};
-use super::worker::{self, BACK_OFF, Outcome};
+use super::reconciler::{self, BACK_OFF, ReconcileResult};
 use crate::conditions::of as condition;
-use crate::object::{
-    Key, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
+use crate::object_fields::{
+    ObjectKey, controller_of, is_active, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
     write_counts,
 };
 use crate::registry::follow;
 use crate::resource::Resource;
-use crate::selector::{LabelSelector, Selection};
-use crate::shared::Shared;
+use crate::selector::{LabelSelector, ObjectSelection};
+use crate::shared::ClusterContext;
 use crate::status::Status;
 use crate::value::number;
 
 const COMPONENT: &str = "replicaset-controller";
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let control = PodControl::new(&shared, COMPONENT);
     let events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
     let named = |observed| owners_concerned(&shared.registry, Resource::ReplicaSets, &observed);
     let control = &control;
-    worker::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
+    reconciler::run(events, BACK_OFF, named, |set| async move { reconcile(control, &set).await }).await;
 }
 
 /// Takes the next steps, and returns the delay before the next pass.
-async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
+async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> ReconcileResult {
     let registry = &control.shared.registry;
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
     let selector = LabelSelector::from_object(&replica_set["spec"]["selector"]);
@@ -48,7 +48,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &Key) -> Outcome {
         manage(control, &replica_set, pods).await
     };
     let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
-    let pods = registry.list(Resource::Pods, Some(namespace), &Selection::labels(selector)).items;
+    let pods = registry.list(Resource::Pods, Some(namespace), &ObjectSelection::labels(selector)).items;
     let pods: Vec<_> = pods.into_iter().filter(|pod| is_controlled_by(pod, &replica_set)).collect();
     let now = registry.now();
     let (status, again) = status_of(&replica_set, &pods, managed.as_ref().err(), &now);
@@ -74,7 +74,7 @@ async fn manage(control: &PodControl, replica_set: &Value, pods: Vec<Arc<Value>>
 }
 
 /// Returns the active pods of all ReplicaSets that share this one's controller.
-fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
+fn related_pods(shared: &ClusterContext, replica_set: &Value) -> Vec<Arc<Value>> {
     let namespace = key(replica_set).0;
     let mut family = shared.registry.all(Resource::ReplicaSets, Some(&namespace));
     let uid = |object: &Value| controller_of(object).map(|owner| owner["uid"].clone());

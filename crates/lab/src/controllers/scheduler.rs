@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 pub(super) use fit::matches_affinity;
 
-use super::queue::Queue;
-use super::worker::BackOff;
+use super::queue::WorkQueue;
+use super::reconciler::BackOff;
 use crate::conditions;
 use crate::conditions::of as condition;
-use crate::object::{Key, is_being_deleted, is_terminal, key};
-use crate::registry::{EventType, Part, WatchEventType, follow};
+use crate::object_fields::{ObjectKey, is_being_deleted, is_terminal, key};
+use crate::registry::{EventType, ObjectPart, WatchEventType, follow};
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use crate::status::note_failure;
 
 const COMPONENT: &str = "default-scheduler";
@@ -31,10 +31,10 @@ const COMPONENT: &str = "default-scheduler";
 /// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
 const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 
-pub(super) async fn run(shared: Shared) {
+pub(super) async fn run(shared: ClusterContext) {
     let mut events = follow(&shared.registry, &[Resource::Pods, Resource::Nodes]);
-    let mut queue = Queue::new();
-    let mut waiting = Waiting::default();
+    let mut queue = WorkQueue::new();
+    let mut waiting = UnschedulablePods::default();
     loop {
         tokio::select! {
             Some((resource, event)) = events.next() => {
@@ -60,17 +60,17 @@ pub(super) async fn run(shared: Shared) {
 
 /// Unschedulable pods, each with the number of attempts and the time of the last attempt.
 #[derive(Debug, Default)]
-struct Waiting(BTreeMap<Key, (u32, Instant)>);
+struct UnschedulablePods(BTreeMap<ObjectKey, (u32, Instant)>);
 
-impl Waiting {
-    fn note(&mut self, pod: &Key) {
+impl UnschedulablePods {
+    fn note(&mut self, pod: &ObjectKey) {
         let (attempts, last) = self.0.entry(pod.clone()).or_insert_with(|| (0, Instant::now()));
         *attempts += 1;
         *last = Instant::now();
     }
 
     /// Returns all unschedulable pods, each with the time until it may be retried.
-    fn all(&self) -> Vec<(Key, Duration)> {
+    fn all(&self) -> Vec<(ObjectKey, Duration)> {
         let delay = |(attempts, last): &(u32, Instant)| {
             (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())
         };
@@ -82,7 +82,7 @@ fn is_waiting(pod: &Value) -> bool {
     !pod["spec"]["nodeName"].is_string() && !is_being_deleted(pod)
 }
 
-fn schedule(shared: &Shared, pod_key: &Key, waiting: &mut Waiting) {
+fn schedule(shared: &ClusterContext, pod_key: &ObjectKey, waiting: &mut UnschedulablePods) {
     let registry = &shared.registry;
     let (namespace, name) = pod_key;
     let pod = registry.get(Resource::Pods, namespace, name);
@@ -92,7 +92,7 @@ fn schedule(shared: &Shared, pod_key: &Key, waiting: &mut Waiting) {
     };
     let nodes = registry.all(Resource::Nodes, None);
     let pods = registry.all(Resource::Pods, None);
-    let best = match fit::Cluster::new(&nodes, &pods).place(&pod) {
+    let best = match fit::SchedulerSnapshot::new(&nodes, &pods).place(&pod) {
         Ok(best) => best,
         Err(message) => {
             waiting.note(pod_key);
@@ -110,7 +110,7 @@ fn schedule(shared: &Shared, pod_key: &Key, waiting: &mut Waiting) {
     }
 }
 
-fn mark_unschedulable(shared: &Shared, pod: &Value, message: &str) {
+fn mark_unschedulable(shared: &ClusterContext, pod: &Value, message: &str) {
     let registry = &shared.registry;
     let scheduled = json!({
         "type": "PodScheduled",
@@ -122,7 +122,7 @@ fn mark_unschedulable(shared: &Shared, pod: &Value, message: &str) {
     });
     if condition(pod, "PodScheduled")["message"] != message {
         let now = registry.now();
-        let marked = registry.change(Resource::Pods, pod, Part::Status, |pod| {
+        let marked = registry.change(Resource::Pods, pod, ObjectPart::Status, |pod| {
             conditions::put(pod, scheduled, &now);
         });
         note_failure(marked, "not marked as unschedulable");
@@ -156,7 +156,7 @@ mod tests {
     async fn unschedulable_pod_binds_after_uncordon() {
         let bench = Bench::start(&[|shared| run(shared).boxed()]);
         bench.create(Resource::Nodes, node("node-1"));
-        bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+        bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
             node["spec"]["unschedulable"] = json!(true)
         });
         bench.create(Resource::Pods, pod("a"));
@@ -166,7 +166,7 @@ mod tests {
         let waiting = bench.get(Resource::Pods, "a");
         assert_eq!(condition(&waiting, "PodScheduled")["reason"], "Unschedulable");
         assert_eq!(node_of(&bench, "a"), None);
-        bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+        bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
             node["spec"]["unschedulable"] = json!(false)
         });
         bench.holds("bound", |bench| node_of(bench, "a").as_deref() == Some("node-1")).await;

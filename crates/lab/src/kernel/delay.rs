@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::latency::{Latency, Sampler};
+use crate::hop_latency::{HopLatency, Sampler};
 use crate::sync::lock;
 
 /// Maximum number of packets under way in one direction; a link drops any others.
@@ -30,17 +30,17 @@ const MAX_PACKET: usize = 65_535;
 /// One-way delays of links, by the address of the consumer at the other end.
 #[derive(Debug)]
 pub struct Delays {
-    by_peer: Mutex<HashMap<Ipv4Addr, Latency>>,
+    by_peer: Mutex<HashMap<Ipv4Addr, HopLatency>>,
     sampler: Sampler,
 }
 
 impl Delays {
     /// Creates the delays with those of nodes, by node address.
-    pub(crate) fn new(nodes: impl IntoIterator<Item = (Ipv4Addr, Latency)>, sampler: Sampler) -> Self {
+    pub(crate) fn new(nodes: impl IntoIterator<Item = (Ipv4Addr, HopLatency)>, sampler: Sampler) -> Self {
         Self { by_peer: Mutex::new(nodes.into_iter().collect()), sampler }
     }
 
-    pub(super) fn set(&self, peer: Ipv4Addr, delay: Latency) {
+    pub(super) fn set(&self, peer: Ipv4Addr, delay: HopLatency) {
         lock(&self.by_peer).insert(peer, delay);
     }
 
@@ -86,11 +86,11 @@ pub(super) fn tun(name: &str) -> io::Result<File> {
 
 /// Tasks that pass packets between the two ends of a pod's link. Dropping this removes both devices.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct DelayedLink {
     _passing: JoinSet<()>,
 }
 
-impl Link {
+impl DelayedLink {
     /// Passes packets between two devices. Must be called in a tokio runtime.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ async fn pass(
     delays: Arc<Delays>,
     peer: fn(&[u8]) -> Option<Ipv4Addr>,
 ) {
-    let mut under_way = UnderWay::default();
+    let mut under_way = PacketsUnderWay::default();
     let mut buffer = vec![0; MAX_PACKET];
     loop {
         let due = under_way.due();
@@ -158,14 +158,14 @@ fn address_at(packet: &[u8], at: usize) -> Option<Ipv4Addr> {
 
 /// Packets under way, by arrival time.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct PacketsUnderWay {
     packets: BTreeMap<(Instant, u64), Vec<u8>>,
     sent: u64,
     /// Arrival time of each peer's last packet.
     last: HashMap<Ipv4Addr, Instant>,
 }
 
-impl UnderWay {
+impl PacketsUnderWay {
     fn send(&mut self, packet: &[u8], peer: Ipv4Addr, due: Instant) {
         if self.packets.len() >= MAX_UNDER_WAY {
             return;
@@ -198,7 +198,7 @@ mod tests {
         let (far, near) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
-        let mut under_way = UnderWay::default();
+        let mut under_way = PacketsUnderWay::default();
         under_way.send(b"1", far, after(20));
         under_way.send(b"2", far, after(10));
         under_way.send(b"3", near, after(5));

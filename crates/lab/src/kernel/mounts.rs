@@ -76,7 +76,7 @@ pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespac
         let own = own()?;
         base.join()?;
         unshare(CloneFlags::CLONE_NEWNS)?;
-        let mut tree = Tree { own_devices: HashSet::from([fs::metadata("/")?.dev()]) };
+        let mut tree = MountTree { own_devices: HashSet::from([fs::metadata("/")?.dev()]) };
         for bind in binds {
             tree.place(bind).map_err(|error| {
                 let target = bind.target.display();
@@ -101,12 +101,12 @@ fn hide_store() -> io::Result<()> {
 const NOTHING: Option<&str> = None;
 
 /// File tree of the container that is being created.
-struct Tree {
+struct MountTree {
     /// File systems to which entries can be added.
     own_devices: HashSet<u64>,
 }
 
-impl Tree {
+impl MountTree {
     fn place(&mut self, bind_mount: &Bind) -> io::Result<()> {
         let Bind { source, target, read_only } = bind_mount;
         if !target.is_absolute() || target.components().any(|part| part == Component::ParentDir) {

@@ -11,9 +11,9 @@ const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// Program on the host.
 #[derive(Clone, Debug)]
-pub(crate) struct Tool(PathBuf);
+pub(crate) struct HostTool(PathBuf);
 
-impl Tool {
+impl HostTool {
     /// Finds a program by name.
     pub(crate) fn find(name: &'static str) -> Result<Self, KernelError> {
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -10,14 +10,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use super::expand::expand;
-use crate::quantity;
+use crate::resource_quantity;
 use crate::well_known::DEFAULT_ACCOUNT;
 
 /// Maximum length of a host name; pod names may be longer.
 const LONGEST_HOST_NAME: usize = 63;
 
 /// Data of a ConfigMap or Secret.
-pub(super) type Data = BTreeMap<String, Vec<u8>>;
+pub(super) type ConfigData = BTreeMap<String, Vec<u8>>;
 
 /// Data besides the container's manifest that its environment, or a volume, depends on.
 pub(super) struct Surroundings<'a> {
@@ -25,7 +25,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) pod_ip: &'a str,
     pub(super) host_ip: &'a str,
     /// Returns the data of a ConfigMap or Secret in the pod's namespace; `None` if it does not exist.
-    pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<Data>,
+    pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<ConfigData>,
     /// Variables that the cluster sets: those for Services and the location of the API server.
     pub(super) given: &'a BTreeMap<String, String>,
     /// Allocatable resources of the node, which are the limits of containers that set none.
@@ -233,13 +233,13 @@ pub(super) fn resource_value(
         _ => return Err(unsupported()),
     };
     let value = match quantity {
-        Some(quantity) => quantity::parse(&quantity.0).ok_or_else(unsupported)?,
+        Some(quantity) => resource_quantity::parse(&quantity.0).ok_or_else(unsupported)?,
         // The container requests nothing.
         None if list == "requests" => 0.0,
         None => return Err(unsupported()),
     };
-    let divisor = field.divisor.as_ref().and_then(|divisor| quantity::parse(&divisor.0));
-    Ok(quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
+    let divisor = field.divisor.as_ref().and_then(|divisor| resource_quantity::parse(&divisor.0));
+    Ok(resource_quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
 }
 
 /// Returns the variables for a Service, or none if it has no address.
@@ -289,7 +289,7 @@ mod tests {
             "spec": {"nodeName": "node-1", "containers": []},
         }))
         .unwrap();
-        let settings = Data::from([("mode".to_owned(), b"fast".to_vec())]);
+        let settings = ConfigData::from([("mode".to_owned(), b"fast".to_vec())]);
         let data =
             |kind, name: &str| (kind == KeySource::ConfigMap && name == "settings").then(|| settings.clone());
         let service = json!({

@@ -26,7 +26,7 @@ const MAX_REDIRECTS: u32 = 10;
 /// An HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HttpGet {
-    pub(super) scheme: Scheme,
+    pub(super) scheme: HttpGetScheme,
     pub(super) host: String,
     pub(super) port: u16,
     /// Path including the query.
@@ -38,14 +38,14 @@ pub(super) struct HttpGet {
 
 /// Scheme of the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub(super) enum HttpGetScheme {
     Http,
     Https,
 }
 
 /// Head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HttpGetResponse {
     pub(super) status: u16,
     location: Option<String>,
 }
@@ -53,8 +53,8 @@ pub(super) struct Answer {
 impl HttpGet {
     pub(super) fn url(&self) -> String {
         let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
+            HttpGetScheme::Http => "http",
+            HttpGetScheme::Https => "https",
         };
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
@@ -64,7 +64,7 @@ impl HttpGet {
     /// # Errors
     ///
     /// The reason why there was no response.
-    pub(super) async fn run(&self) -> Result<Answer, String> {
+    pub(super) async fn run(&self) -> Result<HttpGetResponse, String> {
         let mut get = self.clone();
         for _ in 0..MAX_REDIRECTS {
             let answer = get.run_once().await?;
@@ -82,18 +82,18 @@ impl HttpGet {
     /// # Errors
     ///
     /// The reason why there was no response.
-    pub(super) async fn run_once(&self) -> Result<Answer, String> {
+    pub(super) async fn run_once(&self) -> Result<HttpGetResponse, String> {
         self.ask().await.map_err(|why| format!("Get \"{}\": {why}", self.url()))
     }
 
-    async fn ask(&self) -> Result<Answer, String> {
+    async fn ask(&self) -> Result<HttpGetResponse, String> {
         let address = authority(&self.host, self.port);
         let stream = TcpStream::connect(&address)
             .await
             .map_err(|error| format!("dial tcp {address}: {}", network_error(&error)))?;
         match self.scheme {
-            Scheme::Http => self.ask_over(stream).await,
-            Scheme::Https => {
+            HttpGetScheme::Http => self.ask_over(stream).await,
+            HttpGetScheme::Https => {
                 let name = ServerName::try_from(self.host.clone()).map_err(|error| error.to_string())?;
                 let connector = TlsConnector::from(Arc::new(unverifying()?));
                 let stream =
@@ -103,7 +103,7 @@ impl HttpGet {
         }
     }
 
-    async fn ask_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<Answer, String> {
+    async fn ask_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<HttpGetResponse, String> {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         let request = self.request().map_err(|error| error.to_string())?;
@@ -116,7 +116,7 @@ impl HttpGet {
         };
         let answer = answer.map_err(|error| in_words(&error))?;
         let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok()).map(str::to_owned);
-        Ok(Answer { status: answer.status().as_u16(), location })
+        Ok(HttpGetResponse { status: answer.status().as_u16(), location })
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
@@ -147,8 +147,8 @@ impl HttpGet {
         }
         let uri: hyper::Uri = location.parse().ok()?;
         let (scheme, default_port) = match uri.scheme_str()? {
-            "http" => (Scheme::Http, 80),
-            "https" => (Scheme::Https, 443),
+            "http" => (HttpGetScheme::Http, 80),
+            "https" => (HttpGetScheme::Https, 443),
             _ => return None,
         };
         if uri.host()?.trim_matches(['[', ']']) != self.host {
@@ -247,7 +247,7 @@ mod tests {
 
     fn get(path: &str) -> HttpGet {
         HttpGet {
-            scheme: Scheme::Http,
+            scheme: HttpGetScheme::Http,
             host: "127.64.1.1".to_owned(),
             port: 8080,
             path: path.to_owned(),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Container;
 
+use super::container_process::Launch;
 use super::env::{self, Surroundings};
 use super::expand::expand;
-use super::process::Launch;
-use super::volumes::{self, Made, Mount, on_machine};
+use super::volumes::{self, MadeVolumes, Mount, on_machine};
 use crate::network::Placement;
 
 /// Variables from the agent's own environment that every container gets: the host's programs need them to be found and
@@ -58,7 +58,7 @@ pub(super) fn launch(
     container: &Container,
     around: &Surroundings<'_>,
     own_binary: &Path,
-    volumes: Option<&Made>,
+    volumes: Option<&MadeVolumes>,
 ) -> Result<Launch, LaunchError> {
     let own_env = env::environment(container, around).map_err(LaunchError::configuration)?;
     let mounts = match volumes {
@@ -81,7 +81,7 @@ pub(super) fn launch(
 
     let image = container.image.as_deref().unwrap_or_default();
     let own_program = (image_name(image) == OWN_IMAGE).then(|| own_binary.to_owned());
-    let places = Places {
+    let places = ProgramPaths {
         working_dir: working_dir.as_deref(),
         path: env.get("PATH"),
         mounts: &mounts,
@@ -119,7 +119,7 @@ pub(super) fn image_name(image: &str) -> &str {
 }
 
 /// Places where a container's programs are looked up.
-pub(super) struct Places<'a> {
+pub(super) struct ProgramPaths<'a> {
     pub(super) working_dir: Option<&'a Path>,
     pub(super) path: Option<&'a String>,
     pub(super) mounts: &'a [Mount],
@@ -127,7 +127,7 @@ pub(super) struct Places<'a> {
     pub(super) own_program: Option<&'a Path>,
 }
 
-impl Places<'_> {
+impl ProgramPaths<'_> {
     /// Returns the path to a program.
     ///
     /// # Errors

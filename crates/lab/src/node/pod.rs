@@ -13,13 +13,13 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::container::Supervisor;
-use super::context::PodContext;
-use super::ending::end_containers;
+use super::container_runner::Supervisor;
+use super::container_termination::end_containers;
+use super::container_view::{ContainerOrder, ContainerRole, Handle, RunState, TerminatedState};
 use super::grace::Grace;
-use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
-use super::view::{Ended, Handle, Kind, Order, State};
-use crate::registry::{DeleteOptions, Part};
+use super::pod_context::PodContext;
+use super::pod_status::{ContainerSnapshot, KubeletTermination, RestartsOf, SandboxState, Snapshot};
+use crate::registry::{DeleteOptions, ObjectPart};
 use crate::resource::Resource;
 use crate::status::note_failure;
 
@@ -34,13 +34,13 @@ const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
 
 /// Newest state of a pod at the API server.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct PodSnapshot {
     pub(super) object: Arc<Value>,
     /// True if the object no longer exists.
     pub(super) gone: bool,
 }
 
-impl Seen {
+impl PodSnapshot {
     fn is_ending(&self) -> bool {
         self.gone || self.object["metadata"]["deletionTimestamp"].is_string()
     }
@@ -52,7 +52,7 @@ impl Seen {
 
 /// Reason for terminating a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum PodTerminationReason {
     Deleted,
     /// All main containers have exited and none will run again.
     Completed,
@@ -62,18 +62,22 @@ enum Why {
 /// Worker that runs one pod.
 pub(super) struct PodWorker {
     context: Arc<PodContext>,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<PodSnapshot>,
     containers: Vec<Handle>,
-    sandbox: Sandbox,
+    sandbox: SandboxState,
     restarts: RestartsOf,
-    verdict: Option<Verdict>,
+    verdict: Option<KubeletTermination>,
     observed_generation: AtomicI64,
     started_at: String,
 }
 
 impl PodWorker {
     /// Runs the pod until it has terminated. If cancelled, kills every process in the pod.
-    pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
+    pub(super) async fn run(
+        context: PodContext,
+        seen: watch::Receiver<PodSnapshot>,
+        stop: CancellationToken,
+    ) {
         let context = Arc::new(context);
         let mut supervisors = JoinSet::new();
         let mut containers = Vec::new();
@@ -88,7 +92,7 @@ impl PodWorker {
             context,
             seen,
             containers,
-            sandbox: Sandbox::Preparing,
+            sandbox: SandboxState::Preparing,
             restarts: RestartsOf::Containers,
             verdict: None,
             observed_generation,
@@ -116,25 +120,25 @@ impl PodWorker {
         let why = {
             let (mut seen, mut mode) = (self.seen.clone(), self.context.mode.clone());
             // The agent holds the other ends while this is running.
-            let deletion = async { drop(seen.wait_for(Seen::is_ending).await) };
+            let deletion = async { drop(seen.wait_for(PodSnapshot::is_ending).await) };
             let shutdown = async {
                 let mode = mode.wait_for(|mode| mode.shutdown_grace.is_some()).await;
                 mode.ok().and_then(|mode| mode.shutdown_grace).unwrap_or(0)
             };
             tokio::select! {
-                () = deletion => Why::Deleted,
-                grace = shutdown => Why::NodeShutdown(grace),
-                () = self.live() => Why::Completed,
+                () = deletion => PodTerminationReason::Deleted,
+                grace = shutdown => PodTerminationReason::NodeShutdown(grace),
+                () = self.live() => PodTerminationReason::Completed,
             }
         };
         self.context.until_up().await;
         match why {
-            Why::Deleted | Why::Completed => {}
-            Why::NodeShutdown(_) => self.verdict = Some(Verdict::NodeShutdown),
+            PodTerminationReason::Deleted | PodTerminationReason::Completed => {}
+            PodTerminationReason::NodeShutdown(_) => self.verdict = Some(KubeletTermination::NodeShutdown),
         }
         self.end(why).await;
-        if why != Why::Deleted {
-            let _ = self.seen.wait_for(Seen::is_ending).await;
+        if why != PodTerminationReason::Deleted {
+            let _ = self.seen.wait_for(PodSnapshot::is_ending).await;
         }
         self.context.shared.delay(|latencies| latencies.terminated_to_final_delete).await;
         self.context.until_up().await;
@@ -148,7 +152,7 @@ impl PodWorker {
         self.write_status();
         self.mount_volumes().await;
         self.prepare_sandbox().await;
-        self.sandbox = Sandbox::Ready;
+        self.sandbox = SandboxState::Ready;
         self.write_status();
 
         let this = &*self;
@@ -199,10 +203,10 @@ impl PodWorker {
 
     /// Terminates all containers and writes the terminal status. If the node agent restarts meanwhile, the termination
     /// starts over.
-    async fn end(&mut self, why: Why) {
+    async fn end(&mut self, why: PodTerminationReason) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
-            container.order.send_replace(Order::Stop);
+            container.order.send_replace(ContainerOrder::Stop);
         }
         for container in &mut self.containers {
             // A supervisor ends only with this worker.
@@ -219,25 +223,27 @@ impl PodWorker {
             self.context.until_up().await;
         };
         self.observed_generation.store(generation, Ordering::Relaxed);
-        self.sandbox = Sandbox::Gone;
+        self.sandbox = SandboxState::Gone;
         self.restarts = RestartsOf::Nothing;
         self.write_status_with(&exits);
     }
 
-    fn grace(&self, why: Why) -> Grace {
+    fn grace(&self, why: PodTerminationReason) -> Grace {
         let own = self.context.grace_period_seconds();
         let seen = self.seen.borrow();
         Grace::new(match why {
             // The grace period that the object has now; after a restart, nothing else is known.
-            Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
-            Why::NodeShutdown(grace) => own.min(grace),
-            Why::Completed => own,
+            PodTerminationReason::Deleted => {
+                seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0)
+            }
+            PodTerminationReason::NodeShutdown(grace) => own.min(grace),
+            PodTerminationReason::Completed => own,
         })
     }
 
     /// Terminates all containers once. The status keeps each container's last state, except readiness, until all of
     /// them have exited and the kubelet has looked.
-    async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
+    async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<TerminatedState>> {
         let observed = self.context.shared.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
             let exits = end_containers(&self.context, &self.containers, grace).await;
@@ -268,14 +274,14 @@ impl PodWorker {
     }
 
     /// Writes the status; `ends` describes, in the containers' order, the exits that the status does not show yet.
-    fn write_status_with(&self, ends: &[Option<Ended>]) {
+    fn write_status_with(&self, ends: &[Option<TerminatedState>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
         let pod_ip = self.context.pod_ip();
         let containers = self.containers.iter().enumerate().map(|(n, container)| {
             let mut view = container.view.borrow().clone();
             if let Some(Some(ended)) = ends.get(n) {
-                view.state = State::Terminated(ended.clone());
+                view.state = RunState::Terminated(ended.clone());
             }
             ContainerSnapshot { spec: &container.spec, kind: container.kind, view }
         });
@@ -291,7 +297,7 @@ impl PodWorker {
             now: &now,
         };
         let PodContext { namespace, name, uid, .. } = &*self.context;
-        let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+        let written = registry.modify(Resource::Pods, namespace, name, ObjectPart::Status, |pod| {
             // Another pod may have this name by now.
             if pod["metadata"]["uid"] == **uid {
                 snapshot.write_into(pod);
@@ -303,14 +309,14 @@ impl PodWorker {
 
 /// Starts the containers in order and waits until no main container will run again.
 async fn run_in_order(containers: &[Handle]) {
-    for container in containers.iter().filter(|container| container.kind != Kind::Main) {
-        container.order.send_replace(Order::Run);
+    for container in containers.iter().filter(|container| container.kind != ContainerRole::Main) {
+        container.order.send_replace(ContainerOrder::Run);
         let mut view = container.view.clone();
         match container.kind {
-            Kind::Sidecar => drop(view.wait_for(|view| view.started).await),
-            Kind::Init | Kind::Main => {
+            ContainerRole::Sidecar => drop(view.wait_for(|view| view.started).await),
+            ContainerRole::Init | ContainerRole::Main => {
                 let failed = match view.wait_for(|view| view.done).await {
-                    Ok(view) => !matches!(&view.state, State::Terminated(ended) if ended.code == 0),
+                    Ok(view) => !matches!(&view.state, RunState::Terminated(ended) if ended.code == 0),
                     Err(_) => true,
                 };
                 if failed {
@@ -319,9 +325,9 @@ async fn run_in_order(containers: &[Handle]) {
             }
         }
     }
-    let mains: Vec<_> = containers.iter().filter(|container| container.kind == Kind::Main).collect();
+    let mains: Vec<_> = containers.iter().filter(|container| container.kind == ContainerRole::Main).collect();
     for container in &mains {
-        container.order.send_replace(Order::Run);
+        container.order.send_replace(ContainerOrder::Run);
         // A kubelet starts one container after the other and waits for each postStart hook.
         let _ = container.view.clone().wait_for(|view| view.settled).await;
     }

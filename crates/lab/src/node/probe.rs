@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Probe;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::action::{Action, NotDone, Outcome};
-use super::context::PodContext;
+use super::container_action::{ActionOutcome, ContainerAction, NotDone};
+use super::pod_context::PodContext;
 
 /// Purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum ProbeKind {
 
 /// Result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
+pub(super) enum ProbeResult {
     Success,
     Failure,
 }
@@ -39,7 +39,7 @@ pub(super) enum FirstProbe {
 struct Threshold {
     success: u32,
     failure: u32,
-    last: Option<Finding>,
+    last: Option<ProbeResult>,
     streak: u32,
 }
 
@@ -54,12 +54,12 @@ impl Threshold {
     }
 
     /// Counts a result and returns it if it takes effect.
-    fn count(&mut self, finding: Finding) -> Option<Finding> {
+    fn count(&mut self, finding: ProbeResult) -> Option<ProbeResult> {
         self.streak = if self.last == Some(finding) { self.streak.saturating_add(1) } else { 1 };
         self.last = Some(finding);
         let needed = match finding {
-            Finding::Success => self.success,
-            Finding::Failure => self.failure,
+            ProbeResult::Success => self.success,
+            ProbeResult::Failure => self.failure,
         };
         (self.streak >= needed).then_some(finding)
     }
@@ -77,10 +77,10 @@ pub(super) struct Prober {
     pub(super) kind: ProbeKind,
     pub(super) probe: Probe,
     /// Action of the probe, or the reason why it never counts.
-    pub(super) action: Result<Action, NotDone>,
+    pub(super) action: Result<ContainerAction, NotDone>,
     pub(super) process_started: Instant,
     pub(super) first: FirstProbe,
-    pub(super) findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
+    pub(super) findings: mpsc::UnboundedSender<(ProbeKind, ProbeResult)>,
 }
 
 impl Prober {
@@ -121,7 +121,7 @@ impl Prober {
 
     /// Probes once, and records an event if the probe fails. Returns `None` if the probe could not be performed, which
     /// does not count.
-    async fn once(&self, longest: Duration) -> Option<Finding> {
+    async fn once(&self, longest: Duration) -> Option<ProbeResult> {
         let result = match &self.action {
             Ok(action) => action.probe(longest).await,
             Err(why) => Err(why.clone()),
@@ -129,14 +129,14 @@ impl Prober {
         let warn = |reason, message: &str| self.context.warn(&self.container, reason, message);
         let kind = self.kind;
         match result {
-            Ok(Outcome::Success) => Some(Finding::Success),
-            Ok(Outcome::Warning(why)) => {
+            Ok(ActionOutcome::Success) => Some(ProbeResult::Success),
+            Ok(ActionOutcome::Warning(why)) => {
                 warn("ProbeWarning", &format!("{kind:?} probe warning: {why}"));
-                Some(Finding::Success)
+                Some(ProbeResult::Success)
             }
-            Ok(Outcome::Failure(why)) => {
+            Ok(ActionOutcome::Failure(why)) => {
                 warn("Unhealthy", &format!("{kind:?} probe failed: {why}"));
-                Some(Finding::Failure)
+                Some(ProbeResult::Failure)
             }
             Err(why) => {
                 let message = format!("{kind:?} probe errored and resulted in unknown state: {why}");
@@ -149,10 +149,10 @@ impl Prober {
 
 #[cfg(test)]
 mod tests {
-    use super::Finding::{Failure, Success};
+    use super::ProbeResult::{Failure, Success};
     use super::*;
 
-    fn counted(success: i32, failure: i32, findings: &[Finding]) -> Vec<Option<Finding>> {
+    fn counted(success: i32, failure: i32, findings: &[ProbeResult]) -> Vec<Option<ProbeResult>> {
         let probe =
             Probe { success_threshold: Some(success), failure_threshold: Some(failure), ..Probe::default() };
         let mut threshold = Threshold::of(&probe);

@@ -12,11 +12,11 @@ use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::action::{Action, Target};
-use super::context::PodContext;
+use super::container_action::{ActionTarget, ContainerAction};
+use super::container_process::{ContainerProcess, ProcessExit};
 use super::grace::Grace;
 use super::launch::image_name;
-use super::process::{Exit, Process};
+use super::pod_context::PodContext;
 use crate::config::{Image, signal};
 
 /// Stops a container's process within the grace period. `turn` completes once the containers that must exit before this
@@ -24,12 +24,12 @@ use crate::config::{Image, signal};
 pub(super) async fn stop(
     context: &Arc<PodContext>,
     container: &Container,
-    target: &Target,
-    process: &Process,
+    target: &ActionTarget,
+    process: &ContainerProcess,
     mut grace: Grace,
     message: &str,
     turn: impl Future<Output = ()>,
-) -> Exit {
+) -> ProcessExit {
     let lifecycle = container.lifecycle.as_ref();
     context.note(&container.name, "Killing", message);
 
@@ -39,7 +39,7 @@ pub(super) async fn stop(
     {
         context.shared.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
         let begin = Instant::now();
-        let mut started = Hook::start(context, container, handler, target);
+        let mut started = RunningHook::start(context, container, handler, target);
         // A hook that outlasts the grace period keeps running.
         if timeout(longest, started.wait(process)).await.is_err() {
             hook = Some(started);
@@ -75,7 +75,7 @@ pub(super) async fn stop(
 }
 
 /// Waits until the process exits, while a hook may be running that completes earlier.
-async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
+async fn beside(hook: &mut Option<RunningHook>, process: &ContainerProcess) -> ProcessExit {
     if let Some(running) = hook {
         tokio::select! {
             exit = process.exited() => return exit,
@@ -94,7 +94,7 @@ fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signa
 }
 
 /// A running preStop hook.
-struct Hook {
+struct RunningHook {
     context: Arc<PodContext>,
     container: String,
     /// Message for the event if the hook fails.
@@ -104,21 +104,23 @@ struct Hook {
     run: JoinSet<Result<(), String>>,
 }
 
-impl Hook {
+impl RunningHook {
     fn start(
         context: &Arc<PodContext>,
         container: &Container,
         handler: &LifecycleHandler,
-        target: &Target,
+        target: &ActionTarget,
     ) -> Self {
-        let action = Action::of_hook(handler, target);
+        let action = ContainerAction::of_hook(handler, target);
         let message = match &action {
             Err(error) => error.hook_message("PreStopHook failed"),
             Ok(_) => "PreStopHook failed".to_owned(),
         };
-        let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
+        let ends_with_container = matches!(action, Ok(ContainerAction::Exec { .. }));
         let until_it_arrives = match action {
-            Ok(Action::HttpGet(_)) => context.shared.sample(|latencies| latencies.pre_stop_to_http_request),
+            Ok(ContainerAction::HttpGet(_)) => {
+                context.shared.sample(|latencies| latencies.pre_stop_to_http_request)
+            }
             _ => Duration::ZERO,
         };
         let mut run = JoinSet::new();
@@ -134,7 +136,7 @@ impl Hook {
     }
 
     /// Waits until the hook completes, and records an event if it failed.
-    async fn wait(&mut self, process: &Process) {
+    async fn wait(&mut self, process: &ContainerProcess) {
         let result = tokio::select! {
             result = self.run.join_next() => match result {
                 Some(result) => result.unwrap_or_else(|error| Err(error.to_string())),

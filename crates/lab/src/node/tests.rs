@@ -11,13 +11,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::Config;
-use crate::address::AddressBlock;
+use crate::ClusterConfig;
+use crate::address_block::AddressBlock;
 use crate::agents::Agents;
-use crate::latency::{Latencies, Sampler};
+use crate::hop_latency::{HopLatencies, Sampler};
 use crate::logs::{LogEntry, pod_log_dir};
 use crate::network::Network;
-use crate::registry::{DeleteOptions, Registry, Watch};
+use crate::registry::{DeleteOptions, ObjectWatch, Registry};
 use crate::tokens::Tokens;
 use rolldrop_record::Clock;
 
@@ -25,7 +25,7 @@ use rolldrop_record::Clock;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Node {
-    shared: Shared,
+    shared: ClusterContext,
     agents: Agents,
     agent: tokio::task::JoinHandle<()>,
     dir: tempfile::TempDir,
@@ -40,12 +40,12 @@ impl Node {
         let object = json!({"metadata": {"name": "node-1"}, "status": ready});
         registry.create(Resource::Nodes, "", object).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let shared = Shared {
+        let shared = ClusterContext {
             registry,
-            config: Arc::new(Config {
-                latencies: Latencies::ZERO,
+            config: Arc::new(ClusterConfig {
+                latencies: HopLatencies::ZERO,
                 first_probe_missed: 0.0,
-                ..Config::default()
+                ..ClusterConfig::default()
             }),
             sampler: Sampler::seeded(1),
             clock,
@@ -79,7 +79,7 @@ impl Node {
     /// Watches an existing pod.
     fn follow(&self, name: &str) -> Pods {
         let pod = self.shared.registry.get(Resource::Pods, "default", name).unwrap();
-        let selection = Selection::field("metadata.name", name);
+        let selection = ObjectSelection::field("metadata.name", name);
         let watch = self.shared.registry.watch(Resource::Pods, None, selection, WatchFrom::Existing).unwrap();
         Pods { watch, uid: pod["metadata"]["uid"].as_str().unwrap().to_owned() }
     }
@@ -109,18 +109,18 @@ impl Node {
     }
 
     fn events(&self) -> Vec<String> {
-        let list = self.shared.registry.list(Resource::Events, None, &Selection::all());
+        let list = self.shared.registry.list(Resource::Events, None, &ObjectSelection::all());
         list.items.iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
     }
 
     fn event(&self, reason: &str) -> Arc<Value> {
-        let list = self.shared.registry.list(Resource::Events, None, &Selection::all());
+        let list = self.shared.registry.list(Resource::Events, None, &ObjectSelection::all());
         list.items.into_iter().find(|event| event["reason"] == reason).unwrap()
     }
 
     /// Returns the first `n` different events with this reason.
     async fn events_until(&self, reason: &str, n: usize) -> Vec<Arc<Value>> {
-        let all = Selection::all();
+        let all = ObjectSelection::all();
         let found = async {
             loop {
                 let mut list = self.shared.registry.list(Resource::Events, None, &all).items;
@@ -141,7 +141,7 @@ impl Node {
 }
 
 struct Pods {
-    watch: Watch,
+    watch: ObjectWatch,
     uid: String,
 }
 

@@ -17,10 +17,10 @@ use k8s_openapi::api::core::v1::{
     SecretProjection, Volume, VolumeProjection,
 };
 
-use super::env::{self, Data, KeySource, Surroundings};
+use super::env::{self, ConfigData, KeySource, Surroundings};
 use super::expand::expand;
 use super::service_account;
-use crate::network::{Bind, Store};
+use crate::network::{Bind, MountDirectory};
 
 const DEFAULT_MODE: i32 = 0o644;
 /// Directory for the claims' contents, next to the pods' directories.
@@ -47,7 +47,7 @@ impl VolumeError {
 }
 
 /// Volumes of a pod, by name.
-pub(super) type Made = BTreeMap<String, MadeVolume>;
+pub(super) type MadeVolumes = BTreeMap<String, MadeVolume>;
 
 /// Volume that containers can mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,10 +87,10 @@ pub(super) fn on_machine(path: &Path, mounts: &[Mount]) -> PathBuf {
 /// The error of the first volume that cannot be created. The caller may try again.
 pub(super) fn make(
     pod: &Pod,
-    store: &Store,
+    store: &MountDirectory,
     around: &Surroundings<'_>,
     token: &dyn Fn() -> String,
-) -> Result<Made, VolumeError> {
+) -> Result<MadeVolumes, VolumeError> {
     let mounted = mounted_volumes(pod);
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let volumes = volumes.filter(|volume| mounted.contains(&volume.name.as_str()));
@@ -164,7 +164,7 @@ fn mounted_volumes(pod: &Pod) -> Vec<&str> {
 /// A path within a volume cannot be used.
 pub(super) fn mounts(
     container: &Container,
-    made: &Made,
+    made: &MadeVolumes,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<Mount>, VolumeError> {
     let mounts = container.volume_mounts.iter().flatten().map(|mount| {
@@ -197,10 +197,10 @@ struct Maker<'a> {
 }
 
 /// Files of a volume: path, content, mode.
-type Files = Vec<(String, Vec<u8>, i32)>;
+type VolumeFiles = Vec<(String, Vec<u8>, i32)>;
 
 impl Maker<'_> {
-    fn make(&self, volume: &Volume, store: &Store) -> Result<MadeVolume, String> {
+    fn make(&self, volume: &Volume, store: &MountDirectory) -> Result<MadeVolume, String> {
         let dir = &store.made_at.join(&volume.name);
         let is_empty_dir = volume.empty_dir.is_some();
         let made = || MadeVolume {
@@ -230,7 +230,7 @@ impl Maker<'_> {
         } else if let Some(downward) = &volume.downward_api {
             self.fields(downward.items.as_deref().unwrap_or_default(), mode(downward.default_mode))?
         } else if let Some(projected) = &volume.projected {
-            let mut files = Files::new();
+            let mut files = VolumeFiles::new();
             for source in projected.sources.iter().flatten() {
                 files.extend(self.projection(source, mode(projected.default_mode))?);
             }
@@ -254,7 +254,7 @@ impl Maker<'_> {
     }
 
     /// Returns the volume for a claim: a directory that outlives the pod and follows it to other nodes.
-    fn claimed(&self, claim: &str, read_only: bool, store: &Store) -> Result<MadeVolume, String> {
+    fn claimed(&self, claim: &str, read_only: bool, store: &MountDirectory) -> Result<MadeVolume, String> {
         let namespace = self.around.pod.metadata.namespace.as_deref().unwrap_or_default();
         let below = Path::new(CLAIMS).join(namespace).join(within(claim)?);
         // The directory of the claims is next to the pod's own.
@@ -266,7 +266,7 @@ impl Maker<'_> {
         Ok(MadeVolume { made_at, source: beside(&store.known_as), read_only })
     }
 
-    fn projection(&self, source: &VolumeProjection, mode: i32) -> Result<Files, String> {
+    fn projection(&self, source: &VolumeProjection, mode: i32) -> Result<VolumeFiles, String> {
         if let Some(ConfigMapProjection { name, items, optional }) = &source.config_map {
             self.keys(KeySource::ConfigMap, name, items.as_deref(), *optional == Some(true), mode)
         } else if let Some(SecretProjection { name, items, optional }) = &source.secret {
@@ -287,10 +287,10 @@ impl Maker<'_> {
         items: Option<&[KeyToPath]>,
         optional: bool,
         mode: i32,
-    ) -> Result<Files, String> {
-        let data: Data = match (self.around.data)(kind, name) {
+    ) -> Result<VolumeFiles, String> {
+        let data: ConfigData = match (self.around.data)(kind, name) {
             Some(data) => data,
-            None if optional => Data::new(),
+            None if optional => ConfigData::new(),
             None => {
                 return Err(env::not_found(kind, name));
             }
@@ -298,7 +298,7 @@ impl Maker<'_> {
         let Some(items) = items.filter(|items| !items.is_empty()) else {
             return Ok(data.into_iter().map(|(key, value)| (key, value, mode)).collect());
         };
-        let mut files = Files::new();
+        let mut files = VolumeFiles::new();
         for item in items {
             match data.get(&item.key) {
                 Some(value) => files.push((item.path.clone(), value.clone(), item.mode.unwrap_or(mode))),
@@ -309,7 +309,7 @@ impl Maker<'_> {
         Ok(files)
     }
 
-    fn fields(&self, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<Files, String> {
+    fn fields(&self, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<VolumeFiles, String> {
         let file = |item: &DownwardAPIVolumeFile| {
             let value = if let Some(field) = &item.field_ref {
                 env::field_value(&field.field_path, self.around)
@@ -364,11 +364,11 @@ mod tests {
         .unwrap()
     }
 
-    fn made(pod: &Pod, root: &Path) -> Result<Made, VolumeError> {
+    fn made(pod: &Pod, root: &Path) -> Result<MadeVolumes, VolumeError> {
         let data = |kind, name: &str| {
             (kind == KeySource::ConfigMap && name == "settings").then(|| {
                 let entry = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec());
-                Data::from([entry("mode", "fast"), entry("level", "3")])
+                ConfigData::from([entry("mode", "fast"), entry("level", "3")])
             })
         };
         let around = Surroundings {
@@ -379,7 +379,7 @@ mod tests {
             given: &BTreeMap::new(),
             allocatable: &BTreeMap::new(),
         };
-        let store = Store { made_at: root.to_owned(), known_as: "/known".into() };
+        let store = MountDirectory { made_at: root.to_owned(), known_as: "/known".into() };
         make(pod, &store, &around, &|| "t0ken".to_owned())
     }
 

@@ -4,7 +4,7 @@ use rolldrop_record::Clock;
 use serde_json::json;
 
 use super::*;
-use crate::address::AddressBlock;
+use crate::address_block::AddressBlock;
 
 /// Parses `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAME]`. Core resources need the leading `/`, too. The namespace is
 /// always `shop`.
@@ -18,12 +18,12 @@ fn asks(text: &str) -> Attributes {
     let namespace = "shop".to_owned();
     Attributes {
         verb,
-        target: Target::Resource(ResourceTarget { group, resource, subresource, namespace, name }),
+        target: AccessTarget::Resource(ResourceTarget { group, resource, subresource, namespace, name }),
     }
 }
 
 fn asks_path(verb: &str, path: &str) -> Attributes {
-    Attributes { verb: verb.to_owned(), target: Target::Path(path.to_owned()) }
+    Attributes { verb: verb.to_owned(), target: AccessTarget::Path(path.to_owned()) }
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn role_scope_follows_binding_namespace() {
     let is_allowed = |namespace: &str, resource: &str| {
         let (resource, namespace) = (resource.to_owned(), namespace.to_owned());
         let target = ResourceTarget { resource, namespace, ..ResourceTarget::default() };
-        let attributes = Attributes { verb: "get".to_owned(), target: Target::Resource(target) };
+        let attributes = Attributes { verb: "get".to_owned(), target: AccessTarget::Resource(target) };
         assert_eq!(decide(&registry, &User::Admin, &attributes), Ok(()));
         decide(&registry, &web, &attributes).is_ok()
     };
@@ -207,7 +207,7 @@ fn refusal_names_user_and_missing_role() {
         "forbidden: User \"system:serviceaccount:shop:web\" cannot get path \"/metrics\""
     );
     let mut everywhere = asks("list apps/deployments");
-    let Target::Resource(target) = &mut everywhere.target else { panic!("a path") };
+    let AccessTarget::Resource(target) = &mut everywhere.target else { panic!("a path") };
     target.namespace.clear();
     bind(&registry, Resource::RoleBindings, "shop", &json!({"kind": "Role", "name": "gone"}));
     let text = refused(&everywhere);

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::{Registry, in_name_characters};
-use crate::object::containers_mut;
+use crate::object_fields::containers_mut;
 use crate::resource::Resource;
 use crate::status::Status;
 use crate::value::list;

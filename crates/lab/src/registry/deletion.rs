@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{FieldError, Registry, Resource, Status, Step, remove, rfc3339};
-use crate::object::{is_being_deleted, is_terminal, key, uid};
+use super::{FieldError, Registry, Resource, Status, StoreAction, remove, rfc3339};
+use crate::object_fields::{is_being_deleted, is_terminal, key, uid};
 use crate::value::list;
 
 /// Namespaces that cannot be deleted.
@@ -76,8 +76,9 @@ pub(crate) enum Propagation {
 pub(crate) enum Deleted {
     /// The object still exists: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
-    /// The object is marked for deletion, and nothing prevents its removal any longer. Call [`Due::finish`] next.
-    Due(Due),
+    /// The object is marked for deletion, and nothing prevents its removal any longer. Call [`PendingRemoval::finish`]
+    /// next.
+    Due(PendingRemoval),
     /// The object was removed. This is its last state.
     Removed(Arc<Value>),
 }
@@ -92,16 +93,17 @@ impl Deleted {
     }
 }
 
-/// A pod that is marked for deletion and due for removal. [`Due::finish`] removes it, as does dropping this value.
+/// A pod that is marked for deletion and due for removal. [`PendingRemoval::finish`] removes it, as does dropping this
+/// value.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Due {
+pub(crate) struct PendingRemoval {
     registry: Registry,
     resource: Resource,
     object: Arc<Value>,
 }
 
-impl Due {
+impl PendingRemoval {
     /// Removes the object and returns its last state. Does nothing if another caller has already removed the object,
     /// or if the object now has a finalizer.
     pub(crate) fn finish(self) -> Arc<Value> {
@@ -113,14 +115,14 @@ impl Due {
         let is_this = |object: &Value| uid(object) == uid(&self.object);
         let removed = self.registry.inner.store.modify(self.resource, &namespace, &name, |current| {
             let is_over = is_this(current) && is_due(self.resource, current);
-            Ok::<_, Infallible>(if is_over { Step::Remove } else { Step::Keep })
+            Ok::<_, Infallible>(if is_over { StoreAction::Remove } else { StoreAction::Keep })
         });
         let Ok(object) = removed;
         object.filter(|object| is_this(object))
     }
 }
 
-impl Drop for Due {
+impl Drop for PendingRemoval {
     fn drop(&mut self) {
         self.remove();
     }
@@ -184,9 +186,9 @@ impl Registry {
             let marked = self.inner.store.modify(resource, namespace, name, |current| {
                 check_preconditions(resource, name, current, options)?;
                 if matches!(resource, Resource::Pods | Resource::Namespaces) || is_being_deleted(current) {
-                    return Ok(Step::Keep);
+                    return Ok(StoreAction::Keep);
                 }
-                Ok(Step::Replace(marked_for_deletion(current, self.now_seconds())))
+                Ok(StoreAction::Replace(marked_for_deletion(current, self.now_seconds())))
             })?;
             let owner = marked.ok_or_else(|| Status::not_found(resource, name))?;
             self.orphan_dependents(&owner["metadata"]["uid"]);
@@ -196,14 +198,14 @@ impl Registry {
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
             let step = delete_step(resource, current, options.grace_period_seconds, now);
-            removes = matches!(step, Step::Remove);
+            removes = matches!(step, StoreAction::Remove);
             let object = match &step {
-                Step::Replace(object) => object,
+                StoreAction::Replace(object) => object,
                 _ => current,
             };
             if is_dry_run {
                 would_be = Some(Arc::new(object.clone()));
-                return Ok(Step::Keep);
+                return Ok(StoreAction::Keep);
             }
             let is_deleted = is_being_deleted(object) || removes;
             if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
@@ -224,7 +226,7 @@ impl Registry {
         } else if removes || is_dry_run {
             Deleted::Removed(object)
         } else {
-            Deleted::Due(Due { registry: self.clone(), resource, object })
+            Deleted::Due(PendingRemoval { registry: self.clone(), resource, object })
         })
     }
 
@@ -238,7 +240,7 @@ impl Registry {
             if !is_being_deleted(current) {
                 return Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"));
             }
-            Ok(if has_finalizers(current) { Step::Keep } else { Step::Remove })
+            Ok(if has_finalizers(current) { StoreAction::Keep } else { StoreAction::Remove })
         })?;
         removed.map(|_| ()).ok_or_else(|| Status::not_found(Resource::Namespaces, name))
     }
@@ -255,7 +257,7 @@ impl Registry {
                 } else {
                     object["metadata"]["ownerReferences"] = json!(references);
                 }
-                Ok::<_, Infallible>(Step::Replace(object))
+                Ok::<_, Infallible>(StoreAction::Replace(object))
             });
             let Ok(_) = orphaned;
         }
@@ -277,13 +279,13 @@ pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
 }
 
 /// Returns the step that a DELETE request at `now` (Unix seconds) causes for an object.
-fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> Step {
+fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> StoreAction {
     match resource {
         Resource::Pods => delete_pod(current, requested_grace, now),
         Resource::Namespaces => delete_namespace(current, now),
-        _ if !has_finalizers(current) => Step::Remove,
-        _ if is_being_deleted(current) => Step::Keep,
-        _ => Step::Replace(marked_for_deletion(current, now)),
+        _ if !has_finalizers(current) => StoreAction::Remove,
+        _ if is_being_deleted(current) => StoreAction::Keep,
+        _ => StoreAction::Replace(marked_for_deletion(current, now)),
     }
 }
 
@@ -331,7 +333,7 @@ pub(super) fn check_preconditions(
 }
 
 /// Returns the step that a DELETE request at `now` (Unix seconds) causes for a pod.
-fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
+fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreAction {
     // A negative grace period means one second, the minimum.
     let at_least_one = |grace: i64| if grace < 0 { 1 } else { grace };
     let requested = requested_grace.map(at_least_one);
@@ -339,7 +341,9 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     let pending = metadata["deletionTimestamp"].as_str().zip(metadata["deletionGracePeriodSeconds"].as_i64());
 
     let (grace, ends_at) = if let Some((deletion_timestamp, grace)) = pending {
-        let Some(shorter) = requested.filter(|requested| *requested < grace) else { return Step::Keep };
+        let Some(shorter) = requested.filter(|requested| *requested < grace) else {
+            return StoreAction::Keep;
+        };
         let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
         match ended_at - grace + shorter {
             // The deadline has already passed: apply the minimum grace period, unless the deletion is forced.
@@ -361,18 +365,18 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
         let generation = metadata["generation"].as_i64().unwrap_or(0);
         metadata["generation"] = json!(generation + 1);
     }
-    Step::Replace(pod)
+    StoreAction::Replace(pod)
 }
 
 /// Returns the step that a DELETE request causes for a namespace, which is only marked: its contents are deleted first.
-fn delete_namespace(namespace: &Value, now: i64) -> Step {
+fn delete_namespace(namespace: &Value, now: i64) -> StoreAction {
     if is_being_deleted(namespace) {
-        return Step::Keep;
+        return StoreAction::Keep;
     }
     let mut namespace = namespace.clone();
     namespace["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
     namespace["status"]["phase"] = json!("Terminating");
-    Step::Replace(namespace)
+    StoreAction::Replace(namespace)
 }
 
 #[cfg(test)]
@@ -406,13 +410,17 @@ mod tests {
 
     #[test]
     fn shortened_grace_counts_from_first_delete() {
-        let Step::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
+        let StoreAction::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
         assert_eq!(marks(&pod), (30, 1_030));
-        let Step::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else { panic!("not shortened") };
+        let StoreAction::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else {
+            panic!("not shortened")
+        };
         assert_eq!(marks(&in_time), (10, 1_010));
-        let Step::Replace(too_late) = delete_pod(&pod, Some(10), 1_020) else { panic!("not shortened") };
+        let StoreAction::Replace(too_late) = delete_pod(&pod, Some(10), 1_020) else {
+            panic!("not shortened")
+        };
         assert_eq!(marks(&too_late), (1, 1_020));
-        let Step::Replace(at_once) = delete_pod(&pod, Some(0), 1_005) else { panic!("not marked") };
+        let StoreAction::Replace(at_once) = delete_pod(&pod, Some(0), 1_005) else { panic!("not marked") };
         assert_eq!(marks(&at_once), (0, 1_005));
         assert!(is_due(Resource::Pods, &at_once) && !is_due(Resource::Pods, &pod));
     }
@@ -424,14 +432,18 @@ mod tests {
             later in prop::collection::vec((0_i64..60, prop::option::of(-5_i64..300)), 0..6),
         ) {
             let mut now = 1_000;
-            let Step::Replace(mut pod) = delete_pod(&running_pod(), Some(first), now) else { panic!("not marked") };
+            let StoreAction::Replace(mut pod) = delete_pod(&running_pod(), Some(first), now) else {
+                panic!("not marked")
+            };
             let (mut grace, mut end) = marks(&pod);
             prop_assert_eq!((grace, end), (first, now + first));
             for (pause, requested) in later {
                 now += pause;
                 match delete_pod(&pod, requested, now) {
-                    Step::Keep => prop_assert!(requested.is_none_or(|requested| requested.abs() >= grace || requested < 0)),
-                    Step::Replace(shorter) => {
+                    StoreAction::Keep => {
+                        prop_assert!(requested.is_none_or(|requested| requested.abs() >= grace || requested < 0))
+                    }
+                    StoreAction::Replace(shorter) => {
                         let (new_grace, new_end) = marks(&shorter);
                         prop_assert!(new_grace < grace);
                         prop_assert!(new_end <= end.max(now) && new_end >= now.min(1_000 + new_grace));
@@ -441,7 +453,7 @@ mod tests {
                             break;
                         }
                     }
-                    Step::Remove | Step::ReplaceThenRemove(_) => {
+                    StoreAction::Remove | StoreAction::ReplaceThenRemove(_) => {
                         prop_assert!(false, "a pod is marked before it goes");
                     }
                 }

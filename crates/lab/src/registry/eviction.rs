@@ -6,9 +6,9 @@
 use serde_json::{Value, json};
 
 use super::deletion::check_preconditions;
-use super::{DeleteOptions, Effect, Part, Registry, Resource, Status, Step};
+use super::{DeleteOptions, ObjectPart, Registry, Resource, Status, StoreAction, WriteEffect};
 use crate::conditions;
-use crate::object::{is_being_deleted, is_ready};
+use crate::object_fields::{is_being_deleted, is_ready};
 use crate::selector::LabelSelector;
 use crate::value::text;
 
@@ -33,7 +33,7 @@ impl Registry {
     /// # Errors
     ///
     /// 429 if the budget does not allow the eviction or is out of date, 500 if several budgets cover the pod.
-    pub(crate) fn approve_eviction(&self, pod: &Value, effect: Effect) -> Result<Approval, Status> {
+    pub(crate) fn approve_eviction(&self, pod: &Value, effect: WriteEffect) -> Result<Approval, Status> {
         // Pods that are not running do not count against the budget.
         if is_being_deleted(pod)
             || ["Succeeded", "Failed", "Pending"].contains(&text(&pod["status"]["phase"]))
@@ -62,7 +62,7 @@ impl Registry {
         let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let now = self.now();
         let resource = Resource::PodDisruptionBudgets;
-        self.modify_with(resource, namespace, budget_name, Part::Status, effect, |budget| {
+        self.modify_with(resource, namespace, budget_name, ObjectPart::Status, effect, |budget| {
             charge(budget, pod_name, &now)
         })?;
         Ok(Approval::Paid)
@@ -85,7 +85,7 @@ impl Registry {
             let mut pod = current.clone();
             let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
             conditions::disruption_target(&mut pod, reason, message, None, &now);
-            Ok(if pod == *current { Step::Keep } else { Step::Replace(pod) })
+            Ok(if pod == *current { StoreAction::Keep } else { StoreAction::Replace(pod) })
         })?;
         marked.ok_or_else(|| Status::not_found(Resource::Pods, name))
     }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Kind, Structure, structure};
+use crate::schema::{FieldType, Structure, structure};
 use crate::value::text;
 
 /// Field name in a [`Rule`] that stands for the structure itself.
@@ -88,10 +88,10 @@ pub(super) fn fill(top: &Structure, object: &mut Value) {
     }
 }
 
-fn fill_kind(kind: &Kind, value: &mut Value) {
+fn fill_kind(kind: &FieldType, value: &mut Value) {
     match (kind, value) {
-        (Kind::Structure(index), value @ Value::Object(_)) => fill(structure(*index), value),
-        (Kind::List(element), Value::Array(list)) => {
+        (FieldType::Structure(index), value @ Value::Object(_)) => fill(structure(*index), value),
+        (FieldType::List(element), Value::Array(list)) => {
             list.iter_mut().for_each(|value| fill_kind(element, value));
         }
         _ => {}

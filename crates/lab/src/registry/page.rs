@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::{List, Registry, Resource, Selection, Status};
-use crate::object::{self, Key};
-use crate::store::Part;
+use super::{ObjectSelection, Registry, Resource, Status, VersionedList};
+use crate::object_fields::{self, ObjectKey};
+use crate::store::ListChunk;
 
 /// Part of a list requested by a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub(crate) struct PageRequest {
 
 /// One page of a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub(crate) struct ListPage {
     /// Objects on this page, and the version of the complete list.
-    pub list: List,
+    pub list: VersionedList,
     /// Token for the next page, if any.
     pub next: Option<String>,
     /// Number of objects on later pages, if known without examining all objects.
@@ -46,9 +46,9 @@ impl Registry {
         &self,
         resource: Resource,
         namespace: Option<&str>,
-        selection: &Selection,
+        selection: &ObjectSelection,
         page: &PageRequest,
-    ) -> Result<Page, Status> {
+    ) -> Result<ListPage, Status> {
         let (version, start) = match page.token.as_str() {
             "" => (None, None),
             token => parse(token).map(|(version, start)| (Some(version), Some(start)))?,
@@ -63,21 +63,21 @@ impl Registry {
         let most = if is_page { page.limit } else { usize::MAX };
         let is_selected = |object: &Value| !is_page || selection.matches(object);
         let part = self.inner.store.page(resource, namespace, start, most, is_selected);
-        let Part { objects: mut items, following, version: current } = part;
+        let ListChunk { objects: mut items, following, version: current } = part;
         let version = version.unwrap_or(current);
         if !is_page {
             items.retain(|object| selection.matches(object));
         }
         let next = items.last().filter(|_| following > 0).map(|last| token(version, &key(last)));
-        let remaining = (following > 0 && *selection == Selection::all()).then_some(following);
-        Ok(Page { list: List { items, version }, next, remaining })
+        let remaining = (following > 0 && *selection == ObjectSelection::all()).then_some(following);
+        Ok(ListPage { list: VersionedList { items, version }, next, remaining })
     }
 }
 
 /// Returns a sort key for an object's position in a list. The separator sorts before all other characters, so that the
 /// namespace is compared before the name.
 fn key(object: &Arc<Value>) -> String {
-    let (namespace, name) = object::key(object);
+    let (namespace, name) = object_fields::key(object);
     format!("{namespace}\0{name}")
 }
 
@@ -85,7 +85,7 @@ fn token(version: u64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": version, "start": start}).to_string())
 }
 
-fn parse(token: &str) -> Result<(u64, Key), Status> {
+fn parse(token: &str) -> Result<(u64, ObjectKey), Status> {
     let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).ok();
     let read: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let parts = read.and_then(|read| {

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::{Status, remove};
-use crate::schema::{self, Field, Kind, Structure};
+use crate::schema::{self, FieldType, SchemaField, Structure};
 use crate::store::weight;
 
 /// Maximum number of operations in a JSON patch, as in Kubernetes.
@@ -45,14 +45,14 @@ impl PatchKind {
 
 /// A patch to apply to an object.
 #[derive(Clone, Debug)]
-pub(crate) struct Patch {
+pub(crate) struct ObjectPatch {
     /// Format of `body`.
     pub kind: PatchKind,
     /// The patch.
     pub body: Value,
 }
 
-impl Patch {
+impl ObjectPatch {
     /// Applies the patch to `current`, an object with the structure `top`, and returns the result. A server-side apply
     /// is merged like a strategic merge patch, because the lab does not track field ownership.
     ///
@@ -99,13 +99,13 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
 }
 
 /// Returns the field `key` of `structure`. The structure is `None` for maps and for values not covered by the schema.
-fn field_of<'a>(structure: Option<&'a Structure>, key: &str) -> Option<&'a Field> {
+fn field_of<'a>(structure: Option<&'a Structure>, key: &str) -> Option<&'a SchemaField> {
     structure?.fields.get(key)
 }
 
-fn structure_of(kind: &Kind) -> Option<&'static Structure> {
+fn structure_of(kind: &FieldType) -> Option<&'static Structure> {
     match kind {
-        Kind::Structure(index) => Some(schema::structure(*index)),
+        FieldType::Structure(index) => Some(schema::structure(*index)),
         _ => None,
     }
 }
@@ -173,7 +173,12 @@ fn merge_map(
     Ok(())
 }
 
-fn merge_list(field: Option<&Field>, current: &mut Value, patch: &[Value], path: &str) -> Result<(), Status> {
+fn merge_list(
+    field: Option<&SchemaField>,
+    current: &mut Value,
+    patch: &[Value],
+    path: &str,
+) -> Result<(), Status> {
     let is_replacement = |element: &Value| {
         element["$patch"] == "replace" && element.as_object().is_some_and(|map| map.len() == 1)
     };
@@ -194,7 +199,7 @@ fn merge_list(field: Option<&Field>, current: &mut Value, patch: &[Value], path:
         return Ok(());
     }
     let structure = match &field.kind {
-        Kind::List(element) => structure_of(element),
+        FieldType::List(element) => structure_of(element),
         _ => None,
     };
     for change in patch {
@@ -284,7 +289,7 @@ mod tests {
     use crate::resource::Resource;
 
     fn patched(kind: PatchKind, current: Value, body: Value) -> Value {
-        Patch { kind, body }.apply(schema::of(Resource::Deployments), &current).unwrap()
+        ObjectPatch { kind, body }.apply(schema::of(Resource::Deployments), &current).unwrap()
     }
 
     #[test]
@@ -335,8 +340,10 @@ mod tests {
 
     #[test]
     fn strategic_patch_refuses_keyless_element() {
-        let patch =
-            Patch { kind: PatchKind::Strategic, body: json!({"spec": {"containers": [{"image": "x"}]}}) };
+        let patch = ObjectPatch {
+            kind: PatchKind::Strategic,
+            body: json!({"spec": {"containers": [{"image": "x"}]}}),
+        };
         assert_eq!(patch.apply(schema::of(Resource::Pods), &json!({})).unwrap_err().code(), 400);
     }
 
@@ -345,7 +352,7 @@ mod tests {
         let body =
             json!([{"op": "test", "path": "/a", "value": 1}, {"op": "replace", "path": "/a", "value": 2}]);
         assert_eq!(patched(PatchKind::Json, json!({"a": 1}), body.clone()), json!({"a": 2}));
-        let patch = Patch { kind: PatchKind::Json, body };
+        let patch = ObjectPatch { kind: PatchKind::Json, body };
         assert_eq!(patch.apply(schema::of(Resource::Pods), &json!({"a": 5})).unwrap_err().code(), 422);
     }
 
@@ -355,13 +362,13 @@ mod tests {
         for n in 0..40 {
             operations.push(json!({"op": "copy", "from": "/a", "path": format!("/a/{n}")}));
         }
-        let patch = Patch { kind: PatchKind::Json, body: json!(operations) };
+        let patch = ObjectPatch { kind: PatchKind::Json, body: json!(operations) };
         assert_eq!(
             patch.apply(schema::of(Resource::Pods), &json!({})).map_err(|status| status.code()).err(),
             Some(413)
         );
         let many = vec![json!({"op": "add", "path": "/a", "value": 1}); MAX_OPERATIONS + 1];
-        let patch = Patch { kind: PatchKind::Json, body: json!(many) };
+        let patch = ObjectPatch { kind: PatchKind::Json, body: json!(many) };
         assert_eq!(
             patch.apply(schema::of(Resource::Pods), &json!({})).map_err(|status| status.code()).err(),
             Some(413)

@@ -68,7 +68,7 @@ fn binding_keeps_foreign_pod_conditions() {
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
     let set = json!([condition("PodScheduled", "False"), condition("example.org/gate", "True")]);
     let modify = |pod: &mut Value| pod["status"]["conditions"] = set;
-    registry.modify(Resource::Pods, "default", "a", Part::Status, modify).unwrap();
+    registry.modify(Resource::Pods, "default", "a", ObjectPart::Status, modify).unwrap();
     let bound = registry.bind("default", "a", "node-1").unwrap();
     for kind in ["PodScheduled", "example.org/gate"] {
         assert_eq!(conditions::of(&bound, kind)["status"], "True", "{kind}");
@@ -110,9 +110,9 @@ fn later_deletes_only_shorten_grace_period() {
 #[tokio::test]
 async fn zero_grace_emits_modified_then_deleted() {
     let registry = registry_with_pod();
-    let version = registry.list(Resource::Pods, None, &Selection::all()).version;
+    let version = registry.list(Resource::Pods, None, &ObjectSelection::all()).version;
     let mut watch =
-        registry.watch(Resource::Pods, None, Selection::all(), WatchFrom::Version(version)).unwrap();
+        registry.watch(Resource::Pods, None, ObjectSelection::all(), WatchFrom::Version(version)).unwrap();
     assert!(matches!(delete(&registry, Some(0)).unwrap(), Deleted::Removed(_)));
     let marked = watch.next().await.unwrap();
     assert_eq!(marked.event_type, WatchEventType::Modified);
@@ -129,7 +129,7 @@ fn unscheduled_and_finished_pods_delete_immediately() {
 
     let registry = registry_with_pod();
     registry
-        .modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+        .modify(Resource::Pods, "default", "a", ObjectPart::Status, |pod| {
             pod["status"]["phase"] = json!("Succeeded")
         })
         .unwrap();
@@ -189,9 +189,9 @@ fn generations_count_specifications_alone() {
     let modify = |part, change: fn(&mut Value)| {
         generation(registry.modify(Resource::Deployments, "default", "web", part, change).unwrap())
     };
-    assert_eq!(modify(Part::Main, |object| object["metadata"]["labels"] = json!({"a": "b"})), 1);
-    assert_eq!(modify(Part::Status, |object| object["status"] = json!({"replicas": 1})), 1);
-    assert_eq!(modify(Part::Main, |object| object["spec"]["replicas"] = json!(2)), 2);
+    assert_eq!(modify(ObjectPart::Main, |object| object["metadata"]["labels"] = json!({"a": "b"})), 1);
+    assert_eq!(modify(ObjectPart::Status, |object| object["status"] = json!({"replicas": 1})), 1);
+    assert_eq!(modify(ObjectPart::Main, |object| object["spec"]["replicas"] = json!(2)), 2);
     let same = registry.get(Resource::Deployments, "default", "web").unwrap();
     let unchanged = registry.update(Resource::Deployments, "default", "web", (*same).clone()).unwrap();
     assert_eq!(same, unchanged, "a write that changes nothing makes no version");
@@ -205,10 +205,10 @@ fn spec_and_status_update_separately() {
         object["spec"]["replicas"] = json!(7);
         object["status"]["replicas"] = json!(7);
     };
-    let after = registry.modify(Resource::Deployments, "default", "web", Part::Status, change).unwrap();
+    let after = registry.modify(Resource::Deployments, "default", "web", ObjectPart::Status, change).unwrap();
     assert_eq!((&after["spec"]["replicas"], &after["status"]["replicas"]), (&json!(1), &json!(7)));
     let after = registry
-        .modify(Resource::Deployments, "default", "web", Part::Main, |object| {
+        .modify(Resource::Deployments, "default", "web", ObjectPart::Main, |object| {
             object["spec"]["replicas"] = json!(2);
             object["status"]["replicas"] = json!(0);
         })
@@ -219,7 +219,7 @@ fn spec_and_status_update_separately() {
 #[test]
 fn running_pod_spec_is_immutable() {
     let registry = registry_with_pod();
-    let refused = registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+    let refused = registry.modify(Resource::Pods, "default", "a", ObjectPart::Main, |pod| {
         pod["spec"]["nodeName"] = json!("node-2");
     });
     assert_eq!(refused.unwrap_err().code(), 422);
@@ -228,24 +228,24 @@ fn running_pod_spec_is_immutable() {
 #[test]
 fn apply_creates_and_then_merges() {
     let registry = registry();
-    let patch = Patch { kind: PatchKind::Apply, body: deployment() };
-    let options = Effect::Stored;
+    let patch = ObjectPatch { kind: PatchKind::Apply, body: deployment() };
+    let options = WriteEffect::Stored;
     let apply = || {
         registry
-            .patch(Resource::Deployments, "default", "web", Part::Main, &patch, options, |_| Ok(()))
+            .patch(Resource::Deployments, "default", "web", ObjectPart::Main, &patch, options, |_| Ok(()))
             .unwrap()
     };
     let created = apply();
     assert_eq!(created["metadata"]["generation"], 1);
     assert_eq!(apply(), created);
-    let merge = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 3}}) };
+    let merge = ObjectPatch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 3}}) };
     assert!(
         registry
-            .patch(Resource::Deployments, "default", "api", Part::Main, &merge, options, |_| Ok(()))
+            .patch(Resource::Deployments, "default", "api", ObjectPart::Main, &merge, options, |_| Ok(()))
             .is_err()
     );
     let patched = registry
-        .patch(Resource::Deployments, "default", "web", Part::Main, &merge, options, |_| Ok(()))
+        .patch(Resource::Deployments, "default", "web", ObjectPart::Main, &merge, options, |_| Ok(()))
         .unwrap();
     assert_eq!(patched["metadata"]["generation"], 2);
 }
@@ -271,12 +271,12 @@ fn services_get_distinct_cluster_ips() {
 #[tokio::test]
 async fn filtered_watch_translates_relabelling() {
     let registry = registry();
-    let selection = Selection::parse(Resource::Pods, "app=web", "").unwrap();
+    let selection = ObjectSelection::parse(Resource::Pods, "app=web", "").unwrap();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     let mut watch = registry.watch(Resource::Pods, Some("default"), selection, WatchFrom::Existing).unwrap();
     let relabel = |label: &'static str| {
         registry
-            .modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+            .modify(Resource::Pods, "default", "a", ObjectPart::Main, |pod| {
                 pod["metadata"]["labels"]["app"] = json!(label)
             })
             .unwrap();
@@ -294,7 +294,7 @@ async fn filtered_watch_translates_relabelling() {
         seen,
         [(WatchEventType::Added, web()), (WatchEventType::Deleted, web()), (WatchEventType::Added, web())]
     );
-    assert_eq!(watch.caught_up(), Some(registry.list(Resource::Pods, None, &Selection::all()).version));
+    assert_eq!(watch.caught_up(), Some(registry.list(Resource::Pods, None, &ObjectSelection::all()).version));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn a_repeated_event_is_counted() {
     for _ in 0..3 {
         registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");
     }
-    let events = registry.list(Resource::Events, Some("default"), &Selection::all()).items;
+    let events = registry.list(Resource::Events, Some("default"), &ObjectSelection::all()).items;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["count"], 3);
     assert_eq!(events[0]["involvedObject"]["name"], "a");
@@ -316,7 +316,7 @@ fn a_repeated_event_is_counted() {
     let name = events[0]["metadata"]["name"].as_str().unwrap();
     registry.delete(Resource::Events, "default", name, &DeleteOptions::default()).unwrap();
     registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");
-    let events = registry.list(Resource::Events, Some("default"), &Selection::all()).items;
+    let events = registry.list(Resource::Events, Some("default"), &ObjectSelection::all()).items;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["count"], 1);
 }

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::Resource;
 use super::field_rules::{self, WHOLE};
-use crate::schema::{self, Kind, Structure};
+use crate::schema::{self, FieldType, Structure};
 use crate::status::{FieldError, Status};
-use field_checks::{Field, is_missing};
+use field_checks::{CheckedField, is_missing};
 
 /// Rejects an object that does not match the resource: it is of a different kind, or has fields of the wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
@@ -72,7 +72,7 @@ fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors
             name => (format!("{path}.{name}"), &holder[name], old.map(|old| &old[name])),
         };
         for (check, arguments) in &rule.checks {
-            let field = Field { path: &path, value, old, arguments };
+            let field = CheckedField { path: &path, value, old, arguments };
             if *check == "required" && is_missing(value) {
                 errors.push(FieldError::required(path.as_str(), arguments));
                 break;
@@ -87,12 +87,18 @@ fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors
     }
 }
 
-fn check_below(kind: &Kind, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn check_below(
+    kind: &FieldType,
+    path: &str,
+    value: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+) {
     match (kind, value) {
-        (Kind::Structure(index), Value::Object(_)) => {
+        (FieldType::Structure(index), Value::Object(_)) => {
             check(schema::structure(*index), path, value, old, errors);
         }
-        (Kind::List(element), Value::Array(list)) => {
+        (FieldType::List(element), Value::Array(list)) => {
             for (n, value) in list.iter().enumerate() {
                 check_below(element, &format!("{path}[{n}]"), value, None, errors);
             }
@@ -101,10 +107,10 @@ fn check_below(kind: &Kind, path: &str, value: &Value, old: Option<&Value>, erro
     }
 }
 
-type Check = fn(&Field<'_>, &mut Vec<FieldError>);
+type FieldCheck = fn(&CheckedField<'_>, &mut Vec<FieldError>);
 
 /// Checks that rules can name, besides `required`.
-const CHECKS: [(&str, Check); 26] = [
+const CHECKS: [(&str, FieldCheck); 26] = [
     ("amount", field_checks::amount),
     ("from-to", field_checks::from_to),
     ("immutable", field_checks::immutable),

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use super::deletion::{has_finalizers, is_due};
 use super::{
-    Part, Patch, PatchKind, Registry, copy_or_remove, defaults, in_name_characters, random_uid, remove,
-    service, validation,
+    ObjectPart, ObjectPatch, PatchKind, Registry, copy_or_remove, field_defaults, in_name_characters,
+    random_uid, remove, service, validation,
 };
-use crate::object::key;
+use crate::object_fields::key;
 use crate::resource::Resource;
 use crate::schema;
 use crate::status::{FieldError, Status};
-use crate::store::Step;
+use crate::store::StoreAction;
 
 /// Effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum WriteEffect {
     /// The result is stored.
     #[default]
     Stored,
@@ -37,7 +37,7 @@ impl Registry {
         namespace: &str,
         object: Value,
     ) -> Result<Arc<Value>, Status> {
-        self.create_with(resource, namespace, object, Effect::Stored)
+        self.create_with(resource, namespace, object, WriteEffect::Stored)
     }
 
     /// Stores a new object for a client.
@@ -50,7 +50,7 @@ impl Registry {
         resource: Resource,
         namespace: &str,
         mut object: Value,
-        effect: Effect,
+        effect: WriteEffect,
     ) -> Result<Arc<Value>, Status> {
         validation::check_shape(resource, &object)?;
         self.check_namespace(resource, namespace, &object)?;
@@ -83,16 +83,16 @@ impl Registry {
             remove(&mut object, "status");
         }
         schema::prune(schema::of(resource), &mut object);
-        defaults::fill_defaults(resource, &mut object);
+        field_defaults::fill_defaults(resource, &mut object);
         self.admit(resource, namespace, &mut object)?;
-        defaults::prepare(resource, &mut object);
+        field_defaults::prepare(resource, &mut object);
         validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);
         if let Some(allocation) = &allocation {
             self.allocate_for_service(&name, &mut object, &allocation.others)?;
         }
         let taken = || Status::already_exists(resource, &name);
-        if effect == Effect::DryRun {
+        if effect == WriteEffect::DryRun {
             return match self.inner.store.get(resource, namespace, &name) {
                 Some(_) => Err(taken()),
                 None => Ok(Arc::new(object)),
@@ -128,7 +128,7 @@ impl Registry {
         name: &str,
         object: Value,
     ) -> Result<Arc<Value>, Status> {
-        self.write(resource, namespace, name, Part::Main, Effect::Stored, |_| Ok(object))
+        self.write(resource, namespace, name, ObjectPart::Main, WriteEffect::Stored, |_| Ok(object))
     }
 
     /// Atomically changes one part of an object. `change` runs under the store's lock: it must not call the registry.
@@ -141,14 +141,14 @@ impl Registry {
         resource: Resource,
         namespace: &str,
         name: &str,
-        part: Part,
+        part: ObjectPart,
         change: impl FnOnce(&mut Value),
     ) -> Result<Arc<Value>, Status> {
         let make = |object: &mut Value| {
             change(object);
             Ok(())
         };
-        self.modify_with(resource, namespace, name, part, Effect::Stored, make)
+        self.modify_with(resource, namespace, name, part, WriteEffect::Stored, make)
     }
 
     /// Atomically changes one part of `object`, like [`Registry::modify`].
@@ -156,7 +156,7 @@ impl Registry {
         &self,
         resource: Resource,
         object: &Value,
-        part: Part,
+        part: ObjectPart,
         change: impl FnOnce(&mut Value),
     ) -> Result<Arc<Value>, Status> {
         let (namespace, name) = key(object);
@@ -173,7 +173,7 @@ impl Registry {
         if object["status"] == status {
             return Ok(Arc::clone(object));
         }
-        self.change(resource, object, Part::Status, |object| object["status"] = status)
+        self.change(resource, object, ObjectPart::Status, |object| object["status"] = status)
     }
 
     /// Atomically changes one part of an object, unless `change` rejects its current state. `change` runs under the
@@ -188,8 +188,8 @@ impl Registry {
         resource: Resource,
         namespace: &str,
         name: &str,
-        part: Part,
-        effect: Effect,
+        part: ObjectPart,
+        effect: WriteEffect,
         change: impl FnOnce(&mut Value) -> Result<(), Status>,
     ) -> Result<Arc<Value>, Status> {
         self.write(resource, namespace, name, part, effect, |current| {
@@ -212,9 +212,9 @@ impl Registry {
         resource: Resource,
         namespace: &str,
         name: &str,
-        part: Part,
-        patch: &Patch,
-        effect: Effect,
+        part: ObjectPart,
+        patch: &ObjectPatch,
+        effect: WriteEffect,
         mut judge: impl FnMut(&Value) -> Result<(), Status>,
     ) -> Result<Arc<Value>, Status> {
         let result = self.write(resource, namespace, name, part, effect, |current| {
@@ -223,7 +223,9 @@ impl Registry {
             Ok(patched)
         });
         match result {
-            Err(status) if status.code() == 404 && part == Part::Main && patch.kind == PatchKind::Apply => {
+            Err(status)
+                if status.code() == 404 && part == ObjectPart::Main && patch.kind == PatchKind::Apply =>
+            {
                 let mut object = patch.body.clone();
                 object["metadata"]["name"] = json!(name);
                 judge(&object)?;
@@ -241,13 +243,13 @@ impl Registry {
         resource: Resource,
         namespace: &str,
         name: &str,
-        part: Part,
-        effect: Effect,
+        part: ObjectPart,
+        effect: WriteEffect,
         make: impl FnOnce(&Value) -> Result<Value, Status>,
     ) -> Result<Arc<Value>, Status> {
         let allocation = match part {
-            Part::Main => self.begin_allocation(resource, namespace, name),
-            Part::Status => None,
+            ObjectPart::Main => self.begin_allocation(resource, namespace, name),
+            ObjectPart::Status => None,
         };
         let mut would_be = None;
         let written = self.inner.store.modify(resource, namespace, name, |current| {
@@ -255,21 +257,21 @@ impl Registry {
             validation::check_shape(resource, &made)?;
             check_identity(resource, name, current, &made)?;
             let mut new = match part {
-                Part::Status => {
+                ObjectPart::Status => {
                     let mut new = current.clone();
                     new["status"] = made.get("status").cloned().unwrap_or_else(|| json!({}));
                     new
                 }
-                Part::Main => {
+                ObjectPart::Main => {
                     let mut new = made;
                     keep_system_fields(resource, current, &mut new);
                     new
                 }
             };
             schema::prune(schema::of(resource), &mut new);
-            if part == Part::Main {
-                defaults::fill_defaults(resource, &mut new);
-                defaults::prepare(resource, &mut new);
+            if part == ObjectPart::Main {
+                field_defaults::fill_defaults(resource, &mut new);
+                field_defaults::prepare(resource, &mut new);
                 validation::validate(resource, name, Some(current), &new)?;
                 if let Some(allocation) = &allocation {
                     self.allocate_for_service(name, &mut new, &allocation.others)?;
@@ -279,9 +281,9 @@ impl Registry {
                     new["metadata"]["generation"] = json!(generation + 1);
                 }
             }
-            if effect == Effect::DryRun {
+            if effect == WriteEffect::DryRun {
                 would_be = Some(Arc::new(new));
-                return Ok(Step::Keep);
+                return Ok(StoreAction::Keep);
             }
             Ok(step_to(resource, current, new))
         })?;
@@ -292,13 +294,13 @@ impl Registry {
 
 /// Returns the step that leads from `current` to `new`. An unchanged object is kept. An object marked for deletion is
 /// removed together with its last finalizer.
-fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
+fn step_to(resource: Resource, current: &Value, new: Value) -> StoreAction {
     if new == *current {
-        Step::Keep
+        StoreAction::Keep
     } else if has_finalizers(current) && is_due(resource, &new) {
-        Step::ReplaceThenRemove(new)
+        StoreAction::ReplaceThenRemove(new)
     } else {
-        Step::Replace(new)
+        StoreAction::Replace(new)
     }
 }
 

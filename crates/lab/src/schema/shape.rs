@@ -4,8 +4,8 @@ use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{Field, Kind, Structure, structure};
-use crate::quantity;
+use super::{FieldType, SchemaField, Structure, structure};
+use crate::resource_quantity;
 use crate::value::is_empty;
 
 /// Rejects objects with a field of the wrong type.
@@ -30,10 +30,10 @@ fn check_fields(of: &Structure, map: &Map<String, Value>, path: &str) -> Result<
     Ok(())
 }
 
-fn check_kind(kind: &Kind, value: &Value, holder: &str, path: &str) -> Result<(), String> {
+fn check_kind(kind: &FieldType, value: &Value, holder: &str, path: &str) -> Result<(), String> {
     let wrong = || {
         let found = match (kind, value) {
-            (Kind::Integer { .. }, Value::Number(number)) => format!("number {number}"),
+            (FieldType::Integer { .. }, Value::Number(number)) => format!("number {number}"),
             _ => word(value).to_owned(),
         };
         Err(format!(
@@ -42,40 +42,44 @@ fn check_kind(kind: &Kind, value: &Value, holder: &str, path: &str) -> Result<()
         ))
     };
     match (kind, value) {
-        (Kind::Any, _) | (_, Value::Null) => Ok(()),
-        (Kind::String, Value::String(_)) | (Kind::Bool, Value::Bool(_)) => Ok(()),
-        (Kind::Integer { bits }, Value::Number(number)) => match number.as_i64() {
+        (FieldType::Any, _) | (_, Value::Null) => Ok(()),
+        (FieldType::String, Value::String(_)) | (FieldType::Bool, Value::Bool(_)) => Ok(()),
+        (FieldType::Integer { bits }, Value::Number(number)) => match number.as_i64() {
             Some(number) if *bits == 64 || i32::try_from(number).is_ok() => Ok(()),
             _ => wrong(),
         },
-        (Kind::IntOrString, Value::String(_)) => Ok(()),
-        (Kind::IntOrString, Value::Number(number))
+        (FieldType::IntOrString, Value::String(_)) => Ok(()),
+        (FieldType::IntOrString, Value::Number(number))
             if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) =>
         {
             Ok(())
         }
-        (Kind::Quantity, Value::Number(_)) => Ok(()),
-        (Kind::Quantity, Value::String(text)) if quantity::parse(text).is_some() => Ok(()),
-        (Kind::Quantity, Value::String(_)) => {
+        (FieldType::Quantity, Value::Number(_)) => Ok(()),
+        (FieldType::Quantity, Value::String(text)) if resource_quantity::parse(text).is_some() => Ok(()),
+        (FieldType::Quantity, Value::String(_)) => {
             Err("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
                 .to_owned())
         }
-        (Kind::Time | Kind::MicroTime, Value::String(text)) if text.parse::<Timestamp>().is_ok() => Ok(()),
-        (Kind::Time | Kind::MicroTime, Value::String(text)) => {
-            let fraction = if *kind == Kind::MicroTime { ".000000" } else { "" };
+        (FieldType::Time | FieldType::MicroTime, Value::String(text))
+            if text.parse::<Timestamp>().is_ok() =>
+        {
+            Ok(())
+        }
+        (FieldType::Time | FieldType::MicroTime, Value::String(text)) => {
+            let fraction = if *kind == FieldType::MicroTime { ".000000" } else { "" };
             Err(format!(
                 "parsing time {text:?} as \"2006-01-02T15:04:05{fraction}Z07:00\": cannot parse {text:?} as \"2006\""
             ))
         }
-        (Kind::Bytes, Value::String(text)) => {
+        (FieldType::Bytes, Value::String(text)) => {
             let decoded = base64::engine::general_purpose::STANDARD.decode(text);
             decoded.map(|_| ()).map_err(|error| format!("illegal base64 data in {path}: {error}"))
         }
-        (Kind::Structure(index), Value::Object(map)) => check_fields(structure(*index), map, path),
-        (Kind::List(element), Value::Array(list)) => {
+        (FieldType::Structure(index), Value::Object(map)) => check_fields(structure(*index), map, path),
+        (FieldType::List(element), Value::Array(list)) => {
             list.iter().try_for_each(|value| check_kind(element, value, holder, path))
         }
-        (Kind::Map(element), Value::Object(map)) => map
+        (FieldType::Map(element), Value::Object(map)) => map
             .iter()
             .try_for_each(|(key, value)| check_kind(element, value, holder, &format!("{path}.{key}"))),
         _ => wrong(),
@@ -93,20 +97,20 @@ fn word(value: &Value) -> &'static str {
     }
 }
 
-fn go_type(kind: &Kind) -> String {
+fn go_type(kind: &FieldType) -> String {
     match kind {
-        Kind::String => "string".to_owned(),
-        Kind::Bool => "bool".to_owned(),
-        Kind::Integer { bits } => format!("int{bits}"),
-        Kind::Quantity => "resource.Quantity".to_owned(),
-        Kind::IntOrString => "intstr.IntOrString".to_owned(),
-        Kind::Time => "v1.Time".to_owned(),
-        Kind::MicroTime => "v1.MicroTime".to_owned(),
-        Kind::Bytes => "[]uint8".to_owned(),
-        Kind::Any => "interface {}".to_owned(),
-        Kind::Structure(index) => format!("v1.{}", structure(*index).name),
-        Kind::List(element) => format!("[]{}", go_type(element)),
-        Kind::Map(element) => format!("map[string]{}", go_type(element)),
+        FieldType::String => "string".to_owned(),
+        FieldType::Bool => "bool".to_owned(),
+        FieldType::Integer { bits } => format!("int{bits}"),
+        FieldType::Quantity => "resource.Quantity".to_owned(),
+        FieldType::IntOrString => "intstr.IntOrString".to_owned(),
+        FieldType::Time => "v1.Time".to_owned(),
+        FieldType::MicroTime => "v1.MicroTime".to_owned(),
+        FieldType::Bytes => "[]uint8".to_owned(),
+        FieldType::Any => "interface {}".to_owned(),
+        FieldType::Structure(index) => format!("v1.{}", structure(*index).name),
+        FieldType::List(element) => format!("[]{}", go_type(element)),
+        FieldType::Map(element) => format!("map[string]{}", go_type(element)),
     }
 }
 
@@ -129,15 +133,17 @@ fn find_unknown(of: &Structure, map: &Map<String, Value>, path: &str, found: &mu
     }
 }
 
-fn find_unknown_in(kind: &Kind, value: &Value, path: &str, found: &mut Vec<String>) {
+fn find_unknown_in(kind: &FieldType, value: &Value, path: &str, found: &mut Vec<String>) {
     match (kind, value) {
-        (Kind::Structure(index), Value::Object(map)) => find_unknown(structure(*index), map, path, found),
-        (Kind::List(element), Value::Array(list)) => {
+        (FieldType::Structure(index), Value::Object(map)) => {
+            find_unknown(structure(*index), map, path, found)
+        }
+        (FieldType::List(element), Value::Array(list)) => {
             for (number, value) in list.iter().enumerate() {
                 find_unknown_in(element, value, &format!("{path}[{number}]"), found);
             }
         }
-        (Kind::Map(element), Value::Object(map)) => {
+        (FieldType::Map(element), Value::Object(map)) => {
             for (key, value) in map {
                 find_unknown_in(element, value, &format!("{path}.{key}"), found);
             }
@@ -164,17 +170,17 @@ fn prune_fields(of: &Structure, map: &mut Map<String, Value>) {
         if !map.contains_key(*name) {
             map.insert((*name).to_owned(), Value::Null);
         }
-        debug_assert!(matches!(field.kind, Kind::Time | Kind::MicroTime));
+        debug_assert!(matches!(field.kind, FieldType::Time | FieldType::MicroTime));
     }
 }
 
-fn prune_kind(kind: &Kind, value: &mut Value) {
+fn prune_kind(kind: &FieldType, value: &mut Value) {
     match (kind, value) {
-        (Kind::Structure(index), Value::Object(map)) => prune_fields(structure(*index), map),
-        (Kind::List(element), Value::Array(list)) => {
+        (FieldType::Structure(index), Value::Object(map)) => prune_fields(structure(*index), map),
+        (FieldType::List(element), Value::Array(list)) => {
             list.iter_mut().for_each(|value| prune_kind(element, value));
         }
-        (Kind::Map(element), Value::Object(map)) => {
+        (FieldType::Map(element), Value::Object(map)) => {
             map.values_mut().for_each(|value| prune_kind(element, value));
         }
         _ => {}
@@ -182,7 +188,7 @@ fn prune_kind(kind: &Kind, value: &mut Value) {
 }
 
 /// Returns true if a typed program would write the field when it has this value.
-pub(crate) fn stays(field: &Field, value: &Value) -> bool {
+pub(crate) fn stays(field: &SchemaField, value: &Value) -> bool {
     match value {
         Value::Null => field.shows_null,
         value => !field.omits_zero || !is_empty(value),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::cells::cell;
-use super::columns::{definitions, names};
 use super::row;
+use super::table_cells::cell;
+use super::table_columns::{definitions, names};
 use crate::resource::Resource;
 
 /// Recorded tables, each with the recording of the complete objects and their resource.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::history::REVISION_LABEL;
 use super::super::pod_control::of_template;
+use super::super::revision_history::REVISION_LABEL;
 use super::super::scheduler::matches_affinity;
 use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
-use crate::object::key;
+use crate::object_fields::key;
 use crate::value::{list, text};
 
 /// Node field in a pod's affinity that identifies the node for which the pod is intended.
@@ -18,7 +18,7 @@ const NODE_NAME: &str = "metadata.name";
 
 /// Decision about a DaemonSet's pod on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DaemonPlacement {
     /// True if a pod should be created on the node.
     pub(super) starts: bool,
     /// True if an existing pod may stay.
@@ -26,10 +26,10 @@ pub(super) struct Place {
 }
 
 /// Decisions by node name.
-pub(super) type Places = BTreeMap<String, Place>;
+pub(super) type DaemonPlacements = BTreeMap<String, DaemonPlacement>;
 
 /// Decides for each node whether it should run one of the set's pods.
-pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> Places {
+pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> DaemonPlacements {
     let named = |node: &Arc<Value>| {
         let name = key(node).1;
         let place = place(&new_pod(set, "", &name), node);
@@ -39,18 +39,18 @@ pub(super) fn places(set: &Value, nodes: &[Arc<Value>]) -> Places {
 }
 
 /// Returns the nodes that should run a pod.
-pub(super) fn wanted(places: &Places) -> impl Iterator<Item = &str> {
+pub(super) fn wanted(places: &DaemonPlacements) -> impl Iterator<Item = &str> {
     places.iter().filter(|(_, place)| place.starts).map(|(node, _)| node.as_str())
 }
 
-fn place(pod: &Value, node: &Value) -> Place {
+fn place(pod: &Value, node: &Value) -> DaemonPlacement {
     let named = text(&pod["spec"]["nodeName"]);
     if !(named.is_empty() || node["metadata"]["name"] == named) || !matches_affinity(pod, node) {
-        return Place { starts: false, keeps: false };
+        return DaemonPlacement { starts: false, keeps: false };
     }
     let tolerates =
         |effects: &[&str]| taints::of(node, effects).all(|taint| taints::is_tolerated(pod, taint));
-    Place { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
+    DaemonPlacement { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
 }
 
 /// Builds a set's pod for one node. The pod can run only on that node, and tolerates conditions for which other pods

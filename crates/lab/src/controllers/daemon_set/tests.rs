@@ -3,7 +3,7 @@ use futures::FutureExt;
 use super::super::scheduler;
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
-use crate::registry::Part;
+use crate::registry::ObjectPart;
 use crate::value::{number, text};
 
 const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| scheduler::run(shared).boxed()];
@@ -36,7 +36,7 @@ fn node(bench: &Bench, name: &str) {
 }
 
 fn set_version(bench: &Bench, version: &str) {
-    bench.modify(Resource::DaemonSets, "agent", Part::Main, |set| {
+    bench.modify(Resource::DaemonSets, "agent", ObjectPart::Main, |set| {
         set["spec"]["template"]["spec"]["containers"][0]["command"] = json!([version]);
     });
 }
@@ -137,7 +137,7 @@ async fn max_surge_starts_new_pod_first() {
 async fn cordoned_node_keeps_daemon_pod() {
     let bench = bench_with(json!({}));
     settle(&bench).await;
-    bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+    bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
         node["spec"]["unschedulable"] = json!(true);
         node["spec"]["taints"] = json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]);
     });

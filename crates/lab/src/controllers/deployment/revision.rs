@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::template;
-use crate::object::{controller_reference, key};
+use super::super::pod_template;
+use crate::object_fields::{controller_reference, key};
 
 const HASH_LABEL: &str = "pod-template-hash";
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -24,12 +24,12 @@ pub(super) fn runs_template(replica_set: &Value, template: &Value) -> bool {
     if let Some(labels) = own.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.remove(HASH_LABEL);
     }
-    template::is_same(&own, template)
+    pod_template::is_same(&own, template)
 }
 
 /// Builds the ReplicaSet for a Deployment's current template, with `size` replicas.
 pub(super) fn new_replica_set(deployment: &Value, number: i64, size: i64) -> Value {
-    let hash = template::hash(&deployment["spec"]["template"]);
+    let hash = pod_template::hash(&deployment["spec"]["template"]);
     let mut template = deployment["spec"]["template"].clone();
     template["metadata"]["labels"][HASH_LABEL] = json!(hash);
     let mut selector = deployment["spec"]["selector"].clone();
@@ -99,8 +99,8 @@ mod tests {
         assert!(runs_template(&replica_set, &deployment["spec"]["template"]));
         assert!(runs_template(&replica_set, &shorter));
         assert!(!runs_template(&replica_set, &other));
-        assert_eq!(template::hash(&shorter), template::hash(&deployment["spec"]["template"]));
-        assert_ne!(template::hash(&shorter), template::hash(&other));
+        assert_eq!(pod_template::hash(&shorter), pod_template::hash(&deployment["spec"]["template"]));
+        assert_ne!(pod_template::hash(&shorter), pod_template::hash(&other));
     }
 
     #[test]

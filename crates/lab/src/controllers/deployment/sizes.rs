@@ -27,14 +27,14 @@ impl Size {
 
 /// Limits on how far a rollout may deviate from the desired number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
+pub(super) struct RolloutLimits {
     /// Maximum number of pods above the desired number.
     pub(super) max_surge: i64,
     /// Maximum number of pods below the desired number.
     pub(super) max_unavailable: i64,
 }
 
-impl Limits {
+impl RolloutLimits {
     /// Returns `maxSurge` and `maxUnavailable` as numbers of pods (`ResolveFenceposts`). The former is rounded up and
     /// the latter down, but they are never both 0, except for Deployments without rolling updates.
     pub(super) fn of(deployment: &Value) -> Self {
@@ -43,8 +43,9 @@ impl Limits {
             return Self { max_surge: 0, max_unavailable: 0 };
         }
         let wanted = replicas(deployment);
-        let max_surge = amount(&strategy["rollingUpdate"]["maxSurge"], wanted, Round::Up);
-        let max_unavailable = amount(&strategy["rollingUpdate"]["maxUnavailable"], wanted, Round::Down);
+        let max_surge = amount(&strategy["rollingUpdate"]["maxSurge"], wanted, PercentRounding::Up);
+        let max_unavailable =
+            amount(&strategy["rollingUpdate"]["maxUnavailable"], wanted, PercentRounding::Down);
         let max_unavailable = if max_surge == 0 && max_unavailable == 0 { 1 } else { max_unavailable };
         Self { max_surge, max_unavailable: max_unavailable.min(wanted) }
     }
@@ -52,7 +53,7 @@ impl Limits {
 
 /// Rounding mode for a percentage of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Round {
+pub(in super::super) enum PercentRounding {
     /// Round fractions up to a whole pod.
     Up,
     /// Drop fractions.
@@ -60,12 +61,12 @@ pub(in super::super) enum Round {
 }
 
 /// Returns a number of pods, given as an integer or as a percentage of `whole` (`GetScaledValueFromIntOrPercent`).
-pub(in super::super) fn amount(value: &Value, whole: i64, round: Round) -> i64 {
+pub(in super::super) fn amount(value: &Value, whole: i64, round: PercentRounding) -> i64 {
     let Some(percentage) = value.as_str() else { return value.as_i64().unwrap_or(0) };
     let hundredths = whole * percentage.trim_end_matches('%').parse::<i64>().unwrap_or(0);
     match round {
-        Round::Up => (hundredths + 99) / 100,
-        Round::Down => hundredths / 100,
+        PercentRounding::Up => (hundredths + 99) / 100,
+        PercentRounding::Down => hundredths / 100,
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     fn limits(replicas: i64, max_surge: Value, max_unavailable: Value) -> (i64, i64) {
-        let limits = Limits::of(&json!({"spec": {"replicas": replicas, "strategy": {
+        let limits = RolloutLimits::of(&json!({"spec": {"replicas": replicas, "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": max_surge, "maxUnavailable": max_unavailable},
         }}}));

@@ -30,7 +30,8 @@ fn web(bench: &Bench) -> Arc<Value> {
 }
 
 fn change(bench: &Bench, change: impl FnOnce(&mut Value)) {
-    bench.modify(Resource::Deployments, "web", Part::Main, |deployment| change(&mut deployment["spec"]));
+    bench
+        .modify(Resource::Deployments, "web", ObjectPart::Main, |deployment| change(&mut deployment["spec"]));
 }
 
 fn set_version(bench: &Bench, version: &str) {
@@ -98,7 +99,7 @@ async fn rollout_respects_surge_and_unavailable() {
     bench
         .holds("one by one", |bench| {
             let live = bench.live_pods();
-            let ready = live.iter().filter(|pod| crate::object::is_ready(pod)).count();
+            let ready = live.iter().filter(|pod| crate::object_fields::is_ready(pod)).count();
             // The limit applies to the requested sizes, because the new ReplicaSet may create a pod before the old
             // one deletes one (Kubernetes' own test counts the same way).
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();

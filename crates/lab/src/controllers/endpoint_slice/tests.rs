@@ -144,7 +144,7 @@ async fn endpoint_conditions_follow_pod_lifecycle() {
             bench.get(Resource::Endpoints, "web")["subsets"].is_null()
         })
         .await;
-    bench.modify(Resource::Pods, "a", Part::Status, |pod| pod["status"]["phase"] = json!("Succeeded"));
+    bench.modify(Resource::Pods, "a", ObjectPart::Status, |pod| pod["status"]["phase"] = json!("Succeeded"));
     bench.holds("gone", |bench| shown(bench).is_empty()).await;
     assert_eq!(bench.list(Resource::EndpointSlices).len(), 1);
 }
@@ -156,7 +156,9 @@ async fn label_adds_and_removes_endpoint() {
     bench.set_ready("a", true);
     bench.holds("in", |bench| shown(bench).contains_key("a")).await;
     let label = |bench: &Bench, app: &str| {
-        bench.modify(Resource::Pods, "a", Part::Main, |pod| pod["metadata"]["labels"]["app"] = json!(app));
+        bench.modify(Resource::Pods, "a", ObjectPart::Main, |pod| {
+            pod["metadata"]["labels"]["app"] = json!(app)
+        });
     };
     label(&bench, "debug");
     bench.holds("out", |bench| shown(bench).is_empty()).await;

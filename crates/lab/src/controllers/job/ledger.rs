@@ -9,12 +9,12 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
-use super::super::worker::BackOff;
-use crate::object::uid;
+use super::super::reconciler::BackOff;
+use crate::object_fields::uid;
 
 /// A Job's finished pods.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct JobLedger {
     counted: BTreeSet<String>,
     /// Pods that are gone but not counted yet, in their last state.
     gone: BTreeMap<String, Arc<Value>>,
@@ -22,7 +22,7 @@ pub(super) struct Ledger {
     failures: Option<(u32, Instant)>,
 }
 
-impl Ledger {
+impl JobLedger {
     /// Stores the last state of a pod that is gone.
     pub(super) fn keep(&mut self, pod: Arc<Value>) {
         let uid = uid(&pod).to_owned();

@@ -4,10 +4,10 @@ use super::super::garbage;
 use super::super::tests::bench::Bench;
 use super::indexes::COMPLETION_INDEX;
 use super::*;
-use crate::Config;
+use crate::ClusterConfig;
 
 fn start() -> Bench {
-    let mut config = Config::default();
+    let mut config = ClusterConfig::default();
     config.controllers.job_pod_failure_back_off = Duration::from_millis(1);
     Bench::start_with(config, &[|shared| run(shared).boxed(), |shared| garbage::run(shared).boxed()])
 }

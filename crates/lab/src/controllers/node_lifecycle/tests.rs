@@ -4,11 +4,11 @@ use futures::FutureExt;
 
 use super::super::tests::bench::Bench;
 use super::*;
-use crate::Config;
+use crate::ClusterConfig;
 
 /// Creates a cluster with one ready node.
 fn cluster() -> Bench {
-    let bench = Bench::start_with(Config::default(), &[|shared| run(shared).boxed()]);
+    let bench = Bench::start_with(ClusterConfig::default(), &[|shared| run(shared).boxed()]);
     bench.create(Resource::Nodes, json!({"metadata": {"name": "node-1"}}));
     say_ready(&bench, "True");
     bench
@@ -17,7 +17,7 @@ fn cluster() -> Bench {
 /// Sets the node's condition `Ready`.
 fn say_ready(bench: &Bench, ready: &str) {
     let now = bench.registry().now();
-    bench.modify(Resource::Nodes, "node-1", Part::Status, |node| {
+    bench.modify(Resource::Nodes, "node-1", ObjectPart::Status, |node| {
         conditions::put(node, json!({"type": "Ready", "status": ready}), &now);
     });
 }
@@ -52,7 +52,7 @@ async fn taint_follows_node_readiness() {
 async fn a_cordoned_node_is_tainted() {
     let bench = cluster();
     let cordon = |cordoned: bool| {
-        bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+        bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
             node["spec"]["unschedulable"] = json!(cordoned);
         });
     };
@@ -69,7 +69,7 @@ async fn no_execute_evicts_intolerant_pods() {
     for (name, tolerations) in [("web", json!([])), ("steady", tolerant)] {
         bench.create(Resource::Pods, pod(name, tolerations));
     }
-    bench.modify(Resource::Nodes, "node-1", Part::Main, |node| {
+    bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
         node["spec"]["taints"] = json!([{"key": "maintenance", "value": "now", "effect": NO_EXECUTE}]);
     });
     bench.holds("evicted", |bench| is_being_deleted(&bench.get(Resource::Pods, "web"))).await;

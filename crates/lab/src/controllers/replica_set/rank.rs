@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::conditions::of as condition;
 use crate::conditions::unix_seconds;
-use crate::object::is_ready;
+use crate::object_fields::is_ready;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 

@@ -3,7 +3,7 @@ use futures::FutureExt;
 use super::super::tests::bench::{Bench, Controller};
 use super::*;
 use crate::registry::DeleteOptions;
-use crate::registry::Part;
+use crate::registry::ObjectPart;
 
 const ALONE: [Controller; 1] = [|shared| run(shared).boxed()];
 
@@ -43,7 +43,7 @@ async fn terminating_pod_is_replaced_immediately() {
         .holds("a fourth pod beside the terminating one", |bench| bench.list(Resource::Pods).len() == 4)
         .await;
     bench.holds("it is counted", |bench| status(bench)["terminatingReplicas"] == 1).await;
-    bench.modify(Resource::ReplicaSets, "web", Part::Main, |set| set["spec"]["replicas"] = json!(1));
+    bench.modify(Resource::ReplicaSets, "web", ObjectPart::Main, |set| set["spec"]["replicas"] = json!(1));
     bench.holds("two more go", |bench| bench.live_pods().len() == 1).await;
     bench.holds("it says so", |bench| bench.events("SuccessfulDelete").len() == 2).await;
 }
@@ -64,10 +64,13 @@ async fn labels_adopt_and_release_pod() {
     };
     bench.holds("adopted", owned).await;
     assert_eq!(bench.list(Resource::Pods).len(), 1);
-    bench
-        .modify(Resource::Pods, "stray", Part::Main, |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
+    bench.modify(Resource::Pods, "stray", ObjectPart::Main, |pod| {
+        pod["metadata"]["labels"]["app"] = json!("debug")
+    });
     bench.holds("let go and replaced", |bench| !owned(bench) && bench.list(Resource::Pods).len() == 2).await;
-    bench.modify(Resource::Pods, "stray", Part::Main, |pod| pod["metadata"]["labels"]["app"] = json!("web"));
+    bench.modify(Resource::Pods, "stray", ObjectPart::Main, |pod| {
+        pod["metadata"]["labels"]["app"] = json!("web")
+    });
     bench.holds("back, so one is too many", |bench| bench.live_pods().len() == 1).await;
 }
 

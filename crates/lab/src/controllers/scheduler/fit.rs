@@ -11,24 +11,24 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
-use crate::object::{controller_of, is_being_deleted, is_terminal, key};
+use crate::object_fields::{controller_of, is_being_deleted, is_terminal, key};
 use crate::selector::LabelSelector;
 
 /// Reason why a pod does not fit on a node, as counted in the message, and the corresponding preemption reason.
-type Refusal = (&'static str, &'static str);
+type UnschedulableReason = (&'static str, &'static str);
 
 /// Preemption reasons for nodes where evicting pods would not help, and where it would.
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// State of the cluster in which to place a pod.
-pub(super) struct Cluster<'a> {
+pub(super) struct SchedulerSnapshot<'a> {
     nodes: &'a [Arc<Value>],
     /// Pods that are bound to a node and not terminal.
     pods: Vec<&'a Value>,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> SchedulerSnapshot<'a> {
     pub(super) fn new(nodes: &'a [Arc<Value>], pods: &'a [Arc<Value>]) -> Self {
         let placed = |pod: &&Value| pod["spec"]["nodeName"].is_string() && !is_terminal(pod);
         Self { nodes, pods: pods.iter().map(Arc::as_ref).filter(placed).collect() }
@@ -50,7 +50,7 @@ impl<'a> Cluster<'a> {
         suitable.pop_first().map(|(_, best)| best).ok_or_else(|| message(&refusals))
     }
 
-    fn refusal(&self, pod: &Value, node: &Value) -> Option<Refusal> {
+    fn refusal(&self, pod: &Value, node: &Value) -> Option<UnschedulableReason> {
         let unschedulable = taint("node.kubernetes.io/unschedulable");
         if node["spec"]["unschedulable"] == true && !taints::is_tolerated(pod, &unschedulable) {
             return Some(("node(s) were unschedulable", NOT_HELPFUL));
@@ -110,7 +110,7 @@ pub(in super::super) fn matches_affinity(pod: &Value, node: &Value) -> bool {
 }
 
 /// Formats the refusals like `FitError` (pkg/scheduler/framework/types.go), with the preemption message appended.
-fn message(refusals: &[Refusal]) -> String {
+fn message(refusals: &[UnschedulableReason]) -> String {
     let nodes = refusals.len();
     let count = |reasons: &mut dyn Iterator<Item = &'static str>| {
         let mut counts: BTreeMap<_, usize> = BTreeMap::new();
@@ -169,7 +169,8 @@ mod tests {
             pod("b", Some("node-2"), other),
             pod("c", Some("node-2"), other),
         ];
-        let place = |pods: &[Arc<Value>]| Cluster::new(&nodes, pods).place(&pod("new", None, |_| {}));
+        let place =
+            |pods: &[Arc<Value>]| SchedulerSnapshot::new(&nodes, pods).place(&pod("new", None, |_| {}));
         assert_eq!(place(&pods).unwrap(), ["node-3"]);
         assert_eq!(place(&[]).unwrap(), ["node-1", "node-2", "node-3"]);
         let crowded = [pods.as_slice(), &[pod("d", Some("node-3"), |_| {})]].concat();
@@ -185,14 +186,17 @@ mod tests {
             node("node-4", |_| {}),
         ];
         let wants = pod("new", None, |pod| pod["spec"]["nodeSelector"] = json!({"disk": "ssd"}));
-        let message = Cluster::new(&nodes, &[]).place(&wants).unwrap_err();
+        let message = SchedulerSnapshot::new(&nodes, &[]).place(&wants).unwrap_err();
         assert_eq!(
             message,
             "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, \
              2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, \
              preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
         );
-        assert_eq!(Cluster::new(&[], &[]).place(&wants).unwrap_err(), "no nodes available to schedule pods");
+        assert_eq!(
+            SchedulerSnapshot::new(&[], &[]).place(&wants).unwrap_err(),
+            "no nodes available to schedule pods"
+        );
     }
 
     #[test]

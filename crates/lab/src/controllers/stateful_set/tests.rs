@@ -5,7 +5,7 @@ use super::super::tests::bench::{Bench, Controller};
 use super::*;
 use crate::conditions::of as condition;
 use crate::registry::DeleteOptions;
-use crate::registry::Part;
+use crate::registry::ObjectPart;
 
 const ALONE: [Controller; 2] = [|shared| run(shared).boxed(), |shared| garbage::run(shared).boxed()];
 
@@ -37,7 +37,7 @@ fn status(bench: &Bench) -> Value {
 }
 
 fn change(bench: &Bench, change: impl FnOnce(&mut Value)) {
-    bench.modify(Resource::StatefulSets, "web", Part::Main, |set| change(&mut set["spec"]));
+    bench.modify(Resource::StatefulSets, "web", ObjectPart::Main, |set| change(&mut set["spec"]));
 }
 
 fn set_version(bench: &Bench, version: &str) {

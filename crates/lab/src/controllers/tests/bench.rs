@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::Config;
-use crate::address::AddressBlock;
-use crate::latency::{Latencies, Sampler};
-use crate::object::{is_being_deleted, is_terminal, key};
-use crate::registry::{DeleteOptions, Part, Registry};
+use crate::ClusterConfig;
+use crate::address_block::AddressBlock;
+use crate::hop_latency::{HopLatencies, Sampler};
+use crate::object_fields::{is_being_deleted, is_terminal, key};
+use crate::registry::{DeleteOptions, ObjectPart, Registry};
 use crate::resource::Resource;
-use crate::shared::Shared;
+use crate::shared::ClusterContext;
 use rolldrop_record::Clock;
 
 /// Timeout that is long enough even on a machine that is busy with other tests.
@@ -23,30 +23,30 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(in super::super) const NAMESPACE: &str = "default";
 
 /// Controller to run.
-pub(in super::super) type Controller = fn(Shared) -> BoxFuture<'static, ()>;
+pub(in super::super) type Controller = fn(ClusterContext) -> BoxFuture<'static, ()>;
 
 /// A cluster's objects, with controllers that stop when the bench is dropped.
 pub(in super::super) struct Bench {
-    pub(in super::super) shared: Shared,
+    pub(in super::super) shared: ClusterContext,
     _controllers: JoinSet<()>,
 }
 
 impl Bench {
     /// Starts `controllers` without delays.
     pub(in super::super) fn start(controllers: &[Controller]) -> Self {
-        Self::start_with(Config::default(), controllers)
+        Self::start_with(ClusterConfig::default(), controllers)
     }
 
     /// Starts `controllers` with a given configuration, but without delays.
-    pub(in super::super) fn start_with(config: Config, controllers: &[Controller]) -> Self {
-        let config = Config { latencies: Latencies::ZERO, ..config };
+    pub(in super::super) fn start_with(config: ClusterConfig, controllers: &[Controller]) -> Self {
+        let config = ClusterConfig { latencies: HopLatencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
         let clock = Clock::start();
         let registry = Registry::new(clock, addresses);
         for name in [NAMESPACE, "kube-system"] {
             registry.create(Resource::Namespaces, "", json!({"metadata": {"name": name}})).unwrap();
         }
-        let shared = Shared {
+        let shared = ClusterContext {
             registry,
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
@@ -84,7 +84,7 @@ impl Bench {
         &self,
         resource: Resource,
         name: &str,
-        part: Part,
+        part: ObjectPart,
         change: impl FnOnce(&mut Value),
     ) {
         let namespace = if resource.namespaced() { NAMESPACE } else { "" };
@@ -143,7 +143,7 @@ impl Bench {
     /// Marks a pod as running, either ready or not.
     pub(in super::super) fn set_ready(&self, name: &str, ready: bool) {
         let now = self.registry().now();
-        self.modify(Resource::Pods, name, Part::Status, |pod| {
+        self.modify(Resource::Pods, name, ObjectPart::Status, |pod| {
             let status = if ready { "True" } else { "False" };
             pod["status"]["phase"] = json!("Running");
             if pod["status"]["podIP"].is_null() {
@@ -156,7 +156,7 @@ impl Bench {
 
     /// Moves a pod to a terminal phase.
     pub(in super::super) fn finish(&self, name: &str, phase: &str) {
-        self.modify(Resource::Pods, name, Part::Status, |pod| {
+        self.modify(Resource::Pods, name, ObjectPart::Status, |pod| {
             pod["status"]["phase"] = json!(phase);
             pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
         });

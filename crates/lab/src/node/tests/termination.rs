@@ -159,7 +159,7 @@ async fn restarted_agent_restarts_grace_period() {
     node.delete(4);
     node.log_with(&pods, "app", "got-term").await;
     tokio::time::sleep_until(begin + Duration::from_secs(3)).await;
-    assert!(node.agents.command("node-1", Command::Restart));
+    assert!(node.agents.command("node-1", AgentCommand::Restart));
     let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
     assert_eq!(terminated(&over, 0).0, 137);
     assert!(begin.elapsed() >= Duration::from_secs(7), "{:?}", begin.elapsed());
@@ -192,7 +192,7 @@ async fn node_shutdown_terminates_running_pods() {
     let mut pods = node.pod(json!({"containers": [slow]}));
     pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
-    assert!(node.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }));
+    assert!(node.agents.command("node-1", AgentCommand::Shutdown { grace_seconds: 10 }));
     until_node_ready(&node, "False").await;
     // Pods that arrive now are refused.
     let create = |name: &str| {
@@ -213,10 +213,10 @@ async fn node_shutdown_terminates_running_pods() {
 
     // The node is off until it is booted; then it runs the pods that arrived meanwhile.
     let mut later = create("later");
-    assert!(node.agents.command("node-1", Command::Restart));
+    assert!(node.agents.command("node-1", AgentCommand::Restart));
     until_node_ready(&node, "True").await;
     later.until_ready().await;
-    assert!(!node.agents.command("node-2", Command::Restart));
+    assert!(!node.agents.command("node-2", AgentCommand::Restart));
     node.stop().await;
 }
 
@@ -226,16 +226,16 @@ async fn stopped_agent_misses_pod_deletion() {
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
     let pod = pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
-    assert!(node.agents.command("node-1", Command::Stop));
+    assert!(node.agents.command("node-1", AgentCommand::Stop));
     // The stop comes before this command, and a stopped agent obeys only a restart.
-    assert!(node.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }));
+    assert!(node.agents.command("node-1", AgentCommand::Shutdown { grace_seconds: 1 }));
     tokio::time::sleep(Duration::from_millis(300)).await;
     node.delete(30);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let left = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
     assert_eq!(left["status"], pod["status"]);
     assert_eq!(node_ready(&node), "True", "as it was");
-    assert!(node.agents.command("node-1", Command::Restart));
+    assert!(node.agents.command("node-1", AgentCommand::Restart));
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;
 }

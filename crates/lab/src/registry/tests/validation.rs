@@ -151,7 +151,7 @@ fn registry_rejects_invalid_workloads() {
     assert_eq!(complaints(Resource::Deployments, unselective), ["spec.selector: Required value"]);
     let registry = registry();
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
-    let refused = registry.modify(Resource::Deployments, "default", "web", Part::Main, |object| {
+    let refused = registry.modify(Resource::Deployments, "default", "web", ObjectPart::Main, |object| {
         object["spec"]["selector"] = json!({"matchLabels": {"app": "web", "a": "b"}});
         object["spec"]["template"]["metadata"]["labels"] = json!({"app": "web", "a": "b"});
     });
@@ -209,7 +209,7 @@ fn stateful_sets() {
     let created = registry.create(Resource::StatefulSets, "default", set(|_| {})).unwrap();
     assert_eq!(created["spec"]["updateStrategy"], rolling(json!({"partition": 0, "maxUnavailable": 1})));
     assert_eq!(created["spec"]["podManagementPolicy"], "OrderedReady");
-    let refused = registry.modify(Resource::StatefulSets, "default", "web", Part::Main, |object| {
+    let refused = registry.modify(Resource::StatefulSets, "default", "web", ObjectPart::Main, |object| {
         object["spec"]["serviceName"] = json!("other");
     });
     let complaint = "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', \
@@ -266,7 +266,7 @@ fn job_template_is_immutable() {
             json!({"metadata": {"name": "pi"}, "spec": {"template": template}}),
         )
         .unwrap();
-    let refused = registry.modify(Resource::Jobs, "default", "pi", Part::Main, |job| {
+    let refused = registry.modify(Resource::Jobs, "default", "pi", ObjectPart::Main, |job| {
         job["spec"]["template"]["spec"]["containers"][0]["image"] = json!("j");
     });
     let refused = causes(&refused.unwrap_err());
@@ -274,7 +274,7 @@ fn job_template_is_immutable() {
         refused[0].starts_with("spec.template: Invalid value: {")
             && refused[0].ends_with("field is immutable")
     );
-    let suspended = registry.modify(Resource::Jobs, "default", "pi", Part::Main, |job| {
+    let suspended = registry.modify(Resource::Jobs, "default", "pi", ObjectPart::Main, |job| {
         job["spec"]["suspend"] = json!(true);
     });
     assert_eq!(suspended.unwrap()["metadata"]["generation"], 2);
@@ -306,7 +306,7 @@ fn services() {
     let registry = registry();
     let created =
         registry.create(Resource::Services, "default", service(json!({"ports": [{"port": 80}]}))).unwrap();
-    let refused = registry.modify(Resource::Services, "default", "web", Part::Main, |service| {
+    let refused = registry.modify(Resource::Services, "default", "web", ObjectPart::Main, |service| {
         service["spec"]["clusterIP"] = json!("10.0.0.1");
     });
     let refused = causes(&refused.unwrap_err());

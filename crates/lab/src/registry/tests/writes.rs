@@ -1,7 +1,7 @@
 //! Tests for dry runs, finalizers and pagination.
 
 use super::*;
-use crate::registry::page::Page;
+use crate::registry::page::ListPage;
 
 fn config_map(finalizers: Value) -> Value {
     json!({"metadata": {"name": "a", "finalizers": finalizers}, "data": {"n": "1"}})
@@ -10,22 +10,27 @@ fn config_map(finalizers: Value) -> Value {
 #[test]
 fn dry_run_changes_nothing() {
     let registry = registry();
-    let version = || registry.list(Resource::Pods, None, &Selection::all()).version;
+    let version = || registry.list(Resource::Pods, None, &ObjectSelection::all()).version;
     let before = version();
-    let created = registry.create_with(Resource::Pods, "default", pod("a"), Effect::DryRun).unwrap();
+    let created = registry.create_with(Resource::Pods, "default", pod("a"), WriteEffect::DryRun).unwrap();
     assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 30);
     assert_eq!(created["metadata"].get("resourceVersion"), None);
     let bad = json!({"metadata": {"name": "b"}, "spec": {"containers": []}});
-    assert_eq!(registry.create_with(Resource::Pods, "default", bad, Effect::DryRun).unwrap_err().code(), 422);
+    assert_eq!(
+        registry.create_with(Resource::Pods, "default", bad, WriteEffect::DryRun).unwrap_err().code(),
+        422
+    );
     assert_eq!(version(), before);
 
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
-    let taken = registry.create_with(Resource::Deployments, "default", deployment(), Effect::DryRun);
+    let taken = registry.create_with(Resource::Deployments, "default", deployment(), WriteEffect::DryRun);
     assert_eq!(taken.unwrap_err().code(), 409);
     let before = version();
-    let patch = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 9}}) };
+    let patch = ObjectPatch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 9}}) };
     let patched = registry
-        .patch(Resource::Deployments, "default", "web", Part::Main, &patch, Effect::DryRun, |_| Ok(()))
+        .patch(Resource::Deployments, "default", "web", ObjectPart::Main, &patch, WriteEffect::DryRun, |_| {
+            Ok(())
+        })
         .unwrap();
     assert_eq!((&patched["spec"]["replicas"], &patched["metadata"]["generation"]), (&json!(9), &json!(2)));
     let options = DeleteOptions { dry_run: vec!["All".to_owned()], ..DeleteOptions::default() };
@@ -46,7 +51,8 @@ fn last_finalizer_releases_deleted_object() {
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(delete().unwrap().object(), &marked, "a second delete changes nothing");
     let keep = |finalizers: Value| {
-        registry.modify(maps, "default", "a", Part::Main, |map| map["metadata"]["finalizers"] = finalizers)
+        registry
+            .modify(maps, "default", "a", ObjectPart::Main, |map| map["metadata"]["finalizers"] = finalizers)
     };
     assert!(keep(json!(["example.org/b"])).unwrap()["metadata"]["deletionTimestamp"].is_string());
     assert!(registry.get(maps, "default", "a").is_ok());
@@ -68,7 +74,9 @@ fn expired_pod_waits_for_finalizers() {
     assert!(matches!(marked, Deleted::Terminating(_)));
     assert_eq!(marked.object()["metadata"]["deletionGracePeriodSeconds"], 0);
     registry
-        .modify(Resource::Pods, "default", "a", Part::Main, |pod| pod["metadata"]["finalizers"] = json!([]))
+        .modify(Resource::Pods, "default", "a", ObjectPart::Main, |pod| {
+            pod["metadata"]["finalizers"] = json!([])
+        })
         .unwrap();
     assert!(registry.get(Resource::Pods, "default", "a").is_err());
 }
@@ -101,7 +109,7 @@ fn new_finalizer_keeps_due_pod() {
         panic!("not due")
     };
     let set = |finalizers: Value| {
-        registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+        registry.modify(Resource::Pods, "default", "a", ObjectPart::Main, |pod| {
             pod["metadata"]["finalizers"] = finalizers;
         })
     };
@@ -129,14 +137,14 @@ fn terminating_namespace_refuses_new_objects() {
 #[test]
 fn pages_share_version_of_first() {
     let registry = registry();
-    let names = |page: &Page| {
+    let names = |page: &ListPage| {
         let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap().to_owned();
         page.list.items.iter().map(name).collect::<Vec<_>>()
     };
     for name in ["a", "b", "c", "d", "e"] {
         registry.create(Resource::Pods, "default", pod(name)).unwrap();
     }
-    let all = Selection::all();
+    let all = ObjectSelection::all();
     let list = |token: &str| {
         let request = PageRequest { limit: 2, token: token.to_owned(), ..PageRequest::default() };
         registry.list_page(Resource::Pods, Some("default"), &all, &request)

@@ -21,7 +21,7 @@ const PERCENTAGE: &str = "a valid percent string must be a numeric string follow
     '93%', regex used for validation is '[0-9]+%')";
 
 /// A field or a whole structure to check.
-pub(super) struct Field<'a> {
+pub(super) struct CheckedField<'a> {
     pub(super) path: &'a str,
     pub(super) value: &'a Value,
     /// In an update, the value being replaced.
@@ -30,7 +30,7 @@ pub(super) struct Field<'a> {
     pub(super) arguments: &'a str,
 }
 
-impl Field<'_> {
+impl CheckedField<'_> {
     fn invalid(&self, why: &str) -> FieldError {
         FieldError::invalid(self.path, self.value, why)
     }
@@ -87,14 +87,14 @@ fn is_label(label: &str) -> bool {
     label.chars().all(|c| edge(c) || c == '-') && label.starts_with(edge) && label.ends_with(edge)
 }
 
-pub(super) fn label(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn label(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if !is_missing(field.value) {
         check_name(field.path, field.value, 63, LABEL, is_label(text(field.value)), errors);
     }
 }
 
 /// Checks a number or percentage of pods. A percentage may have a limit.
-pub(super) fn amount(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn amount(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let share = percentage(field.value);
     not_negative(field, errors);
     if field.value.is_string() && share.is_none() {
@@ -107,7 +107,7 @@ pub(super) fn amount(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn not_zero(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn not_zero(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if is_zero(field.value) {
         errors.push(field.invalid("cannot be 0"));
     }
@@ -122,13 +122,13 @@ fn percentage(value: &Value) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-pub(super) fn not_negative(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn not_negative(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if field.value.as_i64().is_some_and(|number| number < 0) {
         errors.push(field.invalid("must be greater than or equal to 0"));
     }
 }
 
-pub(super) fn from_to(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn from_to(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let mut limits = field.arguments.split(' ').map(|limit| limit.parse().unwrap_or(0));
     let (least, most) = (limits.next().unwrap_or(0), limits.next().unwrap_or(0));
     if !field.value.as_i64().is_some_and(|number| (least..=most).contains(&number)) {
@@ -137,14 +137,14 @@ pub(super) fn from_to(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn one_of(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn one_of(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let supported: Vec<_> = field.arguments.split(' ').collect();
     if !field.value.is_null() && !supported.contains(&text(field.value)) {
         errors.push(FieldError::unsupported(field.path, field.value, &supported));
     }
 }
 
-pub(super) fn immutable(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn immutable(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if field.old.is_some_and(|old| old != field.value) {
         let why = if field.arguments.is_empty() { "field is immutable" } else { field.arguments };
         errors.push(field.invalid(why));
@@ -152,7 +152,7 @@ pub(super) fn immutable(field: &Field<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks that no two elements of a list have the same value in the field named by the argument.
-pub(super) fn unique(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn unique(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let mut known = BTreeSet::new();
     for (n, element) in list(field.value).iter().enumerate() {
         let value = &element[field.arguments];
@@ -163,18 +163,18 @@ pub(super) fn unique(field: &Field<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks a port given as a name or a number.
-pub(super) fn port(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn port(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let is_name = field.value.is_string() && !is_missing(field.value);
     if is_name { port_name(field, errors) } else { port_number(field, errors) }
 }
 
-pub(super) fn port_number(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn port_number(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if !field.value.as_i64().is_some_and(|port| (1..=65_535).contains(&port)) {
         errors.push(field.invalid("must be between 1 and 65535, inclusive"));
     }
 }
 
-pub(super) fn port_name(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn port_name(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let name = text(field.value);
     if is_missing(field.value) {
         return;

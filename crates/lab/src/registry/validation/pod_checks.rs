@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::field_checks::{Field, is_missing};
-use crate::object::containers_mut;
+use super::field_checks::{CheckedField, is_missing};
+use crate::object_fields::containers_mut;
 use crate::registry::remove;
 use crate::status::FieldError;
 use crate::value::{list, text};
 
 /// Checks a pod's containers against each other and against the rest of the pod.
-pub(super) fn containers(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn containers(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let (spec, mut names) = (field.value, Vec::new());
     for kind in ["containers", "initContainers"] {
         for (n, container) in list(&spec[kind]).iter().enumerate() {
@@ -58,7 +58,7 @@ fn forbid_parts_of_sidecars(container: &Value, path: &str, errors: &mut Vec<Fiel
 }
 
 /// Checks that a probe or hook has exactly one handler.
-pub(super) fn handler(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn handler(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
     let mut given = kinds.into_iter().filter(|kind| field.value[*kind].is_object());
     if given.next().is_none() {
@@ -71,7 +71,7 @@ pub(super) fn handler(field: &Field<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks that an environment variable does not have both a value and a source.
-pub(super) fn value_or_source(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn value_or_source(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if field.value["valueFrom"].is_object() && !is_missing(&field.value["value"]) {
         let why = "may not be specified when `value` is not empty";
         errors.push(FieldError::invalid(format!("{}.valueFrom", field.path), &Value::from(""), why));

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::field_checks::{Field, is_missing, is_zero};
+use super::field_checks::{CheckedField, is_missing, is_zero};
 use crate::selector::LabelSelector;
 use crate::status::FieldError;
 use crate::value::{list, number, text};
 
 /// Checks that the selector matches the template's labels and, if the argument names the workload's kind, is not empty.
-pub(super) fn selects_template(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn selects_template(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let selector = &field.value["selector"];
     if !selector.is_object() {
         return;
@@ -30,21 +30,21 @@ pub(super) fn selects_template(field: &Field<'_>, errors: &mut Vec<FieldError>) 
 }
 
 /// Checks the restart policy of workloads whose pods never complete.
-pub(super) fn always_restarts(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn always_restarts(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let policy = &field.value["template"]["spec"]["restartPolicy"];
     if policy != "Always" {
         errors.push(FieldError::unsupported("spec.template.spec.restartPolicy", policy, &["Always"]));
     }
 }
 
-pub(super) fn job_restarts(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn job_restarts(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if field.value["template"]["spec"]["restartPolicy"] == "Always" {
         let why = "valid values: \"OnFailure\", \"Never\"";
         errors.push(FieldError::required("spec.template.spec.restartPolicy", why));
     }
 }
 
-pub(super) fn completions(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn completions(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let (spec, completions) = (field.value, &field.value["completions"]);
     let is_indexed = spec["completionMode"] == "Indexed";
     if is_indexed && completions.is_null() {
@@ -57,7 +57,7 @@ pub(super) fn completions(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn deadline(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn deadline(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let deadline = &field.value["progressDeadlineSeconds"];
     if deadline.as_i64().is_some_and(|deadline| deadline <= number(&field.value["minReadySeconds"])) {
         let why = "must be greater than minReadySeconds";
@@ -66,7 +66,7 @@ pub(super) fn deadline(field: &Field<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks that only the rolling-update strategy has rolling-update settings.
-pub(super) fn no_rolling_update(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn no_rolling_update(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let (path, rolling) = (format!("{}.rollingUpdate", field.path), &field.value["rollingUpdate"]);
     match text(&field.value["type"]) {
         "Recreate" if rolling.is_object() => {
@@ -81,7 +81,7 @@ pub(super) fn no_rolling_update(field: &Field<'_>, errors: &mut Vec<FieldError>)
     }
 }
 
-pub(super) fn not_both_zero(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn not_both_zero(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let unavailable = &field.value["maxUnavailable"];
     if is_zero(unavailable) && is_zero(&field.value["maxSurge"]) {
         let why = "may not be 0 when `maxSurge` is 0";
@@ -89,7 +89,7 @@ pub(super) fn not_both_zero(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn surge_or_unavailable(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn surge_or_unavailable(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let (path, surge) = (|name: &str| format!("{}.{name}", field.path), &field.value["maxSurge"]);
     match (is_zero(&field.value["maxUnavailable"]), is_zero(surge)) {
         (false, false) => {
@@ -104,7 +104,7 @@ pub(super) fn surge_or_unavailable(field: &Field<'_>, errors: &mut Vec<FieldErro
 }
 
 /// Checks that an update to a StatefulSet changes no fields other than those listed in the arguments.
-pub(super) fn keeps_all_but(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn keeps_all_but(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let changeable: Vec<_> = field.arguments.split(' ').collect();
     let fixed = |spec: &Value| {
         let mut spec = spec.as_object().cloned().unwrap_or_default();
@@ -119,20 +119,20 @@ pub(super) fn keeps_all_but(field: &Field<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-pub(super) fn storage(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn storage(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if field.value["resources"]["requests"]["storage"].is_null() {
         errors.push(FieldError::required(format!("{}.resources[storage]", field.path), ""));
     }
 }
 
-pub(super) fn one_limit(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn one_limit(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     if ["minAvailable", "maxUnavailable"].iter().all(|limit| !field.value[limit].is_null()) {
         let why = "minAvailable and maxUnavailable cannot be both set";
         errors.push(FieldError::invalid(field.path, field.value, why));
     }
 }
 
-pub(super) fn service(field: &Field<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn service(field: &CheckedField<'_>, errors: &mut Vec<FieldError>) {
     let (spec, ports) = (field.value, list(&field.value["ports"]));
     let is_external = spec["type"] == "ExternalName";
     if ports.is_empty() && !is_external && spec["clusterIP"] != "None" {

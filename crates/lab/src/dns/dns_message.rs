@@ -1,0 +1,172 @@
+//! DNS protocol messages: decodes questions and encodes responses. Pure.
+
+use std::str::FromStr;
+
+use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::{A, CNAME, SOA};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use rand::seq::SliceRandom;
+
+use super::dns_records::{DnsRecords, NameResolution, ZONE};
+
+/// Maximum number of bytes in a UDP response, regardless of the client's limit. It avoids fragmentation (CoreDNS's
+/// plugin `bufsize`).
+const MAX_UDP_BYTES: u16 = 1232;
+
+/// Transport of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DnsTransport {
+    Udp,
+    Tcp,
+}
+
+/// Answers a question; returns `None` if the bytes are not a question.
+pub(super) fn answer(
+    question: &[u8],
+    records: &DnsRecords,
+    ttl_seconds: u32,
+    serial: u32,
+    transport: DnsTransport,
+) -> Option<Vec<u8>> {
+    let request = Message::from_vec(question).ok()?;
+    if request.metadata.message_type != MessageType::Query {
+        return None;
+    }
+    let mut response = Message::new(request.metadata.id, MessageType::Response, request.metadata.op_code);
+    response.metadata = Metadata::response_from_request(&request.metadata);
+    if request.edns.is_some() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(MAX_UDP_BYTES);
+        response.edns = Some(edns);
+    }
+    match &request.queries[..] {
+        _ if request.metadata.op_code != OpCode::Query => {
+            response.metadata.response_code = ResponseCode::NotImp;
+        }
+        [query] => {
+            response.add_query(query.clone());
+            fill(&mut response, query, records, ttl_seconds, serial);
+        }
+        _ => response.metadata.response_code = ResponseCode::FormErr,
+    }
+    let bytes = response.to_vec().ok()?;
+    let limit = usize::from(request.max_payload().min(MAX_UDP_BYTES));
+    if transport == DnsTransport::Udp && bytes.len() > limit {
+        return response.truncate().to_vec().ok();
+    }
+    Some(bytes)
+}
+
+fn fill(response: &mut Message, query: &Query, records: &DnsRecords, ttl_seconds: u32, serial: u32) {
+    let text = query.name().to_ascii().to_ascii_lowercase();
+    let labels: Vec<_> = text.trim_end_matches('.').split('.').collect();
+    // There is no other name server to ask, so the server refuses names outside the cluster's domain.
+    let Some(labels) = labels.strip_suffix(&ZONE[..]).filter(|_| query.query_class() == DNSClass::IN) else {
+        response.metadata.response_code = ResponseCode::Refused;
+        return;
+    };
+    response.metadata.authoritative = true;
+    let record = |name: &Name, data: RData| Record::from_rdata(name.clone(), ttl_seconds, data);
+    match records.meaning(labels) {
+        NameResolution::Nothing => response.metadata.response_code = ResponseCode::NXDomain,
+        NameResolution::Alias(alias) => {
+            if let Ok(alias) = Name::from_str(&format!("{alias}.")) {
+                response.add_answer(record(query.name(), RData::CNAME(CNAME(alias))));
+            }
+        }
+        NameResolution::Found(mut addresses) => {
+            // CoreDNS's plugin `loadbalance` does the same, because clients take the first address.
+            addresses.shuffle(&mut rand::rng());
+            for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
+                response.add_answer(record(query.name(), RData::A(A(address))));
+            }
+        }
+    }
+    if response.answers.is_empty()
+        && let Some(authority) = start_of_authority(ttl_seconds, serial)
+    {
+        response.add_authority(authority);
+    }
+}
+
+/// Returns the SOA record, which limits how long clients may cache that a record does not exist.
+fn start_of_authority(ttl_seconds: u32, serial: u32) -> Option<Record> {
+    let zone = ZONE.join(".");
+    let name = |text: String| Name::from_str(&text).ok();
+    let server = name(format!("ns.dns.{zone}."))?;
+    let mailbox = name(format!("hostmaster.{zone}."))?;
+    let data = SOA::new(server, mailbox, serial, 7200, 1800, 86400, ttl_seconds);
+    Some(Record::from_rdata(name(format!("{zone}."))?, ttl_seconds, RData::SOA(data)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn ask(records: &DnsRecords, name: &str, record_type: RecordType, transport: DnsTransport) -> Message {
+        let mut request = Message::query();
+        request.add_query(Query::query(Name::from_str(name).unwrap(), record_type));
+        let bytes = answer(&request.to_vec().unwrap(), records, 5, 1, transport).unwrap();
+        let response = Message::from_vec(&bytes).unwrap();
+        assert_eq!(response.metadata.id, request.metadata.id);
+        response
+    }
+
+    fn records(endpoints: u8) -> DnsRecords {
+        let mut records = DnsRecords::default();
+        let key = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+        records.namespaces.insert(key("", "shop"), Arc::new(json!({})));
+        records.services.insert(key("shop", "db"), Arc::new(json!({"spec": {"clusterIP": "None"}})));
+        let endpoints: Vec<_> =
+            (0..endpoints).map(|n| json!({"addresses": [format!("10.244.1.{n}")]})).collect();
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "db"}}, "addressType": "IPv4",
+            "ports": [{"name": "sql", "protocol": "TCP", "port": 5432}], "endpoints": endpoints,
+        });
+        records.slices.insert(key("shop", "db-1"), Arc::new(slice));
+        records
+    }
+
+    #[test]
+    fn addresses_services_and_absences() {
+        let records = records(2);
+        let a = ask(&records, "DB.shop.svc.cluster.local.", RecordType::A, DnsTransport::Udp);
+        assert_eq!(
+            (a.answers.len(), a.metadata.response_code, a.metadata.authoritative),
+            (2, ResponseCode::NoError, true)
+        );
+        assert!(a.answers.iter().all(|record| record.ttl == 5));
+        let empty = ask(&records, "db.shop.svc.cluster.local.", RecordType::AAAA, DnsTransport::Udp);
+        assert_eq!((empty.answers.len(), empty.authorities.len()), (0, 1));
+        assert_eq!(empty.metadata.response_code, ResponseCode::NoError);
+        let absent = ask(&records, "nosuch.shop.svc.cluster.local.", RecordType::A, DnsTransport::Udp);
+        assert_eq!((absent.metadata.response_code, absent.authorities.len()), (ResponseCode::NXDomain, 1));
+        let elsewhere = ask(&records, "example.org.", RecordType::A, DnsTransport::Udp);
+        assert_eq!(elsewhere.metadata.response_code, ResponseCode::Refused);
+    }
+
+    #[test]
+    fn oversized_udp_answer_is_truncated() {
+        let records = records(100);
+        let name = "db.shop.svc.cluster.local.";
+        let udp = ask(&records, name, RecordType::A, DnsTransport::Udp);
+        assert!(udp.metadata.truncation && udp.answers.is_empty());
+        let tcp = ask(&records, name, RecordType::A, DnsTransport::Tcp);
+        assert!(!tcp.metadata.truncation);
+        assert_eq!(tcp.answers.len(), 100);
+    }
+
+    #[test]
+    fn nonsense_gets_no_answer() {
+        let records = DnsRecords::default();
+        assert_eq!(answer(b"", &records, 5, 1, DnsTransport::Udp), None);
+        assert_eq!(answer(&[0xFF; 40], &records, 5, 1, DnsTransport::Udp), None);
+        // A response is not a question: two servers must not talk to each other forever.
+        let response = Message::new(1, MessageType::Response, OpCode::Query).to_vec().unwrap();
+        assert_eq!(answer(&response, &records, 5, 1, DnsTransport::Udp), None);
+    }
+}
