@@ -18,7 +18,7 @@ use rolldrop_judge::gate;
 use rolldrop_record::load::in_units;
 use rolldrop_record::{Expect, RunDir};
 use rolldrop_report as report;
-use rolldrop_scenario::expect::{self, ExpectFile};
+use rolldrop_scenario::expectations::{self, ExpectFile};
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]
@@ -114,7 +114,7 @@ impl GateArgs {
         set.extend(self.max_window.map(|max| format!("expect.windows.max={}", in_units(max))));
         let recorded = run_dir.info()?.expect;
         let place = run_dir.path().join("run.json").display().to_string();
-        Ok(expect::with(&recorded, &place, file.as_ref(), &set)?)
+        Ok(expectations::with(&recorded, &place, file.as_ref(), &set)?)
     }
 }
 

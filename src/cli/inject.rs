@@ -10,7 +10,9 @@ use anyhow::Context;
 
 use super::proxy::ModeArg;
 use super::say::say;
-use rolldrop_sidecar::inject::{self, KubernetesVersion, Mode, Options, SecretKey, Selection, WorkloadName};
+use rolldrop_sidecar::inject::{
+    self, AppProtocol, InjectOptions, KubernetesVersion, SecretKey, Selection, WorkloadName,
+};
 
 /// Maximum size of manifests in bytes: a hundred times larger than real files.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -89,14 +91,14 @@ impl InjectArgs {
         let output = if self.uninject {
             inject::uninject(&file, &text)
         } else {
-            let options = Options {
+            let options = InjectOptions {
                 image: self.image,
                 port: self.port,
                 kubernetes: self.kubernetes_version,
                 admin_token: self.admin_token,
                 mode: self.mode.map(|mode| match mode {
-                    ModeArg::Http => Mode::Http,
-                    ModeArg::Tcp => Mode::Tcp,
+                    ModeArg::Http => AppProtocol::Http,
+                    ModeArg::Tcp => AppProtocol::Tcp,
                 }),
                 max_connections: self.max_connections,
                 selection: match self.workloads {

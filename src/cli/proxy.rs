@@ -12,7 +12,9 @@ use super::admin_token::TokenArgs;
 use super::signals::Listener;
 use rolldrop_drive::Interrupts;
 use rolldrop_record::Clock;
-use rolldrop_sidecar::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
+use rolldrop_sidecar::{
+    Access, Budget, PodHeader, Proxy, ProxyConfig, ProxyCounts, ProxyReport, TrafficMode, WatchPod,
+};
 
 /// Arguments of `rolldrop proxy`.
 #[derive(Debug, clap::Args)]
@@ -110,7 +112,7 @@ impl ProxyArgs {
         })
     }
 
-    fn config(self) -> anyhow::Result<Config> {
+    fn config(self) -> anyhow::Result<ProxyConfig> {
         for (option, own) in [("--listen", self.listen), ("--admin", self.admin)] {
             if leads_to(self.upstream, own) {
                 bail!(
@@ -119,10 +121,10 @@ impl ProxyArgs {
                 );
             }
         }
-        Ok(Config {
+        Ok(ProxyConfig {
             mode: match self.mode {
-                ModeArg::Http => Mode::Http,
-                ModeArg::Tcp => Mode::Tcp,
+                ModeArg::Http => TrafficMode::Http,
+                ModeArg::Tcp => TrafficMode::Tcp,
             },
             listen: self.listen,
             upstream: self.upstream,
@@ -189,8 +191,8 @@ fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
     own.port() != 0 && own.port() == upstream.port() && (own_ip == to || (takes_all && is_here()))
 }
 
-fn say(report: &Report) {
-    let Counts { recorded, handed_over, dropped, .. } = report.counts;
+fn say(report: &ProxyReport) {
+    let ProxyCounts { recorded, handed_over, dropped, .. } = report.counts;
     eprintln!(
         "rolldrop: {recorded} requests on {} connections; {handed_over} rows handed over, {dropped} dropped",
         report.connections,

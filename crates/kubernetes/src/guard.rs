@@ -9,11 +9,11 @@
 //!
 //! Responses from pods through the API server's proxy are not objects and pass unchanged; their readers limit them.
 //! Only errors, which a client reads as a whole, are limited here, to [`ERROR_BYTES`]. The checks themselves are in
-//! `asked` and `seen`.
+//! `asked` and `response_check`.
 
 mod asked;
 pub mod names;
-mod seen;
+mod response_check;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +31,7 @@ use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
 pub use asked::label_selector;
-use asked::{Asked, Reading};
+use asked::{GuardedRequest, ResponseReading};
 
 /// Maximum length of an API server response, in bytes. A page of [`PAGE`] pods takes one or two MiB.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
@@ -103,7 +103,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let asked = match Asked::of(&request) {
+        let asked = match GuardedRequest::of(&request) {
             Ok(asked) => asked,
             Err(why) => return futures::future::err(why.into()).boxed(),
         };
@@ -112,13 +112,13 @@ where
             let (parts, body) = answer.await.map_err(Into::into)?.into_parts();
             let body = body.map_err(|error| kube::Error::Service(error.into())).boxed_unsync();
             let body = match asked.reading {
-                Reading::Passing if parts.status.is_success() => body,
-                Reading::Passing => at_once(whole(body, ERROR_BYTES).await?),
-                Reading::Watch if parts.status.is_success() => checked_lines(body, asked),
-                Reading::Watch | Reading::Whole => {
+                ResponseReading::Passing if parts.status.is_success() => body,
+                ResponseReading::Passing => at_once(whole(body, ERROR_BYTES).await?),
+                ResponseReading::Watch if parts.status.is_success() => checked_lines(body, asked),
+                ResponseReading::Watch | ResponseReading::Whole => {
                     let whole = whole(body, ANSWER_BYTES).await?;
                     if parts.status.is_success() {
-                        seen::check_answer(&asked, &whole).map_err(Untrusted::Answer)?;
+                        response_check::check_answer(&asked, &whole).map_err(Untrusted::Answer)?;
                     }
                     at_once(whole)
                 }
@@ -151,16 +151,16 @@ fn unbelieved(why: String) -> kube::Error {
 }
 
 /// Passes on the lines of a watch that match the request, up to the first one that does not.
-fn checked_lines(body: GuardedBody, asked: Asked) -> GuardedBody {
+fn checked_lines(body: GuardedBody, asked: GuardedRequest) -> GuardedBody {
     let state = (body.into_data_stream(), BytesMut::new(), asked);
     let lines = stream::try_unfold(state, |(mut data, mut held, asked)| async move {
         loop {
             // The held bytes contain no line ending.
             let Some(more) = data.try_next().await? else {
                 let rest = held.split().freeze();
-                let complete = seen::is_json(&rest);
+                let complete = response_check::is_json(&rest);
                 if complete {
-                    seen::check_event(&asked, &rest).map_err(unbelieved)?;
+                    response_check::check_event(&asked, &rest).map_err(unbelieved)?;
                 }
                 return Ok(complete.then_some((rest, (data, held, asked))));
             };
@@ -174,7 +174,7 @@ fn checked_lines(body: GuardedBody, asked: Asked) -> GuardedBody {
                 return Err(unbelieved(why));
             }
             for line in lines().filter(|line| !line.is_empty()) {
-                seen::check_event(&asked, line).map_err(unbelieved)?;
+                response_check::check_event(&asked, line).map_err(unbelieved)?;
             }
             if let Some(whole) = whole {
                 return Ok(Some((whole, (data, held, asked))));

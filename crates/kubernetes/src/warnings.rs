@@ -41,21 +41,21 @@ fn text(value: &str) -> Option<String> {
 }
 
 impl<S> Layer<S> for Warnings {
-    type Service = Heard<S>;
+    type Service = WarningCollector<S>;
 
-    fn layer(&self, inner: S) -> Heard<S> {
-        Heard { inner, warnings: self.clone() }
+    fn layer(&self, inner: S) -> WarningCollector<S> {
+        WarningCollector { inner, warnings: self.clone() }
     }
 }
 
 /// Client service whose warnings are collected.
 #[derive(Clone, Debug)]
-pub struct Heard<S> {
+pub struct WarningCollector<S> {
     inner: S,
     warnings: Warnings,
 }
 
-impl<S, A, B> Service<Request<A>> for Heard<S>
+impl<S, A, B> Service<Request<A>> for WarningCollector<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Future: Send + 'static,

@@ -52,7 +52,7 @@ use super::status::Status;
 use api_route::{ApiRoute, Subresource};
 use query::Query;
 use respond::ApiResponse;
-use rolldrop_wire::places::{Patience, Place, Places, TrackedBody};
+use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 
 pub(crate) use api_server::ApiServerState;
 pub(crate) use server_identity::{IdentityError, ServerIdentity};
@@ -108,7 +108,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
 async fn serve_connection(
     stream: TcpStream,
     server: &Arc<ApiServerState>,
-    place: &Arc<Place>,
+    place: &Arc<ConnectionPlace>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Watch events are small, and Nagle's algorithm would delay them.
     stream.set_nodelay(true)?;

@@ -6,64 +6,64 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::flow::{Flow, in_line};
-use super::form::Form;
-use super::object::{Change, Edit};
+use super::flow::{FlowCollection, in_line};
+use super::form::ManifestFormat;
+use super::object::{EditKind, ManifestEdit};
 use super::splice::Splice;
-use super::tree::{Member, Node, Shape, Style};
+use super::tree::{MappingEntry, Node, NodeShape, Style};
 
 /// Indentation of a list below its key.
 const INDENT: usize = 2;
 
 /// A text and its parsed structure.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct ParsedText<'a> {
     pub(super) text: &'a str,
-    pub(super) form: Form,
+    pub(super) form: ManifestFormat,
     pub(super) root: &'a Node,
     /// Line break that ends the lines of the text.
     pub(super) line_break: &'static str,
 }
 
-impl Source<'_> {
+impl ParsedText<'_> {
     /// Returns the replacement that makes an edit in the text; `None` if the text cannot be edited, for example behind
     /// an alias.
-    pub(super) fn splice(&self, edit: &Edit) -> Option<Splice> {
-        if let Change::Push(item) = &edit.change {
+    pub(super) fn splice(&self, edit: &ManifestEdit) -> Option<Splice> {
+        if let EditKind::Push(item) = &edit.change {
             let list = self.root.at(&edit.pointer)?;
             return match &list.shape {
-                Shape::List(Style::Block, items) => self.push(items, item),
-                _ => Flow::of(self.text, list)?.with(None, item),
+                NodeShape::List(Style::Block, items) => self.push(items, item),
+                _ => FlowCollection::of(self.text, list)?.with(None, item),
             };
         }
         let (parent, last) = edit.split()?;
         let parent = self.root.at(parent)?;
         let number = match &parent.shape {
-            Shape::Mapping(_, members) => members.iter().position(|member| member.name == last),
-            Shape::List(..) => Some(last.parse().ok()?),
+            NodeShape::Mapping(_, members) => members.iter().position(|member| member.name == last),
+            NodeShape::List(..) => Some(last.parse().ok()?),
             _ => None,
         };
         match (&edit.change, number, &parent.shape) {
-            (Change::Set(value), Some(number), Shape::Mapping(style, members)) => {
+            (EditKind::Set(value), Some(number), NodeShape::Mapping(style, members)) => {
                 self.replace(*style, &members[number], value)
             }
-            (Change::Set(value), None, Shape::Mapping(Style::Block, members)) => {
+            (EditKind::Set(value), None, NodeShape::Mapping(Style::Block, members)) => {
                 self.append(members, &last, value)
             }
-            (Change::Set(value), None, _) => {
-                Flow::of(self.text, parent)?.with(Some(&self.form.key(&last)), value)
+            (EditKind::Set(value), None, _) => {
+                FlowCollection::of(self.text, parent)?.with(Some(&self.form.key(&last)), value)
             }
-            (Change::Remove, Some(number), Shape::Mapping(Style::Block, members)) => {
-                let place = |member: &Member| member.key.range.start..member.range_end();
+            (EditKind::Remove, Some(number), NodeShape::Mapping(Style::Block, members)) => {
+                let place = |member: &MappingEntry| member.key.range.start..member.range_end();
                 let next = members.get(number + 1).map(|next| next.key.range.start);
                 self.without_lines(place(members.get(number)?), number == 0, next)
             }
-            (Change::Remove, Some(number), Shape::List(Style::Block, items)) => {
+            (EditKind::Remove, Some(number), NodeShape::List(Style::Block, items)) => {
                 let item = items.get(number)?;
                 let next = items.get(number + 1).and_then(|next| self.dash(next));
                 self.without_lines(self.dash(item)?..item.range.end, number == 0, next)
             }
-            (Change::Remove, Some(number), _) => Flow::of(self.text, parent)?.without(number),
+            (EditKind::Remove, Some(number), _) => FlowCollection::of(self.text, parent)?.without(number),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ impl Source<'_> {
     }
 
     /// Adds a field to a mapping in block style.
-    fn append(&self, members: &[Member], key: &str, value: &Value) -> Option<Splice> {
+    fn append(&self, members: &[MappingEntry], key: &str, value: &Value) -> Option<Splice> {
         let (first, last) = (members.first()?, members.last()?);
         self.add(last.range_end(), self.column(first.key.range.start), &json!({ key: value }))
     }
@@ -99,15 +99,16 @@ impl Source<'_> {
     }
 
     /// Replaces the value of an existing field.
-    fn replace(&self, style: Style, member: &Member, value: &Value) -> Option<Splice> {
+    fn replace(&self, style: Style, member: &MappingEntry, value: &Value) -> Option<Splice> {
         let old = &member.value;
         let is_collection = matches!(value, Value::Object(_) | Value::Array(_));
         if style == Style::Flow {
             let text = if is_collection { in_line(value) } else { self.scalar(member, value)? };
             return (!old.range.is_empty()).then(|| Splice { range: old.range.clone(), text });
         }
-        let is_in_lines = matches!(old.shape, Shape::Mapping(Style::Block, _) | Shape::List(Style::Block, _))
-            || self.text[old.range.clone()].contains('\n');
+        let is_in_lines =
+            matches!(old.shape, NodeShape::Mapping(Style::Block, _) | NodeShape::List(Style::Block, _))
+                || self.text[old.range.clone()].contains('\n');
         let behind_colon = member.key.range.end + self.text[member.key.range.end..].find(':')? + 1;
         if !is_collection {
             let range = if is_in_lines { behind_colon..old.range.end } else { old.range.clone() };
@@ -124,7 +125,7 @@ impl Source<'_> {
             false => format!("{}{lines}", self.line_break),
         };
         let range = match old.shape {
-            Shape::Missing if !lines.is_empty() => {
+            NodeShape::Missing if !lines.is_empty() => {
                 let end = self.line_end(behind_colon);
                 end..end
             }
@@ -134,13 +135,17 @@ impl Source<'_> {
     }
 
     /// Formats a value in the same quotes as the field's former value, or else as the field's name.
-    fn scalar(&self, member: &Member, value: &Value) -> Option<String> {
+    fn scalar(&self, member: &MappingEntry, value: &Value) -> Option<String> {
         let is_in = |node: &Node, quote| self.text[node.range.clone()].starts_with(quote);
         match (self.form, value) {
-            (Form::Yaml, Value::String(text)) if is_in(&member.value, '\'') && !text.contains('\n') => {
+            (ManifestFormat::Yaml, Value::String(text))
+                if is_in(&member.value, '\'') && !text.contains('\n') =>
+            {
                 Some(format!("'{}'", text.replace('\'', "''")))
             }
-            (Form::Yaml, Value::String(_)) if !is_in(&member.value, '"') && !is_in(&member.key, '"') => {
+            (ManifestFormat::Yaml, Value::String(_))
+                if !is_in(&member.value, '"') && !is_in(&member.key, '"') =>
+            {
                 // Formatted as the value of a key, so that it is quoted where necessary.
                 let text = serde_saphyr::to_string(&json!({ "key": value })).ok()?;
                 let text = text.strip_prefix("key: ")?.trim_end();
@@ -191,7 +196,7 @@ impl Source<'_> {
     }
 }
 
-impl Member {
+impl MappingEntry {
     fn range_end(&self) -> usize {
         self.value.range.end.max(self.key.range.end)
     }

@@ -12,11 +12,11 @@ use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
 use super::splice::Splice;
-use super::tree::{Member, Node, Shape, Style};
+use super::tree::{MappingEntry, Node, NodeShape, Style};
 
 /// A mapping or list in brackets.
 #[derive(Debug)]
-pub(super) struct Flow<'a> {
+pub(super) struct FlowCollection<'a> {
     text: &'a str,
     /// Position of the opening bracket.
     open: usize,
@@ -26,15 +26,15 @@ pub(super) struct Flow<'a> {
     members: Vec<Range<usize>>,
 }
 
-impl<'a> Flow<'a> {
+impl<'a> FlowCollection<'a> {
     /// Returns the node as a collection; `None` if it is not one, or is written without brackets.
     pub(super) fn of(text: &'a str, node: &Node) -> Option<Self> {
         let members = match &node.shape {
-            Shape::Mapping(Style::Flow, members) => {
-                let place = |member: &Member| member.key.range.start..member.value.range.end;
+            NodeShape::Mapping(Style::Flow, members) => {
+                let place = |member: &MappingEntry| member.key.range.start..member.value.range.end;
                 members.iter().map(place).collect()
             }
-            Shape::List(Style::Flow, items) => items.iter().map(|item| item.range.clone()).collect(),
+            NodeShape::List(Style::Flow, items) => items.iter().map(|item| item.range.clone()).collect(),
             _ => return None,
         };
         let (open, close) = (node.range.start, node.range.end.checked_sub(1)?);

@@ -6,12 +6,12 @@ use super::tree;
 
 /// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
+pub(super) enum ManifestFormat {
     Yaml,
     Json,
 }
 
-impl Form {
+impl ManifestFormat {
     /// Formats a key.
     pub(super) fn key(self, key: &str) -> String {
         let is_plain =

@@ -6,6 +6,7 @@
 mod edit;
 mod flow;
 mod form;
+mod manifest_text;
 mod object;
 mod problem;
 mod repaired;
@@ -13,9 +14,8 @@ mod scalar;
 mod splice;
 #[cfg(test)]
 mod tests;
-mod text;
 mod tree;
 
-pub use object::{Change, Edit, Object, escaped};
+pub use manifest_text::{Edited, Manifests};
+pub use object::{EditKind, ManifestEdit, ManifestObject, escaped};
 pub use problem::ManifestError;
-pub use text::{Edited, Manifests};

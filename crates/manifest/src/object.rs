@@ -6,18 +6,18 @@ use serde_json::Value;
 
 /// A change to a document.
 #[derive(Clone, Debug)]
-pub struct Edit {
+pub struct ManifestEdit {
     /// Number of the document, from 0.
     pub document: usize,
-    /// JSON pointer (RFC 6901) to a field, an item, or for [`Change::Push`] a list.
+    /// JSON pointer (RFC 6901) to a field, an item, or for [`EditKind::Push`] a list.
     pub pointer: String,
     /// Change to the part that the pointer names.
-    pub change: Change,
+    pub change: EditKind,
 }
 
 /// Kind of change.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum EditKind {
     /// Sets a field of a mapping, whether or not it exists.
     Set(Value),
     /// Appends an item to a list.
@@ -28,7 +28,7 @@ pub enum Change {
     Withdraw,
 }
 
-impl Edit {
+impl ManifestEdit {
     pub(super) fn split(&self) -> Option<(&str, String)> {
         let (parent, last) = self.pointer.rsplit_once('/')?;
         Some((parent, unescaped(last)))
@@ -36,7 +36,7 @@ impl Edit {
 
     /// Makes the edit in an object in which the pointer exists.
     pub fn apply(&self, object: &mut Value) {
-        if let Change::Push(item) = &self.change {
+        if let EditKind::Push(item) = &self.change {
             if let Some(list) = object.pointer_mut(&self.pointer).and_then(Value::as_array_mut) {
                 list.push(item.clone());
             }
@@ -44,7 +44,7 @@ impl Edit {
         }
         let Some((parent, last)) = self.split() else { return };
         match (object.pointer_mut(parent), &self.change) {
-            (Some(Value::Object(map)), Change::Set(value)) => {
+            (Some(Value::Object(map)), EditKind::Set(value)) => {
                 map.insert(last, value.clone());
             }
             (Some(Value::Object(map)), _) => {
@@ -62,7 +62,7 @@ impl Edit {
 
 /// A Kubernetes object in manifests.
 #[derive(Clone, Debug)]
-pub struct Object {
+pub struct ManifestObject {
     /// Number of the document that contains the object.
     pub document: usize,
     /// JSON pointer to the object within the document; empty unless the object is an item of a List.
@@ -71,7 +71,7 @@ pub struct Object {
     pub value: Value,
 }
 
-impl Object {
+impl ManifestObject {
     /// Makes an object from a whole document.
     pub fn whole(document: usize, value: Value) -> Self {
         Self { document, at: String::new(), value }
@@ -96,18 +96,18 @@ impl Object {
     }
 
     /// Makes an edit to the part of the object that a JSON pointer names.
-    pub fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
-        Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
+    pub fn edit(&self, pointer: impl fmt::Display, change: EditKind) -> ManifestEdit {
+        ManifestEdit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
     }
 
     /// Makes the edit that sets a field.
-    pub fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
-        self.edit(pointer, Change::Set(value.into()))
+    pub fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> ManifestEdit {
+        self.edit(pointer, EditKind::Set(value.into()))
     }
 
     /// Makes the edit that removes a field or an item.
-    pub fn remove(&self, pointer: impl fmt::Display) -> Edit {
-        self.edit(pointer, Change::Remove)
+    pub fn remove(&self, pointer: impl fmt::Display) -> ManifestEdit {
+        self.edit(pointer, EditKind::Remove)
     }
 }
 

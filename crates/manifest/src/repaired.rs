@@ -11,12 +11,12 @@ use std::borrow::Cow;
 pub(super) struct Repaired<'t> {
     base: usize,
     text: Cow<'t, str>,
-    gaps: Vec<Gap>,
+    gaps: Vec<InsertedSpace>,
 }
 
 /// Inserted space, which the original does not have.
 #[derive(Debug)]
-struct Gap {
+struct InsertedSpace {
     start: usize,
     end: usize,
     /// Number of bytes inserted up to here, including all earlier gaps.
@@ -69,7 +69,7 @@ impl<'t> Repaired<'t> {
                 let start = text.len();
                 text.push_str(&space);
                 total += depth;
-                self.gaps.push(Gap { start, end: text.len(), total });
+                self.gaps.push(InsertedSpace { start, end: text.len(), total });
             }
             text.push_str(line);
         }

@@ -15,9 +15,9 @@ fn error(text: &str) -> String {
 }
 
 /// Makes one edit, which must leave everything else in the text as it is.
-fn edited(text: &str, pointer: &str, change: Change) -> String {
+fn edited(text: &str, pointer: &str, change: EditKind) -> String {
     let manifests = Manifests::parse("all.yaml", text).expect("manifests");
-    let edit = Edit { document: 0, pointer: pointer.to_owned(), change };
+    let edit = ManifestEdit { document: 0, pointer: pointer.to_owned(), change };
     let Edited { text, notes } = manifests.edited(&[edit]);
     assert_eq!(notes, Vec::<String>::new(), "{text}");
     text
@@ -50,7 +50,7 @@ and a fold\"
     assert_eq!(read(crd).unwrap(), std::slice::from_ref(&whole));
     let twice = format!("{crd}---\n{crd}");
     assert_eq!(read(&twice).unwrap(), [whole.clone(), whole]);
-    let set = edited(crd, "/spec/versions/0/last", Change::Set("new".into()));
+    let set = edited(crd, "/spec/versions/0/last", EditKind::Set("new".into()));
     assert_eq!(set, crd.replace('\u{e9}', "new"));
     assert!(error("a: 'b\n--- c'\n").starts_with("all.yaml:1: "), "{}", error("a: 'b\n--- c'\n"));
 }
@@ -139,7 +139,7 @@ fn empty_documents_yield_no_object() {
     assert_eq!(read("").unwrap(), Vec::<Value>::new());
     let text = "# a\n---\n---\n# b\n---\na: 1\n...\n---\n\n--- # c\nb: 2\n";
     assert_eq!(read(text).unwrap(), [json!({"a": 1}), json!({"b": 2})]);
-    let kept = edited("---\n---\na: 1 # c\n", "/a", Change::Set(2.into()));
+    let kept = edited("---\n---\na: 1 # c\n", "/a", EditKind::Set(2.into()));
     assert_eq!(kept, "---\n---\na: 2 # c\n");
 }
 
@@ -159,8 +159,8 @@ a:
   empty:
 c: {d: [], e: {f: 1}}
 ";
-    let set = |pointer: &str, value: Value| edited(text, pointer, Change::Set(value));
-    let push = |pointer: &str, value: Value| edited(text, pointer, Change::Push(value));
+    let set = |pointer: &str, value: Value| edited(text, pointer, EditKind::Set(value));
+    let push = |pointer: &str, value: Value| edited(text, pointer, EditKind::Push(value));
     for (there, pointer, line) in [
         (set("/a/new", json!("x")), "/a/new", "  empty:\n  new: x\n"),
         (
@@ -182,7 +182,7 @@ c: {d: [], e: {f: 1}}
         (set("/c/e/g", json!(2)), "/c/e/g", "c: {d: [], e: {f: 1, g: 2}}\n"),
     ] {
         assert!(there.contains(line), "{there}");
-        assert_eq!(edited(&there, pointer, Change::Remove), text, "{pointer}");
+        assert_eq!(edited(&there, pointer, EditKind::Remove), text, "{pointer}");
     }
     for (pointer, value, line) in [
         ("/a/b", json!("yes"), "  b: \"yes\" # one\n"),
@@ -202,7 +202,7 @@ c: {d: [], e: {f: 1}}
         ("/a/empty", "  empty:\n"),
         ("/c", "c: {d: [], e: {f: 1}}\n"),
     ] {
-        assert_eq!(edited(text, pointer, Change::Remove), text.replacen(gone, "", 1), "{pointer}");
+        assert_eq!(edited(text, pointer, EditKind::Remove), text.replacen(gone, "", 1), "{pointer}");
     }
 }
 

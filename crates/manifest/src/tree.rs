@@ -20,7 +20,7 @@ const KEY_LENGTH: usize = 1 << 20;
 
 /// A document in a text.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct YamlDocument {
     /// Range from the end of the previous document to the end of this one, including comments and separators.
     pub(super) range: Range<usize>,
     pub(super) root: Node,
@@ -32,16 +32,16 @@ pub(super) struct Document {
 pub(super) struct Node {
     /// Byte range, without trailing comments. For a missing value, the place to insert one.
     pub(super) range: Range<usize>,
-    pub(super) shape: Shape,
+    pub(super) shape: NodeShape,
 }
 
 #[derive(Debug)]
-pub(super) enum Shape {
+pub(super) enum NodeShape {
     /// No value is written.
     Missing,
     Scalar,
     Alias,
-    Mapping(Style, Vec<Member>),
+    Mapping(Style, Vec<MappingEntry>),
     List(Style, Vec<Node>),
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Style {
 
 /// A key of a mapping and its value.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct MappingEntry {
     pub(super) name: String,
     pub(super) key: Node,
     pub(super) value: Node,
@@ -68,10 +68,10 @@ impl Node {
 
     fn child(&self, part: &str) -> Option<&Node> {
         match &self.shape {
-            Shape::Mapping(_, members) => {
+            NodeShape::Mapping(_, members) => {
                 members.iter().find(|member| member.name == part).map(|member| &member.value)
             }
-            Shape::List(_, items) => items.get(part.parse::<usize>().ok()?),
+            NodeShape::List(_, items) => items.get(part.parse::<usize>().ok()?),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl Node {
         let (mut node, mut place) = (self, self.range.start);
         for part in pointer.split('/').skip(1).map(unescaped) {
             let key = match &node.shape {
-                Shape::Mapping(_, members) => members.iter().find(|member| member.name == part),
+                NodeShape::Mapping(_, members) => members.iter().find(|member| member.name == part),
                 _ => None,
             };
             let Some(child) = node.child(&part) else { break };
@@ -97,7 +97,7 @@ impl Node {
 ///
 /// # Errors
 /// Fails if kubectl could not read the text either, or if a key is given twice.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
+pub(super) fn documents(text: &str) -> Result<Vec<YamlDocument>, Problem> {
     documents_from(text, 0)
 }
 
@@ -105,7 +105,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Problem> {
 ///
 /// # Errors
 /// Fails as [`documents`] does.
-pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, Problem> {
+pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<YamlDocument>, Problem> {
     let mut documents = Vec::new();
     let mut repaired = Repaired::from(text, start);
     let mut indented = None;
@@ -113,12 +113,12 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
         let before = documents.len();
         let (read, place) = match read(text, &repaired, &mut documents) {
             Ok(()) => return Ok(documents),
-            Err(Stop::Problem(problem)) => return Err(problem),
-            Err(Stop::Indentation { read, place }) => (read, place),
+            Err(ReadStop::Problem(problem)) => return Err(problem),
+            Err(ReadStop::Indentation { read, place }) => (read, place),
         };
         match documents.last() {
             // Earlier documents need not be read again.
-            Some(Document { range, .. }) if documents.len() > before => {
+            Some(YamlDocument { range, .. }) if documents.len() > before => {
                 repaired = Repaired::from(text, range.end);
             }
             _ => {
@@ -141,7 +141,7 @@ pub(super) fn documents_from(text: &str, start: usize) -> Result<Vec<Document>, 
 }
 
 /// Reason why reading stopped.
-enum Stop {
+enum ReadStop {
     Problem(Problem),
     /// Quoted text continues at `place` with too little indentation. Everything before `read` has been read. Both are
     /// positions in the repaired text.
@@ -151,13 +151,13 @@ enum Stop {
     },
 }
 
-impl From<Problem> for Stop {
+impl From<Problem> for ReadStop {
     fn from(problem: Problem) -> Self {
         Self::Problem(problem)
     }
 }
 
-fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> Result<(), Stop> {
+fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<YamlDocument>) -> Result<(), ReadStop> {
     let mut options = options! {
         simple_key_max_lookahead: KEY_LENGTH,
         flow_nesting_limit: DEPTH,
@@ -167,7 +167,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(repaired.text(), options);
     let mut reader =
-        Reader { parser, text, repaired, read: 0, anchors: HashMap::new(), aliased: 0, path: Vec::new() };
+        TreeReader { parser, text, repaired, read: 0, anchors: HashMap::new(), aliased: 0, path: Vec::new() };
     let mut start = repaired.original(0);
     loop {
         match reader.next()? {
@@ -179,8 +179,8 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
                 let (root, value) = reader.node(event, &span)?;
                 let (_, span) = reader.next()?;
                 let end = reader.place(span.end.byte_offset()).max(root.range.end);
-                if !matches!(root.shape, Shape::Missing) {
-                    documents.push(Document { range: start..end, root, value });
+                if !matches!(root.shape, NodeShape::Missing) {
+                    documents.push(YamlDocument { range: start..end, root, value });
                     start = end;
                 }
             }
@@ -189,7 +189,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<Document>) -> R
     }
 }
 
-struct Reader<'t> {
+struct TreeReader<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
     repaired: &'t Repaired<'t>,
@@ -203,8 +203,8 @@ struct Reader<'t> {
     path: Vec<String>,
 }
 
-impl<'t> Reader<'t> {
-    fn next(&mut self) -> Result<(Event<'t>, Span), Stop> {
+impl<'t> TreeReader<'t> {
+    fn next(&mut self) -> Result<(Event<'t>, Span), ReadStop> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
                 self.read = span.end.byte_offset().unwrap_or(self.read).max(self.read);
@@ -213,7 +213,7 @@ impl<'t> Reader<'t> {
             Some(Err(error)) => {
                 let place = error.marker().byte_offset().unwrap_or(self.read);
                 if *error.kind() == ErrorKind::InvalidQuotedScalarIndent {
-                    return Err(Stop::Indentation { read: self.read, place });
+                    return Err(ReadStop::Indentation { read: self.read, place });
                 }
                 Err(Problem::of_kind(self.text, self.place(Some(place)), error.kind()).into())
             }
@@ -225,12 +225,12 @@ impl<'t> Reader<'t> {
         self.repaired.original(offset.unwrap_or(self.read)).min(self.text.len())
     }
 
-    fn node(&mut self, event: Event<'t>, span: &Span) -> Result<(Node, Value), Stop> {
+    fn node(&mut self, event: Event<'t>, span: &Span) -> Result<(Node, Value), ReadStop> {
         let range = self.place(span.start.byte_offset())..self.place(span.end.byte_offset());
         let (node, value, anchor) = match event {
             Event::Alias(anchor) => {
                 let value = self.aliased(anchor, range.start)?;
-                return Ok((Node { range, shape: Shape::Alias }, value));
+                return Ok((Node { range, shape: NodeShape::Alias }, value));
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar::value(&text, style, tag.as_deref());
@@ -245,7 +245,7 @@ impl<'t> Reader<'t> {
                 let (node, value) = self.mapping(range.start, style)?;
                 (node, value, anchor)
             }
-            _ => (Node { range, shape: Shape::Missing }, Value::Null, 0),
+            _ => (Node { range, shape: NodeShape::Missing }, Value::Null, 0),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, (value.clone(), count(&value)));
@@ -264,11 +264,11 @@ impl<'t> Reader<'t> {
             let kept = empty.rfind('\n').map_or("", |last| &empty[..last]);
             end += kept.strip_suffix('\r').unwrap_or(kept).len();
         }
-        let shape = if range.is_empty() { Shape::Missing } else { Shape::Scalar };
+        let shape = if range.is_empty() { NodeShape::Missing } else { NodeShape::Scalar };
         Node { range: range.start..end, shape }
     }
 
-    fn list(&mut self, start: usize, style: StructureStyle) -> Result<(Node, Value), Stop> {
+    fn list(&mut self, start: usize, style: StructureStyle) -> Result<(Node, Value), ReadStop> {
         let (mut items, mut values, mut end) = (Vec::new(), Vec::new(), start);
         loop {
             match self.next()? {
@@ -277,7 +277,7 @@ impl<'t> Reader<'t> {
                     if style == Style::Flow {
                         end = self.place(span.end.byte_offset());
                     }
-                    let node = Node { range: start..end, shape: Shape::List(style, items) };
+                    let node = Node { range: start..end, shape: NodeShape::List(style, items) };
                     return Ok((node, values.into()));
                 }
                 (event, span) => {
@@ -292,7 +292,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn mapping(&mut self, mut start: usize, style: StructureStyle) -> Result<(Node, Value), Stop> {
+    fn mapping(&mut self, mut start: usize, style: StructureStyle) -> Result<(Node, Value), ReadStop> {
         let (mut members, mut map, mut merged) = (Vec::new(), Map::new(), Vec::new());
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut end = start;
@@ -324,7 +324,7 @@ impl<'t> Reader<'t> {
             let (event, span) = self.next()?;
             let (mut value, given) = self.node(event, &span)?;
             let name = self.path.pop().unwrap_or_default();
-            if matches!(value.shape, Shape::Missing) {
+            if matches!(value.shape, NodeShape::Missing) {
                 let place = self.behind_colon(key.range.end);
                 value.range = place..place;
             }
@@ -337,7 +337,7 @@ impl<'t> Reader<'t> {
             } else {
                 map.insert(name.clone(), given);
             }
-            members.push(Member { name, key, value });
+            members.push(MappingEntry { name, key, value });
         }
         for merged in merged {
             let all = match merged {
@@ -352,7 +352,7 @@ impl<'t> Reader<'t> {
                 map.entry(key).or_insert(value);
             }
         }
-        Ok((Node { range: start..end, shape: Shape::Mapping(style, members) }, map.into()))
+        Ok((Node { range: start..end, shape: NodeShape::Mapping(style, members) }, map.into()))
     }
 
     fn path_to(&self, name: &str) -> String {

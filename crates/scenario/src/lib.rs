@@ -7,15 +7,15 @@
 mod builtin;
 mod disruption;
 mod document;
-pub mod expect;
+pub mod expectations;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod load;
+mod load_spec;
 pub mod nearest;
 mod raw;
+pub mod request_text;
 pub mod target_argument;
-pub mod text;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ pub use disruption::{
     WorkloadKind,
 };
 use document::Document;
-pub use expect::ExpectFile;
-pub use load::{Abort, LoadSpec};
+pub use expectations::ExpectFile;
+pub use load_spec::{Abort, LoadSpec};
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,10 +89,10 @@ impl Scenario {
     /// # Errors
     /// Fails if the result is malformed or contradictory.
     pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<()> {
-        expect::replace(&mut self.document, Some(file), set)?;
-        self.expect = expect::read(&self.document)?;
+        expectations::replace(&mut self.document, Some(file), set)?;
+        self.expect = expectations::read(&self.document)?;
         let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
-        expect::check_targets(&self.expect, &names, &self.document)
+        expectations::check_targets(&self.expect, &names, &self.document)
     }
 
     /// Makes an error about a value, for checks outside this module. `key` is the value's path from the top of the
@@ -207,7 +207,7 @@ pub fn parse<C: DeserializeOwned>(
         document.set(assignment)?;
     }
     document.drop_nulls("/spec/load");
-    let raw: raw::File<C> = document.read()?;
+    let raw: raw::ScenarioFile<C> = document.read()?;
     validate::validate(raw, &document, dir)
 }
 

@@ -1,6 +1,6 @@
 //! The scenario file as written: every key is known, but no value has been checked yet.
 
-pub(super) mod disruption;
+pub(super) mod disruption_keys;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,16 +23,16 @@ use rolldrop_record::{Evidence, Expect, Secret};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct File<C> {
+pub(super) struct ScenarioFile<C> {
     pub(super) api_version: String,
     pub(super) kind: String,
-    pub(super) metadata: Metadata,
-    pub(super) spec: Spec<C>,
+    pub(super) metadata: MetadataKeys,
+    pub(super) spec: SpecKeys<C>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Metadata {
+pub(super) struct MetadataKeys {
     pub(super) name: String,
     #[serde(default)]
     pub(super) description: String,
@@ -42,17 +42,17 @@ pub(super) struct Metadata {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Spec<C> {
-    pub(super) cluster: Option<Cluster<C>>,
+pub(super) struct SpecKeys<C> {
+    pub(super) cluster: Option<ClusterKeys<C>>,
     #[serde(default)]
     pub(super) manifests: Vec<Manifest>,
-    pub(super) target: OneOrMore<Target>,
+    pub(super) target: OneOrMore<TargetKeys>,
     #[serde(default)]
-    pub(super) load: Load,
+    pub(super) load: LoadKeys,
     #[serde(default)]
-    pub(super) sidecar: Sidecar,
+    pub(super) sidecar: SidecarKeys,
     #[serde(default)]
-    pub(super) disruptions: Vec<disruption::Disruption>,
+    pub(super) disruptions: Vec<disruption_keys::DisruptionKeys>,
     pub(super) settle: Option<Span>,
     pub(super) settle_max: Option<Span>,
     #[serde(default)]
@@ -61,7 +61,7 @@ pub(super) struct Spec<C> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Cluster<C> {
+pub(super) struct ClusterKeys<C> {
     pub(super) embedded: Option<C>,
     pub(super) context: Option<String>,
 }
@@ -75,7 +75,7 @@ pub(super) struct Manifest {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Sidecar {
+pub(super) struct SidecarKeys {
     #[serde(default)]
     pub(super) inject: bool,
     #[serde(default)]
@@ -84,9 +84,9 @@ pub(super) struct Sidecar {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Target {
+pub(super) struct TargetKeys {
     pub(super) service: Option<String>,
-    pub(super) port: Option<Port>,
+    pub(super) port: Option<PortKey>,
     pub(super) path: Option<String>,
     pub(super) url: Option<String>,
     pub(super) node: Option<String>,
@@ -129,18 +129,18 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Port {
+pub(super) enum PortKey {
     Number(u16),
     Name(String),
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Load {
+pub(super) struct LoadKeys {
     pub(super) rate: Option<Rate>,
     pub(super) duration: Option<Span>,
     #[serde(default)]
-    pub(super) stages: Vec<Stage>,
+    pub(super) stages: Vec<StageKeys>,
     pub(super) arrivals: Option<Arrivals>,
     pub(super) seed: Option<u64>,
     pub(super) warmup: Option<Span>,
@@ -164,9 +164,9 @@ pub(super) struct Load {
     #[serde(default)]
     pub(super) template: bool,
     #[serde(default)]
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<RequestKeys>,
     pub(super) retry: Option<Retry>,
-    pub(super) success: Option<Vec<Status>>,
+    pub(super) success: Option<Vec<StatusKey>>,
     pub(super) pod_header: Option<String>,
     pub(super) pod_body: Option<String>,
     #[serde(default)]
@@ -183,9 +183,9 @@ pub(super) struct Load {
     pub(super) workers: Option<usize>,
     pub(super) spin: Option<Span>,
     pub(super) from: Option<LoadFrom>,
-    pub(super) job: Option<LoadJob>,
+    pub(super) job: Option<LoadJobKeys>,
     pub(super) evidence: Option<Evidence>,
-    pub(super) abort: Option<Abort>,
+    pub(super) abort: Option<AbortKeys>,
 }
 
 fn http<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Http>, D::Error> {
@@ -194,22 +194,22 @@ fn http<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Http>, D::E
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Abort {
-    pub(super) dropped: Share,
+pub(super) struct AbortKeys {
+    pub(super) dropped: FractionKey,
     pub(super) over: Option<Span>,
     pub(super) requests: Option<u64>,
 }
 
 /// A share such as `5%`, as a fraction of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Share(pub(super) f64);
+pub(super) struct FractionKey(pub(super) f64);
 
-impl<'de> Deserialize<'de> for Share {
+impl<'de> Deserialize<'de> for FractionKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a share of the requests in percent, such as 5%";
         let text = Scalar::read(deserializer, expected)?.to_string();
         let share = percent(&text).filter(|share| *share > 0.0 && *share < 1.0);
-        share.map(Share).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
+        share.map(FractionKey).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
     }
 }
 
@@ -221,7 +221,7 @@ fn percent(text: &str) -> Option<f64> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct LoadJob {
+pub(super) struct LoadJobKeys {
     pub(super) workers: Option<usize>,
     pub(super) start_limit: Option<Span>,
     #[serde(default)]
@@ -240,7 +240,7 @@ impl<'de> Deserialize<'de> for Quantity {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Request {
+pub(super) struct RequestKeys {
     pub(super) path: Option<String>,
     pub(super) method: Option<String>,
     #[serde(default)]
@@ -254,7 +254,7 @@ pub(super) struct Request {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Stage {
+pub(super) struct StageKeys {
     pub(super) from: Option<f64>,
     pub(super) rate: f64,
     pub(super) duration: Span,
@@ -271,7 +271,7 @@ pub(super) enum Ramp {
 /// A status, or a range such as `200-399`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Status {
+pub(super) enum StatusKey {
     One(u16),
     Range(String),
 }

@@ -1,7 +1,7 @@
 //! Validation: turns the raw file into a scenario without contradictions.
 
-mod disruption;
-mod load;
+mod disruption_validation;
+mod load_validation;
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::document::Document;
 use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Result, Scenario, Target, Workload};
-use super::{expect, files, raw};
+use super::{expectations, files, raw};
 use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
 use rolldrop_record::shown;
@@ -19,7 +19,7 @@ use rolldrop_record::shown;
 const SETTLE_MAX: Duration = Duration::from_secs(300);
 const API_VERSION: &str = "rolldrop.dev/v1";
 
-pub(super) fn validate<C>(raw: raw::File<C>, document: &Document, dir: &Path) -> Result<Loaded<C>> {
+pub(super) fn validate<C>(raw: raw::ScenarioFile<C>, document: &Document, dir: &Path) -> Result<Loaded<C>> {
     if raw.api_version != API_VERSION {
         return Err(document.error("apiVersion", format!("is {:?}, must be {API_VERSION}", raw.api_version)));
     }
@@ -34,12 +34,12 @@ pub(super) fn validate<C>(raw: raw::File<C>, document: &Document, dir: &Path) ->
     let (manifest_keys, manifests): (Vec<String>, Vec<Value>) =
         manifests(spec.manifests, document, dir)?.into_iter().unzip();
     let targets = targets(spec.target, &manifests, document)?;
-    let load = load::load(spec.load, document, dir)?;
+    let load = load_validation::load(spec.load, document, dir)?;
     let disruptions = spec
         .disruptions
         .into_iter()
         .enumerate()
-        .map(|(index, d)| disruption::disruption(d, index, &load, &manifests, document))
+        .map(|(index, d)| disruption_validation::disruption(d, index, &load, &manifests, document))
         .collect::<Result<Vec<_>, _>>()?;
     is_steady_first(&load, &disruptions, document)?;
     let sidecar_workloads = sidecar_workloads(&spec.sidecar, document)?;
@@ -48,9 +48,9 @@ pub(super) fn validate<C>(raw: raw::File<C>, document: &Document, dir: &Path) ->
     if settle.is_some_and(|settle| settle > settle_max) {
         return Err(document.error("spec.settleMax", "is shorter than settle: make it longer, or remove it"));
     }
-    expect::check(&spec.expect, document)?;
+    expectations::check(&spec.expect, document)?;
     let names: Vec<&str> = targets.iter().map(|target| &*target.name).collect();
-    expect::check_targets(&spec.expect, &names, document)?;
+    expectations::check_targets(&spec.expect, &names, document)?;
     let scenario = Scenario {
         name: raw.metadata.name,
         description: raw.metadata.description,
@@ -70,7 +70,7 @@ pub(super) fn validate<C>(raw: raw::File<C>, document: &Document, dir: &Path) ->
     Ok(Loaded { scenario, cluster })
 }
 
-fn cluster<C>(raw: Option<raw::Cluster<C>>, document: &Document) -> Result<Option<ClusterChoice<C>>> {
+fn cluster<C>(raw: Option<raw::ClusterKeys<C>>, document: &Document) -> Result<Option<ClusterChoice<C>>> {
     match raw.map(|c| (c.embedded, c.context)) {
         None | Some((None, None)) => Ok(None),
         Some((Some(config), None)) => Ok(Some(ClusterChoice::Embedded(config))),
@@ -120,7 +120,7 @@ fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value
 }
 
 fn targets(
-    raw: raw::OneOrMore<raw::Target>,
+    raw: raw::OneOrMore<raw::TargetKeys>,
     manifests: &[Value],
     document: &Document,
 ) -> Result<Vec<Target>> {
@@ -154,7 +154,7 @@ fn targets(
     Ok(targets)
 }
 
-fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>> {
+fn sidecar_workloads(raw: &raw::SidecarKeys, document: &Document) -> Result<Vec<Workload>> {
     if !raw.inject && !raw.workloads.is_empty() {
         return Err(document.error("spec.sidecar.workloads", "needs inject: true as well"));
     }
@@ -179,7 +179,7 @@ fn is_path(path: Option<&String>, key: &str, document: &Document) -> Result<()> 
     }
 }
 
-fn place(raw: raw::Target, key: &str, manifests: &[Value], document: &Document) -> Result<Place> {
+fn place(raw: raw::TargetKeys, key: &str, manifests: &[Value], document: &Document) -> Result<Place> {
     let path = raw.path;
     is_path(path.as_ref(), key, document)?;
     match (raw.service, raw.url) {
@@ -190,8 +190,8 @@ fn place(raw: raw::Target, key: &str, manifests: &[Value], document: &Document) 
                 return Err(document.error(&format!("{key}.service"), why));
             }
             let port = raw.port.map(|port| match port {
-                raw::Port::Number(number) => number.to_string(),
-                raw::Port::Name(name) => name,
+                raw::PortKey::Number(number) => number.to_string(),
+                raw::PortKey::Name(name) => name,
             });
             let (node, path) = (raw.node, path.unwrap_or_else(|| "/".into()));
             Ok(Place::Service { name, port, path, node })

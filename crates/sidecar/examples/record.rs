@@ -12,13 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use rolldrop_record::Clock;
-use rolldrop_sidecar::{Access, Budget, Config, Mode, PodHeader, Proxy, WatchPod};
+use rolldrop_sidecar::{Access, Budget, PodHeader, Proxy, ProxyConfig, TrafficMode, WatchPod};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let [app, own] = [1, 2].map(|number| std::env::args().nth(number));
-    let config = Config {
-        mode: Mode::Http,
+    let config = ProxyConfig {
+        mode: TrafficMode::Http,
         upstream: app.ok_or("where is the app?")?.parse()?,
         listen: own.ok_or("where to listen?")?.parse()?,
         admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),

@@ -34,13 +34,13 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{Service, ServiceBuilder};
 use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 
-use super::journal::{Batch, Cursor};
-use super::{Shared, app, metrics, reap};
+use super::journal::{Cursor, JournalBatch};
+use super::{ProxyState, app, metrics, reap};
 use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 use rolldrop_record::{ServedRow, Stamp};
-use rolldrop_wire::places::{Patience, Place, Places, TrackedBody};
+use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 
 /// Maximum time before a recorded row is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -66,24 +66,24 @@ pub enum Access {
 
 /// Treatment of client addresses in rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Addresses {
+enum AddressDisclosure {
     Told,
     Withheld,
 }
 
 impl Access {
     /// Returns the treatment of client addresses for accepted readers.
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> AddressDisclosure {
         match self {
-            Self::Holders(_) => Addresses::Told,
-            Self::Everybody | Self::Nobody => Addresses::Withheld,
+            Self::Holders(_) => AddressDisclosure::Told,
+            Self::Everybody | Self::Nobody => AddressDisclosure::Withheld,
         }
     }
 }
 
 /// Limits of the admin port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct AdminLimits {
     /// Maximum number of simultaneous connections: the data port's clients need descriptors too. When another
     /// connection arrives, an idle one is closed; if none is idle, the new one waits.
     connections: usize,
@@ -95,7 +95,7 @@ pub(super) struct Limits {
     head_time: Duration,
 }
 
-impl Default for Limits {
+impl Default for AdminLimits {
     fn default() -> Self {
         Self { connections: 256, answers: 16, head_bytes: 16 * 1024, head_time: Duration::from_secs(30) }
     }
@@ -103,19 +103,19 @@ impl Default for Limits {
 
 /// Settings of the admin port.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct AdminSettings {
     /// Path that readiness checks request from the app.
     pub(super) app_ready_path: Option<Arc<str>>,
     /// Readers that the port serves.
     pub(super) access: Access,
     /// Limits of the port.
-    pub(super) limits: Limits,
+    pub(super) limits: AdminLimits,
 }
 
 /// Serves the admin port until the journal is closed and handed over. A reader that disconnected shortly before can
 /// reconnect for the rest.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
-    let Settings { app_ready_path, access, limits } = settings;
+pub(super) async fn serve(listener: TcpListener, shared: Arc<ProxyState>, settings: AdminSettings) {
+    let AdminSettings { app_ready_path, access, limits } = settings;
     let layers = layers(&access, limits.answers);
     let places = Places::new(limits.connections, Patience { idle: limits.head_time, head: limits.head_time });
     let mut connections = JoinSet::new();
@@ -127,7 +127,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
                         place = places.take(peer.ip()) => place,
                         () = shared.journal.handed_over() => break,
                     };
-                    let port = Port {
+                    let port = AdminPort {
                         shared: shared.clone(),
                         app_ready_path: app_ready_path.clone(),
                         addresses: access.addresses(),
@@ -157,25 +157,26 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
 }
 
 /// Layers that requests pass before the port itself.
-type Layers =
-    ServiceBuilder<Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<Guard>, Identity>>>;
+type Layers = ServiceBuilder<
+    Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<AccessGuard>, Identity>>,
+>;
 
 /// Returns the layers shared by all connections.
 fn layers(access: &Access, answers: usize) -> Layers {
     ServiceBuilder::new()
-        .layer(ValidateRequestHeaderLayer::custom(Guard(access.clone())))
+        .layer(ValidateRequestHeaderLayer::custom(AccessGuard(access.clone())))
         .layer(GlobalConcurrencyLimitLayer::new(answers))
 }
 
-type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
-type Answer = Response<Body>;
+type AdminBody = UnsyncBoxBody<Bytes, serde_json::Error>;
+type AdminResponse = Response<AdminBody>;
 
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+fn text(status: StatusCode, body: impl Into<Bytes>) -> AdminResponse {
     whole(status, "text/plain", body)
 }
 
 /// Returns a response with a fixed body.
-fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> AdminResponse {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
@@ -185,9 +186,9 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 
 /// Request filter that admits open paths, and readers with access.
 #[derive(Clone)]
-struct Guard(Access);
+struct AccessGuard(Access);
 
-impl Guard {
+impl AccessGuard {
     fn lets_in(&self, headers: &HeaderMap) -> bool {
         match &self.0 {
             Access::Everybody => true,
@@ -197,10 +198,10 @@ impl Guard {
     }
 }
 
-impl<B> ValidateRequest<B> for Guard {
-    type ResponseBody = Body;
+impl<B> ValidateRequest<B> for AccessGuard {
+    type ResponseBody = AdminBody;
 
-    fn validate(&mut self, request: &mut Request<B>) -> Result<(), Answer> {
+    fn validate(&mut self, request: &mut Request<B>) -> Result<(), AdminResponse> {
         if OPEN_PATHS.contains(&request.uri().path()) || self.lets_in(request.headers()) {
             return Ok(());
         }
@@ -212,27 +213,33 @@ impl<B> ValidateRequest<B> for Guard {
 
 /// The admin port, for one connection.
 #[derive(Clone)]
-struct Port {
-    shared: Arc<Shared>,
+struct AdminPort {
+    shared: Arc<ProxyState>,
     app_ready_path: Option<Arc<str>>,
-    addresses: Addresses,
+    addresses: AddressDisclosure,
     /// True once the row reader on this connection has received all rows and the end line.
     told_all: Arc<AtomicBool>,
 }
 
-impl Port {
+impl AdminPort {
     /// Returns the port's service, wrapped in the layers.
     fn layered<B: Send + 'static>(
         &self,
         layers: &Layers,
-    ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone + use<B> {
+    ) -> impl Service<Request<B>, Response = AdminResponse, Error = Infallible, Future: Send> + Clone + use<B>
+    {
         let port = self.clone();
         layers.clone().service_fn(move |request: Request<B>| port.clone().answer(request))
     }
 
-    async fn serve<S>(self, mut stream: TcpStream, service: S, limits: Limits, place: &Arc<Place>)
-    where
-        S: hyper::service::Service<Request<Incoming>, Response = Answer, Error = Infallible>,
+    async fn serve<S>(
+        self,
+        mut stream: TcpStream,
+        service: S,
+        limits: AdminLimits,
+        place: &Arc<ConnectionPlace>,
+    ) where
+        S: hyper::service::Service<Request<Incoming>, Response = AdminResponse, Error = Infallible>,
     {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "an admin connection ended");
@@ -271,7 +278,7 @@ impl Port {
         }
     }
 
-    async fn answer<B>(self, request: Request<B>) -> Result<Answer, Infallible> {
+    async fn answer<B>(self, request: Request<B>) -> Result<AdminResponse, Infallible> {
         let answer = match *request.method() {
             Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
             _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")),
@@ -279,7 +286,7 @@ impl Port {
         Ok(answer.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
     }
 
-    async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<Answer> {
+    async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<AdminResponse> {
         const OK: StatusCode = StatusCode::OK;
         let Self { shared, app_ready_path, addresses, told_all } = self;
         Ok(match uri.path() {
@@ -351,9 +358,14 @@ pub(super) fn fuzz(bytes: &[u8]) {
 }
 
 /// Returns a response that streams rows as they are recorded, until the journal is closed.
-fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<AtomicBool>) -> Answer {
+fn rows(
+    shared: Arc<ProxyState>,
+    from: u64,
+    addresses: AddressDisclosure,
+    told_all: Arc<AtomicBool>,
+) -> AdminResponse {
     shared.journal.reader_came();
-    let reader = Reader {
+    let reader = RowReader {
         shared,
         addresses,
         told_all,
@@ -370,20 +382,20 @@ fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<Atom
 }
 
 /// A row reader and its position.
-struct Reader {
-    shared: Arc<Shared>,
-    addresses: Addresses,
+struct RowReader {
+    shared: Arc<ProxyState>,
+    addresses: AddressDisclosure,
     told_all: Arc<AtomicBool>,
     cursor: Cursor,
     /// Batch that is being sent.
-    taken: Option<Batch>,
+    taken: Option<JournalBatch>,
     /// Number of the row that was last announced as the next one.
     hello: Option<u64>,
     /// Proxy state as last sent to the reader.
     state: Option<ProxyLine>,
 }
 
-impl Reader {
+impl RowReader {
     fn frames(self) -> impl Stream<Item = serde_json::Result<Frame<Bytes>>> {
         stream::try_unfold(self, |mut reader| async {
             Ok(reader.next().await?.map(|lines| (Frame::data(lines), reader)))
@@ -432,7 +444,7 @@ impl Reader {
     /// Returns a line without the fields that the reader must not see.
     fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
         match line {
-            ProxyLine::Row(row) if self.addresses == Addresses::Withheld => {
+            ProxyLine::Row(row) if self.addresses == AddressDisclosure::Withheld => {
                 ProxyLine::Row(ServedRow { peer_addr: "".into(), ..row })
             }
             line => line,
@@ -441,7 +453,7 @@ impl Reader {
 
     /// Waits until it is time to check for rows again.
     async fn pause(&self) {
-        let Shared { ending, journal, .. } = &*self.shared;
+        let ProxyState { ending, journal, .. } = &*self.shared;
         let is_ending = ending.is_cancelled();
         let pause = if is_ending { ENDING_FLUSH_INTERVAL } else { FLUSH_INTERVAL };
         tokio::select! {

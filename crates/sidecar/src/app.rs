@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Shared;
+use super::ProxyState;
 use super::listening::listens;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
@@ -53,7 +53,7 @@ impl AppListener {
     }
 }
 
-impl Shared {
+impl ProxyState {
     /// Returns the outcome of a request if the proxy could not connect to the app.
     pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
         match error.kind() {
@@ -120,14 +120,14 @@ pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
 mod tests {
     use nix::errno::Errno;
 
-    use super::super::{Config, Seldom};
+    use super::super::{ProxyConfig, Seldom};
     use super::*;
     use rolldrop_record::Clock;
 
     #[test]
     fn descriptor_shortage_is_proxy_exhausted() {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let shared = Shared::new(&Config::bare(nowhere), Clock::start());
+        let shared = ProxyState::new(&ProxyConfig::bare(nowhere), Clock::start());
         let end = |errno: Errno| shared.connect_failed(&io::Error::from_raw_os_error(errno as i32));
         assert_eq!(end(Errno::EMFILE), ServedEnd::ProxyExhausted);
         assert_eq!(end(Errno::EADDRNOTAVAIL), ServedEnd::ProxyExhausted);

@@ -1,9 +1,9 @@
 //! Limits on everything that a peer can make the proxy hold.
 //!
-//! Each connection has some memory of its own that hostile neighbours cannot take away; the rest comes from a [`Pool`]
-//! shared by all connections. No holder gets more than a quarter of the free bytes, so a few greedy holders leave
-//! something for latecomers. Anything that does not fit is passed on unrecorded if that is safe, and otherwise refused
-//! as an app would refuse it.
+//! Each connection has some memory of its own that hostile neighbours cannot take away; the rest comes from a
+//! [`BytePool`] shared by all connections. No holder gets more than a quarter of the free bytes, so a few greedy
+//! holders leave something for latecomers. Anything that does not fit is passed on unrecorded if that is safe, and
+//! otherwise refused as an app would refuse it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::sides::Sides;
+use super::sides::ConnectionSides;
 
 /// Room for one read, in bytes. A waiting connection holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;
@@ -85,12 +85,12 @@ rolldrop_record::named! {
 
 /// Pool of bytes shared by all connections.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct BytePool {
     limit: usize,
     used: AtomicUsize,
 }
 
-impl Pool {
+impl BytePool {
     /// Returns a pool of this many bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, used: AtomicUsize::new(0) }
@@ -108,14 +108,14 @@ impl Pool {
 
 /// One holder's share of a pool's bytes, returned on drop.
 #[derive(Debug)]
-pub(super) struct Share<'a> {
-    pool: &'a Pool,
+pub(super) struct PoolShare<'a> {
+    pool: &'a BytePool,
     bytes: usize,
 }
 
-impl<'a> Share<'a> {
+impl<'a> PoolShare<'a> {
     /// Returns an empty share of the pool.
-    pub(super) fn of(pool: &'a Pool) -> Self {
+    pub(super) fn of(pool: &'a BytePool) -> Self {
         Self { pool, bytes: 0 }
     }
 
@@ -149,7 +149,7 @@ impl<'a> Share<'a> {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for PoolShare<'_> {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -159,19 +159,19 @@ impl Drop for Share<'_> {
 #[derive(Debug)]
 pub(super) struct Buffer<'a> {
     bytes: BytesMut,
-    share: Share<'a>,
+    share: PoolShare<'a>,
     /// State to update when the client sends something.
-    sides: Option<&'a Sides>,
+    sides: Option<&'a ConnectionSides>,
 }
 
 impl<'a> Buffer<'a> {
     /// Returns an empty buffer for an app's bytes.
-    pub(super) fn of_app(pool: &'a Pool) -> Self {
-        Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
+    pub(super) fn of_app(pool: &'a BytePool) -> Self {
+        Self { bytes: BytesMut::new(), share: PoolShare::of(pool), sides: None }
     }
 
     /// Returns an empty buffer for a client's bytes.
-    pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
+    pub(super) fn of_client(pool: &'a BytePool, sides: &'a ConnectionSides) -> Self {
         Self { sides: Some(sides), ..Self::of_app(pool) }
     }
 
@@ -243,22 +243,22 @@ mod tests {
 
     #[test]
     fn greedy_shares_leave_budget_for_newcomers() {
-        let pool = Pool::new(1 << 20);
+        let pool = BytePool::new(1 << 20);
         let mut greedy = Vec::new();
         for _ in 0..20 {
-            let mut share = Share::of(&pool);
+            let mut share = PoolShare::of(&pool);
             while share.grow_to(share.bytes + SMALL_READ_BYTES) {}
             greedy.push(share);
         }
         assert!(pool.used() <= 1 << 20);
-        assert!(Share::of(&pool).grow_to(2000), "{} of {} are used", pool.used(), 1 << 20);
+        assert!(PoolShare::of(&pool).grow_to(2000), "{} of {} are used", pool.used(), 1 << 20);
         drop(greedy);
         assert_eq!(pool.used(), 0);
     }
 
     #[tokio::test]
     async fn buffer_falls_back_to_small_reads() {
-        let pool = Pool::new(8 * READ_BYTES);
+        let pool = BytePool::new(8 * READ_BYTES);
         let mut first = Buffer::of_app(&pool);
         first.read_from(&mut &[b'x'; 100][..]).await.unwrap();
         assert!(pool.used() >= READ_BYTES - OWN_BYTES);
@@ -266,7 +266,7 @@ mod tests {
         first.rest();
         assert_eq!((pool.used(), first.len()), (0, 100));
 
-        let mut all = Share::of(&pool);
+        let mut all = PoolShare::of(&pool);
         all.set(8 * READ_BYTES);
         let mut late = Buffer::of_app(&pool);
         let mut from = &[b'x'; 2 * OWN_BYTES][..];

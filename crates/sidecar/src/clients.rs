@@ -21,10 +21,10 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::budget::Unrecorded;
-use super::connection::{self, Accepted};
-use super::origin::Origin;
+use super::origin::RowOrigin;
+use super::proxied_connection::{self, Accepted};
 use super::sides::Idleness;
-use super::{Counted, Shared, admin, reap};
+use super::{Counted, ProxyState, admin, reap};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
@@ -44,15 +44,15 @@ const fn patience_ticks(idleness: Idleness) -> u32 {
     }
 }
 
-type Until<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
+type DynUntil<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
 
 /// The data port and its connections.
-pub(super) struct Clients {
+pub(super) struct ClientConnections {
     listener: TcpListener,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     connections: JoinSet<()>,
     /// State of each connection, by its task.
-    places: HashMap<Id, Place>,
+    places: HashMap<Id, AcceptedClient>,
     /// Connections that may have to make room, all found at the same tick, each with its kind of idleness and the tick
     /// at which that began. The last one makes room first.
     idle: Vec<(Id, (Idleness, u32))>,
@@ -62,15 +62,15 @@ pub(super) struct Clients {
     pub(super) last_accepted: Option<Stamp>,
 }
 
-struct Place {
-    origin: Arc<Origin>,
+struct AcceptedClient {
+    origin: Arc<RowOrigin>,
     peer: IpAddr,
     task: AbortHandle,
 }
 
-impl Clients {
+impl ClientConnections {
     /// Returns the port, without connections.
-    pub(super) fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(listener: TcpListener, shared: Arc<ProxyState>) -> Self {
         Self {
             listener,
             shared,
@@ -90,11 +90,11 @@ impl Clients {
 
     // Neither generic nor async, so that it is compiled in this crate, with this crate's optimisations, and not where
     // it is awaited.
-    fn accept<'a>(&'a mut self, until: Until<'a>) -> BoxFuture<'a, ()> {
+    fn accept<'a>(&'a mut self, until: DynUntil<'a>) -> BoxFuture<'a, ()> {
         self.accept_each(until).boxed()
     }
 
-    async fn accept_each(&mut self, mut until: Until<'_>) {
+    async fn accept_each(&mut self, mut until: DynUntil<'_>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -187,11 +187,11 @@ impl Clients {
         self.last_accepted = Some(at);
         let pending = Counted::begin(&self.shared, |shared| &shared.pending);
         let open = Counted::begin(&self.shared, |shared| &shared.open);
-        let origin = Arc::new(Origin::new(self.shared.clone(), peer, at, conn));
+        let origin = Arc::new(RowOrigin::new(self.shared.clone(), peer, at, conn));
         let accepted = Accepted { stream, origin: origin.clone(), pending, open };
-        let task = self.connections.spawn(connection::serve(accepted));
+        let task = self.connections.spawn(proxied_connection::serve(accepted));
         let peer = peer.ip().to_canonical();
-        self.places.insert(task.id(), Place { origin, peer, task });
+        self.places.insert(task.id(), AcceptedClient { origin, peer, task });
     }
 
     /// Accepts connections until the app has gone and the requests in flight are finished, then a little longer to see

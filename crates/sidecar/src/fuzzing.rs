@@ -1,6 +1,6 @@
 //! Fuzz targets for everything that clients, apps and admin port users may send.
 
-mod session;
+mod fuzzed_session;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::origin::Origin;
-use super::{Budget, Config, PodHeader, Shared, h2};
+use super::origin::RowOrigin;
+use super::{Budget, PodHeader, ProxyConfig, ProxyState, h2};
 use rolldrop_record::Clock;
 
 rolldrop_testing::targets! {
@@ -17,7 +17,7 @@ rolldrop_testing::targets! {
     http1_responses: crate::h1::fuzzing::responses,
     http2: super::http2,
     admin: crate::admin::fuzz,
-    proxy_session[slow]: super::session::run,
+    proxy_session[slow]: super::fuzzed_session::run,
 }
 
 /// Fuzzes both directions of an HTTP/2 connection.
@@ -36,13 +36,13 @@ pub fn numbered_sessions(numbers: Range<u32>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let number = NUMBER.load(Ordering::Relaxed);
-        eprintln!("in session {number}, whose input is {:02x?}", session::numbered(number));
+        eprintln!("in session {number}, whose input is {:02x?}", fuzzed_session::numbered(number));
         before(panic);
     }));
     let (begun, last, mut steps) = (Instant::now(), numbers.end.saturating_sub(1), 0);
     for number in numbers {
         NUMBER.store(number, Ordering::Relaxed);
-        steps += session::run(&session::numbered(number));
+        steps += fuzzed_session::run(&fuzzed_session::numbered(number));
         if number == last || (number + 1).is_multiple_of(SAID_EVERY) {
             let seconds = begun.elapsed().as_secs();
             eprintln!("DONE up to session {number}, {steps} steps, {seconds} s");
@@ -51,14 +51,14 @@ pub fn numbered_sessions(numbers: Range<u32>) {
 }
 
 /// Returns a connection without an app.
-pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
+pub(super) fn origin(has_pod_header: bool) -> Arc<RowOrigin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let config = Config {
+    let config = ProxyConfig {
         pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
         budget: Budget { rows: 10, unanswered_rows: 5, ..Budget::DEFAULT },
-        ..Config::bare(nowhere)
+        ..ProxyConfig::bare(nowhere)
     };
-    let shared = Shared::new(&config, Clock::start());
+    let shared = ProxyState::new(&config, Clock::start());
     let accepted = shared.clock.now();
-    Arc::new(Origin::new(Arc::new(shared), nowhere, accepted, 0))
+    Arc::new(RowOrigin::new(Arc::new(shared), nowhere, accepted, 0))
 }

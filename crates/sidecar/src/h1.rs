@@ -5,28 +5,29 @@
 //! responses, 1xx, trailers and upgrades need nothing special. A head that arrives in pieces is passed on in pieces,
 //! but the app receives the request line, and the line end that completes the head, only after they have been checked.
 
-mod exchange;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
 mod head;
+mod requests_in_flight;
 
 use std::pin::pin;
 
 use bytes::Buf;
 
-pub(super) use self::exchange::Exchange;
-use self::exchange::Protocol;
-use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
+use self::head::{HeadScan, IncomingRequest, IncomingResponse, ResponseHead};
+pub(super) use self::requests_in_flight::RequestsInFlight;
+use self::requests_in_flight::SpokenProtocol;
 use super::budget::{Buffer, Unrecorded};
-use super::refusal::Refusal;
-use super::relay::{self, Finish, Inlet, Outlet, Stop, Streams};
+use super::refusal::ProxyRefusal;
+use super::relay::{self, ConnectionFinish, Inlet, Outlet, RelayStop, RelayStreams};
 use rolldrop_record::ServedEnd;
 use rolldrop_wire::http1::Body;
 
-impl Exchange {
+impl RequestsInFlight {
     /// Relays until the connection is finished.
-    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
-        let Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf } = streams;
+    pub(super) async fn relay(&self, streams: RelayStreams<'_>) -> ConnectionFinish {
+        let RelayStreams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf } =
+            streams;
         tokio::select! {
             biased;
             finish = relay_responses(from_app, to_client, from_app_buf, self) => finish,
@@ -38,18 +39,18 @@ impl Exchange {
     /// malformed head.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         match IncomingRequest::default().look(bytes) {
-            Ok(Look::Complete(mut head)) => {
+            Ok(HeadScan::Complete(mut head)) => {
                 self.begin(&mut head);
                 true
             }
-            Ok(Look::Partial { .. }) => false,
+            Ok(HeadScan::Partial { .. }) => false,
             Err(_) => true,
         }
     }
 }
 
 /// A message at the front of a buffer.
-struct Message<H> {
+struct BufferedMessage<H> {
     head: H,
     /// Number of head bytes already passed on.
     sent: usize,
@@ -60,8 +61,8 @@ async fn relay_requests(
     mut from: Inlet<'_>,
     mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
-    exchange: &Exchange,
-) -> Finish {
+    exchange: &RequestsInFlight,
+) -> ConnectionFinish {
     let sides = &exchange.origin().sides;
     let unpassed = loop {
         if let Err(unpassed) = pass_request(&mut from, &mut to, &mut buf, exchange).await {
@@ -74,25 +75,25 @@ async fn relay_requests(
         Unpassed::Refused(refusal) => {
             // The proxy's own response must wait for its turn.
             exchange.settled().await;
-            Finish::Refuse(refusal)
+            ConnectionFinish::Refuse(refusal)
         }
-        Unpassed::Stopped(Stop::Framing) => Finish::Refuse(Refusal::Malformed),
-        Unpassed::Stopped(Stop::SourceClosed) => {
+        Unpassed::Stopped(RelayStop::Framing) => ConnectionFinish::Refuse(ProxyRefusal::Malformed),
+        Unpassed::Stopped(RelayStop::SourceClosed) => {
             relay::client_closed(&mut from, &mut to, sides, exchange).await
         }
-        Unpassed::Stopped(Stop::Source) => Finish::Reset(ServedEnd::ClientGone),
-        Unpassed::Stopped(Stop::Sink) => relay::app_unwritable(sides).await,
+        Unpassed::Stopped(RelayStop::Source) => ConnectionFinish::Reset(ServedEnd::ClientGone),
+        Unpassed::Stopped(RelayStop::Sink) => relay::app_unwritable(sides).await,
     }
 }
 
 /// Reason why a request was not passed on.
 enum Unpassed {
-    Refused(Refusal),
-    Stopped(Stop),
+    Refused(ProxyRefusal),
+    Stopped(RelayStop),
 }
 
-impl From<Stop> for Unpassed {
-    fn from(stop: Stop) -> Self {
+impl From<RelayStop> for Unpassed {
+    fn from(stop: RelayStop) -> Self {
         Unpassed::Stopped(stop)
     }
 }
@@ -102,26 +103,26 @@ async fn pass_request(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
-    exchange: &Exchange,
+    exchange: &RequestsInFlight,
 ) -> Result<(), Unpassed> {
     // Only a limited number of requests is tracked: a client that sends more is slowed down, as by a full buffer.
     tokio::select! {
         biased;
         () = exchange.has_room() => {}
-        () = from.has_failed() => return Err(Stop::Source.into()),
+        () = from.has_failed() => return Err(RelayStop::Source.into()),
     }
     let mut incoming = IncomingRequest::default();
     let look = |bytes: &[u8]| match exchange.protocol() {
-        Protocol::Switched => Ok(Look::Complete(None)),
-        Protocol::Http | Protocol::Unread => match incoming.look(bytes) {
-            Ok(Look::Complete(head)) => Ok(Look::Complete(Some(head))),
-            Ok(Look::Partial { safe }) => Ok(Look::Partial { safe }),
+        SpokenProtocol::Switched => Ok(HeadScan::Complete(None)),
+        SpokenProtocol::Http | SpokenProtocol::Unread => match incoming.look(bytes) {
+            Ok(HeadScan::Complete(head)) => Ok(HeadScan::Complete(Some(head))),
+            Ok(HeadScan::Partial { safe }) => Ok(HeadScan::Partial { safe }),
             Err(refusal) => Err(Unpassed::Refused(refusal)),
         },
     };
     // Refuse a head for which there is no room, as an app would.
-    let too_large = || Err(Unpassed::Refused(Refusal::HeadTooLarge));
-    let Message { head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    let too_large = || Err(Unpassed::Refused(ProxyRefusal::HeadTooLarge));
+    let BufferedMessage { head, mut sent } = next_head(from, to, buf, look, too_large).await?;
     let Some(mut head) = head else {
         return Ok(pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await?);
     };
@@ -141,8 +142,8 @@ async fn await_decision(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
-    exchange: &Exchange,
-) -> Result<(), Stop> {
+    exchange: &RequestsInFlight,
+) -> Result<(), RelayStop> {
     let mut decided = pin!(exchange.decided());
     let mut is_closed = false;
     loop {
@@ -150,7 +151,7 @@ async fn await_decision(
             tokio::select! {
                 biased;
                 () = &mut decided => return Ok(()),
-                () = from.has_failed() => return Err(Stop::Source),
+                () = from.has_failed() => return Err(RelayStop::Source),
             }
         }
         let read = tokio::select! {
@@ -160,10 +161,10 @@ async fn await_decision(
         };
         match read {
             // The app must learn that nobody is waiting for its response.
-            Ok(0) if buf.is_empty() => return Err(Stop::SourceClosed),
+            Ok(0) if buf.is_empty() => return Err(RelayStop::SourceClosed),
             Ok(0) => is_closed = true,
             Ok(_) => {}
-            Err(_) => return Err(Stop::Source),
+            Err(_) => return Err(RelayStop::Source),
         }
     }
 }
@@ -173,8 +174,8 @@ async fn relay_responses(
     mut from: Inlet<'_>,
     mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
-    exchange: &Exchange,
-) -> Finish {
+    exchange: &RequestsInFlight,
+) -> ConnectionFinish {
     let stop = loop {
         if let Err(stop) = pass_response(&mut from, &mut to, &mut buf, exchange).await {
             break stop;
@@ -182,9 +183,11 @@ async fn relay_responses(
     };
     drop(buf);
     match stop {
-        Stop::SourceClosed => relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await,
-        Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
-        Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
+        RelayStop::SourceClosed => {
+            relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await
+        }
+        RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::UpstreamReset),
+        RelayStop::Sink => ConnectionFinish::Reset(ServedEnd::ClientGone),
     }
 }
 
@@ -193,15 +196,15 @@ async fn pass_response(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
-    exchange: &Exchange,
-) -> Result<(), Stop> {
+    exchange: &RequestsInFlight,
+) -> Result<(), RelayStop> {
     let mut incoming = IncomingResponse::default();
-    let look = |bytes: &[u8]| Ok::<_, Stop>(incoming.look(bytes, exchange.is_next_to_head()));
+    let look = |bytes: &[u8]| Ok::<_, RelayStop>(incoming.look(bytes, exchange.is_next_to_head()));
     let too_large = || {
         exchange.origin().shared.journal.unrecorded(Unrecorded::Head);
         Ok(ResponseHead::UNREADABLE)
     };
-    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
+    let BufferedMessage { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
     if !head.is_interim() {
         exchange.answered(&head);
         if let Some(pod) = &exchange.origin().shared.pod_header {
@@ -210,14 +213,14 @@ async fn pass_response(
     }
     // If the end can no longer be determined, the client should still see what the app sends.
     let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
-    if matches!(passed, Err(Stop::Framing)) {
+    if matches!(passed, Err(RelayStop::Framing)) {
         exchange.mark_unread();
         passed = pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await;
     }
     match passed {
         Ok(()) if head.is_interim() => {}
         Ok(()) => exchange.complete(),
-        Err(Stop::SourceClosed) if head.ends_by_close() => exchange.complete(),
+        Err(RelayStop::SourceClosed) if head.ends_by_close() => exchange.complete(),
         Err(_) => {}
     }
     passed
@@ -225,32 +228,32 @@ async fn pass_response(
 
 /// Reads the next head at the front of `buf`, and passes on as much of it as allowed. `too_large` decides what to do
 /// about a head that does not fit.
-async fn next_head<H, E: From<Stop>>(
+async fn next_head<H, E: From<RelayStop>>(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
-    mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
+    mut look: impl FnMut(&[u8]) -> Result<HeadScan<H>, E>,
     too_large: impl FnOnce() -> Result<H, E>,
-) -> Result<Message<H>, E> {
+) -> Result<BufferedMessage<H>, E> {
     let mut sent = 0;
     loop {
         if !buf.is_empty() {
             match look(buf)? {
-                Look::Complete(head) => return Ok(Message { head, sent }),
-                Look::Partial { safe } => {
+                HeadScan::Complete(head) => return Ok(BufferedMessage { head, sent }),
+                HeadScan::Partial { safe } => {
                     let safe = safe.max(sent);
                     relay::write(from, to, &buf[sent..safe]).await?;
                     sent = safe;
                 }
             }
             if !buf.may_hold_more() {
-                return Ok(Message { head: too_large()?, sent });
+                return Ok(BufferedMessage { head: too_large()?, sent });
             }
         }
         let stop = match relay::fill(from, buf, to).await {
             Ok(1..) => continue,
-            Ok(0) => Stop::SourceClosed,
-            Err(_) => Stop::Source,
+            Ok(0) => RelayStop::SourceClosed,
+            Err(_) => RelayStop::Source,
         };
         // No more bytes will arrive, so held-back bytes are passed on too.
         return Err(relay::flush(from, to, &buf[sent..], stop).await.into());
@@ -266,10 +269,10 @@ async fn pass(
     buf: &mut Buffer<'_>,
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
-) -> Result<(), Stop> {
+) -> Result<(), RelayStop> {
     let mut ready = head_len;
     loop {
-        ready += body.take(&buf[ready..]).map_err(|_| Stop::Framing)?;
+        ready += body.take(&buf[ready..]).map_err(|_| RelayStop::Framing)?;
         if ready > 0 {
             relay::write(from, to, &buf[*sent..ready]).await?;
             to.has_passed(ready);
@@ -280,9 +283,9 @@ async fn pass(
             return Ok(());
         }
         match relay::fill(from, buf, to).await {
-            Ok(0) => return Err(Stop::SourceClosed),
+            Ok(0) => return Err(RelayStop::SourceClosed),
             Ok(_) => {}
-            Err(_) => return Err(Stop::Source),
+            Err(_) => return Err(RelayStop::Source),
         }
     }
 }

@@ -11,25 +11,25 @@
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
-mod streams;
+mod http2_streams;
 
 use bytes::BytesMut;
 
-use self::frames::Frames;
-pub(super) use self::streams::Http2;
+use self::frames::FrameScanner;
+pub(super) use self::http2_streams::Http2;
 
-use super::relay::{self, Finish, Streams, Watch};
+use super::relay::{self, ByteWatch, ConnectionFinish, RelayStreams};
 
 impl Http2 {
     /// Relays until the connection is finished.
-    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
-        let (requests, responses) = (Frames::of_client(self), Frames::of_app(self));
+    pub(super) async fn relay(&self, streams: RelayStreams<'_>) -> ConnectionFinish {
+        let (requests, responses) = (FrameScanner::of_client(self), FrameScanner::of_app(self));
         relay::both_ways(streams, &self.origin().sides, self, requests, responses).await
     }
 
     /// Records the requests of a client that will get no response from an app; returns true if there was one.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
-        Frames::of_client(self).look(&mut BytesMut::from(bytes));
+        FrameScanner::of_client(self).look(&mut BytesMut::from(bytes));
         self.has_begun()
     }
 }

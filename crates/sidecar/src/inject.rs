@@ -11,9 +11,9 @@
 //! kept. If that is not possible, the document is rewritten, and a note says so.
 
 mod additions;
+mod annotated_object;
 mod container;
 pub mod ending;
-mod object;
 mod options;
 mod port;
 mod protocol;
@@ -22,14 +22,14 @@ mod tests;
 
 use serde_json::Value;
 
-use additions::{Additions, Refusal};
+use additions::{Additions, InjectRefusal};
+use annotated_object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
+pub use annotated_object::{SIDECAR, WorkloadName, pod_labels};
 pub use container::{ADMIN_PORT_NAME, NAME as SIDECAR_NAME};
-use object::{APP_PORT_NAME, TARGET_PORTS, template, withdraw};
-pub use object::{SIDECAR, WorkloadName, pod_labels};
-pub use options::{Absent, InjectError, KubernetesVersion, Mode, Options, SecretKey, Selection};
+pub use options::{Absent, AppProtocol, InjectError, InjectOptions, KubernetesVersion, SecretKey, Selection};
 use port::Service;
 pub use port::selects;
-use rolldrop_manifest::{Change, Edit, Edited, Manifests, Object};
+use rolldrop_manifest::{EditKind, Edited, ManifestEdit, ManifestObject, Manifests};
 
 /// Changed manifests.
 #[derive(Debug)]
@@ -48,10 +48,11 @@ pub struct Output {
 /// # Errors
 ///
 /// Fails if the text cannot be parsed, none of its workloads can have the sidecar, or a named workload cannot.
-pub fn inject(file: &str, text: &str, options: &Options) -> Result<Output, InjectError> {
+pub fn inject(file: &str, text: &str, options: &InjectOptions) -> Result<Output, InjectError> {
     let manifests = Manifests::parse(file, text)?;
     let objects = manifests.objects();
-    let place = |refusal: &Refusal| format!("{}: ", manifests.place(&objects[refusal.object], &refusal.at));
+    let place =
+        |refusal: &InjectRefusal| format!("{}: ", manifests.place(&objects[refusal.object], &refusal.at));
     let Additions { edits, mut notes, left } =
         additions::of(&objects, options, &place).map_err(|error| error.of(file))?;
     notes.extend(left);
@@ -93,8 +94,8 @@ pub struct Injected {
 /// # Errors
 ///
 /// Fails as [`inject`] does.
-pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected, InjectError> {
-    let found = object::all(objects);
+pub fn inject_into(objects: &mut [Value], options: &InjectOptions) -> Result<Injected, InjectError> {
+    let found = annotated_object::all(objects);
     let Additions { edits, notes, left } = additions::of(&found, options, &|_| String::new())?;
     for edit in &edits {
         edit.apply(&mut objects[edit.document]);
@@ -102,7 +103,7 @@ pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Injected,
     Ok(Injected { notes, left })
 }
 
-fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
+fn removals(objects: &[ManifestObject]) -> (Vec<ManifestEdit>, Vec<String>) {
     let (mut edits, mut notes) = (Vec::new(), Vec::new());
     for (number, object) in objects.iter().enumerate() {
         let title = object.title();
@@ -113,7 +114,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
             let name = container::moved_name(object.get(&format!("{list}/{at}")));
             // Rename first, while every container is still at its original index.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
-            edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
+            edits.push(object.edit(format!("{list}/{at}"), EditKind::Withdraw));
             edits.push(withdraw(object, pod, SIDECAR));
             notes.push(format!("{title}: the sidecar is removed"));
         }
@@ -138,7 +139,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
 
 /// Renames a port of the app's container, which may itself be a native sidecar, including references in the container's
 /// probes and hooks.
-fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
+fn rename(object: &ManifestObject, pod: &str, from: &str, to: &str) -> Vec<ManifestEdit> {
     const USERS: [&str; 5] =
         ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
     let containers = ["containers", "initContainers"].into_iter().flat_map(|list| {

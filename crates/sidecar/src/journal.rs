@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{Budget, Unrecorded};
-use super::metrics::Counts;
+use super::metrics::ProxyCounts;
 use rolldrop_record::event::{PodEvent, ProxyPhase};
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{ServedRow, Stamp};
@@ -27,7 +27,7 @@ const MOST_ROOM: usize = 3;
 
 /// Rows and notes, with the counts over all rows so far.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(super) struct RowJournal {
     entries: Mutex<Entries>,
     max_rows: usize,
     max_unanswered: usize,
@@ -48,7 +48,7 @@ struct Entries {
     sent_to: u64,
     last_request: Option<Stamp>,
     had_reader: bool,
-    counts: Counts,
+    counts: ProxyCounts,
 }
 
 /// Position of a reader.
@@ -68,7 +68,7 @@ impl Cursor {
 
 /// A copy of part of the journal, to be sent.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct JournalBatch {
     notes: Vec<ProxyLine>,
     /// Number of the first row.
     pub(super) first: u64,
@@ -81,7 +81,7 @@ pub(super) struct Batch {
     pub(super) next: Cursor,
 }
 
-impl Journal {
+impl RowJournal {
     /// Returns a journal that keeps as many rows as the budget allows.
     pub(super) fn new(budget: &Budget) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Journal {
     }
 
     /// Returns the counts so far.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> ProxyCounts {
         self.entries().counts.clone()
     }
 
@@ -195,7 +195,7 @@ impl Journal {
     }
 
     /// Copies the oldest available lines, starting at the cursor.
-    pub(super) fn read(&self, cursor: Cursor) -> Batch {
+    pub(super) fn read(&self, cursor: Cursor) -> JournalBatch {
         // Checked before the rows are read, so that no rows can follow the last batch.
         let closed = self.closed.is_cancelled();
         let entries = self.entries();
@@ -208,11 +208,11 @@ impl Journal {
         let next = Cursor { row: first + rows.len() as u64, note: entries.notes.len() };
         let recorded = entries.counts.recorded;
         let end = (closed && next.row == recorded).then(|| entries.counts.with_unrecorded());
-        Batch { notes, first, rows, recorded, end, next }
+        JournalBatch { notes, first, rows, recorded, end, next }
     }
 
     /// Notes that a batch has been sent.
-    pub(super) fn sent(&self, batch: &Batch) {
+    pub(super) fn sent(&self, batch: &JournalBatch) {
         let mut entries = self.entries();
         // Rows that were dropped while being sent remain counted as dropped.
         while entries.sent_to < batch.next.row {
@@ -263,7 +263,7 @@ impl Entries {
     }
 }
 
-impl Batch {
+impl JournalBatch {
     /// Returns true if there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
         self.notes.is_empty() && self.rows.is_empty() && self.end.is_none()
@@ -288,8 +288,8 @@ mod tests {
     use super::*;
     use rolldrop_record::{Protocol, ServedEnd};
 
-    fn journal(rows: usize) -> Journal {
-        Journal::new(&Budget { rows, unanswered_rows: rows / 2, ..Budget::DEFAULT })
+    fn journal(rows: usize) -> RowJournal {
+        RowJournal::new(&Budget { rows, unanswered_rows: rows / 2, ..Budget::DEFAULT })
     }
 
     fn row(conn: u64) -> ServedRow {
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    fn conns(batch: &Batch) -> Vec<u64> {
+    fn conns(batch: &JournalBatch) -> Vec<u64> {
         batch.rows.iter().map(|row| row.conn).collect()
     }
 

@@ -7,11 +7,11 @@
 //! but no row.
 //!
 //! HTTP/1.0 and HTTP/1.1, including upgrades, and HTTP/2 with prior knowledge are recorded by request; TLS, other
-//! protocols, and everything in [`Mode::Tcp`], by connection. In HTTP/1, the proxy itself rejects CONNECT, other
+//! protocols, and everything in [`TrafficMode::Tcp`], by connection. In HTTP/1, the proxy itself rejects CONNECT, other
 //! versions, heads over 1 MiB or 16,384 lines, and requests whose end is ambiguous. It responds with a 4xx or 5xx, and
 //! counts these requests as rejected.
 //!
-//! `clients` accepts connections, and closes idle ones when there are too many. `connection` handles one client
+//! `clients` accepts connections, and closes idle ones when there are too many. `proxied_connection` handles one client
 //! connection from accept to close (`origin` creates its rows, `sides` has its state). `h1`, `h2` and `tunnel`
 //! implement the protocols, and `relay` the code that they share. `budget` limits the memory that connections may hold,
 //! and `socket` the memory that the kernel may hold for them. `journal` keeps the recorded rows, `admin` sends them to
@@ -23,7 +23,6 @@ mod admin;
 mod app;
 mod budget;
 mod clients;
-mod connection;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod h1;
@@ -40,6 +39,7 @@ mod pre_stop_mark;
 #[cfg(not(target_os = "linux"))]
 #[path = "pre_stop_mark/elsewhere.rs"]
 mod pre_stop_mark;
+mod proxied_connection;
 mod refusal;
 mod relay;
 mod sides;
@@ -62,12 +62,12 @@ use tokio_util::sync::CancellationToken;
 pub use self::admin::Access;
 use self::app::AppListener;
 pub use self::budget::Budget;
-use self::budget::Pool;
-use self::clients::Clients;
-use self::journal::Journal;
-pub use self::metrics::Counts;
+use self::budget::BytePool;
+use self::clients::ClientConnections;
+use self::journal::RowJournal;
+pub use self::metrics::ProxyCounts;
 pub use self::own_pod::WatchPod;
-use self::pre_stop_mark::Mark;
+use self::pre_stop_mark::PreStopSocket;
 pub use self::pre_stop_mark::{PreStopError, mark_pre_stop};
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::row::POD_HEADER;
@@ -84,9 +84,9 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
 
 /// Settings of a proxy.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ProxyConfig {
     /// Kind of traffic on the connections.
-    pub mode: Mode,
+    pub mode: TrafficMode,
     /// Address that clients connect to.
     pub listen: SocketAddr,
     /// Address that the app listens on.
@@ -110,12 +110,12 @@ pub struct Config {
 }
 
 #[cfg(any(test, fuzzing))]
-impl Config {
+impl ProxyConfig {
     /// Returns settings for tests: free local ports, the given app, and no optional features.
     fn bare(upstream: SocketAddr) -> Self {
         let free = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
         Self {
-            mode: Mode::Http,
+            mode: TrafficMode::Http,
             listen: free,
             upstream,
             admin: free,
@@ -132,7 +132,7 @@ impl Config {
 
 /// Kind of traffic on a proxy's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum TrafficMode {
     /// HTTP, TLS or another protocol, determined from the first bytes.
     #[default]
     Http,
@@ -168,42 +168,42 @@ pub struct Proxy {
     data_addr: SocketAddr,
     admin: TcpListener,
     admin_addr: SocketAddr,
-    admin_settings: admin::Settings,
+    admin_settings: admin::AdminSettings,
     /// `None` if the name is already taken.
-    mark: Option<Mark>,
+    mark: Option<PreStopSocket>,
     watch_pod: WatchPod,
     linger: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 /// A proxy's totals over its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ProxyReport {
     /// Client connections accepted.
     pub connections: u64,
     /// Counts of requests and rows, by outcome.
-    pub counts: Counts,
+    pub counts: ProxyCounts,
 }
 
 /// State shared by all tasks of a proxy.
 #[derive(Debug)]
-struct Shared {
-    mode: Mode,
+struct ProxyState {
+    mode: TrafficMode,
     listen: SocketAddr,
     upstream: SocketAddr,
     pod: Arc<str>,
     /// Header to add to responses; `None` to leave responses unchanged.
     pod_header: Option<PodHeaderBytes>,
     budget: Budget,
-    pool: Pool,
+    pool: BytePool,
     /// Pool for the bytes held by the kernel.
-    sockets: Pool,
+    sockets: BytePool,
     /// Tick counter; runs while connections may have to make room.
     ticks: AtomicU32,
     clock: Clock,
     /// Start time, which distinguishes this proxy from an earlier one in the same pod.
     started: Stamp,
-    journal: Journal,
+    journal: RowJournal,
     app: AppListener,
     in_flight: InFlight,
     /// Connections whose protocol is not yet known.
@@ -276,12 +276,12 @@ impl Seldom {
 
 /// Guard that counts in one of the proxy's counters until dropped.
 struct Counted {
-    shared: Arc<Shared>,
-    among: fn(&Shared) -> &InFlight,
+    shared: Arc<ProxyState>,
+    among: fn(&ProxyState) -> &InFlight,
 }
 
 impl Counted {
-    fn begin(shared: &Arc<Shared>, among: fn(&Shared) -> &InFlight) -> Self {
+    fn begin(shared: &Arc<ProxyState>, among: fn(&ProxyState) -> &InFlight) -> Self {
         among(shared).begin();
         Self { shared: shared.clone(), among }
     }
@@ -293,8 +293,8 @@ impl Drop for Counted {
     }
 }
 
-impl Shared {
-    fn new(config: &Config, clock: Clock) -> Self {
+impl ProxyState {
+    fn new(config: &ProxyConfig, clock: Clock) -> Self {
         Self {
             mode: config.mode,
             listen: config.listen,
@@ -302,12 +302,12 @@ impl Shared {
             pod: config.pod.as_str().into(),
             pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
             budget: config.budget,
-            pool: Pool::new(config.budget.held_bytes),
-            sockets: Pool::new(config.budget.socket_bytes),
+            pool: BytePool::new(config.budget.held_bytes),
+            sockets: BytePool::new(config.budget.socket_bytes),
             ticks: AtomicU32::default(),
             clock,
             started: clock.now(),
-            journal: Journal::new(&config.budget),
+            journal: RowJournal::new(&config.budget),
             app: AppListener::default(),
             in_flight: InFlight::default(),
             pending: InFlight::default(),
@@ -332,7 +332,7 @@ impl Proxy {
     ///
     /// Fails if a port cannot be listened on, or if the pod's name contains characters that are not allowed in a header
     /// value.
-    pub fn bind(config: Config, clock: Clock) -> Result<Self, ProxyError> {
+    pub fn bind(config: ProxyConfig, clock: Clock) -> Result<Self, ProxyError> {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         if config.pod.is_empty() || !config.pod.bytes().all(good) {
             return Err(ProxyError::PodName(config.pod));
@@ -341,21 +341,21 @@ impl Proxy {
         socket::prepare(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
         // Without the socket, one stage of the pod's termination is not recorded, but the proxy can still serve.
-        let mark = Mark::bind(admin_addr)
+        let mark = PreStopSocket::bind(admin_addr)
             .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
             .ok();
-        let config = Config { listen: data_addr, ..config };
+        let config = ProxyConfig { listen: data_addr, ..config };
         Ok(Self {
             data,
             data_addr,
             admin,
             admin_addr,
             mark,
-            shared: Arc::new(Shared::new(&config, clock)),
-            admin_settings: admin::Settings {
+            shared: Arc::new(ProxyState::new(&config, clock)),
+            admin_settings: admin::AdminSettings {
                 app_ready_path: config.app_ready_path.map(Arc::from),
                 access: config.admin_access,
-                limits: admin::Limits::default(),
+                limits: admin::AdminLimits::default(),
             },
             watch_pod: config.watch_pod,
             linger: config.linger,
@@ -378,9 +378,9 @@ impl Proxy {
         self,
         stop: impl Future<Output = ()> + Send,
         hurry: impl Future<Output = ()> + Send,
-    ) -> Report {
+    ) -> ProxyReport {
         let Proxy { data, admin, admin_settings, mark, watch_pod, linger, shared, .. } = self;
-        let mut clients = Clients::new(data, shared.clone());
+        let mut clients = ClientConnections::new(data, shared.clone());
         let mut admin_task = JoinSet::new();
         admin_task.spawn(admin::serve(admin, shared.clone(), admin_settings));
         let mut watches = JoinSet::new();
@@ -423,7 +423,7 @@ impl Proxy {
             tracing::warn!("the reader of the rows did not take them all in time");
         }
         admin_task.shutdown().await;
-        Report { connections: clients.accepted, counts: shared.journal.counts() }
+        ProxyReport { connections: clients.accepted, counts: shared.journal.counts() }
     }
 }
 

@@ -19,7 +19,7 @@ const BOUNDS_US: [u64; 15] = [
 
 /// Counts over the proxy's lifetime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ProxyCounts {
     /// Requests recorded.
     pub recorded: u64,
     /// Rows sent to a reader, each counted once.
@@ -47,7 +47,7 @@ struct Latency {
     sum_ns: u64,
 }
 
-impl Counts {
+impl ProxyCounts {
     /// Returns the number of recorded rows, plus those that should have been recorded but were not.
     pub fn with_unrecorded(&self) -> u64 {
         self.recorded + self.unrecorded.iter().sum::<u64>()
@@ -80,8 +80,8 @@ pub(super) struct Gauges {
 }
 
 /// Returns the counts in Prometheus' text format.
-pub(super) fn text(counts: &Counts, now: Gauges) -> String {
-    let mut text = Text::default();
+pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
+    let mut text = MetricsText::default();
     let requests = "rolldrop_proxy_requests_total";
     text.family(
         requests,
@@ -147,10 +147,10 @@ fn phases() -> impl Iterator<Item = &'static str> {
 }
 
 #[derive(Default)]
-struct Text(String);
+struct MetricsText(String);
 
 // Writing to a string cannot fail.
-impl Text {
+impl MetricsText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

@@ -4,24 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
+use super::ProxyState;
 use super::budget::Unrecorded;
-use super::sides::Sides;
+use super::sides::ConnectionSides;
 use rolldrop_record::{Protocol, ServedEnd, ServedRow, Stamp};
 
 /// Fields shared by the rows of one connection.
-pub(super) struct Origin {
-    pub(super) shared: Arc<Shared>,
-    pub(super) sides: Sides,
+pub(super) struct RowOrigin {
+    pub(super) shared: Arc<ProxyState>,
+    pub(super) sides: ConnectionSides,
     peer: Arc<str>,
     accepted: Stamp,
     conn: u64,
 }
 
-impl Origin {
+impl RowOrigin {
     /// Returns the fields of an accepted connection.
-    pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
-        let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
+    pub(super) fn new(shared: Arc<ProxyState>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
+        let sides = ConnectionSides::beginning_at(shared.ticks.load(Ordering::Relaxed));
         Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
     }
 

@@ -17,7 +17,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tower::util::MapResponseLayer;
 
-use super::Shared;
+use super::ProxyState;
 use crate::observed::pod_event;
 use rolldrop_record::event::{Change, ProxyPhase};
 
@@ -48,7 +48,7 @@ pub(super) async fn client() -> Option<Client> {
 }
 
 /// Watches the pod until the API server denies it.
-pub(super) async fn watch(client: Client, shared: Arc<Shared>) {
+pub(super) async fn watch(client: Client, shared: Arc<ProxyState>) {
     let name = format!("metadata.name={}", shared.pod);
     let config = watcher::Config::default().fields(&name);
     let mut events = pin!(watcher(Api::<Pod>::default_namespaced(client), config).default_backoff());
@@ -78,7 +78,7 @@ fn is_refused(error: &watcher::Error) -> bool {
 }
 
 struct OwnPod {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     /// UID of the first pod with this name; a later pod with the same name is a different one.
     uid: Option<String>,
     is_ending: bool,
@@ -115,7 +115,7 @@ mod tests {
     use kube::client::Body;
     use serde_json::json;
 
-    use super::super::{Config, Proxy};
+    use super::super::{Proxy, ProxyConfig};
     use super::*;
     use rolldrop_record::Clock;
 
@@ -130,7 +130,7 @@ mod tests {
             async move { Response::builder().status(403).body(Body::from(status.to_string().into_bytes())) }
         });
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let config = Config::bare(local);
+        let config = ProxyConfig::bare(local);
         let shared = Proxy::bind(config, Clock::start()).unwrap().shared;
         let watched = watch(Client::new(service, "shop"), shared.clone());
         tokio::time::timeout(Duration::from_secs(20), watched).await.expect("it gives up");

@@ -23,7 +23,7 @@ use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::Shared;
+use super::ProxyState;
 use super::admin::ACCEPT_PAUSE;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
@@ -88,12 +88,12 @@ fn is_own(peer: UnixCredentials) -> bool {
 
 /// Socket that the process of the preStop hook connects to.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct PreStopSocket {
     listener: net::UnixListener,
     calls: Calls,
 }
 
-impl Mark {
+impl PreStopSocket {
     /// Claims the socket name for the proxy with this admin port.
     pub(super) fn bind(admin: SocketAddr) -> io::Result<Self> {
         let address = net::SocketAddr::from_abstract_name(name(admin))?;
@@ -103,7 +103,7 @@ impl Mark {
     }
 
     /// Accepts marks from its own container, forever.
-    pub(super) async fn serve(self, shared: Arc<Shared>) {
+    pub(super) async fn serve(self, shared: Arc<ProxyState>) {
         let listener = match UnixListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return shared.trouble("listening for the preStop hook failed", &error),
@@ -120,7 +120,7 @@ impl Mark {
     }
 }
 
-fn take(stream: &UnixStream, calls: &Calls, shared: &Shared) {
+fn take(stream: &UnixStream, calls: &Calls, shared: &ProxyState) {
     match getsockopt(stream, sockopt::PeerCredentials) {
         Ok(peer) if is_own(peer) => {
             shared.pre_stop(calls);
@@ -162,7 +162,7 @@ impl Calls {
     }
 }
 
-impl Shared {
+impl ProxyState {
     /// Records a preStop hook call. Every call that counts is recorded, so that a reader can choose the one that
     /// matches the pod's deletion.
     fn pre_stop(&self, calls: &Calls) {

@@ -2,7 +2,7 @@
 
 /// Reason why the proxy responds to a request itself instead of passing it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ProxyRefusal {
     /// The head or the chunked body is not HTTP/1.
     Malformed,
     /// The end of the request cannot be determined unambiguously.
@@ -15,15 +15,15 @@ pub(super) enum Refusal {
     Version,
 }
 
-impl Refusal {
+impl ProxyRefusal {
     /// Returns the complete response.
     pub(super) const fn answer(self) -> &'static [u8] {
         match self {
-            Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
-            Refusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
-            Refusal::HeadTooLarge => b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 33\r\n\r\nrolldrop: request head too large\n",
-            Refusal::Connect => b"HTTP/1.1 501 Not Implemented\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: CONNECT is not supported\n",
-            Refusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: only HTTP/1 is supported\n",
+            ProxyRefusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
+            ProxyRefusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
+            ProxyRefusal::HeadTooLarge => b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 33\r\n\r\nrolldrop: request head too large\n",
+            ProxyRefusal::Connect => b"HTTP/1.1 501 Not Implemented\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: CONNECT is not supported\n",
+            ProxyRefusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: only HTTP/1 is supported\n",
         }
     }
 }

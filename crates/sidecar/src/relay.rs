@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::budget::Buffer;
-use super::refusal::Refusal;
-use super::sides::Sides;
+use super::refusal::ProxyRefusal;
+use super::sides::ConnectionSides;
 use super::socket::{self, Room};
 use rolldrop_record::ServedEnd;
 
@@ -24,17 +24,17 @@ use rolldrop_record::ServedEnd;
 const LEAST_BYTES: usize = 120;
 
 /// Way in which a connection ends.
-pub(super) enum Finish {
+pub(super) enum ConnectionFinish {
     /// Both sides have closed.
     Closed,
     /// One side failed, so the other side is reset. Requests in flight get this outcome.
     Reset(ServedEnd),
     /// The proxy responds to the request itself and closes the connection.
-    Refuse(Refusal),
+    Refuse(ProxyRefusal),
 }
 
 /// Reason why bytes could not be passed on.
-pub(super) enum Stop {
+pub(super) enum RelayStop {
     /// The sending side closed.
     SourceClosed,
     /// The sending side failed.
@@ -46,7 +46,7 @@ pub(super) enum Stop {
 }
 
 /// Both connections, split into halves, with the bytes read from them so far.
-pub(super) struct Streams<'a> {
+pub(super) struct RelayStreams<'a> {
     pub(super) from_client: Inlet<'a>,
     pub(super) to_client: Outlet<'a>,
     pub(super) from_app: Inlet<'a>,
@@ -68,26 +68,26 @@ pub(super) trait Ledger {
 pub(super) async fn client_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
-    sides: &Sides,
+    sides: &ConnectionSides,
     ledger: &impl Ledger,
-) -> Finish {
+) -> ConnectionFinish {
     // Fails only if the app has gone, which the response side notices too.
     let _ = to.half.shutdown().await;
     sides.client_closed.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
         ledger.app_closed(ServedEnd::UpstreamEof);
-        return Finish::Closed;
+        return ConnectionFinish::Closed;
     }
     from.has_failed().await;
-    Finish::Reset(ServedEnd::ClientGone)
+    ConnectionFinish::Reset(ServedEnd::ClientGone)
 }
 
 /// Handles an app that accepts no more bytes. The app may have responded earlier, so the response side passes on the
 /// rest, then resets.
-pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
+pub(super) async fn app_unwritable(sides: &ConnectionSides) -> ConnectionFinish {
     sides.app_unwritable.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
-        return Finish::Reset(ServedEnd::UpstreamEof);
+        return ConnectionFinish::Reset(ServedEnd::UpstreamEof);
     }
     std::future::pending().await
 }
@@ -96,19 +96,19 @@ pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
 pub(super) async fn app_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
-    sides: &Sides,
+    sides: &ConnectionSides,
     ledger: &impl Ledger,
-) -> Finish {
+) -> ConnectionFinish {
     sides.app_closed.store(true, Ordering::Relaxed);
     let end = if sides.is_client_closed() { ServedEnd::ClientGone } else { ServedEnd::UpstreamEof };
     ledger.app_closed(end);
     if sides.app_unwritable.load(Ordering::Relaxed) {
-        return Finish::Reset(end);
+        return ConnectionFinish::Reset(end);
     }
     // Fails only if the client has gone, which the request side notices too.
     let _ = to.half.shutdown().await;
     if sides.is_client_closed() {
-        return Finish::Closed;
+        return ConnectionFinish::Closed;
     }
     // Bytes that the client still sends are passed to the app, whose kernel may respond with a reset.
     let is_over = async {
@@ -122,11 +122,11 @@ pub(super) async fn app_closed(
         () = from.has_failed() => {
             // The app's kernel would not discard its last bytes, either.
             socket::last_bytes_are_taken(to.socket()).await;
-            Finish::Reset(ServedEnd::UpstreamEof)
+            ConnectionFinish::Reset(ServedEnd::UpstreamEof)
         }
         () = is_over => {
             ledger.app_closed(end);
-            Finish::Closed
+            ConnectionFinish::Closed
         }
     }
 }
@@ -162,7 +162,7 @@ impl<'a> Inlet<'a> {
 pub(super) struct Outlet<'a> {
     half: WriteHalf<'a>,
     room: Room<'a>,
-    sides: &'a Sides,
+    sides: &'a ConnectionSides,
     ticks: &'a AtomicU32,
     receiver: Receiver,
 }
@@ -180,7 +180,7 @@ impl<'a> Outlet<'a> {
         receiver: Receiver,
         half: WriteHalf<'a>,
         room: Room<'a>,
-        sides: &'a Sides,
+        sides: &'a ConnectionSides,
         ticks: &'a AtomicU32,
     ) -> Self {
         Self { half, room, sides, ticks, receiver }
@@ -193,7 +193,7 @@ impl<'a> Outlet<'a> {
     /// Notes that bytes of a message have passed. A client's bytes count only if they arrive fast enough; otherwise a
     /// crowd could occupy all places by sending a byte now and then.
     pub(super) fn has_passed(&self, bytes: usize) {
-        let Sides { passed_at, passed_since, .. } = self.sides;
+        let ConnectionSides { passed_at, passed_since, .. } = self.sides;
         let now = self.ticks.load(Ordering::Relaxed);
         if self.receiver == Receiver::App {
             let ticks = now.saturating_sub(passed_at.load(Ordering::Relaxed)) as usize;
@@ -212,7 +212,7 @@ impl<'a> Outlet<'a> {
     }
 
     /// Waits until more bytes fit, or until the sending side fails.
-    async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), Stop> {
+    async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), RelayStop> {
         self.room.widen(self.half.as_ref());
         let is_to_client = self.receiver == Receiver::Client;
         if is_to_client {
@@ -224,10 +224,10 @@ impl<'a> Outlet<'a> {
         let has_room = loop {
             tokio::select! {
                 biased;
-                writable = self.half.writable() => break writable.map_err(|_| Stop::Sink),
+                writable = self.half.writable() => break writable.map_err(|_| RelayStop::Sink),
                 () = from.has_failed(), if !is_source_gone => {
                     if !has_ended(from) {
-                        break Err(Stop::Source);
+                        break Err(RelayStop::Source);
                     }
                     is_source_gone = true;
                     socket::limit_last_bytes(self.socket());
@@ -268,7 +268,7 @@ pub(super) async fn fill(
 }
 
 /// Writes all bytes, unless the sending side fails in the meantime.
-pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
+pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), RelayStop> {
     while !bytes.is_empty() {
         let written = write_some(from, to, bytes).await?;
         bytes = &bytes[written..];
@@ -278,20 +278,20 @@ pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8
 
 /// Waits until any bytes fit, then writes as many as possible and returns their number, unless the sending side fails
 /// first.
-async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, RelayStop> {
     // The kernel accepts a write as a whole.
     let bytes = &bytes[..bytes.len().min(to.room.bytes())];
     loop {
         match to.half.try_write(bytes) {
             Ok(written) => return Ok(written),
             Err(error) if error.kind() == ErrorKind::WouldBlock => to.has_room(from).await?,
-            Err(_) => return Err(Stop::Sink),
+            Err(_) => return Err(RelayStop::Sink),
         }
     }
 }
 
 /// An observer of the bytes that are passed on.
-pub(super) trait Watch {
+pub(super) trait ByteWatch {
     /// Returns the number of bytes at the front of `buf` that may be passed on. May insert bytes.
     fn look(&mut self, buf: &mut BytesMut) -> usize;
 
@@ -305,26 +305,32 @@ pub(super) trait Watch {
 
 /// Passes bytes both ways until the connection is finished.
 pub(super) async fn both_ways(
-    streams: Streams<'_>,
-    sides: &Sides,
+    streams: RelayStreams<'_>,
+    sides: &ConnectionSides,
     ledger: &impl Ledger,
-    mut requests: impl Watch,
-    mut responses: impl Watch,
-) -> Finish {
-    let Streams { mut from_client, mut to_client, mut from_app, mut to_app, from_client_buf, from_app_buf } =
-        streams;
+    mut requests: impl ByteWatch,
+    mut responses: impl ByteWatch,
+) -> ConnectionFinish {
+    let RelayStreams {
+        mut from_client,
+        mut to_client,
+        mut from_app,
+        mut to_app,
+        from_client_buf,
+        from_app_buf,
+    } = streams;
     let requests = async {
         match pump(&mut from_client, &mut to_app, from_client_buf, &mut requests).await {
-            Stop::SourceClosed => client_closed(&mut from_client, &mut to_app, sides, ledger).await,
-            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::ClientGone),
-            Stop::Sink => app_unwritable(sides).await,
+            RelayStop::SourceClosed => client_closed(&mut from_client, &mut to_app, sides, ledger).await,
+            RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::ClientGone),
+            RelayStop::Sink => app_unwritable(sides).await,
         }
     };
     let responses = async {
         match pump(&mut from_app, &mut to_client, from_app_buf, &mut responses).await {
-            Stop::SourceClosed => app_closed(&mut from_app, &mut to_client, sides, ledger).await,
-            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
-            Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
+            RelayStop::SourceClosed => app_closed(&mut from_app, &mut to_client, sides, ledger).await,
+            RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::UpstreamReset),
+            RelayStop::Sink => ConnectionFinish::Reset(ServedEnd::ClientGone),
         }
     };
     tokio::select! {
@@ -339,8 +345,8 @@ async fn pump(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     mut buf: Buffer<'_>,
-    watch: &mut impl Watch,
-) -> Stop {
+    watch: &mut impl ByteWatch,
+) -> RelayStop {
     loop {
         let mut ready = watch.look(&mut buf);
         while ready > 0 {
@@ -359,18 +365,18 @@ async fn pump(
             continue;
         }
         let stop = match fill(from, &mut buf, to).await {
-            Ok(0) => Stop::SourceClosed,
+            Ok(0) => RelayStop::SourceClosed,
             Ok(_) => continue,
-            Err(_) => Stop::Source,
+            Err(_) => RelayStop::Source,
         };
         return flush(from, to, &buf, stop).await;
     }
 }
 
 /// Passes on held-back bytes of an incomplete message: the other side must get the same bytes.
-pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
+pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: RelayStop) -> RelayStop {
     match stop {
-        Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
+        RelayStop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
         // The other side will be reset, so it gets only the bytes that fit into its socket buffer right now.
         _ => {
             let _ = to.half.try_write(held);
@@ -386,7 +392,7 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-    use super::super::budget::{Pool, READ_BYTES};
+    use super::super::budget::{BytePool, READ_BYTES};
     use super::*;
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -409,7 +415,7 @@ mod tests {
     #[derive(Default)]
     struct Passed(usize);
 
-    impl Watch for Passed {
+    impl ByteWatch for Passed {
         fn look(&mut self, buf: &mut BytesMut) -> usize {
             buf.len()
         }
@@ -429,18 +435,18 @@ mod tests {
         let (mut client, mut to_client) = narrow().await;
         let mut passed = Passed::default();
         // More bytes than the kernel accepts for a client that does not read, already read from the app.
-        let pool = Pool::new(0);
+        let pool = BytePool::new(0);
         let mut ready = Buffer::of_app(&pool);
         ready.resize(64 * READ_BYTES, 0);
         let ((from, _), (_, to)) = (from_app.split(), to_client.split());
         let mut from = Inlet::new(from, Room::unlimited(&pool));
-        let (sides, ticks) = (Sides::default(), AtomicU32::default());
+        let (sides, ticks) = (ConnectionSides::default(), AtomicU32::default());
         let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
         assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");
         app.set_zero_linger().unwrap();
         drop(app);
-        assert!(matches!(relay.await, Stop::Source));
+        assert!(matches!(relay.await, RelayStop::Source));
         drop(to);
         to_client.set_zero_linger().unwrap();
         drop(to_client);
@@ -469,15 +475,16 @@ mod tests {
         from_app.readable().await.unwrap();
         from_app.try_write(b"?").unwrap();
         from_app.ready(Interest::ERROR).await.unwrap();
-        let pool = Pool::new(0);
-        let (sides, ticks, mut passed) = (Sides::default(), AtomicU32::default(), Passed::default());
+        let pool = BytePool::new(0);
+        let (sides, ticks, mut passed) =
+            (ConnectionSides::default(), AtomicU32::default(), Passed::default());
         let ((from, _), (_, to)) = (from_app.split(), to_client.split());
         let mut from = Inlet::new(from, Room::unlimited(&pool));
         let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let relay = pump(&mut from, &mut to, Buffer::of_app(&pool), &mut passed);
         let mut got = vec![0; LENGTH];
         let (stop, read) = tokio::join!(relay, client.read_exact(&mut got));
-        assert!(matches!(stop, Stop::SourceClosed));
+        assert!(matches!(stop, RelayStop::SourceClosed));
         assert_eq!(read.unwrap(), LENGTH);
     }
 }

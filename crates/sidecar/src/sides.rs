@@ -13,7 +13,7 @@ const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
 /// State of both sides of a connection: which have closed, and what they still owe each other.
 #[derive(Debug, Default)]
-pub(super) struct Sides {
+pub(super) struct ConnectionSides {
     pub(super) client_closed: AtomicBool,
     pub(super) app_closed: AtomicBool,
     pub(super) app_unwritable: AtomicBool,
@@ -45,7 +45,7 @@ pub(super) enum Idleness {
     Unanswered,
 }
 
-impl Sides {
+impl ConnectionSides {
     /// Returns the state of a connection that begins at this tick.
     pub(super) fn beginning_at(tick: u32) -> Self {
         Self { passed_at: tick.into(), ..Self::default() }

@@ -2,8 +2,8 @@
 //!
 //! The kernel lets a buffer grow to several MiB if a peer seems to want it, and keeps sent bytes until the peer accepts
 //! them, even after a close. Both count towards the container's memory. Therefore each direction has a [`Room`], which
-//! starts small and grows for sides that transfer much, while the shared [`Pool`] lasts. If one side closes, the other
-//! socket is closed once its peer has accepted the last bytes.
+//! starts small and grows for sides that transfer much, while the shared [`BytePool`] lasts. If one side closes, the
+//! other socket is closed once its peer has accepted the last bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-use super::budget::{Pool, Share};
+use super::budget::{BytePool, PoolShare};
 
 /// Silence after which the kernel probes the other end, and the interval between probes. After nine unanswered probes,
 /// the other end counts as gone. Keepalive is needed because a half-closed peer gives no sign of having gone.
@@ -46,7 +46,7 @@ pub(super) fn keep_alive(socket: &impl AsFd) {
 /// Gives little room to a socket that is not connected yet. The room can be widened later, also for the connections
 /// that the socket accepts.
 pub(super) fn prepare(socket: &impl AsFd) {
-    Way::Send.set(socket, OWN_ROOM_BYTES);
+    SocketDirection::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
     // A connection's largest possible window is negotiated at its start, and is derived from the buffer size unless the
     // buffer may grow.
@@ -162,19 +162,19 @@ pub(super) async fn last_bytes_are_taken(socket: &TcpStream) {
 
 /// The two directions of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SocketDirection {
     Send,
     Receive,
 }
 
-impl Way {
+impl SocketDirection {
     /// Sets the number of bytes that the kernel may hold in this direction of a socket.
     fn set(self, socket: &impl AsFd, bytes: usize) {
         // The kernel doubles the given size (socket(7)). These calls fail only on a socket that is already gone, which
         // shows at its next use.
         match self {
-            Way::Send => _ = SockRef::from(socket).set_send_buffer_size(bytes / 2),
-            Way::Receive => {
+            SocketDirection::Send => _ = SockRef::from(socket).set_send_buffer_size(bytes / 2),
+            SocketDirection::Receive => {
                 let _ = SockRef::from(socket).set_recv_buffer_size(bytes / 2);
                 limit_window(socket, bytes);
             }
@@ -189,24 +189,24 @@ impl Way {
 /// on loopback.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
-    way: Way,
+    way: SocketDirection,
     bytes: usize,
-    share: Share<'a>,
+    share: PoolShare<'a>,
 }
 
 impl<'a> Room<'a> {
     /// Returns the room for one direction of a socket that was created by [`connect`], or accepted by a listener after
     /// [`prepare`].
-    pub(super) fn of(pool: &'a Pool, socket: &TcpStream, way: Way) -> Self {
-        let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: Share::of(pool) };
+    pub(super) fn of(pool: &'a BytePool, socket: &TcpStream, way: SocketDirection) -> Self {
+        let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: PoolShare::of(pool) };
         room.widen_to(FIRST_ROOM_BYTES, socket);
         room
     }
 
     /// Returns a room of the maximum size, which no pool accounts for.
     #[cfg(test)]
-    pub(super) fn unlimited(pool: &'a Pool) -> Self {
-        Self { way: Way::Send, bytes: MOST_BYTES, share: Share::of(pool) }
+    pub(super) fn unlimited(pool: &'a BytePool) -> Self {
+        Self { way: SocketDirection::Send, bytes: MOST_BYTES, share: PoolShare::of(pool) }
     }
 
     /// Returns the number of bytes that the kernel may hold, as counted by the kernel.
@@ -254,8 +254,8 @@ mod tests {
         begin(&socket);
         let _accepted = listener.accept().await.unwrap();
         let size = || SockRef::from(&socket).send_buffer_size().unwrap();
-        let pool = Pool::new(8 * MOST_BYTES);
-        let mut room = Room::of(&pool, &socket, Way::Send);
+        let pool = BytePool::new(8 * MOST_BYTES);
+        let mut room = Room::of(&pool, &socket, SocketDirection::Send);
         assert_eq!((size(), pool.used()), (FIRST_ROOM_BYTES, FIRST_ROOM_BYTES - OWN_ROOM_BYTES));
         for _ in 0..10 {
             room.widen(&socket);
@@ -264,9 +264,9 @@ mod tests {
         // No one else needs the room.
         room.rest(&socket);
         assert_eq!(room.bytes, MOST_BYTES);
-        let mut others = Share::of(&pool);
+        let mut others = PoolShare::of(&pool);
         others.set(7 * MOST_BYTES);
-        assert_eq!(Room::of(&pool, &socket, Way::Send).bytes, OWN_ROOM_BYTES);
+        assert_eq!(Room::of(&pool, &socket, SocketDirection::Send).bytes, OWN_ROOM_BYTES);
         room.rest(&socket);
         assert_eq!((size(), room.bytes, pool.used()), (OWN_ROOM_BYTES, OWN_ROOM_BYTES, 7 * MOST_BYTES));
     }
@@ -280,8 +280,8 @@ mod tests {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut socket, _) = listener.accept().await.unwrap();
         begin(&socket);
-        let pool = Pool::new(8 * MOST_BYTES);
-        let mut room = Room::of(&pool, &socket, Way::Receive);
+        let pool = BytePool::new(8 * MOST_BYTES);
+        let mut room = Room::of(&pool, &socket, SocketDirection::Receive);
         let bytes = vec![b'x'; QUICKLY];
         let mut read = vec![0; 64 * 1024];
         let reads = async {

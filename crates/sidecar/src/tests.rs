@@ -43,7 +43,7 @@ struct Running {
     admin: SocketAddr,
     stop: oneshot::Sender<()>,
     hurry: oneshot::Sender<()>,
-    report: JoinHandle<Report>,
+    report: JoinHandle<ProxyReport>,
 }
 
 impl Running {
@@ -52,18 +52,18 @@ impl Running {
     }
 
     fn start_with(upstream: SocketAddr, pod_header: PodHeader) -> Self {
-        Self::run(upstream, Mode::Http, pod_header)
+        Self::run(upstream, TrafficMode::Http, pod_header)
     }
 
-    fn start_mode(upstream: SocketAddr, mode: Mode) -> Self {
+    fn start_mode(upstream: SocketAddr, mode: TrafficMode) -> Self {
         Self::run(upstream, mode, PodHeader::Added)
     }
 
-    fn run(upstream: SocketAddr, mode: Mode, pod_header: PodHeader) -> Self {
-        Self::start_as(Config { mode, pod_header, ..Config::bare(upstream) })
+    fn run(upstream: SocketAddr, mode: TrafficMode, pod_header: PodHeader) -> Self {
+        Self::start_as(ProxyConfig { mode, pod_header, ..ProxyConfig::bare(upstream) })
     }
 
-    fn start_as(config: Config) -> Self {
+    fn start_as(config: ProxyConfig) -> Self {
         let proxy = Proxy::bind(config, Clock::start()).unwrap();
         let (data, admin) = (proxy.local_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -161,7 +161,7 @@ impl Running {
     }
 
     /// Stops the proxy and returns everything that it handed over. The app must be gone.
-    async fn end(self) -> (Vec<ProxyLine>, Report) {
+    async fn end(self) -> (Vec<ProxyLine>, ProxyReport) {
         let mut rows = self.rows().await;
         self.stop.send(()).unwrap();
         within(rows.read_to_end()).await;
@@ -271,9 +271,9 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
 #[tokio::test]
 async fn bind_rejects_busy_port_and_bad_pod() {
     let (_app, address) = app().await;
-    let config = Config { listen: address, ..Config::bare(address) };
+    let config = ProxyConfig { listen: address, ..ProxyConfig::bare(address) };
     let error = Proxy::bind(config.clone(), Clock::start()).unwrap_err();
     assert_eq!(error.to_string(), format!("failed to listen on {address} (data port)"));
-    let error = Proxy::bind(Config { pod: "a\r\nb".into(), ..config }, Clock::start()).unwrap_err();
+    let error = Proxy::bind(ProxyConfig { pod: "a\r\nb".into(), ..config }, Clock::start()).unwrap_err();
     assert!(matches!(error, ProxyError::PodName(_)));
 }

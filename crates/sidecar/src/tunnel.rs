@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 
-use super::origin::Origin;
-use super::relay::{self, Finish, Ledger, Streams, Watch};
+use super::origin::RowOrigin;
+use super::relay::{self, ByteWatch, ConnectionFinish, Ledger, RelayStreams};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 
 /// Recorded facts about the connection.
 pub(super) struct Tunnel {
-    origin: Arc<Origin>,
+    origin: Arc<RowOrigin>,
     protocol: Protocol,
     from_client: AtomicU64,
     from_app: AtomicU64,
@@ -21,7 +21,7 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Returns the record of a new connection.
-    pub(super) fn begin(origin: Arc<Origin>, protocol: Protocol) -> Self {
+    pub(super) fn begin(origin: Arc<RowOrigin>, protocol: Protocol) -> Self {
         origin.begin();
         let (from_client, from_app) = Default::default();
         Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
@@ -42,8 +42,8 @@ impl Tunnel {
     }
 
     /// Passes bytes both ways until the connection is finished.
-    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
-        let (requests, responses) = (Count(&self.from_client), Count(&self.from_app));
+    pub(super) async fn relay(&self, streams: RelayStreams<'_>) -> ConnectionFinish {
+        let (requests, responses) = (ByteCounter(&self.from_client), ByteCounter(&self.from_app));
         relay::both_ways(streams, &self.origin.sides, self, requests, responses).await
     }
 }
@@ -58,9 +58,9 @@ impl Ledger for Tunnel {
 }
 
 /// Watch that counts bytes.
-struct Count<'a>(&'a AtomicU64);
+struct ByteCounter<'a>(&'a AtomicU64);
 
-impl Watch for Count<'_> {
+impl ByteWatch for ByteCounter<'_> {
     fn look(&mut self, buf: &mut BytesMut) -> usize {
         buf.len()
     }

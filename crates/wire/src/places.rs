@@ -56,7 +56,7 @@ impl Places {
     }
 
     /// Takes a place for a connection from `peer`, closing an idle connection if necessary.
-    pub async fn take(self: &Arc<Self>, peer: IpAddr) -> Arc<Place> {
+    pub async fn take(self: &Arc<Self>, peer: IpAddr) -> Arc<ConnectionPlace> {
         let free = loop {
             let became_idle = self.became_idle.notified();
             if let Ok(free) = Arc::clone(&self.free).try_acquire_owned() {
@@ -74,7 +74,7 @@ impl Places {
                 },
             }
         };
-        let place = Place {
+        let place = ConnectionPlace {
             places: Arc::clone(self),
             peer: peer.to_canonical(),
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
@@ -123,17 +123,17 @@ impl PlaceState {
 
 /// The place of one connection, which becomes free when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionPlace {
     places: Arc<Places>,
     peer: IpAddr,
     number: u64,
     state: watch::Sender<PlaceState>,
     close: CancellationToken,
-    /// Permit that holds the place; `None` after [`Place::keep`].
+    /// Permit that holds the place; `None` after [`ConnectionPlace::keep`].
     free: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Completes when the connection should be closed.
     pub async fn closing(&self) {
         let mut state = self.state.subscribe();
@@ -209,7 +209,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         if let Some(since) = self.state.borrow().since() {
             lock(&self.places.idle).remove(&(since, self.number));
@@ -219,7 +219,7 @@ impl Drop for Place {
 
 /// Guard for a request in progress.
 #[derive(Debug)]
-pub struct InHand(Arc<Place>);
+pub struct InHand(Arc<ConnectionPlace>);
 
 impl Drop for InHand {
     fn drop(&mut self) {

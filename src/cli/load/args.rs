@@ -17,7 +17,7 @@ use rolldrop_record::load::{
 };
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Evidence, Secret};
-use rolldrop_scenario::text;
+use rolldrop_scenario::request_text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -348,13 +348,15 @@ impl LoadArgs {
         for (number, given) in (1..).zip(&self.headers) {
             match given.strip_prefix('@') {
                 None => headers.push(
-                    text::header(given)
+                    request_text::header(given)
                         .with_context(|| format!("-H number {number} is not written as 'Name: value'"))?,
                 ),
                 Some(path) => {
                     let lines = std::fs::read_to_string(path);
                     let lines = lines.with_context(|| format!("failed to read the headers in {path}"))?;
-                    headers.extend(text::headers(&lines).map_err(|why| anyhow::anyhow!("{path}: {why}"))?);
+                    headers.extend(
+                        request_text::headers(&lines).map_err(|why| anyhow::anyhow!("{path}: {why}"))?,
+                    );
                 }
             }
         }
@@ -372,11 +374,11 @@ impl LoadArgs {
 }
 
 fn parse_hex(digits: &str) -> Result<Body, String> {
-    text::from_hex(digits).map(Body)
+    request_text::from_hex(digits).map(Body)
 }
 
 fn parse_base64(given: &str) -> Result<Body, String> {
-    text::from_base64(given).map(Body)
+    request_text::from_base64(given).map(Body)
 }
 
 fn default_success() -> String {

@@ -151,7 +151,7 @@ impl Wanted<'_> {
         }
         if let Some(Sidecar { image, admin_token }) = *sidecar {
             let (image, kubernetes) = (image.to_owned(), self.kubernetes);
-            let options = inject::Options::of_a_run(image, kubernetes, admin_token.clone());
+            let options = inject::InjectOptions::of_a_run(image, kubernetes, admin_token.clone());
             let injected = inject::inject_into(&mut objects, &options)
                 .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
             self.notes = injected.notes;

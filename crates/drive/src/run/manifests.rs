@@ -25,7 +25,7 @@ pub(super) fn inject_sidecar(
     let secret = AdminSecret::new(token.get_or_insert_with(random_token).clone());
     // By number, as every version that has native sidecars takes it.
     let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
-    let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
+    let options = inject::InjectOptions::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
     let is_meant = meant(scenario);
     let (places, mut objects): (Vec<usize>, Vec<Value>) =
         scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();

@@ -9,7 +9,7 @@ use super::names::{from_path, is_dns_label, is_name, is_path_segment};
 
 /// Way in which the response is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ResponseReading {
     /// As a whole.
     Whole,
     /// Line by line, as it arrives.
@@ -20,7 +20,7 @@ pub(super) enum Reading {
 
 /// Objects that are requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum RequestedObjects {
     /// Information about the API server itself, such as its version and its kinds.
     Server,
     /// All objects of a kind.
@@ -35,12 +35,12 @@ pub(super) enum Of {
 
 /// Request, as far as its response can be checked.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) reading: Reading,
+pub(super) struct GuardedRequest {
+    pub(super) reading: ResponseReading,
     pub(super) group: String,
     pub(super) resource: String,
     pub(super) namespace: Option<String>,
-    pub(super) of: Of,
+    pub(super) of: RequestedObjects,
     pub(super) labels: Vec<Expression>,
     pub(super) fields: Vec<FieldTerm>,
 }
@@ -83,7 +83,7 @@ const OF_READS: &[&str] = &["resourceVersion"];
 const OF_LOGS: &[&str] =
     &["container", "follow", "limitBytes", "previous", "sinceSeconds", "tailLines", "timestamps"];
 
-impl Asked {
+impl GuardedRequest {
     /// Extracts the facts that the response can be checked against.
     ///
     /// # Errors
@@ -98,11 +98,11 @@ impl Asked {
         }
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let mut asked = Self {
-            reading: Reading::Whole,
+            reading: ResponseReading::Whole,
             group: String::new(),
             resource: String::new(),
             namespace: None,
-            of: Of::Server,
+            of: RequestedObjects::Server,
             labels: Vec::new(),
             fields: Vec::new(),
         };
@@ -130,13 +130,13 @@ impl Asked {
             return Err(refuse(format!("no namespace can be called {namespace:?}")));
         }
         asked.of = match about {
-            [] if request.method() == Method::POST => Of::New,
-            [] => Of::All,
-            [name] => Of::One((*name).to_owned()),
-            [name, ..] => Of::About((*name).to_owned()),
+            [] if request.method() == Method::POST => RequestedObjects::New,
+            [] => RequestedObjects::All,
+            [name] => RequestedObjects::One((*name).to_owned()),
+            [name, ..] => RequestedObjects::About((*name).to_owned()),
         };
         if matches!(about, [_, "proxy" | "log" | "exec" | "attach" | "portforward", ..]) {
-            asked.reading = Reading::Passing;
+            asked.reading = ResponseReading::Passing;
         }
         // The name may include a port.
         let named = about.first().map(|name| match about.get(1) {
@@ -155,7 +155,7 @@ impl Asked {
             // The pod decides what the query means.
             (_, _, Some("proxy")) => return Ok(()),
             (_, _, Some("log")) => OF_LOGS,
-            (Of::All, &Method::GET | &Method::DELETE, _) => OF_LISTS,
+            (RequestedObjects::All, &Method::GET | &Method::DELETE, _) => OF_LISTS,
             (_, &Method::GET, _) => OF_READS,
             // The options for a deletion are in its body.
             (_, &Method::DELETE, _) => &[],
@@ -172,7 +172,7 @@ impl Asked {
             }
             let unknown = || Untrusted::Request(format!("what {key} {value:?} selects cannot be checked"));
             match key.as_ref() {
-                "watch" if value == "true" || value == "1" => self.reading = Reading::Watch,
+                "watch" if value == "true" || value == "1" => self.reading = ResponseReading::Watch,
                 "labelSelector" => self.labels = label_terms(&value).ok_or_else(unknown)?,
                 "fieldSelector" => self.fields = field_terms(&value).ok_or_else(unknown)?,
                 _ => {}

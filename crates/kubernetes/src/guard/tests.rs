@@ -113,12 +113,12 @@ async fn invalid_names_are_never_requested() {
         "/api/v1/namespaces/shop/pods/web:8080/proxy/rows",
         "/version",
     ] {
-        assert!(Asked::of(&request(uri)).is_ok(), "{uri}");
+        assert!(GuardedRequest::of(&request(uri)).is_ok(), "{uri}");
     }
     for uri in
         ["/api/v1/namespaces/shop/pods/web:8080/proxy/../../x", "/api/v1/nodes/a?b/proxy/", "/api//v1/pods"]
     {
-        assert!(Asked::of(&request(uri)).is_err(), "{uri}");
+        assert!(GuardedRequest::of(&request(uri)).is_err(), "{uri}");
     }
 }
 
@@ -170,9 +170,9 @@ async fn guard_rejects_endless_answers() {
 
 #[test]
 fn discovery_rejects_kinds_with_path_segments() {
-    let asked = Asked::of(&Request::get("/api/v1").body(()).unwrap()).unwrap();
+    let asked = GuardedRequest::of(&Request::get("/api/v1").body(()).unwrap()).unwrap();
     let kinds = |name: &str| json!({"kind": "APIResourceList", "resources": [{"name": name}]}).to_string();
-    assert!(seen::check_answer(&asked, kinds("pods/eviction").as_bytes()).is_ok());
-    assert!(seen::check_answer(&asked, kinds("../pods").as_bytes()).is_err());
-    assert!(seen::check_answer(&asked, b"ok").is_ok());
+    assert!(response_check::check_answer(&asked, kinds("pods/eviction").as_bytes()).is_ok());
+    assert!(response_check::check_answer(&asked, kinds("../pods").as_bytes()).is_err());
+    assert!(response_check::check_answer(&asked, b"ok").is_ok());
 }

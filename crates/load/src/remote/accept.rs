@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use rolldrop_wire::places::{Patience, Place, Places};
+use rolldrop_wire::places::{ConnectionPlace, Patience, Places};
 
 /// Pause after a failed accept, so that a lack of file descriptors does not cause a busy loop.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Serves every connection; `serve` must keep the place of one that authenticates. Never returns; dropping the future
 /// closes the connections.
-pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<Place>) -> F)
+pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<ConnectionPlace>) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
     E: Display,
@@ -74,7 +74,7 @@ mod tests {
     async fn crowded_address_displaces_only_itself() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let echo = |mut stream: TcpStream, _: Arc<Place>| async move {
+        let echo = |mut stream: TcpStream, _: Arc<ConnectionPlace>| async move {
             let byte = stream.read_u8().await?;
             stream.write_u8(byte).await
         };
@@ -102,7 +102,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         // In this test, a single byte counts as authentication.
-        let echo = |mut stream: TcpStream, place: Arc<Place>| async move {
+        let echo = |mut stream: TcpStream, place: Arc<ConnectionPlace>| async move {
             while let Ok(byte) = stream.read_u8().await {
                 place.keep();
                 stream.write_u8(byte).await?;

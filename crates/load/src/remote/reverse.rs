@@ -33,7 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::accept::accept;
 use super::worker_transport::{WorkerResponseBody, WorkerTransport, WorkerTransportError, addressed};
 use rolldrop_record::wire::AdminToken;
-use rolldrop_wire::places::Place;
+use rolldrop_wire::places::ConnectionPlace;
 
 /// First word of a worker's greeting line.
 const GREETING: &str = "rolldrop-load-worker";
@@ -133,7 +133,7 @@ impl WorkerTransport for Guest {
 
 /// Serves a worker's connection until it is closed.
 async fn receive(
-    (mut stream, place): (TcpStream, Arc<Place>),
+    (mut stream, place): (TcpStream, Arc<ConnectionPlace>),
     token: AdminToken,
     guests: Arc<Guests>,
 ) -> io::Result<()> {

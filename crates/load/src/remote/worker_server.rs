@@ -36,7 +36,7 @@ use crate::load_process::worker_protocol::WorkerOrder;
 use rolldrop_record::run_info::Tool;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use rolldrop_record::{Clock, RunDir, Stamp};
-use rolldrop_wire::places::Place;
+use rolldrop_wire::places::ConnectionPlace;
 
 /// Time limit for receiving a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -211,7 +211,7 @@ impl WorkerServer {
     }
 
     /// Serves requests on a connection until it is closed.
-    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<Place>) -> hyper::Result<()> {
+    async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<ConnectionPlace>) -> hyper::Result<()> {
         // Reports are short, and needed at once.
         let _ = stream.set_nodelay(true);
         let service =
@@ -221,7 +221,7 @@ impl WorkerServer {
         server.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer(&self, request: Request<Incoming>, place: Option<&Arc<Place>>) -> WorkerResponse {
+    async fn answer(&self, request: Request<Incoming>, place: Option<&Arc<ConnectionPlace>>) -> WorkerResponse {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if matches!((&method, path.as_str()), (&Method::GET, HEALTH_PATH | READY_PATH)) {
             return text(StatusCode::OK, "ok\n");

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::super::Config;
+use super::super::ProxyConfig;
 use super::*;
 use rolldrop_record::Clock;
 
@@ -16,11 +16,11 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Returns the admin port of a proxy in front of this app.
-fn port(app: SocketAddr) -> Port {
-    Port {
-        shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
+fn port(app: SocketAddr) -> AdminPort {
+    AdminPort {
+        shared: Arc::new(ProxyState::new(&ProxyConfig::bare(app), Clock::start())),
         app_ready_path: Some("/ready".into()),
-        addresses: Addresses::Told,
+        addresses: AddressDisclosure::Told,
         told_all: Arc::default(),
     }
 }
@@ -34,10 +34,10 @@ fn asking(path: &str, token: Option<&str>) -> Request<()> {
 }
 
 /// Returns an admin port with these limits, which serves until the set is dropped.
-async fn serving(limits: Limits) -> (SocketAddr, JoinSet<()>) {
+async fn serving(limits: AdminLimits) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind(LOCAL).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let settings = Settings { app_ready_path: None, access: Access::Everybody, limits };
+    let settings = AdminSettings { app_ready_path: None, access: Access::Everybody, limits };
     let mut tasks = JoinSet::new();
     tasks.spawn(serve(listener, port(address).shared, settings));
     (address, tasks)
@@ -95,7 +95,7 @@ async fn admin_port_enforces_access_mode() {
 
 #[tokio::test]
 async fn idle_connections_block_no_others() {
-    let (address, _tasks) = serving(Limits { connections: 2, ..Limits::default() }).await;
+    let (address, _tasks) = serving(AdminLimits { connections: 2, ..AdminLimits::default() }).await;
     let asks = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n";
     let mut longest = connected(address, b"").await;
     let mut reader = connected(address, b"GET /rows HTTP/1.1\r\n\r\n").await;
@@ -115,7 +115,8 @@ async fn idle_connections_block_no_others() {
 
 #[tokio::test]
 async fn admin_port_limits_request_heads() {
-    let limits = Limits { head_bytes: 1000, head_time: Duration::from_millis(50), ..Limits::default() };
+    let limits =
+        AdminLimits { head_bytes: 1000, head_time: Duration::from_millis(50), ..AdminLimits::default() };
     let (address, _tasks) = serving(limits).await;
     let head = |bytes: usize| {
         let field = "x".repeat(bytes);

@@ -4,7 +4,7 @@ use std::iter;
 
 use bytes::{Buf, BytesMut};
 
-use super::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
+use super::head::{HeadScan, IncomingRequest, IncomingResponse, ResponseHead};
 use rolldrop_testing::pieces;
 use rolldrop_wire::http1::Body;
 
@@ -34,20 +34,20 @@ fn ends_of_requests<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<usize> {
                 continue;
             }
             match incoming.look(&buf) {
-                Ok(Look::Complete(head)) => {
+                Ok(HeadScan::Complete(head)) => {
                     assert!(passed < head.len);
                     buf.advance(head.len);
                     at += head.len;
                     body = Some(head.body);
                 }
-                Ok(Look::Partial { safe }) => {
+                Ok(HeadScan::Partial { safe }) => {
                     assert!(safe <= buf.len());
                     passed = passed.max(safe);
                     break;
                 }
                 Err(_) => {
                     let of_app = IncomingRequest::default().look(&buf[..passed]);
-                    assert!(!matches!(of_app, Ok(Look::Complete(_))));
+                    assert!(!matches!(of_app, Ok(HeadScan::Complete(_))));
                     return ends;
                 }
             }
@@ -80,15 +80,15 @@ fn ends_of_responses<'a>(pieces: impl Iterator<Item = &'a [u8]>, to_head: bool) 
                 continue;
             }
             match incoming.look(&buf, to_head) {
-                Look::Complete(ResponseHead { status: None, .. }) => return ends,
-                Look::Complete(head) => {
+                HeadScan::Complete(ResponseHead { status: None, .. }) => return ends,
+                HeadScan::Complete(head) => {
                     let (len, framing) = (head.len, format!("{:?} {:?}", head.status, head.body));
                     let under_way = insert(head, &buf, passed, to_head, &framing);
                     buf.advance(len);
                     at += len;
                     body = Some(under_way);
                 }
-                Look::Partial { safe } => {
+                HeadScan::Partial { safe } => {
                     assert!(safe <= buf.len());
                     passed = passed.max(safe);
                     break;
@@ -106,13 +106,13 @@ fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, 
     assert_eq!((head.len, with_line.len()), (len + LINE.len(), buf.len() + LINE.len()));
     assert_eq!(with_line[..passed], buf[..passed]);
     match IncomingResponse::default().look(&with_line, to_head) {
-        Look::Complete(again) => {
+        HeadScan::Complete(again) => {
             assert_eq!(
                 (again.len, format!("{:?} {:?}", again.status, again.body)),
                 (head.len, framing.to_owned())
             );
         }
-        Look::Partial { .. } => panic!("a head that was whole is not any more"),
+        HeadScan::Partial { .. } => panic!("a head that was whole is not any more"),
     }
     head.body
 }

@@ -12,7 +12,7 @@ use httparse::{Header, ParserConfig, Status};
 use memchr::{memchr, memchr_iter, memrchr};
 
 use super::super::budget::Budget;
-use super::super::refusal::Refusal;
+use super::super::refusal::ProxyRefusal;
 use rolldrop_record::RequestId;
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http1::{Body, MAX_LENGTH};
@@ -92,7 +92,7 @@ pub(super) struct Unreadable;
 
 /// Result of examining the bytes at the front of a buffer.
 #[derive(Debug)]
-pub(super) enum Look<H> {
+pub(super) enum HeadScan<H> {
     /// A complete head.
     Complete(H),
     /// Part of a head; the first `safe` bytes may be passed on before the rest has arrived.
@@ -115,7 +115,7 @@ pub(super) struct IncomingRequest {
 
 impl IncomingRequest {
     /// Examines the bytes of a head received so far, starting with the first byte.
-    pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Look<RequestHead>, Refusal> {
+    pub(super) fn look(&mut self, bytes: &[u8]) -> Result<HeadScan<RequestHead>, ProxyRefusal> {
         let from = self.seen;
         let had_begun = self.begun;
         for at in memchr_iter(b'\n', &bytes[from..]) {
@@ -124,15 +124,15 @@ impl IncomingRequest {
             match line {
                 [b'\r'] if self.begun => {
                     let head = parse_request(&bytes[..self.line])?;
-                    return head.map(Look::Complete).ok_or(Refusal::Malformed);
+                    return head.map(HeadScan::Complete).ok_or(ProxyRefusal::Malformed);
                 }
                 [b'\r'] => {}
                 [.., b'\r'] => self.begun = true,
-                _ => return Err(Refusal::Malformed),
+                _ => return Err(ProxyRefusal::Malformed),
             }
         }
         if bytes.len() > MAX_HEAD_BYTES {
-            return Err(Refusal::HeadTooLarge);
+            return Err(ProxyRefusal::HeadTooLarge);
         }
         if self.begun && !had_begun {
             // Anything but a request line must not be passed on.
@@ -141,14 +141,14 @@ impl IncomingRequest {
         // The final CR may turn out not to be part of a line end.
         self.seen = bytes.len() - usize::from(bytes.ends_with(b"\r"));
         has_only_line_ends(&bytes[from..self.seen])?;
-        Ok(Look::Partial { safe: if self.begun { self.seen } else { 0 } })
+        Ok(HeadScan::Partial { safe: if self.begun { self.seen } else { 0 } })
     }
 }
 
 /// Refuses a CR that is not part of a line end.
-fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
+fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), ProxyRefusal> {
     while let Some(at) = memchr(b'\r', bytes) {
-        bytes = bytes[at + 1..].strip_prefix(b"\n").ok_or(Refusal::Malformed)?;
+        bytes = bytes[at + 1..].strip_prefix(b"\n").ok_or(ProxyRefusal::Malformed)?;
     }
     Ok(())
 }
@@ -163,16 +163,16 @@ pub(super) struct IncomingResponse {
 impl IncomingResponse {
     /// Examines the bytes of a head received so far, starting with the first byte. `to_head` is true for the response
     /// to a HEAD request.
-    pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> Look<ResponseHead> {
+    pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> HeadScan<ResponseHead> {
         let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
         self.seen = bytes.len();
         match is_news.then(|| parse_response(bytes, to_head)) {
-            Some(Ok(Some(head))) => Look::Complete(head),
-            Some(Err(Unreadable)) => Look::Complete(ResponseHead::UNREADABLE),
+            Some(Ok(Some(head))) => HeadScan::Complete(head),
+            Some(Err(Unreadable)) => HeadScan::Complete(ResponseHead::UNREADABLE),
             // The header line must still be inserted before the empty line.
             None | Some(Ok(None)) => {
                 let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-                Look::Partial {
+                HeadScan::Partial {
                     safe: bytes.iter().rposition(|byte| !is_line_end(byte)).map_or(0, |at| at + 1),
                 }
             }
@@ -181,15 +181,15 @@ impl IncomingResponse {
 }
 
 /// Parses a request head; returns `None` if the head is incomplete.
-fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
+fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, ProxyRefusal> {
     match read_request(bytes, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
-        Err(Refusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
+        Err(ProxyRefusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
             read_request(bytes, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
         }
-        Err(Refusal::Malformed) => read_lines(bytes),
+        Err(ProxyRefusal::Malformed) => read_lines(bytes),
         // If the request target contains a space, the version is in a different place.
-        Err(Refusal::Version) => match read_lines(bytes) {
-            Err(Refusal::Malformed) => Err(Refusal::Version),
+        Err(ProxyRefusal::Version) => match read_lines(bytes) {
+            Err(ProxyRefusal::Malformed) => Err(ProxyRefusal::Version),
             read => read,
         },
         read => read,
@@ -199,50 +199,50 @@ fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
 fn read_request<'b>(
     bytes: &'b [u8],
     headers: &mut [MaybeUninit<Header<'b>>],
-) -> Result<Option<RequestHead>, Refusal> {
+) -> Result<Option<RequestHead>, ProxyRefusal> {
     let mut request = httparse::Request::new(&mut []);
     let len = match request.parse_with_uninit_headers(bytes, headers) {
         Ok(Status::Complete(len)) => len,
         Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
-        Err(httparse::Error::Version) => return Err(Refusal::Version),
-        Err(_) => return Err(Refusal::Malformed),
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(ProxyRefusal::HeadTooLarge),
+        Err(httparse::Error::Version) => return Err(ProxyRefusal::Version),
+        Err(_) => return Err(ProxyRefusal::Malformed),
     };
     let method = request.method.unwrap_or_default();
-    let framing = Framing::of(request.headers);
+    let framing = HeaderFraming::of(request.headers);
     framing.of_request(len, method.as_bytes(), request.version == Some(1)).map(Some)
 }
 
 /// Parses a request head that violates the grammar, but whose end is the same for all parsers: lines with a colon,
 /// whose contents are left to the app. Returns `None` if the head is incomplete.
-fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
-    let mut lines = Lines { bytes, at: 0 };
+fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, ProxyRefusal> {
+    let mut lines = HeadLines { bytes, at: 0 };
     let Some(first) = lines.by_ref().find(|line| *line != b"\r") else { return Ok(None) };
     let (method, version) = read_request_line(first)?;
-    let mut framing = Framing::default();
+    let mut framing = HeaderFraming::default();
     let mut headers = 0;
     while let Some(line) = lines.next() {
-        let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
+        let line = line.strip_suffix(b"\r").ok_or(ProxyRefusal::Malformed)?;
         if line.is_empty() {
             return framing.of_request(lines.at, method, version == b"HTTP/1.1").map(Some);
         }
         headers += 1;
         if headers > MAX_HEADERS {
-            return Err(Refusal::HeadTooLarge);
+            return Err(ProxyRefusal::HeadTooLarge);
         }
-        let colon = memchr(b':', line).ok_or(Refusal::Malformed)?;
+        let colon = memchr(b':', line).ok_or(ProxyRefusal::Malformed)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
         if name.is_empty() || name.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
-            return Err(Refusal::Malformed);
+            return Err(ProxyRefusal::Malformed);
         }
         let acts = |byte: &u8| *byte < b' ' && *byte != b'\t' || *byte == 0x7f;
         let breaks = |byte: &u8| matches!(byte, 0 | b'\r');
         let frames = frames(name);
         if value.iter().any(breaks) || frames && value.iter().any(acts) {
-            return Err(Refusal::Malformed);
+            return Err(ProxyRefusal::Malformed);
         }
         if frames && !FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
-            return Err(Refusal::AmbiguousLength);
+            return Err(ProxyRefusal::AmbiguousLength);
         }
         framing.add(name, value.trim_ascii());
     }
@@ -262,31 +262,31 @@ fn letters(name: &[u8]) -> impl Iterator<Item = u8> {
 }
 
 /// Returns the method and version of a request line: the parts before the first and after the last space.
-fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
-    let line = line.strip_suffix(b"\r").ok_or(Refusal::Malformed)?;
-    let space = memchr(b' ', line).ok_or(Refusal::Malformed)?;
-    let last = memrchr(b' ', line).ok_or(Refusal::Malformed)?;
+fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), ProxyRefusal> {
+    let line = line.strip_suffix(b"\r").ok_or(ProxyRefusal::Malformed)?;
+    let space = memchr(b' ', line).ok_or(ProxyRefusal::Malformed)?;
+    let last = memrchr(b' ', line).ok_or(ProxyRefusal::Malformed)?;
     let (method, version) = (&line[..space], &line[last + 1..]);
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let has_target = line[space..last].iter().any(|byte| *byte != b' ');
     let acts = |byte: &u8| byte.is_ascii_control();
     if method.is_empty() || !method.iter().all(is_token) || !has_target || line.iter().any(acts) {
-        return Err(Refusal::Malformed);
+        return Err(ProxyRefusal::Malformed);
     }
     match version {
         b"HTTP/1.0" | b"HTTP/1.1" => Ok((method, version)),
-        _ if version.starts_with(b"HTTP/") => Err(Refusal::Version),
-        _ => Err(Refusal::Malformed),
+        _ if version.starts_with(b"HTTP/") => Err(ProxyRefusal::Version),
+        _ => Err(ProxyRefusal::Malformed),
     }
 }
 
 /// The complete lines of a head received so far, without the LF.
-struct Lines<'b> {
+struct HeadLines<'b> {
     bytes: &'b [u8],
     at: usize,
 }
 
-impl<'b> Iterator for Lines<'b> {
+impl<'b> Iterator for HeadLines<'b> {
     type Item = &'b [u8];
 
     fn next(&mut self) -> Option<&'b [u8]> {
@@ -329,14 +329,16 @@ fn read_response<'b>(
         Status::Partial => return Err(httparse::Error::Status),
     };
     let status = response.code.ok_or(httparse::Error::Status)?;
-    let framing = Framing::of(response.headers);
+    let framing = HeaderFraming::of(response.headers);
     let has_clear_end = !framing.bad && framing.coding != Coding::Other;
     let body = match (status, framing) {
         (101, _) => Body::UntilClose,
         (100..200 | 204 | 304, _) => Body::NONE,
         _ if to_head => Body::NONE,
-        (_, Framing { coding: Coding::Chunked, .. }) => Body::CHUNKED,
-        (_, Framing { coding: Coding::None, bad: false, length: Some(length), .. }) => Body::Length(length),
+        (_, HeaderFraming { coding: Coding::Chunked, .. }) => Body::CHUNKED,
+        (_, HeaderFraming { coding: Coding::None, bad: false, length: Some(length), .. }) => {
+            Body::Length(length)
+        }
         _ => Body::UntilClose,
     };
     Ok(Some(ResponseHead { len, body, status: Some(status), has_clear_end }))
@@ -344,7 +346,7 @@ fn read_response<'b>(
 
 /// Body framing from the headers, and the other headers found in the same pass.
 #[derive(Default)]
-struct Framing<'a> {
+struct HeaderFraming<'a> {
     coding: Coding,
     length: Option<u64>,
     /// True if two parsers could interpret the framing differently: a length that is not a number, several different
@@ -367,9 +369,9 @@ enum Coding {
     Other,
 }
 
-impl<'a> Framing<'a> {
+impl<'a> HeaderFraming<'a> {
     fn of(headers: &[Header<'a>]) -> Self {
-        let mut framing = Framing::default();
+        let mut framing = HeaderFraming::default();
         headers.iter().for_each(|header| framing.add(header.name.as_bytes(), header.value));
         framing
     }
@@ -391,15 +393,15 @@ impl<'a> Framing<'a> {
     }
 
     /// Returns the request head with this length and method.
-    fn of_request(self, len: usize, method: &[u8], is_http11: bool) -> Result<RequestHead, Refusal> {
+    fn of_request(self, len: usize, method: &[u8], is_http11: bool) -> Result<RequestHead, ProxyRefusal> {
         if method == b"CONNECT" {
-            return Err(Refusal::Connect);
+            return Err(ProxyRefusal::Connect);
         }
         let body = match self {
-            Framing { bad: true, .. } => return Err(Refusal::AmbiguousLength),
-            Framing { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
-            Framing { coding: Coding::Chunked, length: None, .. } if is_http11 => Body::CHUNKED,
-            Framing { .. } => return Err(Refusal::AmbiguousLength),
+            HeaderFraming { bad: true, .. } => return Err(ProxyRefusal::AmbiguousLength),
+            HeaderFraming { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
+            HeaderFraming { coding: Coding::Chunked, length: None, .. } if is_http11 => Body::CHUNKED,
+            HeaderFraming { .. } => return Err(ProxyRefusal::AmbiguousLength),
         };
         Ok(RequestHead {
             len,
@@ -440,7 +442,7 @@ fn parse_length(value: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn request(head: &str) -> Result<Option<RequestHead>, Refusal> {
+    fn request(head: &str) -> Result<Option<RequestHead>, ProxyRefusal> {
         parse_request(head.as_bytes())
     }
 
@@ -483,21 +485,24 @@ mod tests {
             "transfer-encoding: \x0bchunked",
         ] {
             let refused = request(&format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n"));
-            assert!(matches!(refused, Err(Refusal::AmbiguousLength | Refusal::Malformed)), "{headers:?}");
+            assert!(
+                matches!(refused, Err(ProxyRefusal::AmbiguousLength | ProxyRefusal::Malformed)),
+                "{headers:?}"
+            );
         }
         let old = request("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n");
-        assert_eq!(old.unwrap_err(), Refusal::AmbiguousLength);
+        assert_eq!(old.unwrap_err(), ProxyRefusal::AmbiguousLength);
         for head in [
             "GET / HTTP/1.1\r\ncontent-length : 5\r\n\r\n",
             "GET / HTTP/1.1\r\na: b\r\n c\r\n\r\n",
             "GET / HTTP/1.1\r\na: b\rc\r\n\r\n",
         ] {
-            assert_eq!(request(head).unwrap_err(), Refusal::Malformed, "{head:?}");
+            assert_eq!(request(head).unwrap_err(), ProxyRefusal::Malformed, "{head:?}");
         }
-        assert_eq!(request("CONNECT a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
-        assert_eq!(request("GET / HTTP/2.0\r\n\r\n").unwrap_err(), Refusal::Version);
+        assert_eq!(request("CONNECT a:1 HTTP/1.1\r\n\r\n").unwrap_err(), ProxyRefusal::Connect);
+        assert_eq!(request("GET / HTTP/2.0\r\n\r\n").unwrap_err(), ProxyRefusal::Version);
         let large = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(MAX_HEAD_BYTES));
-        assert_eq!(request(&large).unwrap_err(), Refusal::HeadTooLarge);
+        assert_eq!(request(&large).unwrap_err(), ProxyRefusal::HeadTooLarge);
     }
 
     #[test]
@@ -545,7 +550,7 @@ mod tests {
         ] {
             assert!(framed(lines).is_err(), "{lines:?}");
         }
-        assert_eq!(request("CONNECT  a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
+        assert_eq!(request("CONNECT  a:1 HTTP/1.1\r\n\r\n").unwrap_err(), ProxyRefusal::Connect);
         for line in
             ["GET / HTTP/1.1 ", "GET / /1", "GET\t/ HTTP/1.1", "G@T / HTTP/1.1", "GET / HTTP/1.1\u{1}"]
         {
@@ -595,11 +600,11 @@ mod tests {
     #[test]
     fn refusal_length_matches_its_body() {
         for refusal in [
-            Refusal::Malformed,
-            Refusal::AmbiguousLength,
-            Refusal::HeadTooLarge,
-            Refusal::Connect,
-            Refusal::Version,
+            ProxyRefusal::Malformed,
+            ProxyRefusal::AmbiguousLength,
+            ProxyRefusal::HeadTooLarge,
+            ProxyRefusal::Connect,
+            ProxyRefusal::Version,
         ] {
             let answer = refusal.answer();
             let head = parse_response(answer, false).unwrap().unwrap();

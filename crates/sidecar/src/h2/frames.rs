@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use bytes::BytesMut;
 
-use super::super::budget::{Budget, Share, Unrecorded};
-use super::super::relay::Watch;
-use super::streams::{Http2, StreamEnd, Terms};
+use super::super::budget::{Budget, PoolShare, Unrecorded};
+use super::super::relay::ByteWatch;
+use super::http2_streams::{Http2, StreamEnd, Terms};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http2::hpack::{BadHeaderBlock, Decoder};
 use rolldrop_wire::http2::{
@@ -31,82 +31,82 @@ const ACK: u8 = END_STREAM;
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// One direction of a connection.
-pub(super) struct Frames<'a> {
+pub(super) struct FrameScanner<'a> {
     streams: &'a Http2,
-    sender: Sender,
+    sender: FrameSender,
     /// Remaining bytes of a frame that is passed on unread.
     unread: usize,
     /// Stream or streams that the current frame ends.
-    ending: Option<Ending>,
+    ending: Option<PendingEnd>,
     /// The field block that has begun.
-    block: Block,
+    block: FieldBlock,
     /// Stream of an unfinished block, which continues in the next frame.
     goes_on: Option<u32>,
     /// `None` once a block could not be read, because later blocks then cannot be read, either.
     decoder: Option<Decoder>,
     /// Stream ends in examined frames, each with the number of bytes that must still be passed on before it takes
     /// effect.
-    ended: Vec<(usize, Ending)>,
+    ended: Vec<(usize, PendingEnd)>,
     /// Share of the pool for the block and the decoder's table.
-    share: Share<'a>,
+    share: PoolShare<'a>,
     /// True if the held frame must be passed on unread.
     gives_up: bool,
 }
 
 /// Streams that end once the other side has received a frame.
 #[derive(Clone, Copy)]
-enum Ending {
+enum PendingEnd {
     Stream(u32, StreamEnd),
     /// Streams above this one, by GOAWAY with this code.
     StreamsAbove(u32, u32),
 }
 
-impl Ending {
+impl PendingEnd {
     fn is_of(self, stream: u32) -> bool {
         match self {
-            Ending::Stream(ended, _) => stream == ended,
-            Ending::StreamsAbove(last, _) => stream > last,
+            PendingEnd::Stream(ended, _) => stream == ended,
+            PendingEnd::StreamsAbove(last, _) => stream > last,
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sender {
+enum FrameSender {
     Client,
     App,
 }
 
 /// A field block, which may span several frames.
 #[derive(Default)]
-struct Block {
+struct FieldBlock {
     bytes: Vec<u8>,
     stream: u32,
     ends_stream: bool,
     is_promise: bool,
 }
 
-impl<'a> Frames<'a> {
+impl<'a> FrameScanner<'a> {
     /// Returns a reader for the client's bytes, starting with the preface.
     pub(super) fn of_client(streams: &'a Http2) -> Self {
-        Self { unread: PREFACE.len(), ..Self::of(Sender::Client, streams) }
+        Self { unread: PREFACE.len(), ..Self::of(FrameSender::Client, streams) }
     }
 
     /// Returns a reader for the app's bytes.
     pub(super) fn of_app(streams: &'a Http2) -> Self {
-        Self::of(Sender::App, streams)
+        Self::of(FrameSender::App, streams)
     }
 
-    fn of(sender: Sender, streams: &'a Http2) -> Self {
+    fn of(sender: FrameSender, streams: &'a Http2) -> Self {
         Self {
             streams,
             sender,
             unread: 0,
             ending: None,
-            block: Block::default(),
+            block: FieldBlock::default(),
             goes_on: None,
             decoder: Some(Decoder::default()),
             ended: Vec::new(),
-            share: Share::of(&streams.origin().shared.pool),
+            share: PoolShare::of(&streams.origin().shared.pool),
             gives_up: false,
         }
     }
@@ -114,8 +114,8 @@ impl<'a> Frames<'a> {
     /// Returns the settings announced by the receiver in this direction.
     fn terms(&self) -> &'a Terms {
         match self.sender {
-            Sender::Client => &self.streams.by_app,
-            Sender::App => &self.streams.by_client,
+            FrameSender::Client => &self.streams.by_app,
+            FrameSender::App => &self.streams.by_client,
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Frames<'a> {
         if self.decoder.take().is_some() {
             self.streams.origin().shared.journal.unrecorded(Unrecorded::Head);
         }
-        self.block = Block::default();
+        self.block = FieldBlock::default();
         self.share.set(0);
     }
 
@@ -162,18 +162,19 @@ impl<'a> Frames<'a> {
             RST_STREAM => {
                 let code = number(&buf[payload]);
                 let end = match self.sender {
-                    Sender::Client => StreamEnd::ResetByClient(code),
-                    Sender::App => StreamEnd::ResetByApp(code),
+                    FrameSender::Client => StreamEnd::ResetByClient(code),
+                    FrameSender::App => StreamEnd::ResetByApp(code),
                 };
-                self.ending = Some(Ending::Stream(header.stream, end));
+                self.ending = Some(PendingEnd::Stream(header.stream, end));
                 0
             }
             GOAWAY => {
-                if let (Sender::App, [last, code @ ..]) = (self.sender, buf[payload].as_chunks::<4>().0) {
+                if let (FrameSender::App, [last, code @ ..]) = (self.sender, buf[payload].as_chunks::<4>().0)
+                {
                     let last = u32::from_be_bytes(*last) & 0x7fff_ffff;
                     let code = code.first().map_or(0, |code| u32::from_be_bytes(*code));
                     self.streams.goaway_sent(last);
-                    self.ending = Some(Ending::StreamsAbove(last, code));
+                    self.ending = Some(PendingEnd::StreamsAbove(last, code));
                 }
                 0
             }
@@ -187,13 +188,13 @@ impl<'a> Frames<'a> {
 
     fn read_settings(&self, header: FrameHeader, payload: &[u8]) {
         match self.sender {
-            Sender::Client if header.has(ACK) => return self.streams.client_acknowledged(),
-            Sender::App if header.has(ACK) => return,
+            FrameSender::Client if header.has(ACK) => return self.streams.client_acknowledged(),
+            FrameSender::App if header.has(ACK) => return,
             _ => {}
         }
         let (announces, mut streams) = match self.sender {
-            Sender::Client => (&self.streams.by_client, None),
-            Sender::App => (&self.streams.by_app, None),
+            FrameSender::Client => (&self.streams.by_client, None),
+            FrameSender::App => (&self.streams.by_app, None),
         };
         for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
             let value = u32::from_be_bytes(*value);
@@ -204,14 +205,14 @@ impl<'a> Frames<'a> {
                 _ => {}
             }
         }
-        if self.sender == Sender::App {
+        if self.sender == FrameSender::App {
             self.streams.app_announced(streams);
         }
     }
 
     fn read_fields(&mut self, header: FrameHeader, payload: Range<usize>, buf: &mut BytesMut) -> usize {
         if header.kind != CONTINUATION {
-            self.block = Block {
+            self.block = FieldBlock {
                 bytes: std::mem::take(&mut self.block.bytes),
                 stream: header.stream,
                 ends_stream: header.kind == HEADERS && header.has(END_STREAM),
@@ -247,7 +248,7 @@ impl<'a> Frames<'a> {
     /// Reads a complete block; returns true if it is the head of a final response.
     fn complete(&mut self) -> bool {
         let table_bytes = self.terms().table_bytes.load(Ordering::Relaxed);
-        let Block { bytes, stream, ends_stream, is_promise } = &mut self.block;
+        let FieldBlock { bytes, stream, ends_stream, is_promise } = &mut self.block;
         let (stream, ends_stream, is_promise) = (*stream, *ends_stream, *is_promise);
         let (mut id, mut status, mut grpc_status) = (None, None, None);
         let read = self.decoder.as_mut().map(|decoder| {
@@ -279,17 +280,17 @@ impl<'a> Frames<'a> {
             return false;
         }
         match self.sender {
-            Sender::Client => {
+            FrameSender::Client => {
                 self.streams.begin(stream, id, self.ended.len());
                 false
             }
-            Sender::App => {
+            FrameSender::App => {
                 // An ended stream no longer gets a response, even if its end has not been passed on yet.
                 if self.ended.iter().any(|(_, ended)| ended.is_of(stream)) {
                     return false;
                 }
                 if ends_stream {
-                    self.ending = Some(Ending::Stream(stream, StreamEnd::Complete));
+                    self.ending = Some(PendingEnd::Stream(stream, StreamEnd::Complete));
                 }
                 self.streams.answered(stream, status, grpc_status)
             }
@@ -299,14 +300,14 @@ impl<'a> Frames<'a> {
     /// Schedules the end of the current frame's streams for when the bytes up to `at` have been passed on.
     fn ends_at(&mut self, at: usize) {
         match self.ending.take() {
-            Some(Ending::Stream(stream, _)) if !self.streams.is_open(stream) => {}
+            Some(PendingEnd::Stream(stream, _)) if !self.streams.is_open(stream) => {}
             Some(ending) => self.ended.push((at, ending)),
             None => {}
         }
     }
 }
 
-impl Watch for Frames<'_> {
+impl ByteWatch for FrameScanner<'_> {
     fn look(&mut self, buf: &mut BytesMut) -> usize {
         let mut at = 0;
         loop {
@@ -332,8 +333,8 @@ impl Watch for Frames<'_> {
                 self.comes(header);
                 self.unread = payload.end - at;
                 let may_end = matches!(header.kind, DATA | HEADERS) && header.has(END_STREAM);
-                let ends = may_end && self.sender == Sender::App;
-                self.ending = ends.then_some(Ending::Stream(header.stream, StreamEnd::Complete));
+                let ends = may_end && self.sender == FrameSender::App;
+                self.ending = ends.then_some(PendingEnd::Stream(header.stream, StreamEnd::Complete));
             } else if payload.end <= buf.len() {
                 at = payload.end;
                 self.comes(header);
@@ -348,8 +349,8 @@ impl Watch for Frames<'_> {
         let over = self.ended.partition_point(|(at, _)| *at <= bytes);
         for (_, ending) in self.ended.drain(..over) {
             match ending {
-                Ending::Stream(stream, end) => self.streams.end(stream, end),
-                Ending::StreamsAbove(last, code) => self.streams.goaway_passed(last, code),
+                PendingEnd::Stream(stream, end) => self.streams.end(stream, end),
+                PendingEnd::StreamsAbove(last, code) => self.streams.goaway_passed(last, code),
             }
         }
         for (at, _) in &mut self.ended {
@@ -415,7 +416,7 @@ mod tests {
     fn stream_ends_with_its_last_byte() {
         let http2 = Http2::new(origin(true));
         let under_way = || http2.origin().shared.in_flight.count();
-        let mut requests = Frames::of_client(&http2);
+        let mut requests = FrameScanner::of_client(&http2);
         let mut bytes = BytesMut::from(PREFACE);
         for stream in [1, 3, 5] {
             bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x82, 0x86, 0x84]));
@@ -424,7 +425,7 @@ mod tests {
         requests.passed(ready);
         assert_eq!(under_way(), 3);
 
-        let mut responses = Frames::of_app(&http2);
+        let mut responses = FrameScanner::of_app(&http2);
         let mut bytes = BytesMut::new();
         let ends = [
             [frame(HEADERS, END_HEADERS, 1, &[0x88]), frame(DATA, END_STREAM, 1, b"hi")].concat(),
@@ -448,7 +449,7 @@ mod tests {
     }
 
     /// Passes bytes on in one direction, frame by frame.
-    fn pass(frames: &mut Frames<'_>, bytes: impl AsRef<[u8]>) {
+    fn pass(frames: &mut FrameScanner<'_>, bytes: impl AsRef<[u8]>) {
         let mut bytes = BytesMut::from(bytes.as_ref());
         let ready = frames.look(&mut bytes);
         frames.passed(ready);
@@ -469,7 +470,7 @@ mod tests {
     #[test]
     fn frames_ignore_app_rejected_streams() {
         let http2 = Http2::new(origin(true));
-        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();
         pass(&mut requests, PREFACE);
         for stream in [2, 4, 1, 3, 1, 3, 6] {
@@ -508,7 +509,7 @@ mod tests {
         let begun = frame(HEADERS, 0, 3, &[0x82, 0x86]);
         for interrupted in [[&begun[..], &continued(5)], [&begun, &ask(5)], [&continued(1), &ask(5)]] {
             let http2 = Http2::new(origin(true));
-            let mut requests = Frames::of_client(&http2);
+            let mut requests = FrameScanner::of_client(&http2);
             pass(&mut requests, [PREFACE, &whole].concat());
             pass(&mut requests, interrupted.concat());
             pass(&mut requests, [continued(3), ask(7), ask(9)].concat());
@@ -519,7 +520,7 @@ mod tests {
     #[test]
     fn partial_goaway_ends_no_streams() {
         let http2 = Http2::new(origin(true));
-        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();
         pass(&mut requests, [PREFACE.to_vec(), ask(1), ask(3), ask(5)].concat());
         let mut bytes = BytesMut::from(&goaway(1)[..]);
@@ -535,7 +536,7 @@ mod tests {
     fn streams_beyond_budget_pass_unrecorded() {
         let http2 = Http2::new(origin(true));
         let most = http2.origin().shared.budget.requests_per_connection;
-        let mut requests = Frames::of_client(&http2);
+        let mut requests = FrameScanner::of_client(&http2);
         pass(&mut requests, PREFACE);
         for number in 0..most + 100 {
             let mut bytes = BytesMut::from(&ask(u32::try_from(2 * number + 1).expect("a stream"))[..]);
@@ -548,7 +549,7 @@ mod tests {
     #[test]
     fn frames_respect_receiver_size_limits() {
         let http2 = Http2::new(origin(true));
-        let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
+        let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
         pass(&mut requests, PREFACE);
         // No app accepts a frame of this length, so none of the bytes are held.
         let long = frame(HEADERS, END_HEADERS, 1, &[0x82; MAX_FRAME_BYTES + 1]);
@@ -556,7 +557,7 @@ mod tests {
         assert_eq!(requests.look(&mut held), 100);
 
         let http2 = Http2::new(origin(true));
-        let mut requests = Frames::of_client(&http2);
+        let mut requests = FrameScanner::of_client(&http2);
         pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
         pass(&mut requests, PREFACE);
         // A table size that nobody requested: the app responds with an error.
@@ -570,7 +571,7 @@ mod tests {
     fn endless_blocks_stay_within_budget() {
         let origin = origin(true);
         let links: Vec<_> = (0..200).map(|_| Http2::new(origin.clone())).collect();
-        let mut all: Vec<_> = links.iter().map(Frames::of_client).collect();
+        let mut all: Vec<_> = links.iter().map(FrameScanner::of_client).collect();
         for requests in &mut all {
             pass(requests, [PREFACE.to_vec(), frame(HEADERS, 0, 1, &[0; 10_000])].concat());
             for _ in 0..100 {

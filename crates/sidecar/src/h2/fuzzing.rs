@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
 
-use super::super::origin::Origin;
-use super::super::relay::Watch;
-use super::frames::Frames;
-use super::streams::Http2;
+use super::super::origin::RowOrigin;
+use super::super::relay::ByteWatch;
+use super::frames::FrameScanner;
+use super::http2_streams::Http2;
 use rolldrop_record::ServedEnd;
 use rolldrop_testing::pieces;
 use rolldrop_wire::http2::PREFACE;
@@ -15,7 +15,7 @@ use rolldrop_wire::http2::PREFACE;
 /// Checks that the relay passes on the received bytes unchanged, except for the pod header; that the result does not
 /// depend on how the bytes are split; and that every stream that has begun has ended. `origin` creates a connection
 /// with or without the pod header.
-pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Origin>) {
+pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<RowOrigin>) {
     // The first byte determines the split points, the second one the client's share of the input.
     let (share, input) = match input {
         [cuts, share, rest @ ..] => (usize::from(*share), [&[*cuts], rest].concat()),
@@ -37,7 +37,7 @@ pub(in super::super) fn connection(input: &[u8], origin: impl Fn(bool) -> Arc<Or
 
 /// Returns the bytes that arrive at the app and at the client, including those flushed at the end.
 fn relay(
-    origin: &Arc<Origin>,
+    origin: &Arc<RowOrigin>,
     cuts: u8,
     from_client: &[u8],
     from_app: &[u8],
@@ -45,8 +45,10 @@ fn relay(
 ) -> (Vec<u8>, Vec<u8>) {
     let http2 = Http2::new(origin.clone());
     let (from_client, from_app) = ([&[cuts], from_client].concat(), [&[cuts], from_app].concat());
-    let (mut requests, mut responses) =
-        (Way::new(Frames::of_client(&http2)), Way::new(Frames::of_app(&http2)));
+    let (mut requests, mut responses) = (
+        FuzzedDirection::new(FrameScanner::of_client(&http2)),
+        FuzzedDirection::new(FrameScanner::of_app(&http2)),
+    );
     let (mut from_client, mut from_app) = (pieces(&from_client).1, pieces(&from_app).1);
     loop {
         let request = from_client.next();
@@ -64,14 +66,14 @@ fn relay(
 }
 
 /// One direction.
-struct Way<'a> {
-    frames: Frames<'a>,
+struct FuzzedDirection<'a> {
+    frames: FrameScanner<'a>,
     buf: BytesMut,
     passed: Vec<u8>,
 }
 
-impl<'a> Way<'a> {
-    fn new(frames: Frames<'a>) -> Self {
+impl<'a> FuzzedDirection<'a> {
+    fn new(frames: FrameScanner<'a>) -> Self {
         Self { frames, buf: BytesMut::new(), passed: Vec::new() }
     }
 

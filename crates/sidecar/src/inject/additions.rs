@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::annotated_object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS, annotate, pod, template};
 use super::container::{self, Front, Ports};
-use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS, annotate, pod, template};
-use super::options::{InjectError, KubernetesVersion, Options, Selection};
-use super::port::{self, Frontage, Lead, Services, Unfit};
+use super::options::{InjectError, InjectOptions, KubernetesVersion, Selection};
+use super::port::{self, Frontage, Lead, NoSidecarReason, Services};
 use super::rename;
-use rolldrop_manifest::{Change, Edit, Object, escaped};
+use rolldrop_manifest::{EditKind, ManifestEdit, ManifestObject, escaped};
 
 /// Maximum number of workloads named in a note.
 const NAMED: usize = 5;
@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// Changes to make, and notes for the user.
 #[derive(Debug)]
 pub(super) struct Additions {
-    pub(super) edits: Vec<Edit>,
+    pub(super) edits: Vec<ManifestEdit>,
     /// Notes on what is done and what the user should check, one line each.
     pub(super) notes: Vec<String>,
     /// Workloads left without the sidecar, with the reason, one line each.
@@ -26,7 +26,7 @@ pub(super) struct Additions {
 
 /// Reason why a workload gets no sidecar, with a remedy.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct InjectRefusal {
     /// Index of the workload among the objects.
     pub(super) object: usize,
     /// JSON pointer to the offending part of the object.
@@ -37,20 +37,20 @@ pub(super) struct Refusal {
 }
 
 /// A workload among the objects.
-struct Workload<'a> {
+struct ManifestWorkload<'a> {
     /// Index of the workload among the objects.
     number: usize,
-    object: &'a Object,
+    object: &'a ManifestObject,
     /// JSON pointer to the pod metadata and spec.
     pod: &'static str,
-    state: State,
+    state: SidecarDecision,
 }
 
-enum State {
+enum SidecarDecision {
     NotMeant,
     HasIt,
     Gets(Frontage),
-    Cannot(Refusal),
+    Cannot(InjectRefusal),
 }
 
 /// Determines the changes to make. `place` returns the file and position of a refusal's reason, as a line prefix.
@@ -59,15 +59,15 @@ enum State {
 ///
 /// Fails as [`super::inject`] does.
 pub(super) fn of(
-    objects: &[Object],
-    options: &Options,
-    place: &dyn Fn(&Refusal) -> String,
+    objects: &[ManifestObject],
+    options: &InjectOptions,
+    place: &dyn Fn(&InjectRefusal) -> String,
 ) -> Result<Additions, InjectError> {
     if options.kubernetes < KubernetesVersion::NATIVE_SIDECARS {
         return Err(InjectError::TooOld(options.kubernetes));
     }
     let services = Services::among(objects);
-    let with_pods: Vec<(usize, &Object, &'static str)> = objects
+    let with_pods: Vec<(usize, &ManifestObject, &'static str)> = objects
         .iter()
         .enumerate()
         .filter_map(|(number, object)| {
@@ -75,35 +75,40 @@ pub(super) fn of(
         })
         .collect();
     let ports = port::free(with_pods.iter().map(|(_, object, pod)| (*object, *pod)))?;
-    let mut workloads: Vec<Workload<'_>> = with_pods
+    let mut workloads: Vec<ManifestWorkload<'_>> = with_pods
         .into_iter()
         .map(|(number, object, pod)| {
-            let state = State::of(number, object, pod, &services, ports, options);
-            Workload { number, object, pod, state }
+            let state = SidecarDecision::of(number, object, pod, &services, ports, options);
+            ManifestWorkload { number, object, pod, state }
         })
         .collect();
     look_for_meant(objects, &workloads, options)?;
     refuse_with_shared_services(&mut workloads, &services);
 
-    let title = |refusal: &Refusal| objects[refusal.object].title();
-    let refused = || workloads.iter().filter_map(Workload::refusal);
-    let has_any = workloads.iter().any(|workload| matches!(workload.state, State::Gets(_) | State::HasIt));
-    let is_fatal = |refusal: &Refusal| match options.selection {
+    let title = |refusal: &InjectRefusal| objects[refusal.object].title();
+    let refused = || workloads.iter().filter_map(ManifestWorkload::refusal);
+    let has_any = workloads
+        .iter()
+        .any(|workload| matches!(workload.state, SidecarDecision::Gets(_) | SidecarDecision::HasIt));
+    let is_fatal = |refusal: &InjectRefusal| match options.selection {
         _ if !has_any => true,
         Selection::Fit => false,
         Selection::All => !refusal.is_passed_over,
         Selection::Named(_) => true,
     };
     if refused().any(is_fatal) {
-        let said = |refusal: &Refusal| format!("{}{}: {}", place(refusal), title(refusal), refusal.why);
+        let said = |refusal: &InjectRefusal| format!("{}{}: {}", place(refusal), title(refusal), refusal.why);
         return Err(InjectError::Refused(refused().filter(|refusal| is_fatal(refusal)).map(said).collect()));
     }
-    let left = |refusal: &Refusal| {
+    let left = |refusal: &InjectRefusal| {
         format!("{}{} is left unchanged: {}", place(refusal), title(refusal), refusal.why)
     };
     let left = refused().map(left).collect();
-    let app_ports: Vec<u16> =
-        workloads.iter().filter_map(Workload::frontage).map(|frontage| frontage.front.app_port).collect();
+    let app_ports: Vec<u16> = workloads
+        .iter()
+        .filter_map(ManifestWorkload::frontage)
+        .map(|frontage| frontage.front.app_port)
+        .collect();
     if let Some(port) = options.port
         && !app_ports.is_empty()
         && !app_ports.contains(&port)
@@ -124,9 +129,9 @@ pub(super) fn of(
 
 /// Checks that everything named by the user exists, and that at least one workload is selected.
 fn look_for_meant(
-    objects: &[Object],
-    workloads: &[Workload<'_>],
-    options: &Options,
+    objects: &[ManifestObject],
+    workloads: &[ManifestWorkload<'_>],
+    options: &InjectOptions,
 ) -> Result<(), InjectError> {
     let titles = || some(workloads.iter().map(|workload| workload.object.title()));
     if let Selection::Named(names) = &options.selection
@@ -134,10 +139,10 @@ fn look_for_meant(
     {
         return Err(InjectError::NotThere { named: named.clone(), known: titles() });
     }
-    if workloads.iter().any(|workload| !matches!(workload.state, State::NotMeant)) {
+    if workloads.iter().any(|workload| !matches!(workload.state, SidecarDecision::NotMeant)) {
         return Ok(());
     }
-    let refers = |object: &Object| {
+    let refers = |object: &ManifestObject| {
         let name = object.get("/spec/workloadRef/name").as_str()?;
         let kind = object.get("/spec/workloadRef/kind").as_str()?.to_lowercase();
         Some(format!(", and {} takes its pods from {kind}/{name}: give the file that has it", object.title()))
@@ -165,14 +170,14 @@ fn some(titles: impl Iterator<Item = String>) -> String {
     }
 }
 
-impl State {
+impl SidecarDecision {
     fn of(
         number: usize,
-        object: &Object,
+        object: &ManifestObject,
         at: &'static str,
         services: &Services<'_>,
         ports: Ports,
-        options: &Options,
+        options: &InjectOptions,
     ) -> Self {
         let is_named = match &options.selection {
             Selection::Named(names) => names.iter().any(|name| name.is(object)),
@@ -193,8 +198,8 @@ impl State {
         let (title, is_run) = (object.title(), matches!(options.selection, Selection::All));
         let named = if is_named { String::new() } else { format!("--workload {title} ") };
         let (at, why, is_passed_over) = match unfit {
-            Unfit::Refused { at, why } => (at, why, false),
-            Unfit::NoPort => {
+            NoSidecarReason::Refused { at, why } => (at, why, false),
+            NoSidecarReason::NoPort => {
                 let why = "no Service uses it and it declares no port";
                 let remedy = match is_run {
                     true => "give its container the port".to_owned(),
@@ -202,7 +207,7 @@ impl State {
                 };
                 (String::new(), format!("{why}: {remedy}"), true)
             }
-            Unfit::NoHttp { port, foreign } => {
+            NoSidecarReason::NoHttp { port, foreign } => {
                 let why = format!("port {port} carries {foreign}, which the proxy for HTTP would break");
                 let remedy = match is_run {
                     true => "the sidecar of a run is for HTTP".to_owned(),
@@ -214,29 +219,29 @@ impl State {
                 (format!("{at}/spec/containers"), format!("{why}: {remedy}"), true)
             }
         };
-        Self::Cannot(Refusal { object: number, at, why, is_passed_over })
+        Self::Cannot(InjectRefusal { object: number, at, why, is_passed_over })
     }
 }
 
-impl Workload<'_> {
-    fn refusal(&self) -> Option<&Refusal> {
+impl ManifestWorkload<'_> {
+    fn refusal(&self) -> Option<&InjectRefusal> {
         match &self.state {
-            State::Cannot(refusal) => Some(refusal),
+            SidecarDecision::Cannot(refusal) => Some(refusal),
             _ => None,
         }
     }
 
     fn frontage(&self) -> Option<&Frontage> {
         match &self.state {
-            State::Gets(frontage) => Some(frontage),
+            SidecarDecision::Gets(frontage) => Some(frontage),
             _ => None,
         }
     }
 
     /// Adds the sidecar, and moves the port name to it.
-    fn add(&self, ports: Ports, options: &Options, additions: &mut Additions) {
+    fn add(&self, ports: Ports, options: &InjectOptions, additions: &mut Additions) {
         let (object, pod, title) = (self.object, self.pod, self.object.title());
-        if matches!(self.state, State::HasIt) {
+        if matches!(self.state, SidecarDecision::HasIt) {
             additions.notes.push(format!("{title} has the sidecar already"));
         }
         let Some(Frontage { front, notes, .. }) = self.frontage() else { return };
@@ -244,7 +249,7 @@ impl Workload<'_> {
         let container = container::container(front, options);
         let list = format!("{pod}/spec/initContainers");
         additions.edits.push(match object.get(&list) {
-            Value::Array(_) => object.edit(list, Change::Push(container)),
+            Value::Array(_) => object.edit(list, EditKind::Push(container)),
             _ => object.set(list, json!([container])),
         });
         if let Some(name) = moved_name {
@@ -261,12 +266,12 @@ impl Workload<'_> {
 
 /// Refuses workloads behind a Service that would route all its traffic to the sidecar's port number, although the
 /// Service also selects pods without the sidecar.
-fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Services<'_>) {
+fn refuse_with_shared_services(workloads: &mut [ManifestWorkload<'_>], services: &Services<'_>) {
     // A refused workload may share another Service with a third workload.
     loop {
         let mut without: Vec<Option<String>> = vec![None; services.all.len()];
         for workload in &*workloads {
-            if matches!(workload.state, State::NotMeant | State::Cannot(_)) {
+            if matches!(workload.state, SidecarDecision::NotMeant | SidecarDecision::Cannot(_)) {
                 for service in services.of(workload.object, workload.pod) {
                     without[service].get_or_insert_with(|| workload.object.title());
                 }
@@ -285,7 +290,7 @@ fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Servic
                 "{service} routes to {other} as well, which gets no sidecar, and its target port would be the sidecar's: \
                  choose both or none, or give {service} a named targetPort"
             );
-            workload.state = State::Cannot(Refusal {
+            workload.state = SidecarDecision::Cannot(InjectRefusal {
                 object: workload.number,
                 at: String::new(),
                 why,
@@ -300,8 +305,8 @@ fn refuse_with_shared_services(workloads: &mut [Workload<'_>], services: &Servic
 }
 
 /// Adds one note for each headless Service, with the workloads behind it.
-fn note_headless(workloads: &[Workload<'_>], services: &Services<'_>, notes: &mut Vec<String>) {
-    let mut behind: Vec<Vec<&Object>> = vec![Vec::new(); services.all.len()];
+fn note_headless(workloads: &[ManifestWorkload<'_>], services: &Services<'_>, notes: &mut Vec<String>) {
+    let mut behind: Vec<Vec<&ManifestObject>> = vec![Vec::new(); services.all.len()];
     for workload in workloads {
         for service in workload.frontage().into_iter().flat_map(|frontage| &frontage.headless) {
             behind[*service].push(workload.object);
@@ -317,20 +322,20 @@ fn note_headless(workloads: &[Workload<'_>], services: &Services<'_>, notes: &mu
 
 /// Points Services that do not follow the port name to the sidecar, and saves their original target ports.
 fn retarget(
-    workloads: &[Workload<'_>],
+    workloads: &[ManifestWorkload<'_>],
     services: &Services<'_>,
     ports: Ports,
-    edits: &mut Vec<Edit>,
-) -> Result<(), Refusal> {
+    edits: &mut Vec<ManifestEdit>,
+) -> Result<(), InjectRefusal> {
     let mut changed: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); services.all.len()];
-    for lead in workloads.iter().filter_map(Workload::frontage).flat_map(|frontage| &frontage.leads) {
+    for lead in workloads.iter().filter_map(ManifestWorkload::frontage).flat_map(|frontage| &frontage.leads) {
         if !lead.by_name {
             changed[lead.service].insert(lead.index);
         }
     }
     for (service, changed) in services.all.iter().zip(changed).filter(|(_, changed)| !changed.is_empty()) {
         if service.is_annotated && service.kept.is_empty() {
-            return Err(Refusal {
+            return Err(InjectRefusal {
                 object: service.number,
                 at: format!("/metadata/annotations/{}", escaped(TARGET_PORTS)),
                 why: format!("it has an annotation {TARGET_PORTS} that was not written here: remove it"),

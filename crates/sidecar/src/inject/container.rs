@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 
 use serde_json::{Value, json};
 
-use super::object::SIDECAR;
-use super::options::{Absent, Mode, Options};
-use rolldrop_manifest::Object;
+use super::annotated_object::SIDECAR;
+use super::options::{Absent, AppProtocol, InjectOptions};
+use rolldrop_manifest::ManifestObject;
 
 /// Name of the sidecar. Other containers may have the same name; `place` identifies ours.
 pub const NAME: &str = "rolldrop";
@@ -42,14 +42,14 @@ pub(super) struct Front {
 /// The preStop hook runs the same program, to mark the time at which the kubelet begins to terminate the pod. The hook
 /// finds the proxy through an environment variable, because the kubelet does not expand values in a hook's command.
 /// There is no CPU limit, because throttling would show up as app latency.
-pub(super) fn container(front: &Front, options: &Options) -> Value {
+pub(super) fn container(front: &Front, options: &InjectOptions) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
     let mut args = vec![
         "proxy".to_owned(),
         format!("--listen={}", address(front.ports.listen)),
         format!("--upstream={}", address(front.app_port)),
     ];
-    if options.mode == Some(Mode::Tcp) {
+    if options.mode == Some(AppProtocol::Tcp) {
         args.push("--mode=tcp".to_owned());
     }
     args.extend(options.max_connections.map(|most| format!("--max-connections={most}")));
@@ -103,7 +103,7 @@ fn memory_mib(connections: usize) -> usize {
 /// and the container with the sidecar's name must have the annotated image, or another image named `rolldrop`, because
 /// registries rewrite image names. The container name alone is not enough: the container may be the user's own, such as
 /// a migration.
-pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
+pub(super) fn place(object: &ManifestObject, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
     let is_ours = |container: &Value| {
@@ -120,7 +120,7 @@ fn base_name(image: &str) -> &str {
 }
 
 /// Returns the ports of a workload's sidecar.
-pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
+pub(super) fn ports(object: &ManifestObject, pod: &str) -> Option<Ports> {
     let at = place(object, pod)?;
     let port = |index: usize| {
         let pointer = format!("{pod}/spec/initContainers/{at}/ports/{index}/containerPort");

@@ -7,10 +7,10 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::object;
+use super::annotated_object;
 use super::options::KubernetesVersion;
 use super::{Output, port};
-use rolldrop_manifest::{Edit, Edited, ManifestError, Manifests, Object};
+use rolldrop_manifest::{Edited, ManifestEdit, ManifestError, ManifestObject, Manifests};
 
 /// Grace period of pods that specify none (pkg/apis/core/v1/defaults.go).
 const DEFAULT_GRACE_S: u64 = 30;
@@ -75,7 +75,7 @@ pub enum EndingError {
 
 /// A container's preStop hook.
 #[derive(Clone, Debug, PartialEq)]
-enum Hook<'a> {
+enum ContainerPreStop<'a> {
     /// No hook.
     None,
     /// `sleep: {seconds: N}`.
@@ -90,7 +90,7 @@ enum Hook<'a> {
     Other,
 }
 
-impl<'a> Hook<'a> {
+impl<'a> ContainerPreStop<'a> {
     fn of(container: &'a Value) -> Self {
         let hook = &container["lifecycle"]["preStop"];
         if hook.is_null() {
@@ -167,7 +167,7 @@ fn base_name(word: &Value) -> Option<&str> {
 }
 
 /// Returns the containers of a pod, with their JSON pointers.
-fn containers<'a>(object: &'a Object, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
+fn containers<'a>(object: &'a ManifestObject, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let pod = pod.to_owned();
     ["containers", "initContainers"].into_iter().flat_map(move |list| {
         let at = format!("{pod}/spec/{list}");
@@ -187,10 +187,13 @@ fn names<'a>(containers: impl Iterator<Item = (String, &'a Value)>) -> String {
 }
 
 /// Finds a workload's object, and the JSON pointer to the pod metadata and spec.
-fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'static str), EndingError> {
+fn workload<'a>(
+    objects: &'a [ManifestObject],
+    title: &str,
+) -> Result<(&'a ManifestObject, &'static str), EndingError> {
     let found = objects.iter().find(|object| object.title() == title);
     found
-        .and_then(|object| Some((object, object::pod(&object.value)?)))
+        .and_then(|object| Some((object, annotated_object::pod(&object.value)?)))
         .ok_or_else(|| EndingError::NoWorkload(title.to_owned()))
 }
 
@@ -201,7 +204,7 @@ fn workload<'a>(objects: &'a [Object], title: &str) -> Result<(&'a Object, &'sta
 ///
 /// Fails if the workload does not exist, or the serving container is ambiguous.
 pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, EndingError> {
-    let objects = object::all(objects);
+    let objects = annotated_object::all(objects);
     let (object, pod) = workload(&objects, title)?;
     let targets = port::targets(object, pod, &objects);
     let serves = |container: &Value| {
@@ -236,17 +239,18 @@ pub fn on_the_path(objects: &[Value], title: &str) -> Result<Vec<String>, Ending
 ///
 /// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn ending(objects: &[Value], sleepers: &Sleepers) -> Result<Ending, EndingError> {
-    ending_of(&object::all(objects), sleepers)
+    ending_of(&annotated_object::all(objects), sleepers)
 }
 
-fn ending_of(objects: &[Object], sleepers: &Sleepers) -> Result<Ending, EndingError> {
+fn ending_of(objects: &[ManifestObject], sleepers: &Sleepers) -> Result<Ending, EndingError> {
     let (object, pod) = workload(objects, &sleepers.workload)?;
     let (mut sleep_s, mut readiness_delay_s) = (None, None);
     for container in &sleepers.containers {
         let (_, container) = sleepers.find(object, pod, container)?;
         readiness_delay_s = readiness_delay_s.max(delay_of(container));
-        let seconds =
-            Hook::of(container).seconds(sleepers.may_prefix).ok_or_else(|| sleepers.hook(container, 0))?;
+        let seconds = ContainerPreStop::of(container)
+            .seconds(sleepers.may_prefix)
+            .ok_or_else(|| sleepers.hook(container, 0))?;
         sleep_s = Some(sleep_s.map_or(seconds, |least: u64| least.min(seconds)));
     }
     Ok(Ending {
@@ -272,7 +276,7 @@ fn delay_of(container: &Value) -> Option<u64> {
 ///
 /// Fails if the workload does not exist, or a hook does something other than sleep.
 pub fn set_ending(objects: &mut [Value], sleepers: &Sleepers, ending: Ending) -> Result<(), EndingError> {
-    let found = object::all(objects);
+    let found = annotated_object::all(objects);
     if ending_of(&found, sleepers)? == ending {
         return Ok(());
     }
@@ -302,27 +306,28 @@ pub fn set_ending_in(
 impl Sleepers {
     /// Returns the preStop hook that these settings give a container of the workload.
     pub fn hook_of(&self, workload: &Value, container: &str, ending: Ending) -> Value {
-        let object = Object::whole(0, workload.clone());
-        let found = object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
-        let hook = found.map_or(Hook::None, |(_, container)| Hook::of(container));
+        let object = ManifestObject::whole(0, workload.clone());
+        let found =
+            annotated_object::pod(&object.value).and_then(|pod| self.find(&object, pod, container).ok());
+        let hook = found.map_or(ContainerPreStop::None, |(_, container)| ContainerPreStop::of(container));
         hook.with(ending.sleep_s, self.kubernetes).unwrap_or_default()
     }
 
     /// Returns the readiness probe delay to set for a container of the workload; `None` if there is no probe or no
     /// change.
     pub fn delay_of(&self, workload: &Value, container: &str, ending: Ending) -> Option<u64> {
-        let object = Object::whole(0, workload.clone());
-        let (_, container) = self.find(&object, object::pod(&object.value)?, container).ok()?;
+        let object = ManifestObject::whole(0, workload.clone());
+        let (_, container) = self.find(&object, annotated_object::pod(&object.value)?, container).ok()?;
         let now = delay_of(container)?;
         ending.readiness_delay_s.filter(|delay| *delay != now)
     }
 
-    fn edits(&self, objects: &[Object], ending: Ending) -> Result<Vec<Edit>, EndingError> {
+    fn edits(&self, objects: &[ManifestObject], ending: Ending) -> Result<Vec<ManifestEdit>, EndingError> {
         let (object, pod) = workload(objects, &self.workload)?;
         let mut edits = Vec::new();
         for container in &self.containers {
             let (at, container) = self.find(object, pod, container)?;
-            let hook = Hook::of(container);
+            let hook = ContainerPreStop::of(container);
             if let (Some(delay), Some(now)) = (ending.readiness_delay_s, delay_of(container))
                 && delay != now
             {
@@ -334,7 +339,7 @@ impl Sleepers {
             }
             let with = hook.with(ending.sleep_s, self.kubernetes).ok_or_else(cannot)?;
             edits.push(match (&hook, container["lifecycle"].is_object()) {
-                (Hook::Action(_), _) => {
+                (ContainerPreStop::Action(_), _) => {
                     object.set(format!("{at}/lifecycle/preStop/sleep/seconds"), ending.sleep_s)
                 }
                 (_, true) => object.set(format!("{at}/lifecycle/preStop"), with),
@@ -354,7 +359,7 @@ impl Sleepers {
 
     fn find<'a>(
         &self,
-        object: &'a Object,
+        object: &'a ManifestObject,
         pod: &str,
         wanted: &str,
     ) -> Result<(String, &'a Value), EndingError> {
@@ -368,7 +373,7 @@ impl Sleepers {
 
     /// Returns the error for a container's hook that cannot be made to sleep this long.
     fn hook(&self, container: &Value, seconds: u64) -> EndingError {
-        let hook = Hook::of(container);
+        let hook = ContainerPreStop::of(container);
         let instead = match hook.with(seconds, self.kubernetes) {
             Some(both) => format!(
                 "with --prefix-hook it sleeps first and then does what it does, if the image has a shell: preStop: {both}"

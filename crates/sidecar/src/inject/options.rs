@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::object::WorkloadName;
+use super::annotated_object::WorkloadName;
 use rolldrop_manifest::ManifestError;
 
 /// Options for adding the sidecar.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct InjectOptions {
     /// Image of the sidecar.
     pub image: String,
     /// The app's port, if several are possible.
@@ -21,14 +21,14 @@ pub struct Options {
     /// Secret with the admin port's token; `None` if the port needs no token.
     pub admin_token: Option<SecretKey>,
     /// Content of the app's connections. `None` means HTTP, and a port that carries anything else is refused.
-    pub mode: Option<Mode>,
+    pub mode: Option<AppProtocol>,
     /// Maximum number of client connections to the sidecar, if not the proxy's default.
     pub max_connections: Option<NonZeroUsize>,
     /// The workloads that get the sidecar.
     pub selection: Selection,
 }
 
-impl Options {
+impl InjectOptions {
     /// Returns the options for a run: the sidecar is added to every workload that receives the run's requests.
     pub fn of_a_run(image: String, kubernetes: KubernetesVersion, admin_token: SecretKey) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Options {
 
 /// Content of an app's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum AppProtocol {
     /// HTTP, recorded by request.
     Http,
     /// Any protocol, recorded by connection.

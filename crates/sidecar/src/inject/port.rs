@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::annotated_object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
 use super::container::{self, ADMIN_PORT_NAME, Front, NAME as SIDECAR_NAME, Ports};
-use super::object::{APP_PORT_NAME, SIDECAR, TARGET_PORTS};
-use super::options::{InjectError, KubernetesVersion, Mode, Options};
+use super::options::{AppProtocol, InjectError, InjectOptions, KubernetesVersion};
 use super::protocol::{Foreign, foreign};
-use rolldrop_manifest::{Object, escaped};
+use rolldrop_manifest::{ManifestObject, escaped};
 
 /// First candidate port for a sidecar; ports declared by a workload are skipped.
 const FIRST_PORT: u16 = 18080;
@@ -19,7 +19,7 @@ const FIRST_PORT: u16 = 18080;
 ///
 /// Fails if no two ports are free.
 pub(super) fn free<'a>(
-    workloads: impl Iterator<Item = (&'a Object, &'a str)> + Clone,
+    workloads: impl Iterator<Item = (&'a ManifestObject, &'a str)> + Clone,
 ) -> Result<Ports, InjectError> {
     let taken: HashSet<u16> =
         workloads.clone().flat_map(|(object, pod)| declared(object, pod)).map(|port| port.number).collect();
@@ -40,7 +40,7 @@ pub(super) fn free<'a>(
 pub(super) struct Service<'a> {
     /// Index of the Service among the objects.
     pub(super) number: usize,
-    pub(super) object: &'a Object,
+    pub(super) object: &'a ManifestObject,
     /// Original target ports, by Service port number.
     pub(super) kept: Map<String, Value>,
     /// True if the Service has the annotation, readable or not.
@@ -48,7 +48,7 @@ pub(super) struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    pub(super) fn of(number: usize, object: &'a Object) -> Option<Self> {
+    pub(super) fn of(number: usize, object: &'a ManifestObject) -> Option<Self> {
         if object.value["apiVersion"] != "v1" || object.value["kind"] != "Service" {
             return None;
         }
@@ -82,7 +82,7 @@ pub(super) struct Services<'a> {
 }
 
 impl<'a> Services<'a> {
-    pub(super) fn among(objects: &'a [Object]) -> Self {
+    pub(super) fn among(objects: &'a [ManifestObject]) -> Self {
         let all: Vec<Service<'a>> =
             objects.iter().enumerate().filter_map(|(number, object)| Service::of(number, object)).collect();
         let mut by_label: HashMap<_, Vec<usize>> = HashMap::new();
@@ -97,7 +97,7 @@ impl<'a> Services<'a> {
     }
 
     /// Returns the indices of the Services that select the pods of a workload, in order.
-    pub(super) fn of(&self, workload: &Object, pod: &str) -> Vec<usize> {
+    pub(super) fn of(&self, workload: &ManifestObject, pod: &str) -> Vec<usize> {
         let labels = workload.get(&format!("{pod}/metadata/labels"));
         let namespace = workload.namespace();
         let mut found: Vec<usize> = labels
@@ -153,7 +153,7 @@ struct Declared {
 
 /// Reason why a workload gets no sidecar.
 #[derive(Debug)]
-pub(super) enum Unfit {
+pub(super) enum NoSidecarReason {
     /// The workload has no port: perhaps nothing connects to it.
     NoPort,
     /// The port carries a protocol that the HTTP proxy would break.
@@ -167,7 +167,7 @@ pub(super) enum Unfit {
     },
 }
 
-impl Unfit {
+impl NoSidecarReason {
     fn because(at: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Refused { at: at.into(), why: why.into() }
     }
@@ -181,13 +181,13 @@ impl Frontage {
     ///
     /// Fails, with a remedy, if no port can be chosen.
     pub(super) fn of(
-        workload: &Object,
+        workload: &ManifestObject,
         pod: &str,
         services: &Services<'_>,
         ports: Ports,
-        options: &Options,
+        options: &InjectOptions,
         is_named: bool,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, NoSidecarReason> {
         let spec = workload.get(&format!("{pod}/spec"));
         let declared = declared(workload, pod);
         refuse_unfit(workload, pod, &declared)?;
@@ -217,7 +217,7 @@ impl Frontage {
                 .chain(all.iter().filter_map(|lead| port(lead)["name"].as_str()));
             let app_protocols = all.iter().map(|lead| &port(lead)["appProtocol"]);
             if let Some(foreign) = foreign(app_port, app_protocols, names) {
-                return Err(Unfit::NoHttp { port: app_port, foreign });
+                return Err(NoSidecarReason::NoHttp { port: app_port, foreign });
             }
         }
         let title = workload.title();
@@ -238,31 +238,31 @@ impl Frontage {
             ));
         }
         let ready_path = ready_path(spec, app_port, moved_name.as_deref());
-        let is_http = options.mode != Some(Mode::Tcp);
+        let is_http = options.mode != Some(AppProtocol::Tcp);
         let front = Front { app_port, ready_path: ready_path.filter(|_| is_http), moved_name, ports };
         Ok(Self { front, leads, headless, notes })
     }
 }
 
 /// Refuses pods that cannot have the sidecar, regardless of the port.
-fn refuse_unfit(workload: &Object, pod: &str, declared: &[Declared]) -> Result<(), Unfit> {
+fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> Result<(), NoSidecarReason> {
     let spec = workload.get(&format!("{pod}/spec"));
     if spec["hostNetwork"] == true {
-        return Err(Unfit::because(
+        return Err(NoSidecarReason::because(
             format!("{pod}/spec/hostNetwork"),
             "its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or \
              measure it without the sidecar",
         ));
     }
     if spec["os"]["name"] == "windows" {
-        return Err(Unfit::because(
+        return Err(NoSidecarReason::because(
             format!("{pod}/spec/os"),
             "its pods run on Windows, for which there is no sidecar: measure it without",
         ));
     }
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         if let Some(at) = containers(spec, list).position(|container| container["name"] == *SIDECAR_NAME) {
-            return Err(Unfit::because(
+            return Err(NoSidecarReason::because(
                 format!("{pod}/spec/{list}/{at}/name"),
                 format!(
                     "one of its {list} is named {SIDECAR_NAME}, as the sidecar would be, and was not added here \
@@ -273,7 +273,7 @@ fn refuse_unfit(workload: &Object, pod: &str, declared: &[Declared]) -> Result<(
     }
     let annotations = format!("{pod}/metadata/annotations");
     if !workload.get(&annotations)[SIDECAR].is_null() {
-        return Err(Unfit::because(
+        return Err(NoSidecarReason::because(
             format!("{annotations}/{}", escaped(SIDECAR)),
             format!("its pods have the annotation {SIDECAR} but no sidecar: remove it"),
         ));
@@ -281,7 +281,7 @@ fn refuse_unfit(workload: &Object, pod: &str, declared: &[Declared]) -> Result<(
     let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
     let mut names = declared.iter().filter_map(|port| port.name.as_deref());
     match names.find(|name| reserved.contains(name)) {
-        Some(name) => Err(Unfit::because(
+        Some(name) => Err(NoSidecarReason::because(
             format!("{pod}/spec/containers"),
             format!("one of its ports is named {name}, a name that the sidecar needs: rename it"),
         )),
@@ -298,7 +298,7 @@ fn is_tcp(port: &Value) -> bool {
 }
 
 /// Returns the ports of all containers except the sidecar.
-fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
+fn declared(workload: &ManifestObject, pod: &str) -> Vec<Declared> {
     let spec = workload.get(&format!("{pod}/spec"));
     let own = container::place(workload, pod);
     let init = containers(spec, "initContainers").enumerate().filter(|(at, _)| Some(*at) != own);
@@ -335,7 +335,7 @@ fn leads_of<'a>(
 }
 
 /// Returns the pod ports of a workload that Services among these objects route to.
-pub(super) fn targets(workload: &Object, pod: &str, objects: &[Object]) -> Vec<u16> {
+pub(super) fn targets(workload: &ManifestObject, pod: &str, objects: &[ManifestObject]) -> Vec<u16> {
     let (declared, services) = (declared(workload, pod), Services::among(objects));
     let of_it = services.of(workload, pod);
     of_it
@@ -349,9 +349,9 @@ fn app_port(
     pod: &str,
     leads: &[(Lead, Option<u16>)],
     declared: &[Declared],
-    options: &Options,
+    options: &InjectOptions,
     is_named: bool,
-) -> Result<u16, Unfit> {
+) -> Result<u16, NoSidecarReason> {
     let mut meant: Vec<u16> = leads.iter().filter_map(|(_, to)| *to).collect();
     let by_services = !meant.is_empty();
     if !by_services {
@@ -369,12 +369,12 @@ fn app_port(
     }
     match meant.as_slice() {
         [one] => Ok(*one),
-        [] => Err(Unfit::NoPort),
+        [] => Err(NoSidecarReason::NoPort),
         several => {
             let several: Vec<_> = several.iter().map(u16::to_string).collect();
             let several = several.join(" and ");
             let why = if by_services { "Services use its ports" } else { "it declares the ports" };
-            Err(Unfit::because(
+            Err(NoSidecarReason::because(
                 format!("{pod}/spec/containers"),
                 format!("{why} {several}: choose one with --port"),
             ))

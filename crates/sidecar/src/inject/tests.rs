@@ -2,7 +2,7 @@ mod round_trip;
 
 use serde_json::json;
 
-use super::object::BadWorkloadName;
+use super::annotated_object::BadWorkloadName;
 use super::options::BadSecretKey;
 use super::*;
 
@@ -41,8 +41,8 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
-fn options() -> Options {
-    Options {
+fn options() -> InjectOptions {
+    InjectOptions {
         image: "rolldrop:1".into(),
         port: None,
         kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
@@ -53,7 +53,7 @@ fn options() -> Options {
     }
 }
 
-fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
+fn inject(text: &str, options: &InjectOptions) -> Result<Output, InjectError> {
     super::inject("shop.yaml", text, options)
 }
 
@@ -70,18 +70,18 @@ fn error(text: &str) -> String {
 }
 
 /// Injects with these options; returns the notes, and the names of the objects with the sidecar.
-fn chosen(text: &str, options: &Options) -> (Vec<String>, Vec<String>) {
+fn chosen(text: &str, options: &InjectOptions) -> (Vec<String>, Vec<String>) {
     let output = inject(text, options).expect("manifests");
     let objects = Manifests::parse("out.yaml", &output.text).expect("manifests").objects();
-    let has_it = |object: &&Object| {
+    let has_it = |object: &&ManifestObject| {
         template(&object.value).is_some_and(|pod| super::container::place(object, pod).is_some())
     };
-    (output.notes, objects.iter().filter(has_it).map(Object::title).collect())
+    (output.notes, objects.iter().filter(has_it).map(ManifestObject::title).collect())
 }
 
-fn named(names: &[&str]) -> Options {
+fn named(names: &[&str]) -> InjectOptions {
     let names = names.iter().map(|name| name.parse().expect("a name")).collect();
-    Options { selection: Selection::Named(names), ..options() }
+    InjectOptions { selection: Selection::Named(names), ..options() }
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn named_port_moves_and_comments_stay() {
 fn uninject_restores_original_text() {
     let numbered = SHOP.replace("targetPort: http", "targetPort: 8080");
     let without = SHOP.replace("port: 80, targetPort: http", "port: 8080");
-    let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
+    let before_names = InjectOptions { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
     let annotated = without.replace("metadata: {name: web}", "metadata: {name: web, annotations: {a: b}}");
     let crlf = SHOP.replace('\n', "\r\n");
     for text in [SHOP, &numbered, &without, &annotated, &crlf] {
@@ -218,11 +218,11 @@ fn annotation_keeps_numeric_target_port() {
 
 #[test]
 fn old_kubernetes_gets_numeric_port() {
-    let options = Options { kubernetes: "v1.32.4".parse().expect("a version"), ..options() };
+    let options = InjectOptions { kubernetes: "v1.32.4".parse().expect("a version"), ..options() };
     let text = inject(SHOP, &options).expect("manifests").text;
     assert!(text.contains("targetPort: 18080"), "{text}");
     assert!(text.contains("- name: http # as the Service says"), "{text}");
-    let options = Options { kubernetes: "1.28".parse().expect("a version"), ..options };
+    let options = InjectOptions { kubernetes: "1.28".parse().expect("a version"), ..options };
     let too_old = inject(SHOP, &options).expect_err("no native sidecars").to_string();
     assert_eq!(too_old, "native sidecars need Kubernetes 1.29 or later, not 1.28");
     for text in ["2.1", "1", "1.x", ""] {
@@ -317,7 +317,7 @@ fn ambiguous_manifests_ask_for_choice() {
     where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
     "
     );
-    let chosen = Options { port: Some(9090), ..options() };
+    let chosen = InjectOptions { port: Some(9090), ..options() };
     let text = inject(&two, &chosen).expect("manifests").text;
     assert!(text.contains("targetPort: http}") && text.contains("targetPort: 18080"), "{text}");
 }
@@ -357,7 +357,7 @@ fn port_option_applies_where_declared() {
     let (web, _) = SHOP.split_once("---").expect("two documents");
     let other = web.replace("web", "db").replace("8080", "7070");
     let both = format!("{two}---\n{other}");
-    let at = |port| inject(&both, &Options { port: Some(port), ..options() });
+    let at = |port| inject(&both, &InjectOptions { port: Some(port), ..options() });
     let text = at(9090).expect("manifests").text;
     assert!(
         text.contains("--upstream=$(POD_IP):9090") && text.contains("--upstream=$(POD_IP):7070"),
@@ -365,7 +365,7 @@ fn port_option_applies_where_declared() {
     );
     let nobody = "shop.yaml: no workload declares port 7, and no Service uses it: name the workload with --workload KIND/NAME";
     assert_eq!(at(7).expect_err("no such port").to_string(), nobody);
-    let wrong = inject(SHOP, &Options { port: Some(7), ..options() }).expect_err("no such port");
+    let wrong = inject(SHOP, &InjectOptions { port: Some(7), ..options() }).expect_err("no such port");
     assert_eq!(wrong.to_string(), nobody);
 }
 
@@ -431,7 +431,7 @@ fn annotation_and_image_identify_sidecar() {
     for (text, image) in
         [(SHOP, "example.org/recorder:3"), (&own, "rolldrop@sha256:ab"), (&own, "example.org/recorder")]
     {
-        let options = Options { image: image.into(), ..options() };
+        let options = InjectOptions { image: image.into(), ..options() };
         let there = inject(text, &options).expect("manifests").text;
         assert!(there.contains("rolldrop.dev/sidecar"), "{there}");
         assert_eq!(there.contains("a: b # mine"), text == own);
@@ -466,7 +466,7 @@ fn secret_supplies_admin_token() {
         (Err(BadSecretKey), Err(BadSecretKey), Err(BadSecretKey))
     );
     let sidecar = |admin_token: SecretKey| {
-        let options = Options { admin_token: Some(admin_token), ..options() };
+        let options = InjectOptions { admin_token: Some(admin_token), ..options() };
         let mut objects = [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
             "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}})];
         inject_into(&mut objects, &options).expect("a pod");
@@ -576,7 +576,7 @@ fn named_workloads_are_injected_or_refused() {
 
 #[test]
 fn port_option_resolves_ambiguous_workloads() {
-    let at = |port, options: Options| Options { port: Some(port), ..options };
+    let at = |port, options: InjectOptions| InjectOptions { port: Some(port), ..options };
     let (_, with) = chosen(MANY, &at(9000, options()));
     assert_eq!(with, ["deployment/shop", "deployment/queue"]);
     let (_, with) = chosen(MANY, &at(7000, named(&["deployment/worker"])));
@@ -585,11 +585,11 @@ fn port_option_resolves_ambiguous_workloads() {
 
 #[test]
 fn mode_option_overrides_protocol_detection() {
-    let tcp = Options { mode: Some(Mode::Tcp), ..named(&["deployment/cache"]) };
+    let tcp = InjectOptions { mode: Some(AppProtocol::Tcp), ..named(&["deployment/cache"]) };
     let text = inject(MANY, &tcp).expect("manifests").text;
     assert!(text.contains("--mode=tcp") && text.contains("--upstream=$(POD_IP):6379"), "{text}");
     assert_eq!(uninject(&text).expect("manifests").text, MANY);
-    let http = Options { mode: Some(Mode::Http), ..named(&["deployment/cache"]) };
+    let http = InjectOptions { mode: Some(AppProtocol::Http), ..named(&["deployment/cache"]) };
     let text = inject(MANY, &http).expect("manifests").text;
     assert!(!text.contains("--mode"), "{text}");
     let (cache, service) = ("metadata: {name: cache}", "ports: [{port: 6379}]");
@@ -614,7 +614,7 @@ fn run_injection_refuses_unfit_workloads() {
             .collect()
     };
     let token = "admin".parse().expect("a key");
-    let of_a_run = Options::of_a_run("rolldrop".into(), KubernetesVersion::NATIVE_SIDECARS, token);
+    let of_a_run = InjectOptions::of_a_run("rolldrop".into(), KubernetesVersion::NATIVE_SIDECARS, token);
     let error = inject_into(&mut objects(MANY), &of_a_run).expect_err("the agent").to_string();
     assert!(error.starts_with("daemonset/agent: its pods use the node's network"), "{error}");
     let fit = MANY.replace("hostNetwork: true", "hostNetwork: false").replace("{containerPort: 9001}", "");
@@ -665,7 +665,7 @@ fn argo_rollout_counts_as_workload() {
 #[test]
 fn more_connections_get_more_memory() {
     let with = |most: usize| {
-        let options = Options { max_connections: std::num::NonZeroUsize::new(most), ..options() };
+        let options = InjectOptions { max_connections: std::num::NonZeroUsize::new(most), ..options() };
         inject(SHOP, &options).expect("manifests").text
     };
     assert!(with(20_000).contains("- --max-connections=20000\n") && with(20_000).contains("memory: 878Mi"));

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::Shared;
+use super::ProxyState;
 
 /// Failure to notify a proxy.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +25,14 @@ pub fn mark_pre_stop(_: SocketAddr) -> Result<(), PreStopError> {
 }
 
 #[derive(Debug)]
-pub(super) struct Mark(Infallible);
+pub(super) struct PreStopSocket(Infallible);
 
-impl Mark {
+impl PreStopSocket {
     pub(super) fn bind(_: SocketAddr) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) async fn serve(self, _: Arc<Shared>) {
+    pub(super) async fn serve(self, _: Arc<ProxyState>) {
         match self.0 {}
     }
 }

@@ -8,7 +8,7 @@ const HELD: &str = "rolldrop_proxy_held_bytes";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 fn with(upstream: SocketAddr, budget: Budget) -> Running {
-    Running::start_as(Config { budget, pod_header: PodHeader::Omitted, ..Config::bare(upstream) })
+    Running::start_as(ProxyConfig { budget, pod_header: PodHeader::Omitted, ..ProxyConfig::bare(upstream) })
 }
 
 /// Accepts connections and reads without ever responding.

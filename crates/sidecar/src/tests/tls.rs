@@ -65,7 +65,7 @@ async fn speak(app: &TcpListener, acceptor: TlsAcceptor) -> (Option<Vec<u8>>, Op
 
 #[tokio::test]
 async fn tls_client_and_app_negotiate_directly() {
-    for (mode, recorded_as) in [(Mode::Http, Protocol::Tls), (Mode::Tcp, Protocol::Tcp)] {
+    for (mode, recorded_as) in [(TrafficMode::Http, Protocol::Tls), (TrafficMode::Tcp, Protocol::Tcp)] {
         let (app, address) = app().await;
         let proxy = Running::start_mode(address, mode);
         let choices: [&[&[u8]]; 3] = [&[b"h2", b"http/1.1"], &[b"http/1.1"], &[]];

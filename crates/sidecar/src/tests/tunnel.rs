@@ -11,7 +11,7 @@ use super::*;
 #[tokio::test]
 async fn tunnel_passes_greeting_and_half_closes() {
     let (app, address) = app().await;
-    let proxy = Running::start_mode(address, Mode::Tcp);
+    let proxy = Running::start_mode(address, TrafficMode::Tcp);
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
     server.write_all(b"220 ready").await.unwrap();
@@ -137,7 +137,7 @@ async fn parser_skips_proxy_protocol_header() {
 #[tokio::test]
 async fn tunnel_passes_resets_and_refused_connections() {
     let (app, address) = app().await;
-    let proxy = Running::start_mode(address, Mode::Tcp);
+    let proxy = Running::start_mode(address, TrafficMode::Tcp);
     let mut client = proxy.client().await;
     let server = accept(&app).await;
     server.set_zero_linger().unwrap();

@@ -113,7 +113,7 @@ async fn lost_patch_answer_awaits_rollout() {
     // Objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
-    let options = inject::Options::of_a_run("rolldrop".into(), kubernetes, token());
+    let options = inject::InjectOptions::of_a_run("rolldrop".into(), kubernetes, token());
     inject::inject_into(&mut objects, &options).unwrap();
     let [mut changed, _] = objects;
     changed["metadata"]["resourceVersion"] = "8".into();

@@ -19,7 +19,7 @@ fn said(text: &str) -> Vec<Value> {
 
 /// Adds and removes the sidecar, for every version, and returns the output with the sidecar.
 fn comes_back(text: &str) -> Output {
-    let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
+    let before_names = InjectOptions { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
     for options in [&before_names, &options()] {
         let there = inject(text, options).expect("manifests");
         assert!(there.notes.iter().all(|note| !note.contains("rewritten")), "{:?}", there.notes);
@@ -364,7 +364,7 @@ fn is_known_whole<T: DeserializeOwned + Serialize>(object: &Value) {
 #[test]
 fn injected_objects_fit_api_types() {
     let [deployment, service] = said(SHOP).try_into().expect("two objects");
-    let secret = Options { admin_token: "admin".parse().ok(), ..options() };
+    let secret = InjectOptions { admin_token: "admin".parse().ok(), ..options() };
     for kind in ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod"] {
         let mut workload = deployment.clone();
         workload["kind"] = kind.into();

@@ -6,33 +6,33 @@ use kube::core::SelectorExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::asked::{Asked, Field, FieldTerm, Of};
+use super::asked::{Field, FieldTerm, GuardedRequest, RequestedObjects};
 use super::names::{is_dns_label, is_name, is_path_segment};
 
 /// An object, a list of objects, or a list of kinds.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Object {
+struct ResponseObject {
     kind: Option<String>,
-    metadata: Option<Metadata>,
-    spec: Option<Spec>,
-    involved_object: Option<Metadata>,
+    metadata: Option<ResponseMetadata>,
+    spec: Option<ResponseSpec>,
+    involved_object: Option<ResponseMetadata>,
     r#type: Option<String>,
     /// Objects in a list.
-    items: Option<Vec<Object>>,
+    items: Option<Vec<ResponseObject>>,
     /// Kinds in a list of kinds.
-    resources: Option<Vec<Kind>>,
+    resources: Option<Vec<ListedKind>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Kind {
+struct ListedKind {
     name: String,
 }
 
 /// Metadata of an object, or of a reference to one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Metadata {
+struct ResponseMetadata {
     kind: Option<String>,
     name: Option<String>,
     namespace: Option<String>,
@@ -42,7 +42,7 @@ struct Metadata {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct ResponseSpec {
     node_name: Option<String>,
 }
 
@@ -50,7 +50,7 @@ struct Spec {
 struct WatchLine {
     #[serde(rename = "type")]
     kind: String,
-    object: Object,
+    object: ResponseObject,
 }
 
 /// Returns true if the text is a complete JSON value.
@@ -59,26 +59,28 @@ pub(super) fn is_json(text: &[u8]) -> bool {
 }
 
 /// Checks that a successful response matches the request; an error gives the reason why it does not.
-pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
-    let parsed: Result<Object, _> = serde_json::from_slice(answer);
+pub(super) fn check_answer(asked: &GuardedRequest, answer: &[u8]) -> Result<(), String> {
+    let parsed: Result<ResponseObject, _> = serde_json::from_slice(answer);
     let object = match (parsed, &asked.of) {
         (Ok(object), _) => object,
         // The response may be a single word.
-        (Err(_), Of::Server) => return Ok(()),
+        (Err(_), RequestedObjects::Server) => return Ok(()),
         (Err(error), _) => return Err(format!("it is not a Kubernetes object: {error}")),
     };
     match &asked.of {
-        Of::Server => check_kinds(&object),
-        Of::All => {
+        RequestedObjects::Server => check_kinds(&object),
+        RequestedObjects::All => {
             let items = object.items.iter().flatten();
             items.into_iter().try_for_each(|item| check_member(asked, item))
         }
-        Of::New | Of::One(_) | Of::About(_) => check_one(asked, &object),
+        RequestedObjects::New | RequestedObjects::One(_) | RequestedObjects::About(_) => {
+            check_one(asked, &object)
+        }
     }
 }
 
 /// Checks that a line of a watch matches the request; an error gives the reason why it does not.
-pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
+pub(super) fn check_event(asked: &GuardedRequest, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
     let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
     match line.kind.as_str() {
@@ -90,15 +92,16 @@ pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
 }
 
 /// Checks the names of kinds, because they become part of paths.
-fn check_kinds(object: &Object) -> Result<(), String> {
-    let is_kind = |kind: &&Kind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
+fn check_kinds(object: &ResponseObject) -> Result<(), String> {
+    let is_kind =
+        |kind: &&ListedKind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
     match object.resources.iter().flatten().find(|kind| !is_kind(kind)) {
         Some(kind) => Err(format!("no kind can be called {:?}", kind.name)),
         None => Ok(()),
     }
 }
 
-impl Object {
+impl ResponseObject {
     fn name(&self) -> Option<&str> {
         self.metadata.as_ref()?.name.as_deref()
     }
@@ -121,7 +124,7 @@ impl Object {
 }
 
 /// Checks that an object in a list is one of those requested.
-fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
+fn check_member(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), String> {
     check_place(asked, object)?;
     let shown = || format!("{} {:?}", asked.resource, object.name().unwrap_or_default());
     let none = BTreeMap::new();
@@ -138,7 +141,7 @@ fn check_member(asked: &Asked, object: &Object) -> Result<(), String> {
 }
 
 /// Checks that an object's name is valid and that the object is in the requested place.
-fn check_place(asked: &Asked, object: &Object) -> Result<(), String> {
+fn check_place(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), String> {
     let name = object.name().unwrap_or_default();
     if !is_name(&asked.group, &asked.resource, name) {
         return Err(format!("no object of {} can be called {name:?}", asked.resource));
@@ -146,7 +149,7 @@ fn check_place(asked: &Asked, object: &Object) -> Result<(), String> {
     check_namespace(asked, object)
 }
 
-fn check_namespace(asked: &Asked, object: &Object) -> Result<(), String> {
+fn check_namespace(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), String> {
     let (resource, name) = (&asked.resource, object.name().unwrap_or_default());
     match (object.namespace(), &asked.namespace) {
         (Some(found), None) if !found.is_empty() && !is_dns_label(found) => {
@@ -161,17 +164,19 @@ fn check_namespace(asked: &Asked, object: &Object) -> Result<(), String> {
 }
 
 /// Checks that a response is the requested object or a status.
-fn check_one(asked: &Asked, object: &Object) -> Result<(), String> {
+fn check_one(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), String> {
     if object.kind.as_deref() == Some("Status") {
         return Ok(());
     }
     let resource = &asked.resource;
     match (&asked.of, object.name()) {
-        (Of::One(wanted), found) | (Of::About(wanted), found @ Some(_)) if found != Some(wanted) => {
+        (RequestedObjects::One(wanted), found) | (RequestedObjects::About(wanted), found @ Some(_))
+            if found != Some(wanted) =>
+        {
             let found = found.unwrap_or_default();
             return Err(format!("it is {resource} {found:?}, and {wanted:?} was asked for"));
         }
-        (Of::New, Some(found)) if !is_name(&asked.group, resource, found) => {
+        (RequestedObjects::New, Some(found)) if !is_name(&asked.group, resource, found) => {
             return Err(format!("no object of {resource} can be called {found:?}"));
         }
         // An object that only asks a question, such as an access review, has no name and no namespace.

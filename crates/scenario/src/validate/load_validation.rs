@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::{is_path, weight};
 use crate::document::Document;
-use crate::load::{Abort, LoadJob, LoadSpec, Request};
-use crate::{ScenarioError, files, raw, text};
+use crate::load_spec::{Abort, LoadJobSpec, LoadSpec, RequestKind};
+use crate::{ScenarioError, files, raw, request_text};
 use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
@@ -14,7 +14,11 @@ use rolldrop_record::load::{
     statuses,
 };
 
-pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Result<LoadSpec, ScenarioError> {
+pub(super) fn load(
+    mut raw: raw::LoadKeys,
+    document: &Document,
+    dir: &Path,
+) -> Result<LoadSpec, ScenarioError> {
     if let Some(grpc) = &raw.grpc {
         check_calls(grpc, &raw, document)?;
     }
@@ -25,16 +29,17 @@ pub(super) fn load(mut raw: raw::Load, document: &Document, dir: &Path) -> Resul
     Ok(LoadSpec { settings: settings(raw, document, dir)?, requests, from, job, abort })
 }
 
-fn settings(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let (pace, http, headers) = (pace(&raw, document)?, http(&raw, document)?, headers(&raw, document, dir)?);
-    let body = Body {
+    let body = BodySource {
         text: raw.body,
         file: raw.body_file,
         hex: raw.body_hex,
         base64: raw.body_base64,
         key: "spec.load",
     };
-    let success = |list: Vec<raw::Status>| list.iter().map(|status| status_range(status, document)).collect();
+    let success =
+        |list: Vec<raw::StatusKey>| list.iter().map(|status| status_range(status, document)).collect();
     let connections = raw.connections.unwrap_or_default();
     if let Some(why) = connections.share_fault() {
         return Err(document.error("spec.load.connections.share", why));
@@ -72,7 +77,7 @@ fn settings(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Sce
     })
 }
 
-fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError> {
+fn job(raw: raw::LoadJobKeys, document: &Document) -> Result<LoadJobSpec, ScenarioError> {
     let wrong = |key: &str, why: String| Err(document.error(&format!("spec.load.job.{key}"), why));
     if raw.workers.is_some_and(|workers| !(1..=MAX_LOAD_PODS).contains(&workers)) {
         return wrong("workers", format!("must be 1 to {MAX_LOAD_PODS}"));
@@ -84,10 +89,10 @@ fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError>
     let mut resources: BTreeMap<String, String> =
         defaults::LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
     resources.extend(raw.resources.into_iter().map(|(name, raw::Quantity(amount))| (name, amount)));
-    Ok(LoadJob { workers: raw.workers, start_limit, resources })
+    Ok(LoadJobSpec { workers: raw.workers, start_limit, resources })
 }
 
-fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
+fn abort(raw: &raw::AbortKeys, document: &Document) -> Result<Abort, ScenarioError> {
     let over = raw.over.map_or(defaults::ABORT_OVER, |span| span.0);
     let requests = raw.requests.unwrap_or(defaults::ABORT_REQUESTS);
     if over < LEAST_ABORT_OVER {
@@ -106,12 +111,16 @@ fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8
 }
 
 /// Returns the headers from the scenario, from a file, and with values from environment variables.
-fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, Secret)>, ScenarioError> {
+fn headers(
+    raw: &raw::LoadKeys,
+    document: &Document,
+    dir: &Path,
+) -> Result<Vec<(String, Secret)>, ScenarioError> {
     let mut headers: Vec<(String, Secret)> = raw.headers.clone().into_iter().collect();
     if let Some(file) = &raw.headers_file {
         let key = "spec.load.headersFile";
         let bytes = read(file, key, document, dir)?;
-        let found = text::headers(&String::from_utf8_lossy(&bytes));
+        let found = request_text::headers(&String::from_utf8_lossy(&bytes));
         headers.extend(found.map_err(|why| document.error(key, format!("{file}: {why}")))?);
     }
     for (name, variable) in &raw.headers_from_env {
@@ -140,7 +149,7 @@ fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result
 }
 
 /// A body in any of the ways to give one.
-struct Body<'a> {
+struct BodySource<'a> {
     text: Option<String>,
     file: Option<String>,
     hex: Option<String>,
@@ -149,7 +158,7 @@ struct Body<'a> {
     key: &'a str,
 }
 
-impl Body<'_> {
+impl BodySource<'_> {
     fn bytes(self, document: &Document, dir: &Path) -> Result<Option<Vec<u8>>, ScenarioError> {
         let Self { text, file, hex, base64, key } = self;
         let of = |name: &str| format!("{key}.{name}");
@@ -159,10 +168,10 @@ impl Body<'_> {
             (Some(text), None, None, None) => Ok(Some(text.into_bytes())),
             (None, Some(file), None, None) => read(&file, &of("bodyFile"), document, dir).map(Some),
             (None, None, Some(hex), None) => {
-                text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
+                request_text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
             }
             (None, None, None, Some(base64)) => {
-                text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
+                request_text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
             }
             _ => {
                 let why = "is given twice: keep one of body, bodyFile, bodyHex and bodyBase64";
@@ -172,19 +181,23 @@ impl Body<'_> {
     }
 }
 
-fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<Vec<Request>, ScenarioError> {
-    let given = if raw.is_empty() { vec![raw::Request::default()] } else { raw };
-    let request = |(index, raw): (usize, raw::Request)| {
+fn requests(
+    raw: Vec<raw::RequestKeys>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Vec<RequestKind>, ScenarioError> {
+    let given = if raw.is_empty() { vec![raw::RequestKeys::default()] } else { raw };
+    let request = |(index, raw): (usize, raw::RequestKeys)| {
         let key = format!("spec.load.requests[{index}]");
         is_path(raw.path.as_ref(), &key, document)?;
-        let body = Body {
+        let body = BodySource {
             text: raw.body,
             file: raw.body_file,
             hex: raw.body_hex,
             base64: raw.body_base64,
             key: &key,
         };
-        Ok(Request {
+        Ok(RequestKind {
             path: raw.path,
             method: raw.method,
             headers: raw.headers.into_iter().collect(),
@@ -196,7 +209,7 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
 }
 
 /// Checks the settings of gRPC calls. Settings that a call cannot use are refused, not ignored.
-fn check_calls(grpc: &Grpc, raw: &raw::Load, document: &Document) -> Result<(), ScenarioError> {
+fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
     let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
@@ -223,7 +236,7 @@ fn check_calls(grpc: &Grpc, raw: &raw::Load, document: &Document) -> Result<(), 
     Ok(())
 }
 
-fn http(raw: &raw::Load, document: &Document) -> Result<Http, ScenarioError> {
+fn http(raw: &raw::LoadKeys, document: &Document) -> Result<Http, ScenarioError> {
     let is_grpc = raw.grpc.is_some();
     let http = raw.http.unwrap_or_default();
     let has_streams = raw.connections.is_some_and(|connections| connections.max_concurrent_streams.is_some());
@@ -237,7 +250,7 @@ fn http(raw: &raw::Load, document: &Document) -> Result<Http, ScenarioError> {
     Ok(http)
 }
 
-fn pace(raw: &raw::Load, document: &Document) -> Result<Pace, ScenarioError> {
+fn pace(raw: &raw::LoadKeys, document: &Document) -> Result<Pace, ScenarioError> {
     if !raw.stages.is_empty() {
         return stages(raw, document).map(Pace::Open);
     }
@@ -271,7 +284,7 @@ fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, 
     if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
 }
 
-fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<RateStage>, ScenarioError> {
+fn stages(raw: &raw::LoadKeys, document: &Document) -> Result<Vec<RateStage>, ScenarioError> {
     if raw.rate.is_some() || raw.duration.is_some() {
         let why = "each has its own rate and duration: remove load.rate and load.duration";
         return Err(document.error("spec.load.stages", why));
@@ -304,10 +317,10 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<RateStage>, Scenar
     }
 }
 
-fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
+fn status_range(status: &raw::StatusKey, document: &Document) -> Result<(u16, u16), ScenarioError> {
     let range = match status {
-        raw::Status::One(code) => Some((*code, *code)),
-        raw::Status::Range(text) => statuses(text),
+        raw::StatusKey::One(code) => Some((*code, *code)),
+        raw::StatusKey::Range(text) => statuses(text),
     };
     range.filter(|range| are_statuses(*range)).ok_or_else(|| {
         document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")

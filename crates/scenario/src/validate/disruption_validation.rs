@@ -8,7 +8,7 @@ use crate::disruption::{
     Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
 };
 use crate::document::Document;
-use crate::raw::disruption as raw;
+use crate::raw::disruption_keys as raw;
 use crate::{LoadSpec, Result, ScenarioError};
 use rolldrop_record::event;
 
@@ -24,7 +24,7 @@ const PODS: [&str; 3] = ["selector", "count", "order"];
 
 /// A disruption to check, with its place in the file.
 struct Checked<'a> {
-    raw: raw::Disruption,
+    raw: raw::DisruptionKeys,
     name: event::ActionName,
     /// Path to the disruption's keys.
     key: String,
@@ -33,7 +33,7 @@ struct Checked<'a> {
 }
 
 pub(super) fn disruption(
-    raw: raw::Disruption,
+    raw: raw::DisruptionKeys,
     index: usize,
     load: &LoadSpec,
     manifests: &[Value],

@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::edit::Source;
-use super::flow::Flow;
-use super::form::Form;
-use super::object::{Change, Edit, Object};
+use super::edit::ParsedText;
+use super::flow::FlowCollection;
+use super::form::ManifestFormat;
+use super::object::{EditKind, ManifestEdit, ManifestObject};
 use super::problem::{ManifestError, Problem, line};
 use super::splice::{Splice, spliced};
-use super::tree::{self, Document, Node};
+use super::tree::{self, Node, YamlDocument};
 
 /// Byte order mark, which Windows editors put at the start of a text.
 const MARK: char = '\u{feff}';
@@ -22,10 +22,10 @@ const MARK: char = '\u{feff}';
 #[derive(Debug)]
 pub struct Manifests {
     file: String,
-    form: Form,
+    form: ManifestFormat,
     has_mark: bool,
     text: String,
-    documents: Vec<Entry>,
+    documents: Vec<DocumentEntry>,
 }
 
 /// An edited text.
@@ -38,7 +38,7 @@ pub struct Edited {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct DocumentEntry {
     /// Range of the document, from the end of the previous one.
     range: Range<usize>,
     /// `None` if only the values are known, not their positions.
@@ -64,10 +64,12 @@ impl Manifests {
         let is_braced = text.trim_start().starts_with('{');
         let json = if is_braced { json_documents(text).map(Some) } else { Ok(None) };
         if let Ok(Some(documents)) = json {
-            return Ok(whole(Form::Json, documents));
+            return Ok(whole(ManifestFormat::Json, documents));
         }
         match (tree::documents(text), json) {
-            (Ok(documents), _) => Ok(whole(Form::Yaml, documents.into_iter().map(Entry::from).collect())),
+            (Ok(documents), _) => {
+                Ok(whole(ManifestFormat::Yaml, documents.into_iter().map(DocumentEntry::from).collect()))
+            }
             // An opening brace or bracket alone does not make a text JSON, but a quote after it does.
             (Err(_), Err(problem)) if text.trim_start()[1..].trim_start().starts_with('"') => {
                 Err(problem.of(file, text))
@@ -77,25 +79,23 @@ impl Manifests {
     }
 
     /// Returns the objects in all documents, with each item of a List as a separate object.
-    pub fn objects(&self) -> Vec<Object> {
+    pub fn objects(&self) -> Vec<ManifestObject> {
         let mut objects = Vec::new();
         for (document, entry) in self.documents.iter().enumerate() {
             let is_list = entry.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
             match entry.value["items"].as_array().filter(|_| is_list) {
-                Some(items) => objects.extend(items.iter().enumerate().map(|(number, value)| Object {
-                    document,
-                    at: format!("/items/{number}"),
-                    value: value.clone(),
+                Some(items) => objects.extend(items.iter().enumerate().map(|(number, value)| {
+                    ManifestObject { document, at: format!("/items/{number}"), value: value.clone() }
                 })),
                 None if entry.value.is_null() => {}
-                None => objects.push(Object::whole(document, entry.value.clone())),
+                None => objects.push(ManifestObject::whole(document, entry.value.clone())),
             }
         }
         objects
     }
 
     /// Returns the file and line of the part of an object that a JSON pointer names, or of the nearest enclosing part.
-    pub fn place(&self, object: &Object, pointer: &str) -> String {
+    pub fn place(&self, object: &ManifestObject, pointer: &str) -> String {
         let root = self.documents.get(object.document).and_then(|entry| entry.root.as_ref());
         match root.map(|root| root.place(&format!("{}{pointer}", object.at))) {
             Some(place) => format!("{}:{}", self.file, line(&self.text, place)),
@@ -104,8 +104,8 @@ impl Manifests {
     }
 
     /// Makes the edits, in order.
-    pub fn edited(mut self, edits: &[Edit]) -> Edited {
-        let mut of_document: Vec<Vec<&Edit>> = vec![Vec::new(); self.documents.len()];
+    pub fn edited(mut self, edits: &[ManifestEdit]) -> Edited {
+        let mut of_document: Vec<Vec<&ManifestEdit>> = vec![Vec::new(); self.documents.len()];
         for edit in edits {
             of_document[edit.document].push(edit);
         }
@@ -128,8 +128,8 @@ impl Manifests {
                 continue;
             }
             notes.push(match self.form {
-                Form::Json => "rewritten, in a new layout".to_owned(),
-                Form::Yaml => format!("document {}: rewritten, without its comments", number + 1),
+                ManifestFormat::Json => "rewritten, in a new layout".to_owned(),
+                ManifestFormat::Yaml => format!("document {}: rewritten, without its comments", number + 1),
             });
             text.push_str(&entry.rewritten(&self.text, self.form));
         }
@@ -138,18 +138,18 @@ impl Manifests {
     }
 }
 
-impl From<Document> for Entry {
-    fn from(document: Document) -> Self {
-        let Document { range, root, value } = document;
+impl From<YamlDocument> for DocumentEntry {
+    fn from(document: YamlDocument) -> Self {
+        let YamlDocument { range, root, value } = document;
         Self { range, root: Some(root), value }
     }
 }
 
-impl Entry {
-    /// Returns the same edits, with each [`Change::Withdraw`] as a [`Change::Remove`] of the right field.
-    fn resolved(&self, text: &str, edits: &[&Edit]) -> Vec<Edit> {
-        let resolve = |edit: &Edit| {
-            let Change::Withdraw = edit.change else { return edit.clone() };
+impl DocumentEntry {
+    /// Returns the same edits, with each [`EditKind::Withdraw`] as a [`EditKind::Remove`] of the right field.
+    fn resolved(&self, text: &str, edits: &[&ManifestEdit]) -> Vec<ManifestEdit> {
+        let resolve = |edit: &ManifestEdit| {
+            let EditKind::Withdraw = edit.change else { return edit.clone() };
             let holder = edit.pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
             let held = match self.value.pointer(holder) {
                 Some(Value::Array(list)) => list.len(),
@@ -157,32 +157,38 @@ impl Entry {
                 _ => 0,
             };
             let node = self.root.as_ref().and_then(|root| root.at(holder));
-            let flow = node.and_then(|node| Flow::of(text, node));
+            let flow = node.and_then(|node| FlowCollection::of(text, node));
             let is_to_stay = held > 1 || flow.is_some_and(|flow| flow.was_empty());
             let pointer = if is_to_stay { &edit.pointer } else { holder };
-            Edit { document: edit.document, pointer: pointer.to_owned(), change: Change::Remove }
+            ManifestEdit { document: edit.document, pointer: pointer.to_owned(), change: EditKind::Remove }
         };
         edits.iter().map(|edit| resolve(edit)).collect()
     }
 
     /// Returns the document's text with the edits made, if the text then has the expected values.
-    fn spliced(&self, text: &str, line_break: &'static str, form: Form, edits: &[Edit]) -> Option<String> {
-        let source = Source { text, form, root: self.root.as_ref()?, line_break };
+    fn spliced(
+        &self,
+        text: &str,
+        line_break: &'static str,
+        form: ManifestFormat,
+        edits: &[ManifestEdit],
+    ) -> Option<String> {
+        let source = ParsedText { text, form, root: self.root.as_ref()?, line_break };
         let splices: Option<Vec<Splice>> = edits.iter().map(|edit| source.splice(edit)).collect();
         let own = spliced(text, self.range.clone(), splices?)?;
         form.has(&own, &self.value).then_some(own)
     }
 
     /// Rewrites the document from its value, after the text that precedes it.
-    fn rewritten(&self, text: &str, form: Form) -> String {
+    fn rewritten(&self, text: &str, form: ManifestFormat) -> String {
         let place = self.root.as_ref().map_or(self.range.clone(), |root| root.range.clone());
         let before = &text[self.range.start..place.start];
         let after = &text[place.end..self.range.end];
         let json = || format!("{:#}", self.value);
         let own = match form {
-            Form::Json => json(),
+            ManifestFormat::Json => json(),
             // JSON is also valid YAML.
-            Form::Yaml => match serde_saphyr::to_string(&self.value) {
+            ManifestFormat::Yaml => match serde_saphyr::to_string(&self.value) {
                 Ok(yaml) if form.has(&yaml, &self.value) => yaml.trim_end().to_owned(),
                 _ => json(),
             },
@@ -193,7 +199,7 @@ impl Entry {
 }
 
 /// Parses a text as a sequence of JSON documents.
-fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
+fn json_documents(text: &str) -> Result<Vec<DocumentEntry>, Problem> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let (mut documents, mut end, as_yaml) = (Vec::new(), 0, as_yaml(text));
     while let Some(value) = values.next() {
@@ -201,8 +207,8 @@ fn json_documents(text: &str) -> Result<Vec<Entry>, Problem> {
         let range = end..values.byte_offset();
         end = range.end;
         let document = tree::documents_from(&as_yaml[..end], range.start);
-        let document = document.ok().and_then(|all| <[Document; 1]>::try_from(all).ok());
-        documents.push(Entry { root: document.map(|[document]| document.root), range, value });
+        let document = document.ok().and_then(|all| <[YamlDocument; 1]>::try_from(all).ok());
+        documents.push(DocumentEntry { root: document.map(|[document]| document.root), range, value });
     }
     Ok(documents)
 }

@@ -13,10 +13,10 @@
 //! A session uses one thread, a paused clock, and loopback connections, so that an input always has the same effect.
 //! The sockets are real, because the kernel's behaviour on close and reset is half of what a relay has to get right.
 
-mod checks;
 mod pair;
 mod rules;
 mod script;
+mod session_checks;
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -32,8 +32,10 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::pair::Pair;
-use self::script::{MOST_PAIRS, Script, Side, Step, good_exchange};
-use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, Shared};
+use self::script::{ConversationSide, InputScript, MOST_PAIRS, SessionStep, good_exchange};
+use super::super::{
+    Budget, DRAIN_LIMIT, PodHeader, Proxy, ProxyConfig, ProxyReport, ProxyState, TrafficMode,
+};
 use rolldrop_record::Clock;
 use rolldrop_testing::Meter;
 
@@ -74,8 +76,8 @@ fn once(input: &[u8]) -> usize {
     let runtime = Builder::new_current_thread().enable_io().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let steps = runtime.block_on(async {
-        let mut script = Script::new(input);
-        let mut session = Session::begin(&mut script);
+        let mut script = InputScript::new(input);
+        let mut session = FuzzedSession::begin(&mut script);
         while let Some(step) = script.step(session.pairs.len()) {
             if shows {
                 eprintln!("{step}");
@@ -138,11 +140,11 @@ fn budget(choice: u8) -> Budget {
     }
 }
 
-struct Session {
-    config: Config,
+struct FuzzedSession {
+    config: ProxyConfig,
     data: SocketAddr,
     admin: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     app: Option<TcpListener>,
     pairs: Vec<Pair>,
     /// Number of pairs that the app has accepted.
@@ -151,25 +153,25 @@ struct Session {
     stop: Option<oneshot::Sender<()>>,
     hurry: Option<oneshot::Sender<()>>,
     stopped: Option<Instant>,
-    report: JoinHandle<Report>,
+    report: JoinHandle<ProxyReport>,
     /// Bytes in use before the proxy started.
     before: usize,
 }
 
-impl Session {
-    fn begin(script: &mut Script<'_>) -> Self {
+impl FuzzedSession {
+    fn begin(script: &mut InputScript<'_>) -> Self {
         let choice = script.byte();
         let address = address();
         let app = TcpListener::bind(address).expect("a free port");
         app.set_nonblocking(true).expect("a socket");
         let upstream = app.local_addr().expect("an address");
-        let config = Config {
+        let config = ProxyConfig {
             listen: address,
             admin: address,
-            mode: if choice & 0x70 == 0x70 { Mode::Tcp } else { Mode::Http },
+            mode: if choice & 0x70 == 0x70 { TrafficMode::Tcp } else { TrafficMode::Http },
             pod_header: if choice & 0x0c == 0x0c { PodHeader::Added } else { PodHeader::Omitted },
             budget: budget(choice),
-            ..Config::bare(upstream)
+            ..ProxyConfig::bare(upstream)
         };
         let (pairs, askers) = (Vec::with_capacity(MOST_PAIRS), Vec::with_capacity(MOST_ASKERS));
         let before = Meter::held();
@@ -204,10 +206,10 @@ impl Session {
         }
     }
 
-    async fn take(&mut self, step: Step) {
+    async fn take(&mut self, step: SessionStep) {
         match step {
-            Step::Connect => self.connect(),
-            Step::Say(side, pair, bytes, cut) => {
+            SessionStep::Connect => self.connect(),
+            SessionStep::Say(side, pair, bytes, cut) => {
                 self.pairs[pair].is_clean = false;
                 let (first, second) = bytes.split_at(cut);
                 self.pairs[pair].say(side, first);
@@ -216,34 +218,34 @@ impl Session {
                 }
                 self.pairs[pair].say(side, second);
             }
-            Step::Close(side, pair) => {
+            SessionStep::Close(side, pair) => {
                 let pair = &mut self.pairs[pair];
                 pair.is_clean = false;
                 pair.end(side).close();
             }
-            Step::Reset(side, pair) => {
+            SessionStep::Reset(side, pair) => {
                 let pair = &mut self.pairs[pair];
                 if pair.end(side).is_connected() {
                     (pair.is_clean, pair.is_disturbed) = (false, true);
                     pair.end(side).reset();
                 }
             }
-            Step::Stall(side, pair) => {
+            SessionStep::Stall(side, pair) => {
                 let stalls = &mut self.pairs[pair].end(side).stalls;
                 *stalls = !*stalls;
             }
-            Step::Exchange(pair, stream) => self.exchange(pair, stream).await,
-            Step::Wait(time) => self.wait(time).await,
-            Step::AppDies => self.app_dies(),
-            Step::Drain => self.stop(),
-            Step::Hurry => _ = self.hurry.take().map(|hurry| hurry.send(())),
-            Step::Ask(path) => self.ask(path),
-            Step::Collect => {
+            SessionStep::Exchange(pair, stream) => self.exchange(pair, stream).await,
+            SessionStep::Wait(time) => self.wait(time).await,
+            SessionStep::AppDies => self.app_dies(),
+            SessionStep::Drain => self.stop(),
+            SessionStep::Hurry => _ = self.hurry.take().map(|hurry| hurry.send(())),
+            SessionStep::Ask(path) => self.ask(path),
+            SessionStep::Collect => {
                 if let Some(asker) = self.askers.last_mut() {
                     let _ = asker.read(&mut [0; 16 * 1024]);
                 }
             }
-            Step::BreakOff => _ = self.askers.pop(),
+            SessionStep::BreakOff => _ = self.askers.pop(),
         }
     }
 
@@ -287,9 +289,9 @@ impl Session {
             return;
         }
         let (ask, answer) = good_exchange(stream, pair.answered == 0);
-        pair.say(Side::Client, &ask);
+        pair.say(ConversationSide::Client, &ask);
         self.settle().await;
-        self.pairs[at].say(Side::App, &answer);
+        self.pairs[at].say(ConversationSide::App, &answer);
         self.settle().await;
         let pair = &mut self.pairs[at];
         let has_come =
@@ -382,7 +384,7 @@ impl Session {
     /// Closes both ends of each conversation, and reads the remaining bytes.
     async fn part(&mut self) {
         for pair in &mut self.pairs {
-            for side in [Side::Client, Side::App] {
+            for side in [ConversationSide::Client, ConversationSide::App] {
                 pair.end(side).stalls = false;
             }
         }

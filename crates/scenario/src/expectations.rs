@@ -71,15 +71,15 @@ fn is_of_expect(assignment: &str) -> bool {
 /// Reads the expectations in a document.
 pub(super) fn read(document: &Document) -> Result<Expect> {
     #[derive(Deserialize)]
-    struct File {
-        spec: Spec,
+    struct FileWithExpect {
+        spec: SpecWithExpect,
     }
     #[derive(Deserialize)]
-    struct Spec {
+    struct SpecWithExpect {
         #[serde(default)]
         expect: Expect,
     }
-    let File { spec: Spec { expect } } = document.read()?;
+    let FileWithExpect { spec: SpecWithExpect { expect } } = document.read()?;
     check(&expect, document)?;
     Ok(expect)
 }

@@ -12,11 +12,11 @@ pub struct LoadSpec {
     /// Settings, without targets, whose addresses are known only once the cluster has been asked.
     pub settings: Load,
     /// Requests sent to each target; at least one.
-    pub requests: Vec<Request>,
+    pub requests: Vec<RequestKind>,
     /// Origin of the load; `None` chooses it by the targets and the cluster.
     pub from: Option<LoadFrom>,
     /// Pods that send the load, if it is sent from inside the cluster.
-    pub job: LoadJob,
+    pub job: LoadJobSpec,
     /// Limit at which the run is aborted.
     pub abort: Option<Abort>,
 }
@@ -54,7 +54,7 @@ pub struct Abort {
 
 /// Pods that send a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadJob {
+pub struct LoadJobSpec {
     /// Number of pods; `None` for one per node, within the limits of the rate.
     pub workers: Option<usize>,
     /// Time that the pods may take to become ready.
@@ -65,7 +65,7 @@ pub struct LoadJob {
 
 /// A kind of request, sent in proportion to its weight. Unset fields are taken from the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestKind {
     /// Path and query, instead of the target's.
     pub path: Option<String>,
     /// The HTTP method.

@@ -9,7 +9,7 @@ use rolldrop_record::event::ActionName;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Disruption {
+pub(crate) struct DisruptionKeys {
     pub(crate) at: Span,
     pub(crate) action: ActionName,
     pub(crate) jitter: Option<Span>,

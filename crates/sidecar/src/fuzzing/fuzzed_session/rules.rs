@@ -10,11 +10,11 @@ const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
 /// Reader of frames from a growing byte sequence.
 #[derive(Default)]
-struct Frames {
+struct FrameReader {
     at: usize,
 }
 
-impl Frames {
+impl FrameReader {
     fn next<'b>(&mut self, bytes: &'b [u8]) -> Option<(FrameHeader, &'b [u8])> {
         let header = FrameHeader::read(bytes.get(self.at..)?)?;
         let payload = self.at + FrameHeader::BYTES;
@@ -26,7 +26,7 @@ impl Frames {
 
 /// State of a field block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Block {
+enum FieldBlockState {
     None,
     /// The block continues in the next frame of this stream.
     Open(u32),
@@ -34,7 +34,7 @@ enum Block {
     Interrupted,
 }
 
-impl Block {
+impl FieldBlockState {
     fn after(self, header: FrameHeader) -> Self {
         let begins_or_goes_on = match self {
             Self::None => header.kind != CONTINUATION,
@@ -53,12 +53,12 @@ impl Block {
 
 /// One conversation.
 pub(super) struct Rules {
-    of_client: Frames,
-    of_app: Frames,
-    got: Frames,
-    block: Block,
+    of_client: FrameReader,
+    of_app: FrameReader,
+    got: FrameReader,
+    block: FieldBlockState,
     /// The app's field block, as far as the client has received it.
-    answer: Block,
+    answer: FieldBlockState,
     /// Number of streams that the client has opened according to the rules, and the last of them.
     streams: usize,
     last: u32,
@@ -76,11 +76,11 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) fn new() -> Self {
         Self {
-            of_client: Frames { at: PREFACE.len() },
-            of_app: Frames::default(),
-            got: Frames::default(),
-            block: Block::None,
-            answer: Block::None,
+            of_client: FrameReader { at: PREFACE.len() },
+            of_app: FrameReader::default(),
+            got: FrameReader::default(),
+            block: FieldBlockState::None,
+            answer: FieldBlockState::None,
             streams: 0,
             last: 0,
             goaway: None,
@@ -98,7 +98,7 @@ impl Rules {
         while let Some((header, _)) = self.of_client.next(sent) {
             self.block = self.block.after(header);
             match header.kind {
-                _ if self.block == Block::Interrupted => return,
+                _ if self.block == FieldBlockState::Interrupted => return,
                 HEADERS => self.opened(header.stream),
                 SETTINGS if header.has(END_STREAM) => self.client_acknowledged(),
                 _ => {}
@@ -146,7 +146,7 @@ impl Rules {
         while let Some((header, payload)) = self.got.next(got) {
             self.answer = self.answer.after(header);
             match (header.kind, payload.first_chunk::<4>()) {
-                _ if self.answer == Block::Interrupted => return,
+                _ if self.answer == FieldBlockState::Interrupted => return,
                 (SETTINGS, _) if !header.has(END_STREAM) => self.seen += 1,
                 (GOAWAY, Some(last)) if header.length <= 1024 => {
                     let last = u32::from_be_bytes(*last) & 0x7fff_ffff;

@@ -16,14 +16,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::budget::Buffer;
-use super::h1::Exchange;
+use super::h1::RequestsInFlight;
 use super::h2::Http2;
-use super::origin::Origin;
-use super::refusal::Refusal;
-use super::relay::{self, Finish, Inlet, Outlet, Receiver, Streams};
-use super::socket::{self, Room, Way};
+use super::origin::RowOrigin;
+use super::refusal::ProxyRefusal;
+use super::relay::{self, ConnectionFinish, Inlet, Outlet, Receiver, RelayStreams};
+use super::socket::{self, Room, SocketDirection};
 use super::tunnel::Tunnel;
-use super::{Counted, Mode};
+use super::{Counted, TrafficMode};
 use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
@@ -52,7 +52,7 @@ pub(super) struct Accepted {
     /// The client's socket.
     pub(super) stream: TcpStream,
     /// Fields shared by the rows of this connection.
-    pub(super) origin: Arc<Origin>,
+    pub(super) origin: Arc<RowOrigin>,
     /// Held until the connection's protocol is known.
     pub(super) pending: Counted,
     /// Held until the connection is closed.
@@ -60,54 +60,54 @@ pub(super) struct Accepted {
 }
 
 /// Protocol of a connection, and its requests in flight.
-enum Talk {
+enum ConnectionProtocol {
     /// Nothing has been sent.
     None,
-    Http1(Exchange),
+    Http1(RequestsInFlight),
     Http2(Http2),
     Tunnel(Tunnel),
 }
 
-impl Talk {
+impl ConnectionProtocol {
     /// Returns a record for a connection of this kind.
-    fn begin(kind: Kind, origin: &Arc<Origin>) -> Self {
+    fn begin(kind: ConnectionKind, origin: &Arc<RowOrigin>) -> Self {
         let origin = origin.clone();
         match kind {
-            Kind::Http1 => Talk::Http1(Exchange::new(origin)),
-            Kind::Http2 => Talk::Http2(Http2::new(origin)),
-            Kind::Tls => Talk::Tunnel(Tunnel::begin(origin, Protocol::Tls)),
-            Kind::Tcp => Talk::Tunnel(Tunnel::begin(origin, Protocol::Tcp)),
+            ConnectionKind::Http1 => ConnectionProtocol::Http1(RequestsInFlight::new(origin)),
+            ConnectionKind::Http2 => ConnectionProtocol::Http2(Http2::new(origin)),
+            ConnectionKind::Tls => ConnectionProtocol::Tunnel(Tunnel::begin(origin, Protocol::Tls)),
+            ConnectionKind::Tcp => ConnectionProtocol::Tunnel(Tunnel::begin(origin, Protocol::Tcp)),
         }
     }
 
     /// Ends everything in flight; returns true if there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
-            Talk::None => false,
-            Talk::Http1(exchange) => exchange.end_all(end),
-            Talk::Http2(http2) => http2.end_all(end),
-            Talk::Tunnel(tunnel) => tunnel.end(end),
+            ConnectionProtocol::None => false,
+            ConnectionProtocol::Http1(exchange) => exchange.end_all(end),
+            ConnectionProtocol::Http2(http2) => http2.end_all(end),
+            ConnectionProtocol::Tunnel(tunnel) => tunnel.end(end),
         }
     }
 }
 
 /// Kind of connection, determined from the first bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ConnectionKind {
     Http1,
     Http2,
     Tls,
     Tcp,
 }
 
-impl Kind {
+impl ConnectionKind {
     /// Returns the kind from the client's first bytes; `None` if more bytes are needed. If they do not begin with an
     /// HTTP method, which is a word followed by a space, the connection carries another protocol.
-    fn of_client(bytes: &[u8]) -> Option<Kind> {
+    fn of_client(bytes: &[u8]) -> Option<ConnectionKind> {
         match bytes {
             [] => return None,
-            [TLS_HANDSHAKE, ..] => return Some(Kind::Tls),
-            _ if bytes.starts_with(PREFACE) => return Some(Kind::Http2),
+            [TLS_HANDSHAKE, ..] => return Some(ConnectionKind::Tls),
+            _ if bytes.starts_with(PREFACE) => return Some(ConnectionKind::Http2),
             _ if PREFACE.starts_with(bytes) => return None,
             _ => {}
         }
@@ -118,25 +118,25 @@ impl Kind {
         match end.map(|end| (end, word[end])) {
             None if word.len() <= LONGEST_METHOD => None,
             // A tab is left for the HTTP/1 parser to refuse.
-            Some((1.., b' ' | b'\t')) => Some(Kind::Http1),
-            _ => Some(Kind::Tcp),
+            Some((1.., b' ' | b'\t')) => Some(ConnectionKind::Http1),
+            _ => Some(ConnectionKind::Tcp),
         }
     }
 
     /// Returns the kind from the first bytes of an app that speaks before its client. In HTTP/1, that happens only with
     /// a final message before the app closes.
-    fn of_app(bytes: &[u8]) -> Option<Kind> {
+    fn of_app(bytes: &[u8]) -> Option<ConnectionKind> {
         if matches!(FrameHeader::read(bytes), Some(FrameHeader { kind: SETTINGS, stream: 0, .. })) {
-            return Some(Kind::Http2);
+            return Some(ConnectionKind::Http2);
         }
         let may_be_settings =
             bytes.len() < FrameHeader::BYTES && bytes.get(3).is_none_or(|kind| *kind == SETTINGS);
         if bytes.starts_with(VERSION) {
-            Some(Kind::Http1)
+            Some(ConnectionKind::Http1)
         } else if VERSION.starts_with(bytes) || may_be_settings {
             None
         } else {
-            Some(Kind::Tcp)
+            Some(ConnectionKind::Tcp)
         }
     }
 }
@@ -178,21 +178,27 @@ async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) 
 /// and both sides are reset.
 pub(super) async fn serve(accepted: Accepted) {
     let Accepted { stream, origin, pending, open: _open } = accepted;
-    let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
+    let mut link = ProxiedConnection {
+        client: stream,
+        app: None,
+        origin,
+        talk: ConnectionProtocol::None,
+        finished: false,
+    };
     match link.relay(pending).await {
-        Finish::Closed => {
+        ConnectionFinish::Closed => {
             link.talk.end_all(ServedEnd::Complete);
             link.finished = true;
             socket::last_bytes_are_taken(&link.client).await;
         }
-        Finish::Reset(end) => {
+        ConnectionFinish::Reset(end) => {
             link.talk.end_all(end);
             link.reset();
         }
-        Finish::Refuse(refusal) => {
+        ConnectionFinish::Refuse(refusal) => {
             // The app may have received part of a head, which it must not take for a complete one.
             link.app = None;
-            if matches!(&link.talk, Talk::Http1(exchange) if exchange.refused()) {
+            if matches!(&link.talk, ConnectionProtocol::Http1(exchange) if exchange.refused()) {
                 refuse(&mut link.client, refusal).await;
             } else {
                 link.reset();
@@ -203,7 +209,7 @@ pub(super) async fn serve(accepted: Accepted) {
 }
 
 /// Responds in place of the app, so that the client can read the response even if it is still sending.
-async fn refuse(client: &mut TcpStream, refusal: Refusal) {
+async fn refuse(client: &mut TcpStream, refusal: ProxyRefusal) {
     let answer = async {
         client.write_all(refusal.answer()).await?;
         client.shutdown().await?;
@@ -215,17 +221,17 @@ async fn refuse(client: &mut TcpStream, refusal: Refusal) {
 }
 
 /// Both connections, and the requests in flight on them.
-struct Link {
+struct ProxiedConnection {
     client: TcpStream,
     app: Option<TcpStream>,
-    origin: Arc<Origin>,
-    talk: Talk,
+    origin: Arc<RowOrigin>,
+    talk: ConnectionProtocol,
     /// True if the relay finished by itself.
     finished: bool,
 }
 
-impl Link {
-    async fn relay(&mut self, pending: Counted) -> Finish {
+impl ProxiedConnection {
+    async fn relay(&mut self, pending: Counted) -> ConnectionFinish {
         let origin = self.origin.clone();
         let shared = &origin.shared;
         socket::begin(&self.client);
@@ -237,12 +243,13 @@ impl Link {
         origin.sides.app_accepted();
         socket::begin(app);
         let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);
-        let (into_app, out_of_app) = (room(app, Way::Send), room(app, Way::Receive));
+        let (into_app, out_of_app) = (room(app, SocketDirection::Send), room(app, SocketDirection::Receive));
         let (from_app, to_app) = app.split();
         let mut from_app = Inlet::new(from_app, out_of_app);
         let mut to_app = Outlet::new(Receiver::App, to_app, into_app, &origin.sides, &shared.ticks);
         let mut from_app_buf = Buffer::of_app(&shared.pool);
-        let (into_client, out_of_client) = (room(&self.client, Way::Send), room(&self.client, Way::Receive));
+        let (into_client, out_of_client) =
+            (room(&self.client, SocketDirection::Send), room(&self.client, SocketDirection::Receive));
         let (from_client, to_client) = self.client.split();
         let mut from_client = Inlet::new(from_client, out_of_client);
         let mut to_client =
@@ -250,17 +257,17 @@ impl Link {
         let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
         let mut is_introduced = false;
         let kind = match shared.mode {
-            Mode::Tcp => Kind::Tcp,
-            Mode::Http => loop {
+            TrafficMode::Tcp => ConnectionKind::Tcp,
+            TrafficMode::Http => loop {
                 if !from_client_buf.may_hold_more() {
-                    break Kind::Tcp;
+                    break ConnectionKind::Tcp;
                 }
                 let read = tokio::select! {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf, &mut to_app) => read,
                     read = relay::fill(&mut from_app, &mut from_app_buf, &mut to_client) => match read {
-                        Ok(0) => break Kind::Http1,
-                        Ok(_) => match Kind::of_app(&from_app_buf) {
+                        Ok(0) => break ConnectionKind::Http1,
+                        Ok(_) => match ConnectionKind::of_app(&from_app_buf) {
                             Some(kind) => break kind,
                             None => continue,
                         },
@@ -273,34 +280,35 @@ impl Link {
                 };
                 is_introduced =
                     is_introduced || introduce(&from_client, &mut to_app, &mut from_client_buf).await;
-                let kind = is_introduced.then(|| Kind::of_client(&from_client_buf)).flatten();
+                let kind = is_introduced.then(|| ConnectionKind::of_client(&from_client_buf)).flatten();
                 match (read, kind) {
-                    (Err(_), _) => return Finish::Reset(ServedEnd::ClientGone),
+                    (Err(_), _) => return ConnectionFinish::Reset(ServedEnd::ClientGone),
                     (Ok(_), Some(kind)) => break kind,
                     (Ok(1..), None) => {}
                     // The relay will detect the close again.
-                    (Ok(0), None) => break Kind::Http1,
+                    (Ok(0), None) => break ConnectionKind::Http1,
                 }
             },
         };
         drop(pending);
-        self.talk = Talk::begin(kind, &self.origin);
-        let streams = Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf };
+        self.talk = ConnectionProtocol::begin(kind, &self.origin);
+        let streams =
+            RelayStreams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf };
         match &self.talk {
-            Talk::None => Finish::Closed,
-            Talk::Http1(exchange) => exchange.relay(streams).await,
-            Talk::Http2(http2) => http2.relay(streams).await,
-            Talk::Tunnel(tunnel) => tunnel.relay(streams).await,
+            ConnectionProtocol::None => ConnectionFinish::Closed,
+            ConnectionProtocol::Http1(exchange) => exchange.relay(streams).await,
+            ConnectionProtocol::Http2(http2) => http2.relay(streams).await,
+            ConnectionProtocol::Tunnel(tunnel) => tunnel.relay(streams).await,
         }
     }
 
     /// Connects to the app. On failure, returns how the client's connection ends.
-    async fn connect(&mut self) -> Result<TcpStream, Finish> {
+    async fn connect(&mut self) -> Result<TcpStream, ConnectionFinish> {
         let origin = Arc::clone(&self.origin);
         let connected = tokio::select! {
             biased;
             connected = socket::connect(origin.shared.upstream) => connected,
-            _ = self.client.ready(Interest::ERROR) => return Err(Finish::Reset(ServedEnd::ClientGone)),
+            _ = self.client.ready(Interest::ERROR) => return Err(ConnectionFinish::Reset(ServedEnd::ClientGone)),
         };
         match connected {
             Ok(app) => Ok(app),
@@ -314,8 +322,8 @@ impl Link {
 
     /// Waits briefly for the client's request although the app is unavailable, so that the row can contain the request
     /// id. A client that sends nothing loses nothing, so it has no row.
-    async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
-        let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
+    async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> ConnectionFinish {
+        let tcp = (self.origin.shared.mode == TrafficMode::Tcp).then_some(ConnectionKind::Tcp);
         let words = async {
             let mut is_introduced = tcp.is_some();
             loop {
@@ -323,15 +331,15 @@ impl Link {
                     is_introduced = true;
                     buf.advance(length);
                 }
-                let kind = || is_introduced.then(|| Kind::of_client(&buf)).flatten();
-                if let (Talk::None, Some(kind)) = (&self.talk, tcp.or_else(kind)) {
-                    self.talk = Talk::begin(kind, &self.origin);
+                let kind = || is_introduced.then(|| ConnectionKind::of_client(&buf)).flatten();
+                if let (ConnectionProtocol::None, Some(kind)) = (&self.talk, tcp.or_else(kind)) {
+                    self.talk = ConnectionProtocol::begin(kind, &self.origin);
                 }
                 let has_asked = match &self.talk {
-                    Talk::None => false,
-                    Talk::Http1(exchange) => exchange.ask(&buf),
-                    Talk::Http2(http2) => http2.ask(&buf),
-                    Talk::Tunnel(_) => true,
+                    ConnectionProtocol::None => false,
+                    ConnectionProtocol::Http1(exchange) => exchange.ask(&buf),
+                    ConnectionProtocol::Http2(http2) => http2.ask(&buf),
+                    ConnectionProtocol::Tunnel(_) => true,
                 };
                 let goes_on = !has_asked && buf.len() < LAST_WORDS_BYTES && buf.may_hold_more();
                 if !goes_on || !matches!(buf.read_from(&mut self.client).await, Ok(1..)) {
@@ -340,7 +348,7 @@ impl Link {
             }
         };
         let _ = timeout(limit, words).await;
-        Finish::Reset(end)
+        ConnectionFinish::Reset(end)
     }
 
     /// Arranges for both sides to be reset when they are dropped.
@@ -352,7 +360,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ProxiedConnection {
     fn drop(&mut self) {
         // A client that never got a response would have been refused by the app itself. A client that awaits a response
         // must not mistake the close for the end of that response. A connection that makes room must not leave any

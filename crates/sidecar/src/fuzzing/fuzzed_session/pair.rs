@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpStream};
 
 use socket2::SockRef;
 
-use super::super::super::refusal::Refusal;
+use super::super::super::refusal::ProxyRefusal;
 use super::rules::Rules;
-use super::script::Side;
+use super::script::ConversationSide;
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
 /// Maximum number of bytes that an end sends in a session.
@@ -15,13 +15,13 @@ const MOST_BYTES: usize = 512 * 1024;
 
 /// Way in which the other side of a connection ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum PeerEnding {
     Closed,
     Reset,
 }
 
 /// One end of a conversation.
-pub(super) struct End {
+pub(super) struct ConversationEnd {
     socket: Option<TcpStream>,
     pub(super) sent: Vec<u8>,
     pub(super) got: Vec<u8>,
@@ -30,10 +30,10 @@ pub(super) struct End {
     pub(super) stalls: bool,
     /// True once the end has stopped sending.
     pub(super) has_closed: bool,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<PeerEnding>,
 }
 
-impl End {
+impl ConversationEnd {
     /// Returns an end with room for all bytes of a session, so that its allocations are not attributed to the proxy.
     fn new(socket: Option<TcpStream>) -> Self {
         let [sent, got] = [MOST_BYTES, 2 * MOST_BYTES].map(Vec::with_capacity);
@@ -82,10 +82,10 @@ impl End {
         let mut room = [0; 16 * 1024];
         loop {
             match socket.read(&mut room) {
-                Ok(0) => self.ended = Some(Ended::Closed),
+                Ok(0) => self.ended = Some(PeerEnding::Closed),
                 Ok(read) => self.got.extend_from_slice(&room[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return any,
-                Err(_) => self.ended = Some(Ended::Reset),
+                Err(_) => self.ended = Some(PeerEnding::Reset),
             }
             any = true;
             if self.ended.is_some() {
@@ -97,8 +97,8 @@ impl End {
 
 /// A conversation through the proxy.
 pub(super) struct Pair {
-    pub(super) client: End,
-    pub(super) app: End,
+    pub(super) client: ConversationEnd,
+    pub(super) app: ConversationEnd,
     pub(super) rules: Rules,
     /// Requests that were answered correctly.
     pub(super) answered: usize,
@@ -114,8 +114,8 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(client: TcpStream) -> Self {
         Self {
-            client: End::new(Some(client)),
-            app: End::new(None),
+            client: ConversationEnd::new(Some(client)),
+            app: ConversationEnd::new(None),
             rules: Rules::new(),
             answered: 0,
             is_clean: true,
@@ -130,18 +130,18 @@ impl Pair {
         self.app.socket = Some(socket);
     }
 
-    pub(super) fn end(&mut self, side: Side) -> &mut End {
+    pub(super) fn end(&mut self, side: ConversationSide) -> &mut ConversationEnd {
         match side {
-            Side::Client => &mut self.client,
-            Side::App => &mut self.app,
+            ConversationSide::Client => &mut self.client,
+            ConversationSide::App => &mut self.app,
         }
     }
 
-    pub(super) fn say(&mut self, side: Side, bytes: &[u8]) {
+    pub(super) fn say(&mut self, side: ConversationSide, bytes: &[u8]) {
         self.end(side).say(bytes);
         match side {
-            Side::Client => self.rules.client_said(&self.client.sent),
-            Side::App => self.rules.app_said(&self.app.sent),
+            ConversationSide::Client => self.rules.client_said(&self.client.sent),
+            ConversationSide::App => self.rules.app_said(&self.app.sent),
         }
     }
 
@@ -158,7 +158,7 @@ impl Pair {
 
     /// Checks that the app receives what the client sent.
     fn compare_requests(&mut self) {
-        let End { got, compared, .. } = &mut self.app;
+        let ConversationEnd { got, compared, .. } = &mut self.app;
         let said = self.client.sent.get(*compared..got.len());
         assert!(said == Some(&got[*compared..]), "the app got what the client did not say, from {compared}");
         *compared = got.len();
@@ -167,7 +167,7 @@ impl Pair {
     /// Checks that the client receives what the app sent, apart from the pod header line, or a response from the proxy
     /// itself.
     fn compare_answers(&mut self, line: Option<&[u8]>) {
-        let End { got, compared, sent: asked, .. } = &mut self.client;
+        let ConversationEnd { got, compared, sent: asked, .. } = &mut self.client;
         let got = match line {
             None => &got[..],
             Some(line) => {
@@ -195,7 +195,7 @@ impl Pair {
     pub(super) fn is_complete(&self) -> bool {
         let requests = self.app.got.len() == self.client.sent.len();
         let answers = self.client.got.len() >= self.app.sent.len();
-        let closed = [&self.client, &self.app].map(|end| end.ended == Some(Ended::Closed));
+        let closed = [&self.client, &self.app].map(|end| end.ended == Some(PeerEnding::Closed));
         requests && answers && closed == [true; 2]
     }
 
@@ -233,7 +233,7 @@ fn is_http2(requests: &[u8], answers: &[u8]) -> bool {
 }
 
 fn is_refusal(bytes: &[u8]) -> bool {
-    use Refusal::{AmbiguousLength, Connect, HeadTooLarge, Malformed, Version};
+    use ProxyRefusal::{AmbiguousLength, Connect, HeadTooLarge, Malformed, Version};
 
     let all = [Malformed, AmbiguousLength, HeadTooLarge, Connect, Version];
     !bytes.is_empty() && all.iter().any(|refusal| refusal.answer().starts_with(bytes))

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::Shared;
+use super::super::ProxyState;
 use super::super::budget::Unrecorded;
-use super::super::origin::Origin;
+use super::super::origin::RowOrigin;
 use super::super::relay::Ledger;
 use rolldrop_record::{Protocol, RequestId, ServedEnd, ServedRow, Stamp};
 use rolldrop_wire::http2::hpack::FIRST_SIZE;
@@ -14,8 +14,8 @@ use rolldrop_wire::http2::{MAX_FRAME_BYTES, error_name};
 
 /// State shared by both directions of a connection. Both run in one task, so the lock is never contended.
 pub(in super::super) struct Http2 {
-    origin: Arc<Origin>,
-    state: Mutex<State>,
+    origin: Arc<RowOrigin>,
+    state: Mutex<StreamsState>,
     /// The app's settings, which limit the client.
     pub(super) by_app: Terms,
     /// The client's settings, which limit the app.
@@ -38,20 +38,20 @@ impl Default for Terms {
 }
 
 #[derive(Default)]
-struct State {
-    open: BTreeMap<u32, Stream>,
+struct StreamsState {
+    open: BTreeMap<u32, Http2Stream>,
     /// The last stream that the client opened.
     last: u32,
     /// The last stream that the app will process, if it has sent GOAWAY.
     last_answered: Option<u32>,
     /// Text of the GOAWAY, if the client has received one.
     goaway: Option<Arc<str>>,
-    limit: Limit,
+    limit: StreamLimit,
 }
 
 /// Maximum number of concurrent streams that the app allows the client.
 #[derive(Default)]
-struct Limit {
+struct StreamLimit {
     /// Maximum last announced by the app.
     announced: Option<u32>,
     /// Number of SETTINGS frames from the app that the client has not acknowledged.
@@ -60,13 +60,13 @@ struct Limit {
     known: Option<u32>,
 }
 
-impl Limit {
+impl StreamLimit {
     fn allows(&self, open: usize) -> bool {
         self.known.is_none_or(|known| open < known as usize)
     }
 }
 
-struct Stream {
+struct Http2Stream {
     number: u32,
     id: Option<RequestId>,
     head: Stamp,
@@ -88,12 +88,12 @@ pub(super) enum StreamEnd {
 
 impl Http2 {
     /// Returns the state of a new connection.
-    pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
+    pub(in super::super) fn new(origin: Arc<RowOrigin>) -> Self {
         Self { origin, state: Mutex::default(), by_app: Terms::default(), by_client: Terms::default() }
     }
 
     /// Returns the fields shared by the connection's rows.
-    pub(super) fn origin(&self) -> &Origin {
+    pub(super) fn origin(&self) -> &RowOrigin {
         &self.origin
     }
 
@@ -116,16 +116,17 @@ impl Http2 {
         if state.last_answered.is_some_and(|last| stream > last) || !state.limit.allows(open) {
             return;
         }
-        let Shared { budget, in_flight, clock, journal, .. } = &*self.origin.shared;
+        let ProxyState { budget, in_flight, clock, journal, .. } = &*self.origin.shared;
         let fits = open == 0 || open < budget.requests_per_connection && in_flight.count() < budget.requests;
         if !fits {
             return journal.unrecorded(Unrecorded::Requests);
         }
         self.origin.begin();
         let head = clock.now();
-        state
-            .open
-            .insert(stream, Stream { number: stream, id, head, is_first, status: None, grpc_status: None });
+        state.open.insert(
+            stream,
+            Http2Stream { number: stream, id, head, is_first, status: None, grpc_status: None },
+        );
     }
 
     /// Returns true if this stream is open.
@@ -208,7 +209,7 @@ impl Http2 {
         any
     }
 
-    fn record(&self, stream: Stream, ended: ServedEnd, detail: Option<Arc<str>>) {
+    fn record(&self, stream: Http2Stream, ended: ServedEnd, detail: Option<Arc<str>>) {
         self.origin.record(ServedRow {
             request: stream.id,
             head: Some(stream.head),
@@ -221,7 +222,7 @@ impl Http2 {
         });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,9 @@
 //! Checks during and at the end of a session.
 
-use super::Session;
-use super::pair::{Ended, Pair};
+use super::FuzzedSession;
+use super::pair::{Pair, PeerEnding};
 use crate::journal::Cursor;
-use crate::{Mode, Shared};
+use crate::{ProxyState, TrafficMode};
 use rolldrop_record::wire::ProxyLine;
 use rolldrop_record::{Protocol, ServedEnd};
 use rolldrop_testing::Meter;
@@ -17,10 +17,10 @@ const PASSING_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes used for each user of the admin port.
 const ASKER_BYTES: usize = 64 * 1024;
 
-impl Session {
+impl FuzzedSession {
     /// Checks the limits that hold whenever the proxy is at rest.
     pub(super) fn check(&self) {
-        let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
+        let ProxyState { budget, pool, in_flight, open, journal, .. } = &*self.shared;
         let (open, in_flight) = (open.count(), in_flight.count());
         assert!(open <= budget.connections, "{open} connections");
         let most = budget.requests.min(open * budget.requests_per_connection) + open;
@@ -30,7 +30,7 @@ impl Session {
         if let [pair] = &self.pairs[..]
             && let Some(most) = pair.rules.streams_at_once()
             && pair.app.got.len() == pair.client.sent.len()
-            && self.config.mode == Mode::Http
+            && self.config.mode == TrafficMode::Http
         {
             assert!(in_flight <= most.max(1), "{in_flight} streams where the client may have {most}");
         }
@@ -50,7 +50,7 @@ impl Session {
     }
 
     pub(super) fn check_nothing_is_left(&self) {
-        let Shared { pool, sockets, in_flight, pending, open, .. } = &*self.shared;
+        let ProxyState { pool, sockets, in_flight, pending, open, .. } = &*self.shared;
         let left = (open.count(), pending.count(), in_flight.count(), pool.used(), sockets.used());
         assert_eq!(left, (0, 0, 0, 0, 0), "connections, their beginnings, requests, bytes, bytes of sockets");
     }
@@ -66,7 +66,7 @@ impl Session {
         let broken = usize::try_from(counts.rejected + counts.made_room).unwrap_or(usize::MAX);
         let said = |pair: &Pair| {
             let ends = [&pair.client, &pair.app].map(|end| (end.sent.len(), end.got.len(), end.ended));
-            let is_reset = ends.iter().any(|(.., ended)| *ended == Some(Ended::Reset));
+            let is_reset = ends.iter().any(|(.., ended)| *ended == Some(PeerEnding::Reset));
             format!("{ends:?}{}", if is_reset { ", reset" } else { "" })
         };
         let shown: Vec<_> = missing.iter().map(|pair| said(pair)).collect();
@@ -98,11 +98,11 @@ impl Session {
             }
             cursor = batch.next;
         }
-        let is_whole = journal.counts().dropped == 0 && self.config.mode == Mode::Http;
+        let is_whole = journal.counts().dropped == 0 && self.config.mode == TrafficMode::Http;
         for (pair, (all, good)) in self.pairs.iter().zip(rows) {
             let most = match self.config.mode {
-                Mode::Tcp => 1,
-                Mode::Http => pair.rules.most_rows(&pair.client.sent, &pair.app.sent),
+                TrafficMode::Tcp => 1,
+                TrafficMode::Http => pair.rules.most_rows(&pair.client.sent, &pair.app.sent),
             };
             assert!(all <= most, "{all} rows of {most} requests");
             assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::super::Shared;
-use super::super::origin::Origin;
+use super::super::ProxyState;
+use super::super::origin::RowOrigin;
 use super::super::relay::Ledger;
 use super::head::{RequestHead, ResponseHead};
 use rolldrop_record::{self as record, RequestId, ServedEnd, ServedRow, Stamp};
@@ -16,23 +16,23 @@ use rolldrop_wire::http1::Body;
 const KEPT_PLACES: usize = 16;
 
 /// State shared by both directions of a connection. Both run in one task, so the lock is never contended.
-pub(in super::super) struct Exchange {
-    origin: Arc<Origin>,
-    state: Mutex<State>,
+pub(in super::super) struct RequestsInFlight {
+    origin: Arc<RowOrigin>,
+    state: Mutex<InFlightState>,
     /// Notified whenever a response is complete.
     settled: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct InFlightState {
     /// Requests without a complete response, oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<UnansweredRequest>,
     /// Requests begun so far.
     begun: u64,
-    protocol: Protocol,
+    protocol: SpokenProtocol,
 }
 
-struct Waiting {
+struct UnansweredRequest {
     id: Option<RequestId>,
     head: Stamp,
     is_head: bool,
@@ -42,7 +42,7 @@ struct Waiting {
 
 /// Protocol that the connection speaks.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum SpokenProtocol {
     /// HTTP/1.
     #[default]
     Http,
@@ -52,14 +52,14 @@ pub(super) enum Protocol {
     Switched,
 }
 
-impl Exchange {
+impl RequestsInFlight {
     /// Returns the state of a new connection.
-    pub(in super::super) fn new(origin: Arc<Origin>) -> Self {
+    pub(in super::super) fn new(origin: Arc<RowOrigin>) -> Self {
         Self { origin, state: Mutex::default(), settled: Notify::new() }
     }
 
     /// Returns the fields shared by the connection's rows.
-    pub(super) fn origin(&self) -> &Origin {
+    pub(super) fn origin(&self) -> &RowOrigin {
         &self.origin
     }
 
@@ -68,7 +68,7 @@ impl Exchange {
         self.origin.begin();
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
-        if state.protocol == Protocol::Unread {
+        if state.protocol == SpokenProtocol::Unread {
             // The client has seen an end of response that the proxy cannot determine, so it cannot match any later
             // ones.
             drop(state);
@@ -77,7 +77,7 @@ impl Exchange {
         }
         let is_first = state.begun == 0;
         state.begun += 1;
-        state.waiting.push_back(Waiting {
+        state.waiting.push_back(UnansweredRequest {
             id: head.id.take(),
             head: now,
             is_head: head.is_head,
@@ -91,21 +91,21 @@ impl Exchange {
         self.end_unanswerable();
         while !self.takes_one_more() {
             self.settled.notified().await;
-            if self.protocol() == Protocol::Unread {
+            if self.protocol() == SpokenProtocol::Unread {
                 self.forget_all();
             }
         }
     }
 
-    pub(super) fn protocol(&self) -> Protocol {
+    pub(super) fn protocol(&self) -> SpokenProtocol {
         self.state().protocol
     }
 
     /// Notes that the end of the current response cannot be determined, unless the app closes after it.
     pub(super) fn mark_unread(&self) {
         let mut state = self.state();
-        if state.protocol == Protocol::Http {
-            state.protocol = Protocol::Unread;
+        if state.protocol == SpokenProtocol::Http {
+            state.protocol = SpokenProtocol::Unread;
             self.settled.notify_one();
         }
     }
@@ -124,10 +124,10 @@ impl Exchange {
     }
 
     fn takes_one_more(&self) -> bool {
-        let Shared { budget, in_flight, .. } = &*self.origin.shared;
+        let ProxyState { budget, in_flight, .. } = &*self.origin.shared;
         let state = self.state();
         let waiting = state.waiting.len();
-        let is_tunnel = state.protocol == Protocol::Switched;
+        let is_tunnel = state.protocol == SpokenProtocol::Switched;
         is_tunnel
             || waiting == 0
             || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
@@ -145,7 +145,7 @@ impl Exchange {
             request.status = head.status;
         }
         if head.is_switch() {
-            state.protocol = Protocol::Switched;
+            state.protocol = SpokenProtocol::Switched;
             self.settled.notify_one();
         } else if head.body == Body::UntilClose && !head.has_clear_end {
             drop(state);
@@ -158,7 +158,7 @@ impl Exchange {
         let (request, end) = {
             let mut state = self.state();
             // A client that closes while a response is due has gone; in a tunnel, either side may close first.
-            let gone = self.origin.sides.is_client_closed() && state.protocol != Protocol::Switched;
+            let gone = self.origin.sides.is_client_closed() && state.protocol != SpokenProtocol::Switched;
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
             let request = state.waiting.pop_front();
             if state.waiting.is_empty() && state.waiting.capacity() > KEPT_PLACES {
@@ -175,17 +175,17 @@ impl Exchange {
 
     /// Waits until every request has been answered, or the connection has left HTTP.
     pub(super) async fn settled(&self) {
-        self.until(|protocol| protocol == Protocol::Switched).await;
+        self.until(|protocol| protocol == SpokenProtocol::Switched).await;
     }
 
     /// Waits until it is clear if the client's next bytes are a request: every request has been answered, or the
     /// connection has left HTTP, or it will never be clear.
     pub(super) async fn decided(&self) {
-        self.until(|protocol| protocol != Protocol::Http).await;
+        self.until(|protocol| protocol != SpokenProtocol::Http).await;
     }
 
     /// Waits until nothing is in flight, or the connection's protocol satisfies `is_it`.
-    async fn until(&self, is_it: impl Fn(Protocol) -> bool) {
+    async fn until(&self, is_it: impl Fn(SpokenProtocol) -> bool) {
         self.end_unanswerable();
         loop {
             {
@@ -204,7 +204,8 @@ impl Exchange {
         self.origin.shared.journal.rejected();
         let answering = {
             let state = self.state();
-            state.protocol != Protocol::Http || state.waiting.iter().any(|request| request.status.is_some())
+            state.protocol != SpokenProtocol::Http
+                || state.waiting.iter().any(|request| request.status.is_some())
         };
         self.end_all(ServedEnd::Cancelled);
         !answering
@@ -222,7 +223,7 @@ impl Exchange {
         any
     }
 
-    fn record(&self, request: Waiting, ended: ServedEnd) {
+    fn record(&self, request: UnansweredRequest, ended: ServedEnd) {
         self.origin.record(ServedRow {
             request: request.id,
             head: Some(request.head),
@@ -232,17 +233,17 @@ impl Exchange {
         });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InFlightState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ledger for Exchange {
+impl Ledger for RequestsInFlight {
     fn app_closed(&self, end: ServedEnd) {
         self.end_all(end);
     }
 
     fn goes_one_way(&self) -> bool {
-        self.protocol() == Protocol::Switched
+        self.protocol() == SpokenProtocol::Switched
     }
 }

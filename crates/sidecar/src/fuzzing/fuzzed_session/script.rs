@@ -18,23 +18,23 @@ pub(super) const MOST_PAIRS: usize = 6;
 
 /// An end of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ConversationSide {
     Client,
     App,
 }
 
 /// A step of a session.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum SessionStep {
     /// A client connects.
     Connect,
     /// One end of a conversation sends these bytes, split in two at the given position.
-    Say(Side, usize, Vec<u8>, usize),
+    Say(ConversationSide, usize, Vec<u8>, usize),
     /// The end stops sending but keeps reading.
-    Close(Side, usize),
-    Reset(Side, usize),
+    Close(ConversationSide, usize),
+    Reset(ConversationSide, usize),
     /// The end stops reading, or resumes.
-    Stall(Side, usize),
+    Stall(ConversationSide, usize),
     /// A valid request and response, if nothing else has been sent: over HTTP/2 if a stream is given.
     Exchange(usize, Option<u32>),
     Wait(Duration),
@@ -51,10 +51,10 @@ pub(super) enum Step {
     BreakOff,
 }
 
-impl Display for Step {
+impl Display for SessionStep {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Say(side, pair, bytes, cut) => {
+            SessionStep::Say(side, pair, bytes, cut) => {
                 let shown = bytes[..bytes.len().min(120)].escape_ascii();
                 write!(f, "Say({side:?}, {pair}, {} bytes cut at {cut}: {shown})", bytes.len())
             }
@@ -135,7 +135,7 @@ pub(super) fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Ve
 }
 
 /// Reader of an input, step by step.
-pub(super) struct Script<'a> {
+pub(super) struct InputScript<'a> {
     input: &'a [u8],
     state: u64,
     steps: usize,
@@ -143,7 +143,7 @@ pub(super) struct Script<'a> {
     streams: [u32; MOST_PAIRS],
 }
 
-impl<'a> Script<'a> {
+impl<'a> InputScript<'a> {
     pub(super) fn new(input: &'a [u8]) -> Self {
         // FNV-1a.
         let hash = |state: u64, byte: &u8| (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -175,12 +175,12 @@ impl<'a> Script<'a> {
         of[self.below(of.len())]
     }
 
-    fn side(&mut self) -> Side {
-        self.one_of(&[Side::Client, Side::App])
+    fn side(&mut self) -> ConversationSide {
+        self.one_of(&[ConversationSide::Client, ConversationSide::App])
     }
 
     /// Returns the next step; `None` once there were enough. `pairs` is the number of conversations.
-    pub(super) fn step(&mut self, pairs: usize) -> Option<Step> {
+    pub(super) fn step(&mut self, pairs: usize) -> Option<SessionStep> {
         let is_over = self.steps >= FEWEST_STEPS && self.input.is_empty() || self.steps >= MOST_STEPS;
         if is_over {
             return None;
@@ -188,16 +188,17 @@ impl<'a> Script<'a> {
         self.steps += 1;
         // A session begins with one client; further clients are random.
         if pairs == 0 {
-            return Some(Step::Connect);
+            return Some(SessionStep::Connect);
         }
         let kind = self.byte();
         let pair = self.below(pairs.min(MOST_PAIRS));
         // Every other conversation is mostly HTTP/2.
         let is_http2 = pair % 2 == 1;
         Some(match kind % 64 {
-            0..=5 => Step::Connect,
+            0..=5 => SessionStep::Connect,
             6..=45 => {
-                let side = if kind.is_multiple_of(2) { Side::Client } else { Side::App };
+                let side =
+                    if kind.is_multiple_of(2) { ConversationSide::Client } else { ConversationSide::App };
                 let bytes = match kind % 64 {
                     6..=39 if is_http2 ^ (kind >= 240) => self.http2(side, pair),
                     6..=39 => self.http1(side),
@@ -205,28 +206,34 @@ impl<'a> Script<'a> {
                     _ => self.flood(side, pair),
                 };
                 let cut = self.below(64).min(bytes.len());
-                Step::Say(side, pair, bytes, cut)
+                SessionStep::Say(side, pair, bytes, cut)
             }
-            46..=48 => Step::Close(self.side(), pair),
-            49 => Step::Reset(self.side(), pair),
-            50..=52 => Step::Stall(self.side(), pair),
-            53..=56 => Step::Exchange(pair, is_http2.then(|| self.next_stream(pair))),
+            46..=48 => SessionStep::Close(self.side(), pair),
+            49 => SessionStep::Reset(self.side(), pair),
+            50..=52 => SessionStep::Stall(self.side(), pair),
+            53..=56 => SessionStep::Exchange(pair, is_http2.then(|| self.next_stream(pair))),
             57 => {
                 let ms = self.one_of(&[20, 150, 1100, 6000, 31_000]);
-                Step::Wait(Duration::from_millis(ms))
+                SessionStep::Wait(Duration::from_millis(ms))
             }
-            58 if self.byte().is_multiple_of(2) => Step::AppDies,
-            59 if self.byte().is_multiple_of(4) => Step::Drain,
-            60 if self.byte().is_multiple_of(4) => Step::Hurry,
-            61 => Step::Ask(self.one_of(&["/rows?from=0", "/rows?from=9", "/metrics", "/prestop", "/clock"])),
-            62 => Step::Collect,
-            63 => Step::BreakOff,
-            _ => Step::Wait(Duration::from_millis(1)),
+            58 if self.byte().is_multiple_of(2) => SessionStep::AppDies,
+            59 if self.byte().is_multiple_of(4) => SessionStep::Drain,
+            60 if self.byte().is_multiple_of(4) => SessionStep::Hurry,
+            61 => SessionStep::Ask(self.one_of(&[
+                "/rows?from=0",
+                "/rows?from=9",
+                "/metrics",
+                "/prestop",
+                "/clock",
+            ])),
+            62 => SessionStep::Collect,
+            63 => SessionStep::BreakOff,
+            _ => SessionStep::Wait(Duration::from_millis(1)),
         })
     }
 
-    fn http1(&mut self, side: Side) -> Vec<u8> {
-        let table = if side == Side::Client { REQUESTS } else { ANSWERS };
+    fn http1(&mut self, side: ConversationSide) -> Vec<u8> {
+        let table = if side == ConversationSide::Client { REQUESTS } else { ANSWERS };
         let mut bytes = self.one_of(table).as_bytes().to_vec();
         if self.byte().is_multiple_of(4) {
             bytes.extend_from_slice(self.one_of(table).as_bytes());
@@ -240,9 +247,9 @@ impl<'a> Script<'a> {
     }
 
     /// Returns a few frames.
-    fn http2(&mut self, side: Side, pair: usize) -> Vec<u8> {
+    fn http2(&mut self, side: ConversationSide, pair: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if side == Side::Client && self.streams[pair] == 0 {
+        if side == ConversationSide::Client && self.streams[pair] == 0 {
             bytes.extend_from_slice(PREFACE);
             // One below the client's first stream number.
             self.streams[pair] = u32::MAX;
@@ -270,19 +277,19 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn frame(&mut self, side: Side, pair: usize, to: &mut Vec<u8>) {
+    fn frame(&mut self, side: ConversationSide, pair: usize, to: &mut Vec<u8>) {
         let mut put = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
             to.extend_from_slice(&FrameHeader { length: payload.len(), kind, flags, stream }.bytes());
             to.extend_from_slice(payload);
         };
         let stream = match side {
-            Side::Client => self.stream(pair),
+            ConversationSide::Client => self.stream(pair),
             // More often than not, the app responds on an existing stream.
-            Side::App => self.streams[pair].wrapping_sub(2 * u32::from(self.byte() % 4)),
+            ConversationSide::App => self.streams[pair].wrapping_sub(2 * u32::from(self.byte() % 4)),
         };
         match self.below(16) {
             0..=3 => {
-                let block = if side == Side::Client { BLOCKS[0] } else { BLOCKS[1] };
+                let block = if side == ConversationSide::Client { BLOCKS[0] } else { BLOCKS[1] };
                 put(HEADERS, END_HEADERS | END_STREAM, stream, block);
             }
             4..=6 => {
@@ -309,20 +316,22 @@ impl<'a> Script<'a> {
     }
 
     /// Returns many repetitions of the same bytes.
-    fn flood(&mut self, side: Side, pair: usize) -> Vec<u8> {
+    fn flood(&mut self, side: ConversationSide, pair: usize) -> Vec<u8> {
         let times = 1 + usize::from(self.byte());
         match (self.below(6), side) {
-            (0, Side::Client) => [&b"GET / HTTP/1.1\r\nx: "[..], &vec![b'x'; times * 700]].concat(),
-            (0, Side::App) => [&b"HTTP/1.1 200 OK\r\nx: "[..], &vec![b'x'; times * 700]].concat(),
-            (1, Side::Client) => b"GET / HTTP/1.1\r\n\r\n".repeat(times * 4),
-            (1, Side::App) => b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".repeat(times),
+            (0, ConversationSide::Client) => {
+                [&b"GET / HTTP/1.1\r\nx: "[..], &vec![b'x'; times * 700]].concat()
+            }
+            (0, ConversationSide::App) => [&b"HTTP/1.1 200 OK\r\nx: "[..], &vec![b'x'; times * 700]].concat(),
+            (1, ConversationSide::Client) => b"GET / HTTP/1.1\r\n\r\n".repeat(times * 4),
+            (1, ConversationSide::App) => b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".repeat(times),
             (2, _) => b"x: y\r\n".repeat(times * 30),
             (3, _) => self.many_streams(side, pair, times * 4),
             (4, _) => {
                 // An endless block of entries for the field table.
                 let entry = [&b"\x40\x01a\x7f\x80\x01"[..], &[b'v'; 255]].concat();
                 let block = entry.repeat(60);
-                let stream = if side == Side::Client { self.stream(pair) } else { 1 };
+                let stream = if side == ConversationSide::Client { self.stream(pair) } else { 1 };
                 let kind = self.one_of(&[HEADERS, CONTINUATION]);
                 let flags = self.byte() & END_HEADERS;
                 let mut bytes = Vec::new();
@@ -339,16 +348,16 @@ impl<'a> Script<'a> {
     }
 
     /// Returns request heads on increasing stream numbers, or response heads.
-    fn many_streams(&mut self, side: Side, pair: usize, times: usize) -> Vec<u8> {
+    fn many_streams(&mut self, side: ConversationSide, pair: usize, times: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let (step, block) = match side {
-            Side::Client => (self.one_of(&[2, 2, 1, 0]), BLOCKS[0]),
-            Side::App => (2, BLOCKS[1]),
+            ConversationSide::Client => (self.one_of(&[2, 2, 1, 0]), BLOCKS[0]),
+            ConversationSide::App => (2, BLOCKS[1]),
         };
         let first = match (side, self.below(3)) {
-            (Side::Client, 0) => self.streams[pair].wrapping_add(3),
-            (Side::Client, _) => self.streams[pair].wrapping_add(2),
-            (Side::App, _) => 1,
+            (ConversationSide::Client, 0) => self.streams[pair].wrapping_add(3),
+            (ConversationSide::Client, _) => self.streams[pair].wrapping_add(2),
+            (ConversationSide::App, _) => 1,
         };
         let flags = END_HEADERS | self.byte() & END_STREAM;
         let mut stream = first;
@@ -358,7 +367,7 @@ impl<'a> Script<'a> {
             bytes.extend_from_slice(block);
             stream = stream.wrapping_add(step);
         }
-        if side == Side::Client {
+        if side == ConversationSide::Client {
             self.streams[pair] = stream | 1;
         }
         bytes
@@ -372,7 +381,7 @@ mod tests {
     #[test]
     fn fuzz_script_has_bounded_steps() {
         for input in [&b""[..], b"\x00", &[0xff; 100], &[7; 4096]] {
-            let mut script = Script::new(input);
+            let mut script = InputScript::new(input);
             let steps = std::iter::from_fn(|| script.step(2)).count();
             assert!((FEWEST_STEPS..=MOST_STEPS).contains(&steps), "{steps}");
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use rolldrop_manifest::{Change, Edit, Object, escaped};
+use rolldrop_manifest::{EditKind, ManifestEdit, ManifestObject, escaped};
 
 /// Name of the app's port while the sidecar uses the original port name.
 pub(crate) const APP_PORT_NAME: &str = "rolldrop-app";
@@ -26,8 +26,8 @@ const KINDS: [(&str, &str, &[&str]); 7] = [
 ];
 
 /// Returns objects that are whole documents.
-pub(super) fn all(objects: &[Value]) -> Vec<Object> {
-    objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect()
+pub(super) fn all(objects: &[Value]) -> Vec<ManifestObject> {
+    objects.iter().cloned().enumerate().map(|(n, object)| ManifestObject::whole(n, object)).collect()
 }
 
 /// Returns the JSON pointer to an object's pod metadata and spec; `None` if the object is none of [`KINDS`], or a
@@ -91,7 +91,7 @@ impl fmt::Display for WorkloadName {
 
 impl WorkloadName {
     /// Returns true if an object is this workload.
-    pub(super) fn is(&self, object: &Object) -> bool {
+    pub(super) fn is(&self, object: &ManifestObject) -> bool {
         let kind = object.value["kind"].as_str().unwrap_or_default().to_lowercase();
         let is_kind = kind == self.kind || self.kind.strip_suffix('s') == Some(kind.as_str());
         is_kind && object.title().split_once('/').is_some_and(|(_, name)| name == self.name)
@@ -99,7 +99,7 @@ impl WorkloadName {
 }
 
 /// Adds an annotation to an object, or to its pods.
-pub(super) fn annotate(object: &Object, of: &str, key: &str, text: &str) -> Edit {
+pub(super) fn annotate(object: &ManifestObject, of: &str, key: &str, text: &str) -> ManifestEdit {
     let at = format!("{of}/metadata/annotations");
     match (object.get(&at), object.get(&format!("{of}/metadata"))) {
         (Value::Object(_), _) => object.set(format!("{at}/{}", escaped(key)), text),
@@ -109,9 +109,9 @@ pub(super) fn annotate(object: &Object, of: &str, key: &str, text: &str) -> Edit
 }
 
 /// Removes an annotation, and any mappings that were added only to hold it.
-pub(super) fn withdraw(object: &Object, of: &str, key: &str) -> Edit {
+pub(super) fn withdraw(object: &ManifestObject, of: &str, key: &str) -> ManifestEdit {
     let at = format!("{of}/metadata/annotations");
     let is_alone = |pointer: &str| object.get(pointer).as_object().is_some_and(|map| map.len() == 1);
     let is_all = is_alone(&at) && is_alone(&format!("{of}/metadata"));
-    object.edit(if is_all { at } else { format!("{at}/{}", escaped(key)) }, Change::Withdraw)
+    object.edit(if is_all { at } else { format!("{at}/{}", escaped(key)) }, EditKind::Withdraw)
 }
