@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rolldrop_drive::run::Ended;
-use rolldrop_explain::Class;
+use rolldrop_explain::OutcomeClass;
 use rolldrop_load::{ErrorStatuses, OutcomeCounts, Progress};
 use rolldrop_record::Outcome;
 
-/// Request counts by [`Class`].
+/// Request counts by [`OutcomeClass`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ByClass {
     /// Answered as expected.
@@ -25,14 +25,14 @@ pub struct ByClass {
 impl ByClass {
     /// Adds up the counts by class. The response status determines the class of an `http_error`.
     pub fn of(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> Self {
-        let of_error = |status, grpc| Class::of_answer(Outcome::HttpError, status, grpc);
+        let of_error = |status, grpc| OutcomeClass::of_answer(Outcome::HttpError, status, grpc);
         let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
         let without = |outcome, count: u64| match outcome {
             Outcome::HttpError => count.saturating_sub(with_status),
             _ => count,
         };
         let others = outcomes.iter();
-        let others = others.map(|(of, count)| (Class::of_answer(of, None, None), without(of, count)));
+        let others = others.map(|(of, count)| (OutcomeClass::of_answer(of, None, None), without(of, count)));
         let http = errors.http.iter().map(|(status, count)| (of_error(Some(*status), None), *count));
         let grpc = errors.grpc.iter().map(|(status, count)| (of_error(None, Some(*status)), *count));
         let mut all = Self::default();
@@ -44,7 +44,7 @@ impl ByClass {
 
     /// Returns the number of dropped requests by outcome; error responses are counted by HTTP or gRPC status.
     pub fn dropped(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
-        let is_dropped = |of, status, grpc| Class::of_answer(of, status, grpc) == Class::Dropped;
+        let is_dropped = |of, status, grpc| OutcomeClass::of_answer(of, status, grpc) == OutcomeClass::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
         let others = others.map(|(of, count)| (of.to_string(), count));
         let http =
@@ -67,13 +67,13 @@ impl ByClass {
         self.ok + self.dropped + self.app_errors
     }
 
-    fn counter(&mut self, class: Class) -> &mut u64 {
+    fn counter(&mut self, class: OutcomeClass) -> &mut u64 {
         match class {
-            Class::Ok => &mut self.ok,
-            Class::Dropped => &mut self.dropped,
-            Class::AppError => &mut self.app_errors,
-            Class::NotSent => &mut self.not_sent,
-            Class::Cancelled => &mut self.cancelled,
+            OutcomeClass::Ok => &mut self.ok,
+            OutcomeClass::Dropped => &mut self.dropped,
+            OutcomeClass::AppError => &mut self.app_errors,
+            OutcomeClass::NotSent => &mut self.not_sent,
+            OutcomeClass::Cancelled => &mut self.cancelled,
         }
     }
 }

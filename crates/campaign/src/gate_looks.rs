@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 use crate::analysis;
 use rolldrop_drive::run::{Gate, Look, PlannedLooks, RunError, SoFar};
 use rolldrop_explain::RunResult;
-use rolldrop_explain::model::figures::{counted, len, percent};
+use rolldrop_explain::model::figure_text::{counted, len, percent};
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::{gate, spending};
 use rolldrop_record::load::{Length, Pace};

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::classes::ByClass;
 use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
 use rolldrop_explain::conclude::validity::not_as_planned;
-use rolldrop_explain::model::figures::count;
+use rolldrop_explain::model::figure_text::count;
 use rolldrop_explain::model::{LoadResult, SendLag, Verdict};
 use rolldrop_load::{ErrorStatuses, LoadSummary, Tally, TargetTally, errno_name, status_name};
 use rolldrop_record::load::Pacing;

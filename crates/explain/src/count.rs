@@ -2,6 +2,6 @@
 
 pub(crate) mod outages;
 pub(crate) mod reached;
-pub(crate) mod requests;
+pub(crate) mod request_counts;
 pub(crate) mod sums;
 pub(crate) mod while_ending;

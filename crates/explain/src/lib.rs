@@ -7,14 +7,14 @@
 //! recommendation). `model` is the output of the crate, `math` holds the formulas.
 //!
 //! There are too many successful requests to hold in memory. One pass over them collects facts that only all requests
-//! show (`timeline::requests`), the arrivals at each pod, from which the windows follow (`route::observed`), and the
+//! show (`timeline::requests`), the arrivals at each pod, from which the windows follow (`route::observations`), and the
 //! totals (`sums`). Later questions depend on all of these and read only some columns of the rows: `route::facts` reads
 //! the columns needed for failures of a gateway, a source port or a kept connection, if there are any, and `sums` reads
 //! the requests near a termination. If the first pass did not know enough about the requests ([`Analysed::of`]), they
 //! are read again.
 //!
 //! One termination can be explained alone ([`termination`]): the same passes read the same rows but hold only those of
-//! a [`Span`] around it.
+//! a [`TimeSpan`] around it.
 
 mod attribute;
 pub mod conclude;
@@ -24,27 +24,27 @@ pub mod model;
 mod route;
 pub mod timeline;
 
-use attribute::judged::{self, Judged};
+use attribute::judged::{self, JudgedRequest};
 use attribute::shares;
 use attribute::solve::{Attribution, solve};
 use conclude::aim::aim;
 pub use conclude::recommend::MAX_COARSENESS_S;
-use conclude::starts::starts;
-use conclude::terminations::terminations;
+use conclude::start_entries::starts;
+use conclude::termination_entries::terminations;
 use conclude::validity;
-use conclude::{charts, findings, recommend};
-use count::requests;
+use conclude::{charting, findings, recommend};
+use count::request_counts;
 use count::sums::Sums;
-use count::while_ending::{self, EndingError};
+use count::while_ending::{self, ErrorWhileEnding};
 use math::stats;
-use model::account::{Account, Incomplete, Invalid, Measured};
+use model::account::{Account, Incomplete, Invalid, MeasuredQuantity};
 pub use model::{Analysis, RunResult};
 use model::{LoadResult, Mode, RequestCounts, Termination, Unbounded, Verdict};
 use route::facts::Facts;
-use route::observed::Observed;
+use route::observations::ObservedTotals;
 use route::window;
-pub use timeline::Span;
-pub use timeline::drop_policy::Class;
+pub use timeline::TimeSpan;
+pub use timeline::drop_policy::OutcomeClass;
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl Analysed {
 
     // Not generic, so the code that reads all rows is compiled in this crate, with its optimisations.
     fn of_rows(log: RunLog, rows: Arc<dyn RowSource>) -> Result<Self, PartError> {
-        let unread = Unread::of(log, Span::ALL);
+        let unread = Unread::of(log, TimeSpan::ALL);
         // If proxies recorded which pods answered, the pods are known only once the proxies' rows are joined with all
         // requests.
         let draft = if rows.has_served() { None } else { unread.draft() };
@@ -119,7 +119,7 @@ pub fn termination(
     log: RunLog,
     rows: Arc<dyn RowSource>,
     uid: &str,
-    span: Span,
+    span: TimeSpan,
     together: usize,
 ) -> Result<Option<Termination>, PartError> {
     let (timeline, requests) = Unread::of(log, span).build(rows)?;
@@ -134,7 +134,7 @@ pub fn termination(
 struct Passed<'a> {
     /// Timeline as known while the rows are read.
     timeline: &'a Timeline,
-    observed: Observed<'a>,
+    observed: ObservedTotals<'a>,
     sums: Sums<'a>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Passed<'a> {
     }
 
     fn new(timeline: &'a Timeline) -> Self {
-        Self { timeline, observed: Observed::new(timeline), sums: Sums::new(timeline) }
+        Self { timeline, observed: ObservedTotals::new(timeline), sums: Sums::new(timeline) }
     }
 
     fn add(&mut self, r: &Request) {
@@ -176,8 +176,8 @@ struct Explained<'a> {
     unbounded: Vec<Vec<Option<Unbounded>>>,
     disrupted: Periods,
     sums: Sums<'a>,
-    errors: Vec<EndingError>,
-    judged: Vec<Judged<'a>>,
+    errors: Vec<ErrorWhileEnding>,
+    judged: Vec<JudgedRequest<'a>>,
     terminations: Vec<Termination>,
 }
 
@@ -213,15 +213,15 @@ fn analyse<'a>(
     let alpha = window::alphas(timeline, &modes);
     let Explained { facts, unbounded, disrupted, sums, errors, judged, terminations } =
         Explained::of(timeline, requests, passed, (&modes, &alpha))?;
-    let all: Vec<&Judged<'_>> = judged.iter().collect();
+    let all: Vec<&JudgedRequest<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
-    let requests = requests::count(timeline, &sums.all, (&all, errors.len()), &disrupted);
-    let targets = requests::targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
+    let requests = request_counts::count(timeline, &sums.all, (&all, errors.len()), &disrupted);
+    let targets = request_counts::targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
     let not_working = requests.outside_terminations.finding(&requests);
 
     let load = load_result(timeline, &requests, &sums);
     let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
-    let measured = Measured::of(&terminations, &latency_ms.response);
+    let measured = MeasuredQuantity::of(&terminations, &latency_ms.response);
     let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
     let incomplete = validity::incomplete(timeline, &sums);
     let verdict = verdict(&invalid, &incomplete);
@@ -237,7 +237,7 @@ fn analyse<'a>(
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let what_if = recommend::what_if(ground, covering);
     let sleeps = recommend::sleeps(ground);
-    let findings = findings::findings(findings::Known {
+    let findings = findings::findings(findings::FindingsInput {
         timeline,
         sums: &sums,
         invalid: &invalid,
@@ -273,14 +273,14 @@ fn analyse<'a>(
         recommendation,
         terminations,
         groups,
-        only_target: requests::only_target(&timeline.info.targets),
+        only_target: request_counts::only_target(&timeline.info.targets),
         targets,
         longest_outage_s: sums.all.apart.outages.longest_s(),
         checks: Vec::new(),
         looks: timeline.info.looks.clone(),
     };
-    let charts = model::ChartData { sleeps, ..charts::charts(timeline, sums) };
-    let (run, lost) = (timeline.info.run.to_string(), charts::lost(timeline, judged));
+    let charts = model::ChartData { sleeps, ..charting::charts(timeline, sums) };
+    let (run, lost) = (timeline.info.run.to_string(), charting::lost(timeline, judged));
     Ok(Analysis { run, result, account, lost, charts })
 }
 
@@ -318,7 +318,7 @@ fn duration_s(timeline: &Timeline) -> f64 {
     if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
 }
 
-fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
+fn command_result(command: &crate::timeline::RunCommand) -> model::CommandResult {
     model::CommandResult {
         words: command.words.clone(),
         code: command.code,

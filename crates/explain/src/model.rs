@@ -1,29 +1,32 @@
 //! Result of the analysis: the contents of `result.json` (`schema_version` 1), and the series drawn in the charts.
 
 pub mod account;
-mod aim;
-mod charts;
-pub mod figures;
-mod findings;
-mod losses;
-mod outside;
-mod target;
-mod window;
+mod attributed_losses;
+mod chart_series;
+pub mod figure_text;
+mod outside_terminations;
+mod propagation_window;
+mod reported_findings;
+mod run_aim;
+mod target_results;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use aim::Aim;
-pub use charts::{
-    Act, ChartData, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan, PodTraffic,
-    Second, SleepNeeded, Traffic,
+pub use attributed_losses::{
+    Bounded, CandidateReason, GroupWindow, LossGroup, LostRequest, TerminationCandidate, TerminationRequests,
+    Unclear,
 };
-pub use findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
-pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Unclear, Why};
-pub use outside::OutsideCounts;
-pub use target::{TargetName, TargetResult};
-pub use window::{NoBound, Unbounded, Window, WindowBasis, apart};
+pub use chart_series::{
+    ChartData, ClusterAction, Deed, HeatMap, LateArrival, LatencyBucket, LatencyHistograms, PodSpan,
+    PodTraffic, RunSecond, SleepNeeded, Traffic,
+};
+pub use outside_terminations::OutsideCounts;
+pub use propagation_window::{NoBound, Unbounded, Window, WindowBasis, apart};
+pub use reported_findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
+pub use run_aim::Aim;
+pub use target_results::{TargetName, TargetResult};
 
 use account::Account;
 use rolldrop_record::load::Pacing;
@@ -45,7 +48,7 @@ pub struct Analysis {
     /// Findings and reasons, as facts.
     pub account: Account,
     /// All dropped requests.
-    pub lost: Vec<Lost>,
+    pub lost: Vec<LostRequest>,
     /// Series drawn in the charts.
     pub charts: ChartData,
 }

@@ -3,14 +3,14 @@
 
 pub(crate) mod arrivals;
 mod balance;
-mod connections;
+pub(crate) mod balanced_reach;
+mod connection_pods;
 pub(crate) mod death;
 pub(crate) mod facts;
-pub(crate) mod flows;
 pub(crate) mod gateway;
-pub(crate) mod observed;
-pub(crate) mod reach;
-pub(crate) mod streams;
+pub(crate) mod lost_streams;
+pub(crate) mod observations;
+pub(crate) mod port_reuse;
 pub(crate) mod tries;
 pub(crate) mod window;
 

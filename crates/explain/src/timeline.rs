@@ -4,30 +4,30 @@
 //! lost and draws conclusions.
 
 mod actions;
-mod addresses;
 mod attempts;
-mod beats;
+mod beat_bounds;
 pub(crate) mod by_name;
-mod changes;
 pub mod clocks;
 mod commands;
-mod conntrack;
-mod consumer;
+mod conntrack_evidence;
+mod consumer_kind;
 pub(crate) mod drop_policy;
 mod ended_by;
-pub mod endpoints;
+pub mod endpoint_history;
 pub mod integrity;
 pub(crate) mod lanes;
-mod load;
-mod names;
+mod load_events;
 pub(crate) mod periods;
 mod phases;
-pub mod pods;
+mod pod_addresses;
+pub mod pod_lives;
+mod pod_names;
 pub mod requests;
 pub mod restarts;
 mod span;
 mod stretch;
 mod watches;
+mod workload_changes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,25 +35,25 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
-pub use actions::{Call, Refused, Withdrawal};
-use addresses::Addresses;
-pub use beats::{Beats, BeatsState};
-pub use changes::ChangeByOthers;
+pub use actions::{ActionCall, RefusedAction, Withdrawal};
+pub use beat_bounds::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
-pub use commands::Command;
-pub use conntrack::Tracked;
-use endpoints::Endpoints;
+pub use commands::RunCommand;
+pub use conntrack_evidence::ConntrackEvidence;
+use endpoint_history::EndpointHistory;
 pub use integrity::{Hole, Integrity};
-use names::PodNames;
-pub use pods::{EARLY_S, PodEnd, PodLife, Stages, T0, Workload};
+use pod_addresses::PodAddresses;
+pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, Stages, T0};
+use pod_names::PodNames;
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
-pub use restarts::Restart;
-pub use span::Span;
+pub use restarts::ContainerRestart;
+pub use span::TimeSpan;
 use watches::ENDPOINT_SLICES;
-pub use watches::Gap;
+pub use watches::UnwatchedPeriod;
+pub use workload_changes::ChangeByOthers;
 
-use crate::model::account::Contradiction;
+use crate::model::account::RecordContradiction;
 use rolldrop_record::event::{AnswerHeaders, Change, MachineSample, NameAnswer, WorkloadEvent};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::run_info::{Rows, Target};
@@ -86,7 +86,7 @@ pub struct Timeline {
     /// Contents of run.json.
     pub info: RunInfo,
     /// Part of the run that the timeline covers.
-    pub span: Span,
+    pub span: TimeSpan,
     /// Time at which the counted part of the load began.
     pub origin: Stamp,
     /// Load stages: start time, initial rate and final rate of each.
@@ -105,29 +105,29 @@ pub struct Timeline {
     pub(crate) endings: Vec<(Stamp, Stamp)>,
     lives_by_name: HashMap<String, Vec<NamedLife>>,
     /// Programs that the run started, in order.
-    pub commands: Vec<Command>,
+    pub commands: Vec<RunCommand>,
     /// The run's own API calls, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ActionCall>,
     /// Workload changes under load that the run did not make.
     pub changes_by_others: Vec<ChangeByOthers>,
     /// Requested actions that were refused.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedAction>,
     /// Containers that exited in pods that were not terminating.
-    pub restarts: Vec<Restart>,
+    pub restarts: Vec<ContainerRestart>,
     /// Number of node agent restarts that the run requested.
     pub agent_restarts: usize,
     /// Pods that left their Services while they kept running.
     pub withdrawals: Vec<Withdrawal>,
     /// Endpoint history.
-    pub endpoints: Endpoints,
+    pub endpoints: EndpointHistory,
     /// Beats, which date deletions made by others.
     pub beats: Beats,
     /// Gaps in the watches.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<UnwatchedPeriod>,
     /// Time the pod watch last started with a list.
     pub pods_listed: Option<Stamp>,
     /// The kernel's connection tracking for the load, if it was used.
-    pub tracked: Option<Tracked>,
+    pub tracked: Option<ConntrackEvidence>,
     /// Facts that are passed on as they were recorded.
     pub notes: Notes,
     /// Parts of the record that could not be read.
@@ -155,7 +155,7 @@ impl Timeline {
     /// Builds the timeline of a run.
     #[cfg(test)]
     pub(crate) fn build(log: RunLog, rows: impl RowSource + 'static) -> Result<(Self, Requests), PartError> {
-        Unread::of(log, Span::ALL).build(Arc::new(rows))
+        Unread::of(log, TimeSpan::ALL).build(Arc::new(rows))
     }
 
     /// Returns the index of a request's target.
@@ -168,13 +168,14 @@ impl Timeline {
     pub fn second_of(&self, at: Stamp) -> usize {
         let begun = self.origin.max(self.span.from);
         let since = Duration::from_nanos(u64::try_from(at.ns_since(begun)).unwrap_or(0));
-        usize::try_from(since.min(load::LONGEST).as_secs()).unwrap_or(0)
+        usize::try_from(since.min(load_events::LONGEST).as_secs()).unwrap_or(0)
     }
 
     /// Returns true if, at some time in this period, a container had exited in a pod that was not terminating and had
     /// not restarted yet.
     pub fn is_restarting(&self, from: Stamp, to: Stamp) -> bool {
-        let meets = |restart: &Restart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
+        let meets =
+            |restart: &ContainerRestart| restart.from <= to && restart.to.is_none_or(|back| from <= back);
         self.restarts.iter().any(meets)
     }
 
@@ -212,12 +213,12 @@ impl Timeline {
     }
 
     /// Returns true if the pod watch was listed again after this gap; the list shows which pods are gone.
-    pub fn was_listed_after(&self, gap: &Gap) -> bool {
+    pub fn was_listed_after(&self, gap: &UnwatchedPeriod) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
 
     /// Returns the gaps in the pod and endpoint watches that overlap a pod's termination.
-    pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
+    pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &UnwatchedPeriod> {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
         self.gaps.iter().filter(move |gap| gap.hides_ends() && gap.from <= until && gap.to >= from)
     }
@@ -226,22 +227,22 @@ impl Timeline {
 /// Records of a run whose rows have not been read yet.
 pub(crate) struct Unread {
     log: RunLog,
-    span: Span,
+    span: TimeSpan,
     clocks: Clocks,
-    load: load::Collector,
+    load: load_events::LoadCollector,
 }
 
 impl Unread {
     /// Takes the records; only those in one span will be explained.
-    pub(crate) fn of(mut log: RunLog, span: Span) -> Self {
+    pub(crate) fn of(mut log: RunLog, span: TimeSpan) -> Self {
         let clocks = Clocks::new(&log.info, &log.events);
         let cluster = &mut log.info.cluster;
         if !cluster.dataplane.is_known()
-            && let Some(mode) = conntrack::service_proxy(&log.events)
+            && let Some(mode) = conntrack_evidence::service_proxy(&log.events)
         {
             (cluster.dataplane, cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
         }
-        let mut load = load::Collector::of(&log.info);
+        let mut load = load_events::LoadCollector::of(&log.info);
         log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
         Self { log, span, clocks, load }
     }
@@ -264,7 +265,7 @@ impl Unread {
         let RunLog { info, events, .. } = &self.log;
         let joins = Joins {
             names: PodNames::of(events),
-            addresses: Addresses::of(info, events, &self.clocks),
+            addresses: PodAddresses::of(info, events, &self.clocks),
             relays: HashSet::default(),
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
@@ -287,14 +288,14 @@ impl Unread {
             Some(draft) => draft.clone(),
             None => self.timeline(lasted),
         };
-        consumer::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
+        consumer_kind::settle(&mut timeline.info.targets, requests, &timeline.notes.answers);
         timeline.integrity = requests.integrity((&timeline.info, &self.log.events), lasted)?;
         let contradictions = &mut timeline.integrity.contradictions;
-        contradictions.extend(self.log.altered.into_iter().map(Contradiction::Altered));
-        contradictions.extend(self.load.impossible.into_iter().map(Contradiction::Untimely));
-        if requests.last_end.is_some_and(|end| end > timeline.origin + load::LONGEST) {
-            let days = load::LONGEST.as_secs() / (24 * 60 * 60);
-            contradictions.push(Contradiction::TooLate { days });
+        contradictions.extend(self.log.altered.into_iter().map(RecordContradiction::Altered));
+        contradictions.extend(self.load.impossible.into_iter().map(RecordContradiction::Untimely));
+        if requests.last_end.is_some_and(|end| end > timeline.origin + load_events::LONGEST) {
+            let days = load_events::LONGEST.as_secs() / (24 * 60 * 60);
+            contradictions.push(RecordContradiction::TooLate { days });
         }
         if let Some(tracked) = &mut timeline.tracked {
             tracked.agreement = requests.agreement;
@@ -305,13 +306,14 @@ impl Unread {
     /// Returns the timeline of a load between these two times, without the facts that only rows show.
     fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
         let Self { log, span, clocks, load } = self;
-        let mut seen = Collectors { endpoints: Endpoints::of(&log.info.targets), ..Collectors::default() };
+        let mut seen =
+            Collectors { endpoints: EndpointHistory::of(&log.info.targets), ..Collectors::default() };
         log.events.iter().for_each(|event| seen.observe(clocks, event));
         seen.endpoints.end();
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
         let (beats, commands) = (seen.beats.finish(), seen.commands.0);
         notes.hand_overs.retain(|proxy| !pods.was_ending_before(load_started, &proxy.uid));
-        let others = pods::Others {
+        let others = pod_lives::Others {
             clocks,
             beats: &beats,
             endpoints: &endpoints,
@@ -336,7 +338,7 @@ impl Unread {
         }
         let (calls, under_load) = (actions.calls(), (load.counted.unwrap_or(load_started), load_ended));
         let changes_by_others = match commands.is_empty() {
-            true => changes::by_others(&seen.histories, &calls, under_load),
+            true => workload_changes::by_others(&seen.histories, &calls, under_load),
             false => Vec::new(),
         };
         Timeline {
@@ -417,16 +419,16 @@ fn lives_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<Named
 /// Collectors for a run's events; each kind of event goes to one or more of them.
 #[derive(Default)]
 struct Collectors<'a> {
-    commands: commands::Collector,
-    actions: actions::Collector<'a>,
-    watches: watches::Collector,
-    pods: pods::Collector,
-    restarts: restarts::Collector<'a>,
-    endpoints: Endpoints,
-    phases: phases::Collector<'a>,
-    beats: beats::Collector,
+    commands: commands::CommandCollector,
+    actions: actions::ActionCollector<'a>,
+    watches: watches::WatchCollector,
+    pods: pod_lives::PodCollector,
+    restarts: restarts::RestartCollector<'a>,
+    endpoints: EndpointHistory,
+    phases: phases::PhaseCollector<'a>,
+    beats: beat_bounds::BeatCollector,
     histories: ended_by::Histories,
-    tracked: conntrack::Collector,
+    tracked: conntrack_evidence::ConntrackCollector,
     notes: Notes,
 }
 

@@ -29,7 +29,7 @@ pub use price::{Price, Rollout, Strategy};
 pub use proof::{Proof, Seen, Unit, Units, Unproven, proof, refuted};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{
-    Lost, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
+    LostRequest, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
 };
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
@@ -185,7 +185,7 @@ impl Step {
         purpose: Purpose,
         run: &str,
         settings: Settings,
-        (result, lost): (&RunResult, &[Lost]),
+        (result, lost): (&RunResult, &[LostRequest]),
     ) -> Self {
         let lost_otherwise =
             if purpose == Purpose::Proof { lost_otherwise(result, lost) } else { Vec::new() };
@@ -244,9 +244,9 @@ pub struct LostOtherwise {
 
 /// Returns a run's requests that were lost by causes that no sleep helps against, in order, including the generator's
 /// own stale flows.
-fn lost_otherwise(result: &RunResult, lost: &[Lost]) -> Vec<LostOtherwise> {
+fn lost_otherwise(result: &RunResult, lost: &[LostRequest]) -> Vec<LostOtherwise> {
     let terminations = &result.terminations;
-    let of = |lost: &Lost| {
+    let of = |lost: &LostRequest| {
         let likeliest = lost.candidates.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         let t = likeliest.and_then(|candidate| terminations.get(candidate.termination));
         LostOtherwise {

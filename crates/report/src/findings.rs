@@ -16,8 +16,8 @@ pub use reasons::invalid as reason;
 
 use super::format::{count, counted, either};
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::account::{BeatsState, Clock, Finding, Objection};
-use rolldrop_explain::model::figures::percent;
+use rolldrop_explain::model::account::{BeatsState, ConsumerClock, Finding, Objection};
+use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 
@@ -156,7 +156,7 @@ fn was(requests: u64) -> String {
 }
 
 /// States that the pods ended at the same phase of a consumer's clock.
-fn in_phase(Clock { consumer, period_s, .. }: &Clock) -> String {
+fn in_phase(ConsumerClock { consumer, period_s, .. }: &ConsumerClock) -> String {
     format!(
         "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"
     )

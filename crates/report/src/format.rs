@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use rolldrop_explain::model::Bounded;
-pub(super) use rolldrop_explain::model::figures::{count, counted, either, len};
+pub(super) use rolldrop_explain::model::figure_text::{count, counted, either, len};
 use rolldrop_record::Stamp;
 
 /// Text shown instead of a value that is missing or not finite.

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use comparison::ComparisonText;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{ChartData, CheckText, Deed, Lost, RunResult};
+use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, RunResult};
 use rolldrop_judge::compare::Incomparable;
 use rolldrop_judge::model::check::Check;
 use rolldrop_judge::model::comparison::{Comparison, SideChart};
@@ -53,7 +53,7 @@ pub struct ReportFile {
 
 /// Returns the analysis with all texts made safe to show anywhere. The texts come from the cluster and from apps.
 fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
-    let is_plain = |lost: &Lost| {
+    let is_plain = |lost: &LostRequest| {
         [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
     };
     match shown::values(&analysis.result) {

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 
 use super::format;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{Candidate, Lost, Unclear};
+use rolldrop_explain::model::{LostRequest, TerminationCandidate, Unclear};
 use rolldrop_record::parts::csv::CsvWriter;
 
-type Value = fn(&Lost, &Analysis) -> String;
+type Value = fn(&LostRequest, &Analysis) -> String;
 
 /// Columns, in order.
 const COLUMNS: [(&str, Value); 16] = [
@@ -27,7 +27,7 @@ const COLUMNS: [(&str, Value); 16] = [
     ("cause", |lost, _| lost.cause.to_string()),
     ("in_window", |lost, _| lost.in_window.to_string()),
     ("pods", |lost, analysis| {
-        let termination = |c: &Candidate| analysis.result.terminations.get(c.termination);
+        let termination = |c: &TerminationCandidate| analysis.result.terminations.get(c.termination);
         list(lost, |c| termination(c).map_or_else(String::new, |t| t.pod.clone()))
     }),
     ("shares", |lost, _| list(lost, |c| format!("{:.3}", c.share))),
@@ -60,7 +60,7 @@ pub(super) fn write(analysis: &Analysis, out: impl Write) -> io::Result<()> {
     lines.finish()?.flush()
 }
 
-fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
+fn list(lost: &LostRequest, each: impl Fn(&TerminationCandidate) -> String) -> String {
     lost.candidates.iter().map(each).collect::<Vec<_>>().join(";")
 }
 
@@ -70,7 +70,7 @@ mod tests {
 
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::Why;
+    use rolldrop_explain::model::CandidateReason;
     use rolldrop_record::Cause;
 
     /// Returns the columns that a table in docs/run-directory.md lists.
@@ -97,8 +97,8 @@ mod tests {
         let competing = vec![(Cause::RoutedToDeadPod, 0.75), (Cause::NotReadyYet, 0.25)];
         analysis.lost[1].unclear = Some(Unclear::Competing(competing));
         analysis.lost[1].candidates = vec![
-            Candidate { termination: 0, share: 0.25, why: Why::Refused },
-            Candidate { termination: 1, share: 0.75, why: Why::Time },
+            TerminationCandidate { termination: 0, share: 0.25, why: CandidateReason::Refused },
+            TerminationCandidate { termination: 1, share: 0.75, why: CandidateReason::Time },
         ];
         let mut file = Vec::new();
         write(&analysis, &mut file).unwrap();

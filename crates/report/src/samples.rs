@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use rolldrop_explain::model::account::Account;
 use rolldrop_explain::model::{
-    Aim, Analysis, Candidate, ChartData, CheckText, CheckVerdict, FindingText, HeatMap, LateArrival,
-    Latencies, LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, PodSpan, PodTraffic,
-    Recommendation, RequestCounts, RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage,
-    Start, StartStage, T0Basis, Termination, TerminationRequests, Traffic, Verdict, WhatIf, Why, Window,
-    WindowBasis, WindowSummary,
+    Aim, Analysis, CandidateReason, ChartData, CheckText, CheckVerdict, FindingText, HeatMap, LateArrival,
+    Latencies, LatencyBucket, LatencyHistograms, LoadResult, LostRequest, Mode, Percentiles, PodSpan,
+    PodTraffic, Recommendation, RequestCounts, RetryHidden, RunResult, RunSecond, SCHEMA_VERSION, SendLag,
+    Severity, Stage, Start, StartStage, T0Basis, Termination, TerminationCandidate, TerminationRequests,
+    Traffic, Verdict, WhatIf, Window, WindowBasis, WindowSummary,
 };
 use rolldrop_record::load::Pacing;
 use rolldrop_record::run_info::{ClusterInfo, Tool};
@@ -268,12 +268,12 @@ impl Sample {
         let charts = ChartData {
             latency: LatencyHistograms { steady: histogram(1.2, total * 9 / 10), disrupted: Vec::new() },
             seconds: (0..seconds)
-                .map(|i| Second {
+                .map(|i| RunSecond {
                     at_s: f64::from(i),
                     ok: u64::from(rate),
                     p50_ms: Some(1.2 + f64::from(i % 3) * 0.05),
                     p99_ms: Some(4.0 + f64::from(i * 7 % 5) * 0.6),
-                    ..Second::default()
+                    ..RunSecond::default()
                 })
                 .collect(),
             end_s: f64::from(seconds),
@@ -363,7 +363,7 @@ impl Sample {
         let in_window = termination.is_some();
         let stamp = |s: f64| Stamp::from_unix_ns(0) + std::time::Duration::from_secs_f64(s);
         let seq = self.analysis.lost.len() as u64;
-        self.analysis.lost.push(Lost {
+        self.analysis.lost.push(LostRequest {
             source: "load-0".into(),
             seq,
             target: "web".into(),
@@ -377,7 +377,11 @@ impl Sample {
             unclear: None,
             in_window,
             candidates: termination
-                .map(|termination| Candidate { termination, share: 1.0, why: Why::Named })
+                .map(|termination| TerminationCandidate {
+                    termination,
+                    share: 1.0,
+                    why: CandidateReason::Named,
+                })
                 .into_iter()
                 .collect(),
         });
@@ -459,12 +463,12 @@ impl Sample {
 }
 
 /// Returns the number of answered requests in each eighth of a second.
-fn eighths(seconds: &[Second]) -> impl Iterator<Item = u64> {
+fn eighths(seconds: &[RunSecond]) -> impl Iterator<Item = u64> {
     seconds.iter().flat_map(|second| (0..8).map(|i| second.ok * (i + 1) / 8 - second.ok * i / 8))
 }
 
 /// Makes a heat map in which one request per step is slow.
-fn heat(seconds: &[Second]) -> HeatMap {
+fn heat(seconds: &[RunSecond]) -> HeatMap {
     let column = |n: u64| {
         let fast = LatencyBucket { from_ms: 1.05, to_ms: 1.31, count: n.saturating_sub(1) };
         let slow = LatencyBucket { from_ms: 8.39, to_ms: 10.49, count: n.min(1) };

@@ -7,7 +7,7 @@ use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
 use super::subject::{Elsewhere, Subject};
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
-use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Mode, Termination};
 use rolldrop_judge::tune::{Names, Purpose, Strategy, Units};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use rolldrop_explain::model::figures::counted;
+use rolldrop_explain::model::figure_text::counted;
 use rolldrop_judge::tune::Settings;
 
 /// Labels of nodes that may be reclaimed, with the seconds that pods then have, and the source of the figure. GKE's

@@ -19,7 +19,7 @@ use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{LiveChanges, Plan as Calls};
 use rolldrop_drive::embedded::lab;
 use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
-use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};

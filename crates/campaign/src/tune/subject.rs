@@ -16,7 +16,7 @@ use rolldrop_drive::coordinator::{
     why_no_rollout,
 };
 use rolldrop_drive::run::{self, Naming, RunError};
-use rolldrop_explain::model::figures::{counted, len};
+use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
 use rolldrop_judge::tune::{Rollout, Settings, Strategy};
 use rolldrop_record::Clock;

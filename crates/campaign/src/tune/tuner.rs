@@ -9,7 +9,7 @@ use super::state::{Run, State};
 use super::steps::{Ended, Outlook, StepPlan, Steps};
 use super::{CONFIDENCE, NO_NAMES};
 use rolldrop_drive::run::RunError;
-use rolldrop_explain::model::figures::counted;
+use rolldrop_explain::model::figure_text::counted;
 use rolldrop_explain::{RunResult, model::Verdict};
 use rolldrop_judge::tune::{
     Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, Purpose, SCHEMA_VERSION, Search, Seen, Settings,

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::attribute::cause::{self, Attempt, ByGateway, Failure, PodState, ROUND_TRIP_NS, Served};
+use crate::attribute::cause_decision::{
+    self, AttemptFacts, ByGateway, LossFacts, PodState, ROUND_TRIP_NS, Served,
+};
 use crate::attribute::suspects::Explanations;
-use crate::math::values::Values;
-use crate::model::{Candidate, Unclear, Why, Window};
-use crate::route::arrivals::Tail;
+use crate::math::values::ValueHistogram;
+use crate::model::{CandidateReason, TerminationCandidate, Unclear, Window};
+use crate::route::arrivals::ArrivalTail;
 use crate::route::facts::Facts;
 use crate::route::gateway;
-use crate::route::streams::Streams;
+use crate::route::lost_streams::StreamCarriers;
 use crate::route::window::window_end;
-use crate::timeline::drop_policy::Class;
-use crate::timeline::endpoints::Scope;
+use crate::timeline::drop_policy::OutcomeClass;
+use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{Request, Timeline};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
@@ -31,47 +33,47 @@ const SLOW_MS: f64 = 50.0;
 
 /// Dropped request with its conclusion.
 #[derive(Debug)]
-pub(crate) struct Judged<'a> {
+pub(crate) struct JudgedRequest<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
     /// Reason why no cause is given; `None` if there is one.
     pub(crate) unclear: Option<Unclear>,
     /// Terminations that may explain the loss.
-    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) candidates: Vec<TerminationCandidate>,
     pub(crate) in_window: bool,
 }
 
 /// Evidence about the load from all requests together.
-pub(crate) struct Load<'s> {
+pub(crate) struct LoadEvidence<'s> {
     /// Median response time in milliseconds, by second since the counted part began; `None` if nothing was answered.
     pub medians: Vec<Option<f64>>,
     /// Connect times.
-    pub connects: &'s Values,
+    pub connects: &'s ValueHistogram,
     /// HTTP/2 connections that carried lost requests.
-    pub streams: &'s Streams,
+    pub streams: &'s StreamCarriers,
 }
 
 /// Judges all lost requests of the counted part. `explanations` belong to the requests that were not plainly answered.
 pub(crate) fn judge<'a>(
     facts: &Facts<'a>,
     explanations: Vec<Explanations>,
-    tails: &[Vec<Tail>],
+    tails: &[Vec<ArrivalTail>],
     windows: &[Vec<Window>],
-    load: Load<'_>,
-) -> Vec<Judged<'a>> {
+    load: LoadEvidence<'_>,
+) -> Vec<JudgedRequest<'a>> {
     let timeline = facts.timeline;
     let signs = Signs::of(timeline, load.medians);
     let crossing_ns = crossing_ns(load.connects);
     let mut judged = Vec::new();
     for ((request, explained), &stale) in facts.others.iter().zip(explanations).zip(&facts.stale) {
         let row = &request.row;
-        if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
+        if row.phase == Phase::Warmup || OutcomeClass::of(row) != OutcomeClass::Dropped {
             continue;
         }
         let begun = request.begun();
         let target = timeline.target_of(row);
         let attempts = attempts(timeline, request, &explained);
-        let failure = Failure {
+        let failure = LossFacts {
             outcome: row.outcome,
             status: row.status,
             reused: row.conn_reused && load.streams.has_answered(row),
@@ -89,19 +91,19 @@ pub(crate) fn judge<'a>(
                 .filter(|target| target.balances == Balances::Requests)
                 .map(|target| by_gateway(timeline, target, request, &explained, &attempts)),
         };
-        let is_inside = |candidate: &Candidate| {
+        let is_inside = |candidate: &TerminationCandidate| {
             let e = candidate.termination;
             target.is_some_and(|t| {
                 let until = window_end(&timeline.ends[e], &windows[e][t], tails[e][t].last_possible);
                 begun <= until && row.end >= timeline.ends[e].t0.earliest
             })
         };
-        let cause = cause::of(&failure, &explained.weighted(timeline));
+        let cause = cause_decision::of(&failure, &explained.weighted(timeline));
         let unclear = cause.as_ref().err().map(|unclear| match unclear {
             Unclear::NothingNear if explained.pod.is_some() => Unclear::PodWasWell,
             unclear => unclear.clone(),
         });
-        judged.push(Judged {
+        judged.push(JudgedRequest {
             request,
             cause: cause.unwrap_or(Cause::Unattributed),
             unclear,
@@ -114,7 +116,7 @@ pub(crate) fn judge<'a>(
 
 /// Returns the longest time after a request was sent at which the server's close can arrive and still have crossed the
 /// request in transit: two round trips, as measured by the run's own connects.
-fn crossing_ns(connects: &Values) -> i64 {
+fn crossing_ns(connects: &ValueHistogram) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {
         return ROUND_TRIP_NS;
     }
@@ -131,10 +133,10 @@ fn state(timeline: &Timeline, pod: &str, request: &Request, explained: &Explanat
 }
 
 /// Returns the attempts at a request seen by recording proxies, in order.
-fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) -> Vec<Attempt> {
+fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) -> Vec<AttemptFacts> {
     let earlier = request.other_attempts.iter().map(|attempt| (attempt.ended, &attempt.pod));
     let last = request.served.iter().map(|served| (served.ended, &served.pod));
-    let attempt = |(ended, pod): (ServedEnd, &Arc<str>)| Attempt {
+    let attempt = |(ended, pod): (ServedEnd, &Arc<str>)| AttemptFacts {
         ended,
         pod: state(timeline, pod, request, explained),
     };
@@ -147,10 +149,10 @@ fn by_gateway<'f>(
     target: &Target,
     request: &Request,
     explained: &Explanations,
-    attempts: &'f [Attempt],
+    attempts: &'f [AttemptFacts],
 ) -> ByGateway<'f> {
     // The response header or the pod's own proxy names the pod that sent this response.
-    let is_named = |candidate: &Candidate| candidate.why == Why::Named;
+    let is_named = |candidate: &TerminationCandidate| candidate.why == CandidateReason::Named;
     let is_pods_answer = request.row.pod.is_some()
         || request.served.as_ref().is_some_and(|served| served.status == request.row.status);
     let crossed_a_close = request.served.as_ref().is_some_and(|served| {

@@ -6,15 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::math::sets::Sets;
 use crate::model::{GroupWindow, LossGroup, Termination, TerminationRequests};
-use crate::route::arrivals::Tail;
+use crate::route::arrivals::ArrivalTail;
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Balances, Target};
 
 /// Counts the lost requests of each termination; the caller fills in `seen`.
-pub(crate) fn requests(terminations: usize, judged: &[&Judged<'_>]) -> Vec<TerminationRequests> {
+pub(crate) fn requests(terminations: usize, judged: &[&JudgedRequest<'_>]) -> Vec<TerminationRequests> {
     let mut all = vec![TerminationRequests::default(); terminations];
     for j in judged {
         for candidate in &j.candidates {
@@ -31,7 +31,7 @@ pub(crate) fn requests(terminations: usize, judged: &[&Judged<'_>]) -> Vec<Termi
 pub(crate) fn groups(
     timeline: &Timeline,
     terminations: &[Termination],
-    judged: &[&Judged<'_>],
+    judged: &[&JudgedRequest<'_>],
 ) -> Vec<LossGroup> {
     let mut sets = Sets::new(terminations.len());
     for j in judged {
@@ -76,7 +76,7 @@ fn windows(timeline: &Timeline) -> Vec<GroupWindow> {
 
 /// Returns true if the consumer routed this request to a pod that no longer accepted it. A Service proxy routes
 /// connections, and a gateway routes requests.
-fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
+fn is_routed(target: &Target, j: &JudgedRequest<'_>) -> bool {
     let is_arrival = match target.balances {
         Balances::Connections => j.request.is_new_connection(),
         Balances::Requests => true,
@@ -86,7 +86,7 @@ fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
 
 /// Returns the minimum duration of one candidate's window that this request implies. The request was routed to one of
 /// the candidates, but not necessarily to the one that gives the longest window.
-fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
+fn lasted_s(timeline: &Timeline, j: &JudgedRequest<'_>) -> Option<f64> {
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);
     let least = j.candidates.iter().map(|c| since(c.termination)).reduce(f64::min)?;
@@ -100,8 +100,8 @@ fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
 pub(crate) fn dead_seconds(
     timeline: &Timeline,
     terminations: &[Termination],
-    judged: &[Judged<'_>],
-    tails: &[Vec<Tail>],
+    judged: &[JudgedRequest<'_>],
+    tails: &[Vec<ArrivalTail>],
 ) -> Vec<Option<f64>> {
     let targets = &timeline.info.targets;
     let mut lost = vec![vec![0.0; targets.len()]; terminations.len()];
@@ -116,7 +116,7 @@ pub(crate) fn dead_seconds(
             }
         }
     }
-    let of = |((termination, tails), lost): ((&Termination, &Vec<Tail>), Vec<f64>)| {
+    let of = |((termination, tails), lost): ((&Termination, &Vec<ArrivalTail>), Vec<f64>)| {
         let windows = termination.windows.iter().zip(tails).zip(lost);
         let dead_s = windows.filter_map(|((window, tail), lost)| {
             let rate = if tail.rate_at_t0 > 0.0 { tail.rate_at_t0 } else { tail.rate_expected };

@@ -10,11 +10,11 @@
 //! explain it, it shows that the rules still held one of their pods, and so every pod that the EndpointSlices dropped
 //! later than the last of these.
 
-use crate::attribute::suspects::{Explanations, Known, Suspects, is_no_connection};
-use crate::route::arrivals::{Arrivals, Tail, arrives};
+use crate::attribute::suspects::{Clues, Explanations, Suspects, is_no_connection};
+use crate::route::arrivals::{ArrivalTail, PodArrivals, arrives};
+use crate::route::balanced_reach;
 use crate::route::death::Death;
 use crate::route::facts::Facts;
-use crate::route::reach;
 use crate::timeline::{PodEnd, Request};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
@@ -25,7 +25,7 @@ pub(crate) struct Attribution {
     /// One entry per request that was not plainly answered; entries for requests that were not lost only name the pod.
     pub explanations: Vec<Explanations>,
     /// By termination, then by target: arrivals at the pod, including those inferred from losses.
-    pub tails: Vec<Vec<Tail>>,
+    pub tails: Vec<Vec<ArrivalTail>>,
 }
 
 /// Finds the possible explanations of each lost request, and the arrivals from which the windows are computed.
@@ -48,9 +48,9 @@ struct Pass<'s> {
     facts: &'s Facts<'s>,
     suspects: &'s Suspects<'s>,
     deaths: &'s [Death],
-    tails: Vec<Vec<Tail>>,
+    tails: Vec<Vec<ArrivalTail>>,
     /// Arrivals before t0, including those inferred from losses.
-    before: Vec<Vec<Arrivals>>,
+    before: Vec<Vec<PodArrivals>>,
 }
 
 impl<'s> Pass<'s> {
@@ -59,10 +59,10 @@ impl<'s> Pass<'s> {
         facts: &'s Facts<'s>,
         suspects: &'s Suspects<'s>,
         deaths: &'s [Death],
-        known: &[Vec<Tail>],
+        known: &[Vec<ArrivalTail>],
     ) -> Self {
         let mut tails = facts.tails.clone();
-        let reaches = reach::reaches(facts, deaths, known);
+        let reaches = balanced_reach::reaches(facts, deaths, known);
         for (tail, reach) in tails.iter_mut().flatten().zip(reaches.into_iter().flatten()) {
             tail.reach = reach;
         }
@@ -79,7 +79,7 @@ impl<'s> Pass<'s> {
                 continue;
             }
             let Some(target) = facts.timeline.target_of(&r.row) else { continue };
-            let known = Known { deaths: self.deaths, tails: &self.tails };
+            let known = Clues { deaths: self.deaths, tails: &self.tails };
             let mut found = self.suspects.weigh(known, target, number);
             found.candidates.shrink_to_fit();
             self.learn(target, r, &found);

@@ -1,7 +1,7 @@
 //! Possible explanations of each lost request: terminations, each with its share, and other causes.
 //!
 //! If something names a request's pod, there is one suspect. Otherwise every termination is a suspect whose pod may
-//! still have been routed to ([`crate::route::reach`], or the silence of its own arrivals), unless the request ended
+//! still have been routed to ([`crate::route::balanced_reach`], or the silence of its own arrivals), unless the request ended
 //! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
 //! that the pod was in the rules, that it had stopped, and that it caused such an outcome), and its share is its weight
 //! over the total. [`crate::attribute::solve`] iterates over the losses and supplies the knowledge with which each is
@@ -10,16 +10,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::attribute::cause::{Explanation, ROUND_TRIP_NS};
-use crate::model::{Candidate, Why};
+use crate::attribute::cause_decision::{Explanation, ROUND_TRIP_NS};
+use crate::model::{CandidateReason, TerminationCandidate};
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Tail, ending, silence_s};
+use crate::route::arrivals::{ArrivalTail, ending, silence_s};
 use crate::route::death::Death;
 use crate::route::facts::Facts;
 use crate::route::gateway::{self, Gateway, is_gateways};
 use crate::route::tries::Tries;
-use crate::timeline::drop_policy::Class;
-use crate::timeline::endpoints::Scope;
+use crate::timeline::drop_policy::OutcomeClass;
+use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
@@ -44,7 +44,7 @@ pub(crate) struct Explanations {
     /// Pod that the request reached, if known.
     pub pod: Option<Arc<str>>,
     /// Terminations that may explain the loss. If there are any shares, these and those below sum to 1.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<TerminationCandidate>,
     /// Share of starting pods.
     pub starting: f64,
     /// Share of a missing endpoint.
@@ -111,11 +111,11 @@ impl Explanations {
 
 /// Knowledge for weighing a lost request.
 #[derive(Clone, Copy)]
-pub(crate) struct Known<'k> {
+pub(crate) struct Clues<'k> {
     /// Death of the pod, by termination.
     pub deaths: &'k [Death],
     /// Arrivals at the pod, by termination and target, including those shown by earlier losses.
-    pub tails: &'k [Vec<Tail>],
+    pub tails: &'k [Vec<ArrivalTail>],
 }
 
 /// Lost requests without a named pod, with the data for checking each.
@@ -139,7 +139,7 @@ impl<'a> Suspects<'a> {
         let Facts { timeline, others, stale, tries, .. } = facts;
         let targets = &timeline.info.targets;
         let scopes: Vec<Scope> = targets.iter().map(Scope::of).collect();
-        let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
+        let is_lost = |&n: &usize| !stale[n] && OutcomeClass::of(&others[n].row) == OutcomeClass::Dropped;
         let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
         lost.sort_by_key(|&n| (others[n].begun(), n));
         let places = |tries: &Tries| {
@@ -175,9 +175,14 @@ impl<'a> Suspects<'a> {
     /// Explains a request whose pod is known; any other request has no explanation yet.
     pub(super) fn named(&self, r: &Request) -> Explanations {
         let Some(pod) = self.facts.pod(r) else { return Explanations::default() };
-        let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
-        let candidate = |termination| Candidate { termination, share: 1.0, why };
-        let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
+        let why = if r.named().is_none() && r.routed.is_some() {
+            CandidateReason::Conntrack
+        } else {
+            CandidateReason::Named
+        };
+        let candidate = |termination| TerminationCandidate { termination, share: 1.0, why };
+        let candidates: Vec<TerminationCandidate> =
+            ending(self.timeline, pod, r).map(candidate).into_iter().collect();
         let lives = self.timeline.lives_of(pod);
         let life = lives.number_at(r.row.end).filter(|life| self.timeline.pods[*life].created <= r.row.end);
         let has_served = |life: usize| self.facts.first_served[life].is_some_and(|at| at <= r.begun());
@@ -187,7 +192,7 @@ impl<'a> Suspects<'a> {
     }
 
     /// Weighs the possible explanations of a lost request without a named pod. `number` is its index.
-    pub(super) fn weigh(&self, known: Known<'_>, target: usize, number: usize) -> Explanations {
+    pub(super) fn weigh(&self, known: Clues<'_>, target: usize, number: usize) -> Explanations {
         let r = &self.facts.others[number];
         let place = self.places[target].get(&number).copied();
         if let Some(gateway) = self.facts.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
@@ -206,7 +211,7 @@ impl<'a> Suspects<'a> {
             let tail = &known.tails[termination][target];
             if self.serves[termination][target] && self.may_be(termination, target, tail, death, r) {
                 let share = weight(r, death, tail, place);
-                candidates.push(Candidate { termination, share, why: why(&r.row) });
+                candidates.push(TerminationCandidate { termination, share, why: why(&r.row) });
             }
         }
         let service = self.service(target);
@@ -273,7 +278,7 @@ impl<'a> Suspects<'a> {
         let candidate = |termination: usize| {
             let death = &deaths[termination];
             let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
-            Candidate { termination, share, why: Why::Gateway }
+            TerminationCandidate { termination, share, why: CandidateReason::Gateway }
         };
         let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
         let mut found = Explanations { candidates, ..Explanations::default() };
@@ -283,7 +288,14 @@ impl<'a> Suspects<'a> {
 
     /// Returns true if the pod may have been routed to when the request began, and may have stopped by the time the
     /// request reached it.
-    fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
+    fn may_be(
+        &self,
+        termination: usize,
+        target: usize,
+        tail: &ArrivalTail,
+        death: &Death,
+        r: &Request,
+    ) -> bool {
         let end = &self.timeline.ends[termination];
         let balances = self.timeline.info.targets[target].balances;
         let until = if r.row.conn_reused && balances == Balances::Connections {
@@ -364,7 +376,7 @@ impl<'a> Suspects<'a> {
 }
 
 /// Returns the weight of a pod's termination as the explanation of a lost request: how well the two fit.
-fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 {
+fn weight(r: &Request, death: &Death, tail: &ArrivalTail, place: Option<usize>) -> f64 {
     let row = &r.row;
     let routed = || {
         let in_rules = place.zip(tail.reach.as_ref()).map_or(1.0, |(place, reach)| reach.weight(place));
@@ -390,7 +402,7 @@ fn weight(r: &Request, death: &Death, tail: &Tail, place: Option<usize>) -> f64 
 
 /// Returns the longest time for which a listening pod that is routed to may accept nothing, except with a chance of 5
 /// %.
-fn silence_ns(tail: &Tail) -> i64 {
+fn silence_ns(tail: &ArrivalTail) -> i64 {
     let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
     #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
     let ns = (silence_s(rate, SILENT_ALPHA).min(3600.0) * 1e9) as i64;
@@ -398,14 +410,14 @@ fn silence_ns(tail: &Tail) -> i64 {
 }
 
 /// Returns the reason why a termination may explain a request whose pod is not named.
-fn why(row: &RequestRow) -> Why {
+fn why(row: &RequestRow) -> CandidateReason {
     match row.outcome {
-        Outcome::ConnectRefused => Why::Refused,
-        Outcome::ConnectTimeout | Outcome::ConnectUnreachable => Why::Unreachable,
-        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => Why::CutOff,
-        outcome if outcome.is_cut_off() => Why::CutOff,
-        Outcome::Ok | Outcome::HttpError => Why::Answered,
-        _ => Why::Time,
+        Outcome::ConnectRefused => CandidateReason::Refused,
+        Outcome::ConnectTimeout | Outcome::ConnectUnreachable => CandidateReason::Unreachable,
+        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => CandidateReason::CutOff,
+        outcome if outcome.is_cut_off() => CandidateReason::CutOff,
+        Outcome::Ok | Outcome::HttpError => CandidateReason::Answered,
+        _ => CandidateReason::Time,
     }
 }
 

@@ -1,28 +1,28 @@
 //! Findings: facts that a reader should know, with their figures. `report` puts them into words.
 
-mod bounds;
-mod causes;
-mod conntrack;
+mod cause_findings;
+mod conntrack_findings;
 mod ending_errors;
-mod ends;
+mod ending_findings;
 mod setup;
+mod unbounded_findings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::conclude::phase;
 use crate::count::sums::Sums;
 use crate::model::account::{Finding, Incident, Incomplete, Invalid, Measurement};
-use crate::model::figures::len;
+use crate::model::figure_text::len;
 use crate::model::{Latencies, LossGroup, Recommendation, RequestCounts, T0Basis, Termination, Unbounded};
-use crate::timeline::{ChangeByOthers, Command, Refused, Restart, Timeline, Withdrawal};
+use crate::timeline::{ChangeByOthers, ContainerRestart, RefusedAction, RunCommand, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
 use setup::Setup;
 
 /// Input for the findings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'a> {
+pub(crate) struct FindingsInput<'a> {
     pub timeline: &'a Timeline,
     pub sums: &'a Sums<'a>,
     /// Reasons why the run is invalid.
@@ -32,7 +32,7 @@ pub(crate) struct Known<'a> {
     /// Reason why a window has no upper bound, by termination and window.
     pub unbounded: &'a [Vec<Option<Unbounded>>],
     pub requests: &'a RequestCounts,
-    pub judged: &'a [Judged<'a>],
+    pub judged: &'a [JudgedRequest<'a>],
     pub latency_ms: &'a Latencies,
     pub terminations: &'a [Termination],
     pub groups: &'a [LossGroup],
@@ -40,16 +40,16 @@ pub(crate) struct Known<'a> {
 }
 
 /// Returns all findings, most severe first.
-pub(crate) fn findings(known: Known<'_>) -> Vec<Finding> {
-    let Known { timeline, sums, .. } = known;
+pub(crate) fn findings(known: FindingsInput<'_>) -> Vec<Finding> {
+    let FindingsInput { timeline, sums, .. } = known;
     let setup = Setup::of(&known);
     let mut findings: Vec<Finding> = known.invalid.iter().cloned().map(Finding::Invalid).collect();
-    findings.extend(causes::findings(known, &setup));
+    findings.extend(cause_findings::findings(known, &setup));
     findings.extend(ending_errors::of(known));
-    findings.extend(ends::findings(known, &setup));
+    findings.extend(ending_findings::findings(known, &setup));
     findings.extend(known.incomplete.iter().cloned().map(Finding::Incomplete));
-    findings.extend(bounds::findings(known));
-    findings.extend(bounds::rights(known));
+    findings.extend(unbounded_findings::findings(known));
+    findings.extend(unbounded_findings::rights(known));
     let clocks = phase::clocks(timeline, timeline.ends.iter()).into_iter();
     findings.extend(clocks.filter(|met| !met.is_at_random).map(|met| Finding::InPhase(met.clock)));
     findings.extend(not_sent(known));
@@ -79,20 +79,20 @@ fn looked_at(looks: &Looks) -> Finding {
 }
 
 /// Returns the finding about unsent requests, if they are too few to make the run invalid.
-fn not_sent(known: Known<'_>) -> Option<Finding> {
+fn not_sent(known: FindingsInput<'_>) -> Option<Finding> {
     let by_reason = &known.requests.not_sent_by_reason;
     let is_said = known.invalid.iter().any(|reason| matches!(reason, Invalid::NotAllSent { .. }));
     (!by_reason.is_empty() && !is_said).then(|| Finding::NotSent(by_reason.clone()))
 }
 
 /// Returns the findings about limitations and side effects of the measurement itself.
-fn of_the_measurement(known: Known<'_>) -> Vec<Measurement> {
-    let Known { timeline, sums, .. } = known;
+fn of_the_measurement(known: FindingsInput<'_>) -> Vec<Measurement> {
+    let FindingsInput { timeline, sums, .. } = known;
     let mut findings: Vec<Measurement> =
         timeline.unsampled_clocks.iter().cloned().map(Measurement::ClockUncompared).collect();
     findings.extend(Some(sums.reuses.count()).filter(|n| *n > 0).map(Measurement::PortsReused));
     findings.extend(sums.reached.findings(&timeline.info.load));
-    findings.extend(timeline.tracked.iter().flat_map(|said| conntrack::findings(said, timeline)));
+    findings.extend(timeline.tracked.iter().flat_map(|said| conntrack_findings::findings(said, timeline)));
     let warnings = folded(&timeline.notes.warnings).into_iter();
     findings.extend(
         warnings.map(|(message, times)| Measurement::Recorded { message: message.to_owned(), times }),
@@ -108,7 +108,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Measurement> {
 }
 
 /// Returns the finding if no request was lost, or no pod was terminated.
-fn nothing_lost(known: Known<'_>) -> Option<Finding> {
+fn nothing_lost(known: FindingsInput<'_>) -> Option<Finding> {
     let terminations = len(known.terminations.len());
     if terminations == 0 {
         let Timeline { restarts, withdrawals, .. } = known.timeline;
@@ -172,13 +172,13 @@ fn incidents(timeline: &Timeline) -> Vec<Incident> {
 
 /// Returns the findings about refused actions, one per reason.
 fn refusals(timeline: &Timeline) -> Vec<Incident> {
-    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&Refused>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&RefusedAction>> = BTreeMap::new();
     for refused in &timeline.refused {
         let key = (refused.action.as_str(), refused.status, refused.why.as_str());
         by_reason.entry(key).or_default().push(refused);
     }
-    let refusal = |refused: Vec<&Refused>| {
-        let Refused { action, pod, status, why } = refused[0].clone();
+    let refusal = |refused: Vec<&RefusedAction>| {
+        let RefusedAction { action, pod, status, why } = refused[0].clone();
         let (times, pod) = (len(refused.len()), pod.filter(|_| refused.len() == 1));
         Incident::Refused { action, status, why, pod, times }
     };
@@ -187,14 +187,14 @@ fn refusals(timeline: &Timeline) -> Vec<Incident> {
 
 /// Returns the finding about a program whose changes had not settled when the run stopped waiting, such as a stuck
 /// rollout.
-fn unfinished(command: &Command) -> Option<Incident> {
+fn unfinished(command: &RunCommand) -> Option<Incident> {
     let missing = command.unsettled.clone()?;
     Some(Incident::Unfinished { command: command.words.join(" "), missing })
 }
 
 /// Returns the finding about a container that exited in a pod that was not terminating.
-fn restarted(restart: &Restart) -> Incident {
-    let Restart { pod, container, exit_code, is_crash, from, to } = restart;
+fn restarted(restart: &ContainerRestart) -> Incident {
+    let ContainerRestart { pod, container, exit_code, is_crash, from, to } = restart;
     Incident::Restarted {
         pod: pod.clone(),
         container: container.clone(),

@@ -6,7 +6,7 @@
 
 use std::f64::consts::TAU;
 
-use crate::model::account::Clock;
+use crate::model::account::ConsumerClock;
 use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Target;
@@ -16,13 +16,13 @@ const ALPHA: f64 = 0.01;
 
 /// Consumer with its own clock, and how pod terminations met it.
 #[derive(Clone, Debug)]
-pub(crate) struct Met {
-    pub(crate) clock: Clock,
+pub(crate) struct ConsumerPhase {
+    pub(crate) clock: ConsumerClock,
     /// True if the terminations are consistent with uniformly random phases of the period.
     pub(crate) is_at_random: bool,
 }
 
-impl Clock {
+impl ConsumerClock {
     /// Returns the longest window that the consumer can have, in seconds.
     pub(crate) fn longest_s(&self) -> f64 {
         self.period_s + self.news_s
@@ -30,7 +30,10 @@ impl Clock {
 }
 
 /// Returns the consumers with their own clock, and how these terminations met it.
-pub(crate) fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Met> {
+pub(crate) fn clocks<'a>(
+    timeline: &'a Timeline,
+    ends: impl Iterator<Item = &'a PodEnd> + Clone,
+) -> Vec<ConsumerPhase> {
     let withdrawn =
         |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
     let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
@@ -39,7 +42,10 @@ pub(crate) fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a 
         // A DNS response that is not cached has no phase.
         let period_s = timeline.period_s(target).filter(|period_s| *period_s > 0.0)?;
         let is_at_random = are_random(period_s, ends.clone().map(|end| end.t0.latest));
-        Some(Met { clock: Clock { consumer: target.consumer.clone(), period_s, news_s }, is_at_random })
+        Some(ConsumerPhase {
+            clock: ConsumerClock { consumer: target.consumer.clone(), period_s, news_s },
+            is_at_random,
+        })
     };
     timeline.info.targets.iter().filter_map(clock).collect()
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::attribute::judged::Judged;
-use crate::conclude::phase::{self, Met};
+use crate::attribute::judged::JudgedRequest;
+use crate::conclude::phase::{self, ConsumerPhase};
 use crate::math::stats;
-use crate::model::account::{Basis, Grounds, More, Narrowing, Probe, Refusal};
-use crate::model::figures::len;
+use crate::model::account::{Grounds, More, Narrowing, NoRecommendation, Probe, RecommendationBasis};
+use crate::model::figure_text::len;
 use crate::model::{
-    Candidate, LossGroup, Mode, Recommendation, SleepNeeded, Termination, Verdict, WhatIf, Window,
+    LossGroup, Mode, Recommendation, SleepNeeded, Termination, TerminationCandidate, Verdict, WhatIf, Window,
     WindowSummary, apart,
 };
 use crate::timeline::{PodEnd, Timeline};
@@ -58,7 +58,7 @@ pub(crate) struct Ground<'a> {
     pub timeline: &'a Timeline,
     pub terminations: &'a [Termination],
     pub groups: &'a [LossGroup],
-    pub judged: &'a [Judged<'a>],
+    pub judged: &'a [JudgedRequest<'a>],
     pub verdict: &'a Verdict,
     /// Service time of a request, in seconds: a request that the sleep saves must have this much time left.
     pub service_s: f64,
@@ -98,19 +98,26 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let coverage = stats::wilks_coverage(units, policy.confidence);
     if units < needed {
         let (asked, confidence) = (policy.coverage, policy.confidence);
-        refusals.push(Refusal::TooFew { windows: n, units, needed, covered: coverage, asked, confidence });
+        refusals.push(NoRecommendation::TooFew {
+            windows: n,
+            units,
+            needed,
+            covered: coverage,
+            asked,
+            confidence,
+        });
     }
     let unbounded = windows().filter(|w| w.upper_s.is_none()).count();
     if unbounded > 0 {
-        refusals.push(Refusal::Unbounded { unbounded, windows: windows().count() });
+        refusals.push(NoRecommendation::Unbounded { unbounded, windows: windows().count() });
     }
     refusals.extend(too_coarse(windows()));
     let in_phase = clocks.iter().filter(|met| !met.is_at_random);
-    refusals.extend(in_phase.map(|met| Refusal::InPhase(met.clock.clone())));
+    refusals.extend(in_phase.map(|met| NoRecommendation::InPhase(met.clock.clone())));
     // Never suggest less than a bound shown in the same report.
     let covers_all = (n > 0 && unbounded == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
-    let set = Settings::of(of_mode().map(|(_, end)| end));
+    let set = TerminationSettings::of(of_mode().map(|(_, end)| end));
     // Never advise less than the current setting.
     let pre_stop =
         covers_all.filter(|_| refusals.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
@@ -123,11 +130,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let least = stats::ceil_seconds(lasted_at_least_s.unwrap_or(0.0)).max(set.pre_stop_s + 1);
     let suggested_from = suggested.filter(|to| is_open && least < *to).map(|_| least);
     let to_go = needed.saturating_sub(units);
-    let basis = Basis {
+    let basis = RecommendationBasis {
         longest_s: seen_s,
         windows: windows().count(),
         unbounded,
-        clocks: clocks.into_iter().map(|Met { clock, .. }| clock).collect(),
+        clocks: clocks.into_iter().map(|ConsumerPhase { clock, .. }| clock).collect(),
         margin_s: policy.margin_s,
         stopping_s: stopping,
     };
@@ -162,19 +169,19 @@ fn unsound<'a>(
     mode: Mode,
     in_rollouts: impl Iterator<Item = &'a PodEnd>,
     are_loose: bool,
-) -> Vec<Refusal> {
+) -> Vec<NoRecommendation> {
     let Ground { timeline, terminations, judged, verdict, .. } = ground;
     let starts = starts_compete(timeline, terminations, judged, mode).filter(|_| are_loose);
-    let starts = starts.map(|requests| Refusal::ProbeFirst { probe: probe(timeline), requests });
+    let starts = starts.map(|requests| NoRecommendation::ProbeFirst { probe: probe(timeline), requests });
     not_believed(verdict).into_iter().chain(all_at_once(in_rollouts)).chain(starts).collect()
 }
 
 /// Returns the reason, if any, why nothing may be concluded from the run.
-fn not_believed(verdict: &Verdict) -> Option<Refusal> {
+fn not_believed(verdict: &Verdict) -> Option<NoRecommendation> {
     match verdict {
         Verdict::Valid => None,
-        Verdict::Partial { .. } => Some(Refusal::NotWhole),
-        Verdict::Invalid { .. } => Some(Refusal::NotValid),
+        Verdict::Partial { .. } => Some(NoRecommendation::NotWhole),
+        Verdict::Invalid { .. } => Some(NoRecommendation::NotValid),
     }
 }
 
@@ -190,10 +197,10 @@ fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
 }
 
 /// Returns the reason why no sleep can help, if these pods' workload terminates all of them at once.
-fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<Refusal> {
+fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<NoRecommendation> {
     let mut workloads = ends.filter_map(|end| end.workload.as_ref());
     let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
-    Some(Refusal::Recreated(workload.name.clone()))
+    Some(NoRecommendation::Recreated(workload.name.clone()))
 }
 
 /// Counts requests to pods that were not listening yet while windows of this mode may have been open. Returns a count
@@ -201,7 +208,7 @@ fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<Refusal> {
 pub(crate) fn starts_compete(
     timeline: &Timeline,
     terminations: &[Termination],
-    judged: &[Judged<'_>],
+    judged: &[JudgedRequest<'_>],
     mode: Mode,
 ) -> Option<u64> {
     let of_mode = terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
@@ -230,10 +237,10 @@ pub(crate) fn probe(timeline: &Timeline) -> Probe {
 }
 
 /// Returns a refusal if a pod gets too few connections to show its window.
-fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<Refusal> {
+fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<NoRecommendation> {
     let slowest = windows.map(|w| w.rate_before).filter(|r| *r > 0.0).fold(f64::INFINITY, f64::min);
     let is_coarse = slowest.is_finite() && 3.0 / slowest > MAX_COARSENESS_S;
-    is_coarse.then_some(Refusal::TooCoarse { rate: slowest })
+    is_coarse.then_some(NoRecommendation::TooCoarse { rate: slowest })
 }
 
 /// Counts the rollouts that terminated these pods; `None` for other modes, or if nothing tells the rollouts apart.
@@ -267,12 +274,12 @@ fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Terminatio
 
 /// Current settings of a mode's pods: the largest of each.
 #[derive(Clone, Copy, Debug)]
-struct Settings {
+struct TerminationSettings {
     pre_stop_s: u64,
     grace_s: u64,
 }
 
-impl Settings {
+impl TerminationSettings {
     fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
         let largest =
             |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
@@ -286,13 +293,13 @@ impl Settings {
 /// Returns true if a sleep of this many seconds would have saved requests lost in this mode.
 fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
     let is_of_mode =
-        |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
+        |j: &&JudgedRequest<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
     ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
 }
 
 /// Returns true if a request would have survived if every pod that may have lost it had slept this long before it
 /// stopped, instead of for the current sleep.
-fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64, had_s: u64) -> bool {
     pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
 
@@ -301,13 +308,13 @@ fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> boo
 /// With that sleep, a pod that no longer accepted a request routed to it would have accepted it. A request cut off as
 /// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference if
 /// the app had read it.
-fn needed(ground: Ground<'_>, j: &Judged<'_>) -> Option<SleepNeeded> {
+fn needed(ground: Ground<'_>, j: &JudgedRequest<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
         Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
         _ => return None,
     };
-    let t0 = |c: &Candidate| ground.timeline.ends[c.termination].t0;
+    let t0 = |c: &TerminationCandidate| ground.timeline.ends[c.termination].t0;
     let since = |at: Stamp| j.request.begun().seconds_since(at) + takes_s;
     let certain_s = j.candidates.iter().map(|c| since(t0(c).earliest)).reduce(f64::max)?;
     let possible_s = j.candidates.iter().map(|c| since(t0(c).latest)).reduce(f64::min)?;
@@ -334,7 +341,7 @@ pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> 
     if terminations.is_empty() {
         return Vec::new();
     }
-    let had = Settings::of(ground.timeline.ends.iter()).pre_stop_s;
+    let had = TerminationSettings::of(ground.timeline.ends.iter()).pre_stop_s;
     let sleeps: BTreeSet<u64> =
         [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
     sleeps

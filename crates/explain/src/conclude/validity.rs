@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::count::sums::Sums;
-use crate::model::account::{Incomplete, Invalid, Measured, Missing};
+use crate::model::account::{Incomplete, Invalid, MeasuredQuantity, Missing};
 use crate::model::{LoadResult, Percentiles, Termination, WatchGap};
 use crate::timeline::{HandOver, Timeline};
 use rolldrop_record::Stamp;
@@ -37,7 +37,7 @@ const SEND_LAG_SHARE: f64 = 0.5;
 /// Send lag of an ordinary scheduler, in milliseconds, which is allowed however short a window is.
 pub(crate) const SEND_LAG_FLOOR_MS: f64 = 50.0;
 
-impl Measured {
+impl MeasuredQuantity {
     /// Determines the quantity measured by a run with these terminations; `None` if no request was answered.
     pub(crate) fn of(terminations: &[Termination], response: &Percentiles) -> Option<Self> {
         let windows = terminations.iter().flat_map(|t| &t.windows);
@@ -84,7 +84,7 @@ pub(crate) fn invalid(
     timeline: &Timeline,
     load: &LoadResult,
     by_reason: &BTreeMap<String, u64>,
-    measured: Option<Measured>,
+    measured: Option<MeasuredQuantity>,
     terminations: &[Termination],
 ) -> Vec<Invalid> {
     // Only this gives the reason why nothing was recorded.

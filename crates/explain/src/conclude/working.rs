@@ -1,7 +1,7 @@
 //! Checks that the target works while no pod is terminating: otherwise terminations have nothing to disrupt.
 
-use crate::attribute::judged::Judged;
-use crate::count::sums::Part;
+use crate::attribute::judged::JudgedRequest;
+use crate::count::sums::RequestTotals;
 use crate::model::account::Finding;
 use crate::model::{Cause, OutsideCounts, RequestCounts};
 use crate::timeline::Timeline;
@@ -12,12 +12,12 @@ impl OutsideCounts {
     /// Counts the requests outside the `disrupted` periods of the terminations.
     pub(crate) fn of(
         timeline: &Timeline,
-        part: &Part<'_>,
-        judged: &[&Judged<'_>],
+        part: &RequestTotals<'_>,
+        judged: &[&JudgedRequest<'_>],
         disrupted: &Periods,
     ) -> Self {
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
-        let is_outside = |judged: &&&Judged<'_>| {
+        let is_outside = |judged: &&&JudgedRequest<'_>| {
             let row = &judged.request.row;
             let is_near = disrupted.meet(row.scheduled, row.scheduled);
             // Effects of terminating all pods may last longer than their windows.

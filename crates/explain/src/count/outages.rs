@@ -8,13 +8,13 @@ use rolldrop_record::Stamp;
 /// Failures in a run, with the responses between them.
 #[derive(Debug, Default)]
 pub(crate) struct Outages<'a> {
-    failures: Vec<Failure<'a>>,
+    failures: Vec<OutageFailure<'a>>,
     /// Number of failures before the last response added: usually the same for the next response.
     before: usize,
 }
 
 #[derive(Debug)]
-struct Failure<'a> {
+struct OutageFailure<'a> {
     /// Intended send time of the failure, which usually decides the order.
     at: Stamp,
     request: &'a Request,
@@ -25,14 +25,14 @@ struct Failure<'a> {
 impl<'a> Outages<'a> {
     /// Collects the failures, in order.
     pub(crate) fn of(failures: impl Iterator<Item = &'a Request>) -> Self {
-        let of = |request: &'a Request| Failure { at: request.row.scheduled, request, answered: None };
+        let of = |request: &'a Request| OutageFailure { at: request.row.scheduled, request, answered: None };
         Self { failures: failures.map(of).collect(), before: 0 }
     }
 
     /// Adds a request that was answered.
     pub(crate) fn answered(&mut self, r: &Request) {
         let at = r.row.scheduled;
-        let is_before = |failure: &Failure<'_>| match failure.at.cmp(&at) {
+        let is_before = |failure: &OutageFailure<'_>| match failure.at.cmp(&at) {
             Ordering::Equal => failure.request.order() < r.order(),
             order => order.is_lt(),
         };
@@ -58,7 +58,7 @@ impl<'a> Outages<'a> {
     pub(crate) fn longest_s(&self) -> f64 {
         let mut longest = 0.0f64;
         let mut since = None;
-        for Failure { at, answered, .. } in &self.failures {
+        for OutageFailure { at, answered, .. } in &self.failures {
             let from = *since.get_or_insert(*at);
             longest = longest.max(answered.unwrap_or(*at).seconds_since(from));
             if answered.is_some() {

@@ -12,7 +12,7 @@ use rolldrop_record::run_info::LoadPlan;
 
 /// Totals over all requests, including the warm-up.
 #[derive(Debug, Default)]
-pub(crate) struct Reached {
+pub(crate) struct ReachedTotals {
     strangers: Strangers,
     unmatched: Unmatched,
     /// Number of responses that named a pod.
@@ -27,7 +27,7 @@ pub(crate) struct Reached {
     hidden: BTreeMap<Arc<str>, u64>,
 }
 
-impl Reached {
+impl ReachedTotals {
     /// Sets the totals known before the requests are read.
     pub(crate) fn know(&mut self, requests: &Requests) {
         (self.strangers, self.unmatched) = (requests.strangers, requests.unmatched.clone());
@@ -93,13 +93,13 @@ mod tests {
 
     #[test]
     fn findings_count_unusable_proxy_rows() {
-        let told = |reached: Reached| {
+        let told = |reached: ReachedTotals| {
             let load = rolldrop_simulation::records().info.load;
             reached.findings(&load).collect::<Vec<_>>()
         };
-        assert_eq!(told(Reached::default()), []);
+        assert_eq!(told(ReachedTotals::default()), []);
         let strangers = Strangers { other_runs: 900, no_request: 1 };
-        let reached = Reached { strangers, early_rows: 2, late_rows: 1, ..Reached::default() };
+        let reached = ReachedTotals { strangers, early_rows: 2, late_rows: 1, ..ReachedTotals::default() };
         let expected = [
             Measurement::OtherRuns(900),
             Measurement::UnknownRequests(1),
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn unmatched_names_carry_their_place() {
         let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
-        let mut reached = Reached { unmatched, ..Reached::default() };
+        let mut reached = ReachedTotals { unmatched, ..ReachedTotals::default() };
         let mut load = rolldrop_simulation::records().info.load;
         let expected = |header: &str, body: Option<&str>, are_all| {
             let (header, body, examples) = (header.into(), body.map(str::to_owned), vec!["edge-7".into()]);
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn finding_counts_hidden_retries_by_pod() {
         let hidden = BTreeMap::from([("web-1".into(), 1), ("web-2".into(), 2)]);
-        let reached = Reached { saved: 3, hidden, ..Reached::default() };
+        let reached = ReachedTotals { saved: 3, hidden, ..ReachedTotals::default() };
         let by_pod = vec![("web-2".into(), 2), ("web-1".into(), 1)];
         assert_eq!(reached.retried(), Some(Measurement::Retried(by_pod)));
     }

@@ -9,20 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::attribute::judged::Load;
-use crate::count::reached::Reached;
+use crate::attribute::judged::LoadEvidence;
+use crate::count::reached::ReachedTotals;
 use crate::math::add_counts;
-use crate::math::values::{FewValues, Values};
-use crate::model::{LateArrival, Latencies, RequestCounts, Second};
+use crate::math::values::{FewValues, ValueHistogram};
+use crate::model::{LateArrival, Latencies, RequestCounts, RunSecond};
 use crate::route::arrivals::has_met;
 use crate::route::facts::Facts;
-use crate::route::flows::Reuses;
-use crate::route::streams::Streams;
-use crate::timeline::by_name::ByName;
-use crate::timeline::drop_policy::Class;
+use crate::route::lost_streams::StreamCarriers;
+use crate::route::port_reuse::Reuses;
+use crate::timeline::by_name::ValuesByName;
+use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::periods::Periods;
 use crate::timeline::{Lives, Request, Requests, Timeline};
-use apart::{Apart, Later};
+use apart::{DisruptionSplit, Later};
 use by_time::Sum as _;
 use heat::Heat;
 use rolldrop_record::parts::{PartError, Wanted};
@@ -32,13 +32,13 @@ use traffic::{ByPod, UNKNOWN};
 /// Totals over the requests of the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Sums<'a> {
-    pub all: Part<'a>,
+    pub all: RequestTotals<'a>,
     /// Totals by target; empty if there is only one.
-    pub targets: Vec<Part<'a>>,
+    pub targets: Vec<RequestTotals<'a>>,
     /// Number of all recorded requests, including the warm-up.
     pub recorded: u64,
     /// Send lags.
-    pub lag: Values,
+    pub lag: ValueHistogram,
     /// Totals per second, by intended send time.
     pub seconds: Vec<OneSecond>,
     /// Latencies by time.
@@ -52,12 +52,12 @@ pub(crate) struct Sums<'a> {
     /// By termination: number of requests answered by the pod since t0.
     pub seen: Vec<u64>,
     /// By termination: requests answered by the pod on kept connections long after it may have received SIGTERM.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptAnswers>,
     /// HTTP/2 connections that carried lost requests.
-    pub streams: Streams,
-    pub reached: Reached,
+    pub streams: StreamCarriers,
+    pub reached: ReachedTotals,
     /// Connect times of all established connections.
-    pub connects: Values,
+    pub connects: ValueHistogram,
     pub reuses: Reuses,
     /// Time of the last new connection to each pod that left its Services while still running.
     pub last_reached: Vec<Option<Stamp>>,
@@ -66,14 +66,14 @@ pub(crate) struct Sums<'a> {
     /// Number of requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
     incomplete: BTreeSet<&'a str>,
-    met: ByName<Met<'a>>,
+    met: ValuesByName<ReachedPod<'a>>,
     /// Rows from load sources that did not hand over all of their rows.
     of_tallied: BTreeMap<&'a str, BTreeMap<Outcome, u64>>,
 }
 
 /// Pod reached by requests.
 #[derive(Clone, Copy, Debug)]
-struct Met<'a> {
+struct ReachedPod<'a> {
     /// Index of the pod in the traffic.
     place: usize,
     lives: Lives<'a>,
@@ -85,13 +85,13 @@ const LONG_AFTER_NS: i64 = 1_000_000_000;
 
 /// Requests that a terminating pod answered on kept connections.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptAnswers {
     pub n: u64,
     /// Time the last of these requests was answered.
     pub last: Option<Stamp>,
 }
 
-impl Kept {
+impl KeptAnswers {
     fn add(&mut self, other: Self) {
         self.n += other.n;
         self.last = self.last.max(other.last);
@@ -101,7 +101,7 @@ impl Kept {
 /// Requests scheduled in one second.
 #[derive(Debug)]
 pub(crate) struct OneSecond {
-    pub counts: Second,
+    pub counts: RunSecond,
     /// Response times of the answered requests.
     pub times: FewValues,
 }
@@ -117,16 +117,16 @@ impl OneSecond {
 
 /// Totals over the requests to all targets, or to one.
 #[derive(Debug, Default)]
-pub(crate) struct Part<'a> {
+pub(crate) struct RequestTotals<'a> {
     /// Counts by outcome and class, including requests known only as counts; counts by cause are not filled in.
     pub counts: RequestCounts,
     /// Service times of answered requests.
-    pub service: Values,
+    pub service: ValueHistogram,
     /// Totals away from any termination and near one.
-    pub apart: Apart<'a>,
+    pub apart: DisruptionSplit<'a>,
 }
 
-impl Part<'_> {
+impl RequestTotals<'_> {
     /// Adds the totals over other requests.
     fn merge(&mut self, other: Self) {
         let (own, others) = (&mut self.counts, other.counts);
@@ -143,7 +143,7 @@ impl Part<'_> {
     }
 
     /// Adds a request from the counted part.
-    fn add(&mut self, class: Class, r: &Request) {
+    fn add(&mut self, class: OutcomeClass, r: &Request) {
         let counts = &mut self.counts;
         counts.total += 1;
         *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
@@ -151,11 +151,11 @@ impl Part<'_> {
             *counts.not_sent_by_reason.entry(reason.to_string()).or_default() += 1;
         }
         *match class {
-            Class::Ok => &mut counts.ok,
-            Class::AppError => &mut counts.app_errors,
-            Class::NotSent => &mut counts.not_sent,
-            Class::Cancelled => &mut counts.cancelled,
-            Class::Dropped => &mut counts.dropped,
+            OutcomeClass::Ok => &mut counts.ok,
+            OutcomeClass::AppError => &mut counts.app_errors,
+            OutcomeClass::NotSent => &mut counts.not_sent,
+            OutcomeClass::Cancelled => &mut counts.cancelled,
+            OutcomeClass::Dropped => &mut counts.dropped,
         } += 1;
         if let Some(ns) = r.row.service_ns().filter(|_| r.was_answered()) {
             self.service.add(ns);
@@ -163,7 +163,7 @@ impl Part<'_> {
     }
 
     pub(crate) fn latencies(&self, is_closed_loop: bool) -> Latencies {
-        let mut response = Values::default();
+        let mut response = ValueHistogram::default();
         if !is_closed_loop {
             response.merge(&self.apart.steady);
             response.merge(&self.apart.disrupted);
@@ -179,20 +179,20 @@ impl Part<'_> {
 
 impl<'a> Sums<'a> {
     /// Returns the totals that help to explain losses.
-    pub(crate) fn load(&self) -> Load<'_> {
+    pub(crate) fn load(&self) -> LoadEvidence<'_> {
         let median = |OneSecond { counts, times }: &OneSecond| {
             (counts.ok > 0).then(|| times.values().percentiles().p50)
         };
         let medians = self.seconds.iter().map(median).collect();
-        Load { medians, connects: &self.connects, streams: &self.streams }
+        LoadEvidence { medians, connects: &self.connects, streams: &self.streams }
     }
 
     /// Creates empty totals.
     pub(crate) fn new(timeline: &'a Timeline) -> Self {
         Self {
-            targets: targets(timeline).map(|_| Part::default()).collect(),
+            targets: targets(timeline).map(|_| RequestTotals::default()).collect(),
             seen: vec![0; timeline.ends.len()],
-            kept: vec![Kept::default(); timeline.ends.len()],
+            kept: vec![KeptAnswers::default(); timeline.ends.len()],
             traffic: ByPod::of(timeline),
             last_reached: vec![None; timeline.withdrawals.len()],
             incomplete: timeline.pods_without_all_rows(),
@@ -237,9 +237,9 @@ impl<'a> Sums<'a> {
 
     /// Adds a request; `pod` is the pod that it reached, if known.
     pub(crate) fn add(&mut self, timeline: &'a Timeline, pod: Option<&Arc<str>>, r: &Request) {
-        let class = Class::of(&r.row);
+        let class = OutcomeClass::of(&r.row);
         self.add_any(timeline, r);
-        self.reached.add(r, class == Class::Ok);
+        self.reached.add(r, class == OutcomeClass::Ok);
         if r.row.phase == Phase::Warmup {
             self.all.counts.warmup += 1;
             return;
@@ -247,20 +247,21 @@ impl<'a> Sums<'a> {
         self.count(timeline, class, r);
         self.time(timeline, class, r);
         let Self { met, traffic, .. } = self;
-        let met = |pod| *met.get(pod, || Met { place: traffic.place(pod), lives: timeline.lives_of(pod) });
+        let met =
+            |pod| *met.get(pod, || ReachedPod { place: traffic.place(pod), lives: timeline.lives_of(pod) });
         let pod = pod.map(met);
         let ending = pod.and_then(|pod| pod.lives.end_at(r.begun()));
-        if matches!(class, Class::Ok | Class::AppError)
+        if matches!(class, OutcomeClass::Ok | OutcomeClass::AppError)
             && let Some(e) = ending
             && has_met(timeline, e, r)
         {
             self.seen[e] += 1;
             let signalled = timeline.ends[e].may_stop_from();
             if r.row.conn_reused && r.begun().ns_since(signalled) > LONG_AFTER_NS {
-                self.kept[e].add(Kept { n: 1, last: Some(r.row.end) });
+                self.kept[e].add(KeptAnswers { n: 1, last: Some(r.row.end) });
             }
         }
-        if class == Class::Ok {
+        if class == OutcomeClass::Ok {
             let since_ns = r.row.scheduled.ns_since(timeline.origin);
             self.traffic.add(since_ns, pod.map_or(UNKNOWN, |pod| pod.place));
             self.late_ok.extend(ending.and_then(|e| late_arrival(timeline, e, r)));
@@ -334,7 +335,7 @@ impl<'a> Sums<'a> {
         self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
     }
 
-    fn count(&mut self, timeline: &'a Timeline, class: Class, r: &Request) {
+    fn count(&mut self, timeline: &'a Timeline, class: OutcomeClass, r: &Request) {
         self.all.add(class, r);
         if let Some(part) = of_target(&mut self.targets, timeline, r) {
             part.add(class, r);
@@ -351,16 +352,16 @@ impl<'a> Sums<'a> {
     }
 
     /// Adds a request to the totals for its second.
-    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request) {
+    fn time(&mut self, timeline: &Timeline, class: OutcomeClass, r: &Request) {
         let row = &r.row;
         self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
         let OneSecond { counts, times } = self.second(timeline.second_of(row.scheduled));
         match class {
-            Class::Ok => {
+            OutcomeClass::Ok => {
                 counts.ok += 1;
                 times.add(row.response_ns());
             }
-            Class::Dropped => *counts.dropped.entry(row.outcome).or_default() += 1,
+            OutcomeClass::Dropped => *counts.dropped.entry(row.outcome).or_default() += 1,
             _ => counts.other += 1,
         }
     }
@@ -368,7 +369,7 @@ impl<'a> Sums<'a> {
     fn second(&mut self, number: usize) -> &mut OneSecond {
         while self.seconds.len() <= number {
             let at_s = self.seconds.len() as f64;
-            let counts = Second { at_s, ..Second::default() };
+            let counts = RunSecond { at_s, ..RunSecond::default() };
             self.seconds.push(OneSecond { counts, times: FewValues::default() });
         }
         &mut self.seconds[number]

@@ -5,7 +5,7 @@
 use crate::attribute::suspects::Explanations;
 use crate::math::stats;
 use crate::model::RequestCounts;
-use crate::timeline::drop_policy::Class;
+use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::{Request, Timeline};
 use rolldrop_record::{Phase, RequestRow};
 
@@ -20,12 +20,12 @@ pub(crate) fn is_server_error(row: &RequestRow) -> bool {
         Some(code) => GRPC_FAULTS.contains(&code),
         None => row.status.is_some_and(|status| status >= 500),
     };
-    is_fault && Class::of(row) == Class::AppError
+    is_fault && OutcomeClass::of(row) == OutcomeClass::AppError
 }
 
 /// App error while a pod was terminating.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EndingError {
+pub(crate) struct ErrorWhileEnding {
     /// Index of the request's target.
     pub target: Option<usize>,
     /// Index of the termination, if something names the pod.
@@ -37,7 +37,7 @@ pub(crate) fn errors(
     timeline: &Timeline,
     others: &[Request],
     explanations: &[Explanations],
-) -> Vec<EndingError> {
+) -> Vec<ErrorWhileEnding> {
     let counted = others
         .iter()
         .zip(explanations)
@@ -53,7 +53,7 @@ pub(crate) fn errors(
                 None
             }
         };
-        Some(EndingError { target: timeline.target_of(&r.row), termination })
+        Some(ErrorWhileEnding { target: timeline.target_of(&r.row), termination })
     };
     counted.filter_map(error).collect()
 }

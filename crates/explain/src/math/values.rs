@@ -7,11 +7,11 @@ use crate::model::{LatencyBucket, Percentiles, SendLag};
 
 /// Values in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Values {
+pub(crate) struct ValueHistogram {
     histogram: Option<Histogram<u64>>,
 }
 
-impl Default for Values {
+impl Default for ValueHistogram {
     fn default() -> Self {
         Self { histogram: Histogram::new(3).ok() }
     }
@@ -42,7 +42,7 @@ impl SendLag {
     }
 }
 
-impl Values {
+impl ValueHistogram {
     /// Adds a value; a negative one counts as 0.
     pub(crate) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
@@ -103,7 +103,7 @@ impl Values {
 pub(crate) struct FewValues(HashMap<u64, u64>);
 
 impl FewValues {
-    /// Adds a value, as [`Values::add`] does.
+    /// Adds a value, as [`ValueHistogram::add`] does.
     pub(crate) fn add(&mut self, ns: i64) {
         let ns = u64::try_from(ns).unwrap_or(0);
         // Three decimal digits need eleven bits.
@@ -118,9 +118,9 @@ impl FewValues {
         }
     }
 
-    /// Converts the buckets to [`Values`].
-    pub(crate) fn values(&self) -> Values {
-        let mut values = Values::default();
+    /// Converts the buckets to [`ValueHistogram`].
+    pub(crate) fn values(&self) -> ValueHistogram {
+        let mut values = ValueHistogram::default();
         if let Some(h) = &mut values.histogram {
             for (ns, n) in &self.0 {
                 let _ = h.record_n(*ns, *n);
@@ -139,7 +139,7 @@ mod tests {
     proptest! {
         #[test]
         fn few_values_match_full_histogram(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
-            let (mut few, mut values) = (FewValues::default(), Values::default());
+            let (mut few, mut values) = (FewValues::default(), ValueHistogram::default());
             for (ns, shift) in drawn {
                 few.add(ns << shift);
                 values.add(ns << shift);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn histogram_keeps_three_digits() {
-        let mut values = Values::default();
+        let mut values = ValueHistogram::default();
         for ms in 1..=1000 {
             values.add(ms * 1_000_000);
         }

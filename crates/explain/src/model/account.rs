@@ -3,8 +3,8 @@
 #![expect(missing_docs, reason = "a figure's name, beside the doc of its variant, describes it")]
 
 mod grounds;
+mod invalid_reasons;
 mod loss;
-mod reasons;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use rolldrop_record::{Cause, Outcome};
 
 use super::{FindingKind, Severity, Unbounded};
 
-pub use grounds::{Basis, Clock, Grounds, More, Narrowing, Refusal};
+pub use grounds::{ConsumerClock, Grounds, More, Narrowing, NoRecommendation, RecommendationBasis};
+pub use invalid_reasons::{Incomplete, Invalid, MeasuredQuantity, Missing, RecordContradiction};
 pub use loss::{
-    CloseNotice, DnsTtl, Doubt, Endpoints, Finish, Hook, HookRepair, KeptAnswer, Loss, NotAccepting,
-    OnEachNode, Probe, SleepAdvice, TrafficPolicy,
+    CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
+    OnEachNode, PreStopHooks, Probe, SleepAdvice, TrafficPolicyKind,
 };
-pub use reasons::{Contradiction, Incomplete, Invalid, Measured, Missing};
 
 /// Findings and reasons of an analysis.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,7 +56,7 @@ pub enum Finding {
     /// Terminating pods responded with 5xx.
     EndingErrors { answers: u64, requests: u64, are_all_named: bool },
     /// Pods were terminated in a way that loses requests, or hides something.
-    Ending(Ending),
+    Ending(EndingFinding),
     /// Pods were never routed to.
     NeverRouted { consumer: String, pods: Vec<String> },
     /// Windows have no upper bound: pods with their reasons, all of the same kind. `denied` lists missing rights that
@@ -65,7 +65,7 @@ pub enum Finding {
     /// A missing right hides the mode of kube-proxy.
     RightMissing { denied: Vec<String>, unbounded: usize, windows: u64 },
     /// Terminations always met a consumer's own clock at about the same phase.
-    InPhase(Clock),
+    InPhase(ConsumerClock),
     /// The load did not send some requests, too few to make the run invalid.
     NotSent(BTreeMap<String, u64>),
     /// Deletion times are imprecise for deletions by others.
@@ -142,7 +142,7 @@ impl Finding {
 
 /// Pod terminations that lose requests, or hide something.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ending {
+pub enum EndingFinding {
     /// The preStop hook of a container failed.
     HookFailed(HookFailure),
     /// Pods exited before their hook's sleep could be over, and no Event gives the reason.
@@ -162,7 +162,7 @@ pub enum Ending {
     EventsUnseen { why: String },
 }
 
-impl Ending {
+impl EndingFinding {
     const fn severity(&self) -> Severity {
         match self {
             Self::HookFailed(_)

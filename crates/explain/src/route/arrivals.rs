@@ -22,11 +22,11 @@ const RECENT: usize = 50;
 
 /// Arrivals at one pod from one target.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tail {
-    /// Rate of new arrivals before t0, per second, as used for bounds (see [`Arrivals::rate_at`]); 0 if fewer than two
+pub(crate) struct ArrivalTail {
+    /// Rate of new arrivals before t0, per second, as used for bounds (see [`PodArrivals::rate_at`]); 0 if fewer than two
     /// were seen.
     pub rate: f64,
-    /// Best estimate of that rate at t0 (see [`Arrivals::recent_rate_at`]); 0 if fewer than two were seen.
+    /// Best estimate of that rate at t0 (see [`PodArrivals::recent_rate_at`]); 0 if fewer than two were seen.
     pub rate_at_t0: f64,
     /// The pod's expected rate of new connections if every endpoint gets the same share.
     pub rate_expected: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Tail {
     pub reach: Option<Reach>,
 }
 
-impl Tail {
+impl ArrivalTail {
     /// Adds a named arrival.
     pub(crate) fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
         if self.last_named.is_none_or(|last| last <= at) {
@@ -73,7 +73,7 @@ impl Tail {
     }
 
     /// Sets the rates from the arrivals before `t0`.
-    pub(crate) fn measure(&mut self, before: &Arrivals, t0: Stamp) {
+    pub(crate) fn measure(&mut self, before: &PodArrivals, t0: Stamp) {
         (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
@@ -114,14 +114,14 @@ impl Tail {
 
 /// Arrivals at a pod before its t0.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct PodArrivals {
     n: usize,
     first: Option<Stamp>,
     /// Times of the last [`RECENT`] arrivals, in order.
     recent: VecDeque<Stamp>,
 }
 
-impl Arrivals {
+impl PodArrivals {
     pub(crate) fn add(&mut self, at: Stamp) {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));

@@ -19,9 +19,9 @@
 //! The method assumes random balancing, which [`rolldrop_record::run_info`] must state.
 
 use crate::route::death::Death;
-use crate::route::tries::{Answered, Tries, Try};
+use crate::route::tries::{AnsweredConnections, Tries, Try};
 use crate::timeline::PodEnd;
-use crate::timeline::endpoints::Usable;
+use crate::timeline::endpoint_history::UsableEndpoints;
 use rolldrop_record::{Outcome, Stamp};
 
 /// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. This is stricter than the bounds
@@ -45,18 +45,18 @@ const MS_NS: i64 = 1_000_000;
 
 /// History of one pod in a Service's slices.
 #[derive(Debug)]
-pub(super) struct Route<'a> {
+pub(super) struct SliceHistory<'a> {
     /// States that the rules can have while they hold the pod.
-    holding: Vec<&'a Usable>,
+    holding: Vec<&'a UsableEndpoints>,
     /// State after the last one that holds the pod.
-    after: Option<&'a Usable>,
+    after: Option<&'a UsableEndpoints>,
     /// True if the slices dropped the pod for good, without ever adding it back.
     is_dropped_once: bool,
 }
 
-impl<'a> Route<'a> {
+impl<'a> SliceHistory<'a> {
     /// Derives the route from the slices' states; `None` if the pod was never seen as a usable endpoint.
-    pub(super) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
+    pub(super) fn of(end: &PodEnd, states: &'a [UsableEndpoints]) -> Option<Self> {
         // Another pod may reuse the name.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
         let own = &states[..states.partition_point(|state| state.from <= gone)];
@@ -89,7 +89,7 @@ impl<'a> Route<'a> {
         dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
     ) -> Shares {
         let (pod, own) = end;
-        let fail = |state: &Usable, holds: bool| {
+        let fail = |state: &UsableEndpoints, holds: bool| {
             let death = |other: &String| if holds && *other == pod { Some(own) } else { dead(other, at) };
             let each = 1.0 / state.pods.len().max(1) as f64;
             let deaths = state.pods.iter().filter_map(death);
@@ -188,7 +188,7 @@ impl Reach {
 /// if another pod may have lost a connection begun then.
 pub(super) fn reach<'d>(
     end: (&PodEnd, &'d Death),
-    route: &Route<'_>,
+    route: &SliceHistory<'_>,
     tries: &Tries,
     from: Stamp,
     alpha: f64,
@@ -229,7 +229,7 @@ pub(super) fn reach<'d>(
             }
         };
         match what {
-            Try::Answered(Answered { named, unnamed }) => {
+            Try::Answered(AnsweredConnections { named, unnamed }) => {
                 connections += named + unnamed;
                 let answered = if is_sure { shares.answered() } else { 0.0 };
                 against += f64::from(named) * answered.max(elsewhere) + f64::from(unnamed) * answered;
@@ -285,7 +285,9 @@ pub(crate) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp>
     let mut against = 0.0;
     for (at, what) in tries.since(from) {
         match what {
-            Try::Answered(Answered { named, unnamed }) => against += each * f64::from(named + unnamed),
+            Try::Answered(AnsweredConnections { named, unnamed }) => {
+                against += each * f64::from(named + unnamed)
+            }
             Try::Lost(..) => against = 0.0,
         }
         if against >= OUT {

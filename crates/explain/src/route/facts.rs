@@ -13,15 +13,15 @@
 use std::sync::Arc;
 
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Arrivals, Tail};
+use crate::route::arrivals::{ArrivalTail, PodArrivals};
 use crate::route::balance;
-use crate::route::connections::Connections;
+use crate::route::connection_pods::ConnectionPods;
 use crate::route::death::Death;
-use crate::route::flows::{EndedFlows, Flows};
 use crate::route::gateway::{self, Gateway, Watching};
-use crate::route::observed::Observed;
-use crate::route::tries::{Loss, Tries};
-use crate::timeline::endpoints::Scope;
+use crate::route::observations::ObservedTotals;
+use crate::route::port_reuse::{EndedFlows, FlowAttempts};
+use crate::route::tries::{Tries, UnansweredConnection};
+use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Stamp};
@@ -39,9 +39,9 @@ pub(crate) struct Facts<'a> {
     /// By termination: time the pod stopped, as shown by the watches.
     pub(crate) deaths: Vec<Death>,
     /// By termination, then by target: arrivals at the pod, excluding those inferred from losses.
-    pub(crate) tails: Vec<Vec<Tail>>,
+    pub(crate) tails: Vec<Vec<ArrivalTail>>,
     /// By termination, then by target: the same arrivals before t0.
-    pub(crate) before: Vec<Vec<Arrivals>>,
+    pub(crate) before: Vec<Vec<PodArrivals>>,
     /// By target: new connections.
     pub(crate) tries: Vec<Tries>,
     /// Send time of the first request that each pod answered successfully.
@@ -50,7 +50,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) quiet: Vec<Vec<Option<Stamp>>>,
     /// By target: pods that the target's gateway may have used, if there is a gateway.
     pub(crate) gateways: Vec<Option<Gateway>>,
-    connections: Connections,
+    connections: ConnectionPods,
 }
 
 impl<'a> Facts<'a> {
@@ -62,11 +62,12 @@ impl<'a> Facts<'a> {
         timeline: &'a Timeline,
         requests: &'a Requests,
         alpha: &'a [f64],
-        mut observed: Observed<'a>,
+        mut observed: ObservedTotals<'a>,
     ) -> Result<Self, PartError> {
-        let flows = Flows::of(&requests.others);
+        let flows = FlowAttempts::of(&requests.others);
         let deaths: Vec<Death> = timeline.ends.iter().map(|end| Death::of(timeline, end)).collect();
-        let Asked { mut connections, ended, gateways } = Asked::of(timeline, requests, &flows, &deaths)?;
+        let OpenQuestions { mut connections, ended, gateways } =
+            OpenQuestions::of(timeline, requests, &flows, &deaths)?;
         for r in &requests.others {
             observed.add(timeline, r);
             connections.see(timeline, requests, r);
@@ -78,7 +79,7 @@ impl<'a> Facts<'a> {
         add_tries(timeline, &requests.others, &stale, &mut observed.tries);
         observed.tries.iter_mut().for_each(Tries::sort);
         let tails = tails(timeline, &observed);
-        let Observed { before, tries, first_served, .. } = observed;
+        let ObservedTotals { before, tries, first_served, .. } = observed;
         let mut gateways: Vec<Option<Gateway>> =
             gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
         for (target, gateway) in gateways.iter_mut().enumerate() {
@@ -132,14 +133,14 @@ fn add_tries(timeline: &Timeline, others: &[Request], stale: &[bool], tries: &mu
             // The result of a request that was cut off is unknown.
             outcome => {
                 let pod = r.pod().map(Arc::clone);
-                tries[target].lost(Loss { at: r.begun(), request: number, pod, outcome });
+                tries[target].lost(UnansweredConnection { at: r.begun(), request: number, pod, outcome });
             }
         }
     }
 }
 
 /// Returns the arrivals at each pod once all requests are observed.
-fn tails(timeline: &Timeline, observed: &Observed<'_>) -> Vec<Vec<Tail>> {
+fn tails(timeline: &Timeline, observed: &ObservedTotals<'_>) -> Vec<Vec<ArrivalTail>> {
     let tail = |end: usize, target: usize| {
         let (t0, (observed_until, uncertainty_ns)) = (timeline.ends[end].t0, observed.until[target]);
         let usable = timeline.endpoints.usable_at(&Scope::of(&timeline.info.targets[target]), t0.earliest);
@@ -164,13 +165,13 @@ fn quiet(timeline: &Timeline, tries: &Tries) -> Vec<Option<Stamp>> {
 
 /// Questions about the answered requests, raised by the other requests.
 #[derive(Clone)]
-struct Asked {
-    connections: Connections,
+struct OpenQuestions {
+    connections: ConnectionPods,
     ended: EndedFlows,
     gateways: Vec<Option<Watching>>,
 }
 
-impl Asked {
+impl OpenQuestions {
     /// Columns needed for these questions, including those that name the pod.
     const COLUMNS: &'static [&'static str] = &[
         "source",
@@ -197,11 +198,11 @@ impl Asked {
     fn of(
         timeline: &Timeline,
         requests: &Requests,
-        flows: &Flows<'_>,
+        flows: &FlowAttempts<'_>,
         deaths: &[Death],
     ) -> Result<Self, PartError> {
         let nothing = Self {
-            connections: Connections::default(),
+            connections: ConnectionPods::default(),
             ended: EndedFlows::default(),
             gateways: gateway::watch(timeline, &requests.others, deaths),
         };
@@ -214,7 +215,7 @@ impl Asked {
         requests.plain(Wanted::Only(Self::COLUMNS), || nothing.clone(), add, Self::merge)
     }
 
-    fn add(&mut self, timeline: &Timeline, requests: &Requests, flows: &Flows<'_>, r: &Request) {
+    fn add(&mut self, timeline: &Timeline, requests: &Requests, flows: &FlowAttempts<'_>, r: &Request) {
         self.connections.see(timeline, requests, r);
         flows.answered(r, &mut self.ended);
         if let Some(gateway) = timeline.target_of(&r.row).and_then(|target| self.gateways[target].as_mut()) {

@@ -32,11 +32,11 @@
 
 mod no_server;
 
-use crate::math::values::Values;
-use crate::route::arrivals::{LINK_ALPHA, Tail, silence_s, silent_until};
+use crate::math::values::ValueHistogram;
+use crate::route::arrivals::{ArrivalTail, LINK_ALPHA, silence_s, silent_until};
 use crate::route::death::Death;
-use crate::timeline::drop_policy::Class;
-use crate::timeline::endpoints::Scope;
+use crate::timeline::drop_policy::OutcomeClass;
+use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
 use rolldrop_record::run_info::{Balances, Target};
@@ -78,11 +78,11 @@ pub(crate) fn watch(timeline: &Timeline, others: &[Request], deaths: &[Death]) -
 pub(crate) struct Watching {
     deaths: Vec<Death>,
     /// Failures, and the times from which a pod is certainly dead, in order.
-    marks: Vec<Mark>,
+    marks: Vec<GatewayMark>,
     /// Numbers of answered requests between marks: each counts those sent before the mark with the same index and not
     /// before the previous mark. There is one more entry than marks.
     answered: Vec<u64>,
-    took: Values,
+    took: ValueHistogram,
     /// Number of consecutive answered requests in which every pod that takes turns must have been chosen.
     enough: u64,
     refusals: Refusals,
@@ -90,7 +90,7 @@ pub(crate) struct Watching {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Mark {
+struct GatewayMark {
     at: Stamp,
     is_failure: bool,
 }
@@ -102,7 +102,7 @@ impl Watching {
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
         let failed: Vec<&Request> = of_target
             .clone()
-            .filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped)
+            .filter(|r| is_gateways(&r.row) && OutcomeClass::of(&r.row) == OutcomeClass::Dropped)
             .collect();
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
         let deaths = deaths.iter().map(|death| death.widened(uncertainty_ns)).collect();
@@ -114,16 +114,17 @@ impl Watching {
     }
 
     fn of(deaths: Vec<Death>, failed: &[Stamp], endpoints: usize) -> Self {
-        let failures = failed.iter().map(|at| Mark { at: *at, is_failure: true });
-        let silences = deaths.iter().filter_map(|d| Some(Mark { at: d.silent_from?, is_failure: false }));
-        let mut marks: Vec<Mark> = failures.chain(silences).collect();
+        let failures = failed.iter().map(|at| GatewayMark { at: *at, is_failure: true });
+        let silences =
+            deaths.iter().filter_map(|d| Some(GatewayMark { at: d.silent_from?, is_failure: false }));
+        let mut marks: Vec<GatewayMark> = failures.chain(silences).collect();
         marks.sort_unstable();
         let answered = vec![0; marks.len() + 1];
         Self {
             deaths,
             marks,
             answered,
-            took: Values::default(),
+            took: ValueHistogram::default(),
             enough: enough(endpoints),
             refusals: Refusals::default(),
             pods: Vec::new(),
@@ -269,7 +270,7 @@ impl Gateway {
 /// Returns the time by which a gateway had dropped a pod that was still answering: the pod's named arrivals had been
 /// absent for long enough. A later failure has another origin, such as a stale flow among the gateway's own
 /// connections. Returns `None` if the pod may have stopped before that time.
-pub(crate) fn left_alive(end: &PodEnd, tail: &Tail) -> Option<Stamp> {
+pub(crate) fn left_alive(end: &PodEnd, tail: &ArrivalTail) -> Option<Stamp> {
     let last = tail.last_named.filter(|_| tail.rate > 0.0)?;
     let left = silent_until(last, SHARE_FALLS * silence_s(tail.rate, LINK_ALPHA));
     (left <= end.may_stop_from()).then_some(left)

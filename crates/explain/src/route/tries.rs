@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::timeline::periods::Periods;
-use crate::timeline::{Span, Timeline};
+use crate::timeline::{TimeSpan, Timeline};
 use rolldrop_record::{Outcome, Stamp};
 
 const MS_NS: i64 = 1_000_000;
@@ -17,7 +17,7 @@ const AFTER_CONNECTIONS: f64 = 15.0;
 
 /// Answered connections that began in one millisecond.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Answered {
+pub(crate) struct AnsweredConnections {
     /// Number answered by a named pod.
     pub named: u32,
     /// Number answered by an unnamed pod.
@@ -26,7 +26,7 @@ pub(crate) struct Answered {
 
 /// New connection that was not answered, or whose outcome is unknown.
 #[derive(Clone, Debug)]
-pub(crate) struct Loss {
+pub(crate) struct UnansweredConnection {
     /// Time the connection began.
     pub at: Stamp,
     /// Index among the requests that were not plainly answered.
@@ -41,36 +41,36 @@ pub(crate) struct Loss {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Try<'a> {
     /// Answered connections, with their numbers.
-    Answered(Answered),
+    Answered(AnsweredConnections),
     /// Connection that was not answered.
-    Lost(&'a Loss),
+    Lost(&'a UnansweredConnection),
 }
 
 #[derive(Clone, Debug)]
-struct Zone {
+struct AnswerZone {
     from: Stamp,
     /// Length of the zone, in milliseconds.
     length: usize,
     /// Answered connections by millisecond, only up to the last one: if nothing showed when a pod was gone, its zone is
     /// as long as the rest of the run.
-    answered: Vec<Answered>,
+    answered: Vec<AnsweredConnections>,
 }
 
-impl Zone {
+impl AnswerZone {
     /// Creates the part of a zone that lies in a span. Its milliseconds are aligned with those of the whole zone.
-    fn within(span: Span, from: Stamp, to: Stamp) -> Self {
+    fn within(span: TimeSpan, from: Stamp, to: Stamp) -> Self {
         let before_ms = span.from.max(from).ns_since(from) / MS_NS;
         let from = from.shifted_ns(before_ms * MS_NS);
         let length = usize::try_from(to.min(span.until).ns_since(from) / MS_NS + 1).unwrap_or(0);
         Self { from, length, answered: Vec::new() }
     }
 
-    fn at(&mut self, bin: usize) -> Option<&mut Answered> {
+    fn at(&mut self, bin: usize) -> Option<&mut AnsweredConnections> {
         if bin >= self.length {
             return None;
         }
         if bin >= self.answered.len() {
-            self.answered.resize(bin + 1, Answered::default());
+            self.answered.resize(bin + 1, AnsweredConnections::default());
         }
         self.answered.get_mut(bin)
     }
@@ -79,9 +79,9 @@ impl Zone {
 /// New connections to one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tries {
-    zones: Vec<Zone>,
+    zones: Vec<AnswerZone>,
     /// Connections that were not answered, ordered by start time.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<UnansweredConnection>,
     /// Number of all connections, and the start times of the first and the last.
     all: Option<(u64, Stamp, Stamp)>,
 }
@@ -98,7 +98,7 @@ impl Tries {
         let near = |(from, gone): &(Stamp, Stamp)| (*from, gone.shifted_ns(after_ns).min(last));
         let near = Periods::of(timeline.endings.iter().map(near).filter(|(from, to)| to > from));
         let zones = near.iter().filter(|(from, to)| timeline.span.meets(*from, *to));
-        let zone = |(from, to)| Zone::within(timeline.span, from, to);
+        let zone = |(from, to)| AnswerZone::within(timeline.span, from, to);
         Self { zones: zones.map(zone).collect(), losses: Vec::new(), all: None }
     }
 
@@ -114,7 +114,7 @@ impl Tries {
     }
 
     /// Adds a connection that was not answered.
-    pub(crate) fn lost(&mut self, loss: Loss) {
+    pub(crate) fn lost(&mut self, loss: UnansweredConnection) {
         self.count(loss.at);
         self.losses.push(loss);
     }
@@ -122,7 +122,8 @@ impl Tries {
     /// Adds the answered connections from other rows.
     pub(crate) fn merge(&mut self, others: &Self) {
         for (own, others) in self.zones.iter_mut().zip(&others.zones) {
-            own.answered.resize(own.answered.len().max(others.answered.len()), Answered::default());
+            own.answered
+                .resize(own.answered.len().max(others.answered.len()), AnsweredConnections::default());
             for (own, other) in own.answered.iter_mut().zip(&others.answered) {
                 own.named += other.named;
                 own.unnamed += other.unnamed;

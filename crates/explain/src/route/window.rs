@@ -2,10 +2,10 @@
 
 use crate::model::{Mode, Unbounded, Window, WindowBasis};
 use crate::route::LAG_NS;
-use crate::route::arrivals::{Tail, silence_s, silent_until};
-use crate::timeline::endpoints::Scope;
+use crate::route::arrivals::{ArrivalTail, silence_s, silent_until};
+use crate::timeline::endpoint_history::Scope;
 use crate::timeline::periods::Periods;
-use crate::timeline::{Gap, PodEnd, Timeline};
+use crate::timeline::{PodEnd, Timeline, UnwatchedPeriod};
 use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{ALPHA, Looks, Stamp};
@@ -26,7 +26,7 @@ pub(crate) fn window(
     timeline: &Timeline,
     end: &PodEnd,
     target: &Target,
-    tail: &Tail,
+    tail: &ArrivalTail,
     alpha: f64,
 ) -> (Window, Option<Unbounded>) {
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
@@ -69,14 +69,14 @@ pub(crate) fn window(
 }
 
 /// Returns true if, according to the slices, the pod was never a usable endpoint, and no request contradicts this.
-fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> bool {
+fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &ArrivalTail) -> bool {
     let scope = Scope::of(target);
     let created = timeline.pods.iter().find(|life| life.uid == end.uid).map(|life| life.created);
     let (Some(created), false) = (created, timeline.endpoints.usable(&scope).is_empty()) else {
         return false;
     };
     let gone = end.gone().unwrap_or(timeline.load_ended);
-    let is_hidden = |gap: &Gap| !gap.is_of_pods() && gap.from <= gone && gap.to >= created;
+    let is_hidden = |gap: &UnwatchedPeriod| !gap.is_of_pods() && gap.from <= gone && gap.to >= created;
     tail.last_certain().is_none()
         && !timeline.endpoints.was_usable(&scope, &end.pod, created, gone)
         && !timeline.gaps.iter().any(is_hidden)
@@ -93,12 +93,12 @@ fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
 }
 
 /// Returns the source that names the pod's arrivals.
-fn named(tail: &Tail) -> WindowBasis {
+fn named(tail: &ArrivalTail) -> WindowBasis {
     if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
 }
 
 /// Returns the time and basis of the last connection after t0 that shows that the pod was still routed to.
-fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBasis)> {
+fn lower(end: &PodEnd, target: &Target, tail: &ArrivalTail) -> Option<(Stamp, WindowBasis)> {
     // If only time links failures to the pod, they show nothing about it long after its endpoint was removed.
     let removed = end.stages.endpoint_removed.or(end.gone());
     let is_linked = |at: &Stamp| {
@@ -118,7 +118,7 @@ fn silence(
     timeline: &Timeline,
     end: &PodEnd,
     target: &Target,
-    tail: &Tail,
+    tail: &ArrivalTail,
     alpha: f64,
 ) -> Result<(Stamp, WindowBasis), Unbounded> {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
@@ -143,7 +143,7 @@ fn silence(
 }
 
 /// Returns a reason if the client stopped opening new connections while the load was still running.
-fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail) -> Option<Unbounded> {
+fn ended_early(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &ArrivalTail) -> Option<Unbounded> {
     let ran_on = |at: &Stamp| timeline.load_ended.ns_since(*at) > NO_LONGER_NS;
     let last = tail.observed_until;
     if target.balances != Balances::Connections || !last.as_ref().is_none_or(ran_on) {
@@ -157,7 +157,7 @@ fn balance(
     timeline: &Timeline,
     end: &PodEnd,
     target: &Target,
-    tail: &Tail,
+    tail: &ArrivalTail,
 ) -> Result<(Stamp, WindowBasis), Unbounded> {
     let basis = match target.balancing(&timeline.info.cluster) {
         Balancing::Random { assumed: false } => WindowBasis::Balance,
@@ -209,10 +209,10 @@ pub(crate) fn alphas(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
 /// Returns the windows by termination and target, and the reasons for those without an upper bound.
 pub(crate) fn windows(
     timeline: &Timeline,
-    tails: &[Vec<Tail>],
+    tails: &[Vec<ArrivalTail>],
     alpha: &[f64],
 ) -> (Vec<Vec<Window>>, Vec<Vec<Option<Unbounded>>>) {
-    let bound = |((end, tails), alpha): ((&PodEnd, &Vec<Tail>), &f64)| {
+    let bound = |((end, tails), alpha): ((&PodEnd, &Vec<ArrivalTail>), &f64)| {
         let targets = timeline.info.targets.iter().zip(tails);
         targets.map(|(target, tail)| window(timeline, end, target, tail, *alpha)).unzip()
     };

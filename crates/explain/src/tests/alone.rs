@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::timeline::{PodEnd, Span};
+use crate::timeline::{PodEnd, TimeSpan};
 use rolldrop_record::RunDir;
 
 /// Length of the span before t0, and after the pod was gone. In the recorded runs, all terminations are the same with 5
@@ -12,9 +12,9 @@ use rolldrop_record::RunDir;
 const MARGIN_NS: i64 = 10_000 * MS;
 
 /// Returns the span from which a termination is explained alone.
-fn around(timeline: &Timeline, end: &PodEnd) -> Span {
+fn around(timeline: &Timeline, end: &PodEnd) -> TimeSpan {
     let gone = end.gone().unwrap_or(timeline.load_ended);
-    Span { from: end.t0.earliest.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS) }
+    TimeSpan { from: end.t0.earliest.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS) }
 }
 
 /// Asserts that each termination explained alone, from rows in memory, is the same as in the whole run. Returns the
@@ -67,7 +67,7 @@ fn lossy() -> Records {
 
 #[test]
 fn span_holds_only_its_requests() {
-    let (records, span) = (lossy(), Span { from: at(4000), until: at(6000) });
+    let (records, span) = (lossy(), TimeSpan { from: at(4000), until: at(6000) });
     let (timeline, requests) = Unread::of(records.log(), span).build(Arc::new(records)).unwrap();
     // 60 of all requests, and the refused ones.
     assert!((60..70).contains(&requests.others.len()), "{}", requests.others.len());
@@ -80,7 +80,7 @@ fn span_holds_only_its_requests() {
 fn span_elsewhere_explains_no_termination() {
     let records = lossy();
     let explained = |uid: &str, from: i64, until: i64, together| {
-        let span = Span { from: at(from), until: at(until) };
+        let span = TimeSpan { from: at(from), until: at(until) };
         super::termination(records.log(), Arc::new(records.clone()), uid, span, together).unwrap()
     };
     assert_eq!(explained("uid-b", 1000, 4900, 1), None);

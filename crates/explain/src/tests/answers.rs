@@ -1,9 +1,9 @@
 //! Responses from terminating apps, and lost requests without a cause.
 
 use super::*;
-use crate::model::{Lost, Unclear};
+use crate::model::{LostRequest, Unclear};
 
-fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&Lost> {
+fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&LostRequest> {
     analysis.lost.iter().filter(|lost| lost.cause == cause).collect()
 }
 

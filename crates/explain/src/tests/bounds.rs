@@ -80,7 +80,7 @@ fn sleep_covers_full_dns_period() {
     let (at_one_phase, grounds) = with_a_period(2.0);
     assert_eq!(at_one_phase.pre_stop_seconds, None);
     assert!(
-        matches!(&grounds.refusals[..], [Refusal::InPhase(clock)] if clock.period_s == 2.0),
+        matches!(&grounds.refusals[..], [NoRecommendation::InPhase(clock)] if clock.period_s == 2.0),
         "{grounds:?}"
     );
     // A DNS response that is never cached has no phase.

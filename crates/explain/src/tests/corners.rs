@@ -59,7 +59,7 @@ fn end_in_watch_gap_invalidates_run() {
     let Invalid::WatchGap { resource, pod, length_s } = &account.invalid[0] else { panic!("{account:?}") };
     assert_eq!((resource.as_str(), pod.as_str()), ("pods", "b"));
     assert!((length_s - 0.7).abs() < 1e-6, "{length_s}");
-    assert_eq!(account.grounds[0].refusals[0], Refusal::NotValid);
+    assert_eq!(account.grounds[0].refusals[0], NoRecommendation::NotValid);
     assert_eq!(result.recommendation[0].suggested_seconds, None);
 }
 

@@ -1,7 +1,7 @@
 //! The series drawn in the charts agree with the figures.
 
 use super::*;
-use crate::model::{Act, Deed};
+use crate::model::{ClusterAction, Deed};
 
 #[test]
 fn needed_sleeps_match_what_if_table() {
@@ -38,8 +38,8 @@ fn charts_date_pods_and_actions() {
     assert_eq!(
         charts.actions,
         [
-            Act { at_s: 5.0, what: Deed::Action(ActionName::DeletePod, Some("b".into())) },
-            Act { at_s: 7.0, what: Deed::Refused(ActionName::Evict, Some("c".into())) },
+            ClusterAction { at_s: 5.0, what: Deed::Action(ActionName::DeletePod, Some("b".into())) },
+            ClusterAction { at_s: 7.0, what: Deed::Refused(ActionName::Evict, Some("c".into())) },
         ]
     );
     let pods: Vec<(&str, Option<f64>, Option<usize>)> =

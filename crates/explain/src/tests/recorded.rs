@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::model::Lost;
+use crate::model::LostRequest;
 use rolldrop_record::RunDir;
 
 fn recorded(name: &str) -> PathBuf {
@@ -32,9 +32,10 @@ fn haproxy_without_server_blames_no_pod() {
     let log = table("gw-ha-5", "gateway.csv");
     let no_server: HashMap<u16, bool> =
         log.iter().map(|line| (line[1].parse().unwrap(), line[2] == "<NOSRV>")).collect();
-    let is_said = |lost: &&Lost| lost.cause == Cause::GatewayNoServer;
-    let is_true = |lost: &&Lost| no_server[&ports[&lost.seq]];
-    let (said, others): (Vec<&Lost>, Vec<&Lost>) = analysis.lost.iter().partition(|lost| is_said(lost));
+    let is_said = |lost: &&LostRequest| lost.cause == Cause::GatewayNoServer;
+    let is_true = |lost: &&LostRequest| no_server[&ports[&lost.seq]];
+    let (said, others): (Vec<&LostRequest>, Vec<&LostRequest>) =
+        analysis.lost.iter().partition(|lost| is_said(lost));
     let [right, wrong] =
         [said.iter().filter(|l| is_true(l)).count(), said.iter().filter(|l| !is_true(l)).count()];
     let all = analysis.lost.iter().filter(is_true).count();

@@ -112,19 +112,21 @@ fn send_lag_above_half_window_invalidates() {
         not_sent: 0,
         send_lag_us: SendLag { p50: 0.0, p99: lag_ms * 1e3, max: lag_ms * 1e3 },
     };
-    let is_drowned =
-        |measured: Measured, lag_ms: f64| measured.drowned_by(&load(lag_ms, Pacing::Constant)).is_some();
-    assert!(is_drowned(Measured::Windows(100.0), 51.0));
-    assert!(!is_drowned(Measured::Windows(100.0), 49.0));
-    assert!(!is_drowned(Measured::Windows(2.0), SEND_LAG_FLOOR_MS));
-    assert!(is_drowned(Measured::Latency(90.0), 60.0));
-    assert!(Measured::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
+    let is_drowned = |measured: MeasuredQuantity, lag_ms: f64| {
+        measured.drowned_by(&load(lag_ms, Pacing::Constant)).is_some()
+    };
+    assert!(is_drowned(MeasuredQuantity::Windows(100.0), 51.0));
+    assert!(!is_drowned(MeasuredQuantity::Windows(100.0), 49.0));
+    assert!(!is_drowned(MeasuredQuantity::Windows(2.0), SEND_LAG_FLOOR_MS));
+    assert!(is_drowned(MeasuredQuantity::Latency(90.0), 60.0));
+    assert!(MeasuredQuantity::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
     let mut records = three_pods();
     // The window lasts about 0.1 s.
     for row in &mut records.requests {
         row.scheduled = row.scheduled.shifted_ns(-80 * MS);
     }
-    let [Invalid::Drowned { measured: Measured::Windows(_), lag_ms, .. }] = invalid(records)[..] else {
+    let [Invalid::Drowned { measured: MeasuredQuantity::Windows(_), lag_ms, .. }] = invalid(records)[..]
+    else {
         panic!("one reason")
     };
     assert!((lag_ms - 80.0).abs() < 0.5, "{lag_ms}");
@@ -144,7 +146,7 @@ fn incomplete_record_recommends_nothing() {
     let damaged: fn(&mut Records) = |records| records.corrupt.push("a part is damaged".into());
     for change in [unfinished, torn, damaged] {
         let (advice, refusals) = advice(change);
-        assert_eq!(refusals, [Refusal::NotWhole]);
+        assert_eq!(refusals, [NoRecommendation::NotWhole]);
         assert_eq!((advice.pre_stop_seconds, advice.advised_seconds()), (None, None), "{advice:?}");
     }
 }
@@ -168,7 +170,7 @@ fn absurd_timestamps_lengthen_no_chart() {
     });
     let contradicts =
         |analysis: &Analysis, found| analysis.account.invalid.contains(&Invalid::Contradiction(found));
-    assert!(contradicts(&earlier, Contradiction::Untimely("load_started")));
+    assert!(contradicts(&earlier, RecordContradiction::Untimely("load_started")));
     assert_eq!(earlier.charts.seconds.len(), whole.charts.seconds.len());
     let warm = with(|records| {
         started(records).kind = EventKind::LoadStarted { rate: 1.0, duration_s: 10.0, warmup_s: 1e300 };
@@ -178,7 +180,7 @@ fn absurd_timestamps_lengthen_no_chart() {
         let row = records.requests.last_mut().unwrap();
         row.end = row.end.shifted_ns(FAR_NS);
     });
-    assert!(contradicts(&later, Contradiction::TooLate { days: 12 }));
+    assert!(contradicts(&later, RecordContradiction::TooLate { days: 12 }));
     let highest = with(|records| records.requests.last_mut().unwrap().seq = u64::MAX);
     assert_eq!(highest.result.requests.total, whole.result.requests.total);
 }
@@ -196,8 +198,8 @@ fn contradiction_invalidates_but_gap_is_partial() {
     let kinds = |of: &Analysis| of.account.findings.iter().filter_map(Finding::kind).collect::<Vec<_>>();
     let whole = checked(|_, _| {});
     assert_eq!(whole.result.verdict, Verdict::Valid);
-    let altered = Contradiction::Altered("altered".into());
-    let twice = checked(|found, _| found.contradictions.push(Contradiction::Altered("altered".into())));
+    let altered = RecordContradiction::Altered("altered".into());
+    let twice = checked(|found, _| found.contradictions.push(RecordContradiction::Altered("altered".into())));
     assert_eq!(twice.account.invalid, [Invalid::Contradiction(altered)]);
     assert_eq!(kinds(&twice), [FindingKind::Corrupt]);
     let gap = checked(|found, _| found.missing.push(Missing::LoadEnded));

@@ -1,12 +1,12 @@
 //! The run's own calls to the API server, and their results.
 
-use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
+use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use rolldrop_record::event::{Action, ActionName};
 use rolldrop_record::{EventKind, Stamp};
 
 /// Call made by the run.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct ActionCall {
     /// Time the call was sent.
     pub at: Stamp,
     /// Time the response arrived.
@@ -21,7 +21,7 @@ pub struct Call {
 
 /// Requested action that was not carried out.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct RefusedAction {
     /// Kind of action.
     pub action: ActionName,
     /// Name of the pod, if the action names one.
@@ -49,9 +49,9 @@ pub struct Withdrawal {
 
 /// Collects the run's own calls, in order.
 #[derive(Debug, Default)]
-pub(super) struct Collector<'a>(pub(super) Vec<(Stamp, &'a Action)>);
+pub(super) struct ActionCollector<'a>(pub(super) Vec<(Stamp, &'a Action)>);
 
-impl<'a> Collector<'a> {
+impl<'a> ActionCollector<'a> {
     pub(super) fn observe(&mut self, at: Stamp, kind: &'a EventKind) {
         if let EventKind::Action(action) = kind {
             self.0.push((at, action));
@@ -59,8 +59,8 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns the calls, in order.
-    pub(super) fn calls(&self) -> Vec<Call> {
-        let call = |(at, action): &(Stamp, &Action)| Call {
+    pub(super) fn calls(&self) -> Vec<ActionCall> {
+        let call = |(at, action): &(Stamp, &Action)| ActionCall {
             at: *at,
             answered: action.answered,
             is_done: action.error.is_none(),
@@ -72,7 +72,7 @@ impl<'a> Collector<'a> {
 
     /// Returns the actions that were refused for good: an eviction delayed by a disruption budget may have succeeded
     /// later, and so may any call after an API server error.
-    pub(super) fn refused(&self) -> Vec<Refused> {
+    pub(super) fn refused(&self) -> Vec<RefusedAction> {
         let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
             let mut later = self.0[number + 1..].iter().map(|(_, later)| later).filter(|later| {
                 later.disruption == action.disruption
@@ -88,7 +88,7 @@ impl<'a> Collector<'a> {
         let refused = |(number, entry): (usize, &(Stamp, &Action))| {
             let Action { action, pod, status, error, .. } = entry.1;
             let why = error.clone().filter(|_| !is_done_later(number, entry))?;
-            Some(Refused { action: *action, pod: pod.clone(), status: *status, why })
+            Some(RefusedAction { action: *action, pod: pod.clone(), status: *status, why })
         };
         self.0.iter().enumerate().filter_map(refused).collect()
     }
@@ -101,7 +101,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Returns the pods that a label took out of their Services.
-    pub(super) fn withdrawals(&self, endpoints: &Endpoints) -> Vec<Withdrawal> {
+    pub(super) fn withdrawals(&self, endpoints: &EndpointHistory) -> Vec<Withdrawal> {
         let relabelled = |action: &Action| action.action == ActionName::Relabel && action.error.is_none();
         let withdrawal = |(asked, action): &(Stamp, &Action)| {
             let pod = action.pod.clone()?;

@@ -62,7 +62,7 @@ pub struct Strangers {
 
 /// Attempts at one request.
 #[derive(Debug, Default)]
-pub(super) struct Joined<T> {
+pub(super) struct JoinedAttempts<T> {
     /// Attempt that answered the request, or failed last.
     pub(super) last: Option<T>,
     /// Other attempts, in chronological order.
@@ -105,13 +105,13 @@ impl Misfits {
 }
 
 /// Request as known to its client.
-struct Client<'a> {
+struct ClientRow<'a> {
     row: &'a RequestRow,
     /// Uncertainty of the client's stamps, in ± nanoseconds; `None` if its clock was never compared.
     uncertainty_ns: Option<i64>,
 }
 
-impl Client<'_> {
+impl ClientRow<'_> {
     /// Returns the fit between the request and a pod that read it at `head`, on a clock known to ± `own_ns`. A pod
     /// reads a request after it was sent and before the client has the whole response. A request that the client gave
     /// up may still wait in a queue and be read after the client has gone, with any outcome.
@@ -140,7 +140,7 @@ impl Client<'_> {
 /// Proxy rows of all requests that may have been plainly answered, in eight bytes per request.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
-    sources: HashMap<Arc<str>, OfSource>,
+    sources: HashMap<Arc<str>, SourceAttempts>,
     /// Further rows for ids with more than one row.
     further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
     further_rows: usize,
@@ -148,7 +148,7 @@ pub(super) struct Proxied {
     highest_seq: u64,
     /// Source of the last expected request.
     last: Option<Arc<str>>,
-    pods: Vec<Pod>,
+    pods: Vec<ProxiedPod>,
     numbers: HashMap<Arc<str>, u32>,
     /// Time from which stored times count.
     base: Stamp,
@@ -157,15 +157,15 @@ pub(super) struct Proxied {
 
 /// Rows of one load source's requests.
 #[derive(Debug, Default)]
-struct OfSource {
+struct SourceAttempts {
     /// First row for each request's id, by request number.
-    first: Stretch<Option<Seen>>,
+    first: Stretch<Option<PackedRow>>,
     /// True if the source's clock was compared with the coordinator's clock.
     is_compared: bool,
 }
 
 #[derive(Debug)]
-struct Pod {
+struct ProxiedPod {
     name: Arc<str>,
     /// Smallest uncertainty of the proxy's clock, in ± nanoseconds; `None` if the clock was never compared.
     uncertainty_ns: Option<i64>,
@@ -173,14 +173,14 @@ struct Pod {
 
 /// Row packed into eight bytes.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct PackedRow {
     /// Packed facts, from the highest bit: 20 bits for the pod's number (from 1), 3 for the outcome, 9 for the status.
     what: NonZeroU32,
     /// Time the head had been read, in steps; the highest value means unknown.
     head: u32,
 }
 
-impl Seen {
+impl PackedRow {
     fn new(pod: u32, served: &ServedRow, base: Stamp) -> Option<Self> {
         let ended = ServedEnd::ALL.iter().position(|end| *end == served.ended)?;
         let status = served.status.and_then(|status| status.checked_sub(99)).filter(|status| *status < 512);
@@ -257,7 +257,7 @@ impl Proxied {
     pub(super) fn put(&mut self, served: &ServedRow, uncertainty_ns: Option<i64>) {
         let Some(id) = &served.request else { return };
         let Some(number) = self.number(&served.pod, uncertainty_ns) else { return };
-        let Some(seen) = Seen::new(number, served, self.base) else { return };
+        let Some(seen) = PackedRow::new(number, served, self.base) else { return };
         let Ok(seq) = usize::try_from(id.seq) else { return };
         let Some(source) = self.sources.get_mut(id.source()) else { return };
         let first = source.first.at_mut(seq);
@@ -274,7 +274,7 @@ impl Proxied {
         let number = match self.numbers.get(pod) {
             Some(number) => *number,
             None if self.pods.len() < MAX_PODS => {
-                self.pods.push(Pod { name: Arc::clone(pod), uncertainty_ns });
+                self.pods.push(ProxiedPod { name: Arc::clone(pod), uncertainty_ns });
                 let number = u32::try_from(self.pods.len()).ok()?;
                 self.numbers.insert(Arc::clone(pod), number);
                 number
@@ -288,8 +288,8 @@ impl Proxied {
 
     /// Returns the attempts at a plainly answered request whose stamps are within ± `uncertainty_ns` of the
     /// coordinator's clock.
-    pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
-        let nothing = Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
+    pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> JoinedAttempts<Arc<str>> {
+        let nothing = JoinedAttempts { last: None, others: Vec::new(), misfits: Misfits::default() };
         if self.pods.is_empty() {
             return nothing;
         }
@@ -311,7 +311,7 @@ impl Proxied {
         };
         let Some(further) = further else {
             let last = fits.then(|| Arc::clone(&pod.name));
-            return Joined { last, misfits, ..nothing };
+            return JoinedAttempts { last, misfits, ..nothing };
         };
         let first = Attempt { pod: Arc::clone(&pod.name), head, ended: seen.ended(), status: seen.status() };
         let own_ns = |served: &ServedRow| {
@@ -328,7 +328,7 @@ impl Proxied {
         attempts.sort_by_key(|attempt| attempt.head);
         let answered = attempts.iter().rposition(|attempt| !attempt.has_failed());
         let last = answered.or(attempts.len().checked_sub(1)).map(|last| attempts.remove(last).pod);
-        Joined { last, others: attempts, misfits }
+        JoinedAttempts { last, others: attempts, misfits }
     }
 
     /// Returns the attempts at any other request. `rows` holds all rows with its id, each with the uncertainty of its
@@ -338,9 +338,9 @@ impl Proxied {
         row: &RequestRow,
         uncertainty_ns: i64,
         rows: Vec<(ServedRow, Option<i64>)>,
-    ) -> Joined<ServedRow> {
+    ) -> JoinedAttempts<ServedRow> {
         let Some(source) = self.sources.get(&row.source) else {
-            return Joined { last: None, others: Vec::new(), misfits: Misfits::default() };
+            return JoinedAttempts { last: None, others: Vec::new(), misfits: Misfits::default() };
         };
         let client = self.client(row, source, uncertainty_ns);
         let mut misfits = Misfits::default();
@@ -357,10 +357,10 @@ impl Proxied {
             |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
         let last = fitting.iter().rposition(answered).or(fitting.len().checked_sub(1));
         let last = last.map(|last| fitting.remove(last));
-        Joined { last, others: fitting.iter().map(Attempt::of).collect(), misfits }
+        JoinedAttempts { last, others: fitting.iter().map(Attempt::of).collect(), misfits }
     }
 
-    fn client<'a>(&self, row: &'a RequestRow, source: &OfSource, uncertainty_ns: i64) -> Client<'a> {
-        Client { row, uncertainty_ns: source.is_compared.then_some(uncertainty_ns) }
+    fn client<'a>(&self, row: &'a RequestRow, source: &SourceAttempts, uncertainty_ns: i64) -> ClientRow<'a> {
+        ClientRow { row, uncertainty_ns: source.is_compared.then_some(uncertainty_ns) }
     }
 }

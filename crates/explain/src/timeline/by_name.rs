@@ -9,15 +9,15 @@ use foldhash::HashMap;
 
 /// Value for each name seen. A name stored at two addresses has two values.
 #[derive(Debug)]
-pub(crate) struct ByName<V>(HashMap<usize, (Arc<str>, V)>);
+pub(crate) struct ValuesByName<V>(HashMap<usize, (Arc<str>, V)>);
 
-impl<V> Default for ByName<V> {
+impl<V> Default for ValuesByName<V> {
     fn default() -> Self {
         Self(HashMap::default())
     }
 }
 
-impl<V> ByName<V> {
+impl<V> ValuesByName<V> {
     /// Returns the value for a name, which is `first()` when the name is seen for the first time.
     pub(crate) fn get(&mut self, name: &Arc<str>, first: impl FnOnce() -> V) -> &mut V {
         // The name is kept alive, so its address is not reused.
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn name_counts_compare_by_pointer() {
         let [web, same, other]: [Arc<str>; 3] = ["web".into(), "web".into(), "other".into()];
-        let mut counts = ByName::default();
+        let mut counts = ValuesByName::default();
         for name in [&web, &other, &Arc::clone(&web), &same] {
             *counts.get(name, || 0) += 1;
         }

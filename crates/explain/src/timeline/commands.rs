@@ -4,7 +4,7 @@ use rolldrop_record::{EventKind, Mode, Stamp};
 
 /// Program started by the run.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct RunCommand {
     /// Index of the scenario's disruption that runs the program; `None` for a program from the command line.
     pub disruption: Option<u32>,
     /// Program and arguments.
@@ -25,12 +25,12 @@ pub struct Command {
 
 /// Collects the events of the programs.
 #[derive(Debug, Default)]
-pub(super) struct Collector(pub(super) Vec<Command>);
+pub(super) struct CommandCollector(pub(super) Vec<RunCommand>);
 
-impl Collector {
+impl CommandCollector {
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
-            EventKind::CommandStarted { command: words, disruption } => self.0.push(Command {
+            EventKind::CommandStarted { command: words, disruption } => self.0.push(RunCommand {
                 disruption: *disruption,
                 words: words.clone(),
                 started: at,
@@ -54,7 +54,7 @@ impl Collector {
         }
     }
 
-    fn last(&mut self, disruption: Option<u32>) -> Option<&mut Command> {
+    fn last(&mut self, disruption: Option<u32>) -> Option<&mut RunCommand> {
         self.0.iter_mut().rfind(|command| command.disruption == disruption)
     }
 }

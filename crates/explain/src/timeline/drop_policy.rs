@@ -6,7 +6,7 @@ use rolldrop_record::{Outcome, RequestRow};
 
 /// Class of a request's outcome, as seen by its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum OutcomeClass {
     /// Answered with success.
     Ok,
     /// Lost because of infrastructure.
@@ -19,7 +19,7 @@ pub enum Class {
     Cancelled,
 }
 
-impl Class {
+impl OutcomeClass {
     /// Returns the class of one row.
     pub fn of(row: &RequestRow) -> Self {
         Self::of_answer(row.outcome, row.status, row.grpc_status)
@@ -73,7 +73,7 @@ mod tests {
                     ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
                 };
                 // Clients do not retry a request if only the response trailer reports that the server is unavailable.
-                let is_dropped = Class::of(&row) == Class::Dropped && *outcome != Outcome::Ok;
+                let is_dropped = OutcomeClass::of(&row) == OutcomeClass::Dropped && *outcome != Outcome::Ok;
                 assert_eq!(is_dropped, is_retried("GET", &row), "{outcome} {status:?} {grpc_status:?}");
             }
         }

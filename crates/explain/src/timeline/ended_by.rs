@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pods::{T0, Workload};
+use super::pod_lives::{OwningWorkload, T0};
 use rolldrop_record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use rolldrop_record::{EventKind, Mode, Stamp};
 
@@ -89,12 +89,12 @@ impl Histories {
     }
 
     /// Returns a pod's workload as of `at`; `None` if no watch showed it.
-    pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<Workload> {
+    pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<OwningWorkload> {
         let owner = pod.owner.as_deref().filter(|owner| self.custom_owner(owner).is_none())?;
         let history = self.workloads.get(&workload_of(owner)?)?;
         let known = history.iter().take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
         let (_, event) = known.last()?;
-        Some(Workload {
+        Some(OwningWorkload {
             name: event.workload.replace('/', " "),
             replicas: event.replicas,
             strategy: event.strategy,

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::clocks::Clocks;
-use super::span::Span;
+use super::span::TimeSpan;
 use super::stretch::Stretch;
-use crate::model::account::{Contradiction, Missing};
+use crate::model::account::{Missing, RecordContradiction};
 use rolldrop_record::run_info::{Role, Source};
 use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
 
@@ -40,7 +40,7 @@ pub struct Integrity {
     /// Missing parts of the record.
     pub missing: Vec<Missing>,
     /// Contradictions in the record.
-    pub contradictions: Vec<Contradiction>,
+    pub contradictions: Vec<RecordContradiction>,
     /// Periods in which requests are missing.
     pub holes: Vec<Hole>,
 }
@@ -60,8 +60,8 @@ pub struct Hole {
 
 /// Data collected in the first pass over all rows.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
-    sources: HashMap<Arc<str>, OfSource>,
+pub(super) struct RowIntegrity {
+    sources: HashMap<Arc<str>, SourceIntegrity>,
     served: HashMap<Arc<str>, OfProxy>,
     /// True if requests are kept for comparison with the proxies' rows.
     compares: bool,
@@ -69,12 +69,12 @@ pub(super) struct Rows {
 
 /// Rows of one load source.
 #[derive(Debug, Default)]
-struct OfSource {
-    numbers: Numbers,
+struct SourceIntegrity {
+    numbers: NumberSet,
     warmup: u64,
     main: u64,
-    twice: Count,
-    disordered: Count,
+    twice: CountAndFirst,
+    disordered: CountAndFirst,
     /// Requests to compare: start, end, and clock uncertainty.
     compared: HashMap<u64, (Stamp, Stamp, i64)>,
 }
@@ -83,7 +83,7 @@ struct OfSource {
 #[derive(Debug, Default)]
 struct OfProxy {
     rows: u64,
-    disordered: Count,
+    disordered: CountAndFirst,
     compared: u64,
     /// Number of rows whose stamps claim that the proxy read a request before it was sent, or after it was answered.
     impossible: u64,
@@ -93,12 +93,12 @@ struct OfProxy {
 
 /// Number of requests, and the first of them.
 #[derive(Debug, Default)]
-struct Count {
+struct CountAndFirst {
     n: u64,
     first: Option<u64>,
 }
 
-impl Count {
+impl CountAndFirst {
     fn add(&mut self, number: u64) {
         self.n += 1;
         self.first.get_or_insert(number);
@@ -112,12 +112,12 @@ impl Count {
 
 /// Set of numbers, stored as one bit each.
 #[derive(Debug, Default)]
-struct Numbers {
+struct NumberSet {
     words: Stretch<u64>,
     n: u64,
 }
 
-impl Numbers {
+impl NumberSet {
     /// Adds a number; returns true if it is new.
     fn insert(&mut self, number: u64) -> bool {
         let Ok(word) = usize::try_from(number / 64) else { return true };
@@ -130,14 +130,14 @@ impl Numbers {
     }
 
     /// Adds other numbers; returns those that were already in the set.
-    fn merge(&mut self, others: &Self) -> Count {
-        let mut twice = Count::default();
+    fn merge(&mut self, others: &Self) -> CountAndFirst {
+        let mut twice = CountAndFirst::default();
         for (word, other) in others.words.iter() {
             let own = self.words.at_mut(word);
             let both = *own & other;
             if both != 0 {
                 let first = Some(word as u64 * 64 + u64::from(both.trailing_zeros()));
-                twice.merge(Count { n: u64::from(both.count_ones()), first });
+                twice.merge(CountAndFirst { n: u64::from(both.count_ones()), first });
             }
             *own |= other;
         }
@@ -181,7 +181,7 @@ impl Numbers {
     }
 }
 
-impl OfSource {
+impl SourceIntegrity {
     fn merge(&mut self, later: Self) {
         self.twice.merge(self.numbers.merge(&later.numbers));
         self.twice.merge(later.twice);
@@ -192,7 +192,7 @@ impl OfSource {
     }
 }
 
-impl Rows {
+impl RowIntegrity {
     /// Creates an empty collection; `has_served` is true if the run has proxy rows.
     pub(super) fn new(has_served: bool) -> Self {
         Self { compares: has_served, ..Self::default() }
@@ -311,24 +311,31 @@ impl Rows {
                     }
                     Ordering::Equal => {}
                     Ordering::Greater => {
-                        found.contradictions.push(Contradiction::Requests { source, phase, scheduled, rows });
+                        found.contradictions.push(RecordContradiction::Requests {
+                            source,
+                            phase,
+                            scheduled,
+                            rows,
+                        });
                     }
                 }
             }
         }
-        let sources: BTreeMap<&Arc<str>, &OfSource> = self.sources.iter().collect();
+        let sources: BTreeMap<&Arc<str>, &SourceIntegrity> = self.sources.iter().collect();
         for (source, of) in sources {
-            if let Count { n: requests, first: Some(first) } = of.twice {
+            if let CountAndFirst { n: requests, first: Some(first) } = of.twice {
                 let source = Arc::clone(source);
-                found.contradictions.push(Contradiction::Twice { source, requests, first });
+                found.contradictions.push(RecordContradiction::Twice { source, requests, first });
             }
-            if let Count { n: rows, first: Some(first) } = of.disordered {
+            if let CountAndFirst { n: rows, first: Some(first) } = of.disordered {
                 let source = Arc::clone(source);
-                found.contradictions.push(Contradiction::Disordered { source, rows, first });
+                found.contradictions.push(RecordContradiction::Disordered { source, rows, first });
             }
         }
         self.judge_proxies(info, &mut found);
-        found.contradictions.extend(clocks.contradictory().map(|of| Contradiction::Clock(of.to_owned())));
+        found
+            .contradictions
+            .extend(clocks.contradictory().map(|of| RecordContradiction::Clock(of.to_owned())));
         found
     }
 
@@ -342,7 +349,7 @@ impl Rows {
                 Ordering::Less => found.missing.push(Missing::Served { proxy, received, rows }),
                 Ordering::Equal => {}
                 Ordering::Greater => {
-                    found.contradictions.push(Contradiction::Served { proxy, received, rows });
+                    found.contradictions.push(RecordContradiction::Served { proxy, received, rows });
                 }
             }
         }
@@ -351,10 +358,10 @@ impl Rows {
             let proxy = || Arc::clone(proxy);
             if of.disordered.n > 0 {
                 let rows = of.disordered.n;
-                found.contradictions.push(Contradiction::DisorderedServed { proxy: proxy(), rows });
+                found.contradictions.push(RecordContradiction::DisorderedServed { proxy: proxy(), rows });
             }
             if of.impossible as f64 > DISAGREE * of.compared as f64 {
-                found.contradictions.push(Contradiction::Impossible {
+                found.contradictions.push(RecordContradiction::Impossible {
                     proxy: proxy(),
                     impossible: of.impossible,
                     compared: of.compared,
@@ -423,13 +430,13 @@ fn is_ordered(row: &RequestRow) -> bool {
 /// Checks the record; a part of a record is only checked for missing requests. If some are missing, `stamps` reads all
 /// requests once more for their intended send times.
 pub(super) fn look<E>(
-    (rows, span): (&Rows, Span),
+    (rows, span): (&RowIntegrity, TimeSpan),
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),
     (began, ended): (Stamp, Stamp),
     stamps: impl FnOnce(&mut (dyn FnMut(&RequestRow) + Send)) -> Result<(), E>,
 ) -> Result<Integrity, E> {
     let scheduled = scheduled(events);
-    let (mut found, gaps) = match span == Span::ALL {
+    let (mut found, gaps) = match span == TimeSpan::ALL {
         true => (rows.judge((info, events, clocks), &scheduled), rows.gaps(Some(&scheduled))),
         false => (Integrity::default(), rows.gaps(None)),
     };

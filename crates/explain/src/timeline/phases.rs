@@ -23,7 +23,7 @@ impl LifeOf<'_> {
 }
 
 #[derive(Debug)]
-struct Seen<'a> {
+struct SeenPhase<'a> {
     at: Stamp,
     source: &'a str,
     pod: &'a str,
@@ -32,16 +32,16 @@ struct Seen<'a> {
 
 /// Collects the phases, and the pod of each proxy.
 #[derive(Debug, Default)]
-pub(super) struct Collector<'a> {
-    phases: Vec<Seen<'a>>,
+pub(super) struct PhaseCollector<'a> {
+    phases: Vec<SeenPhase<'a>>,
     pods: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
-impl<'a> Collector<'a> {
+impl<'a> PhaseCollector<'a> {
     pub(super) fn observe(&mut self, at: Stamp, source: &'a str, kind: &'a EventKind) {
         match kind {
             EventKind::ProxyPhase { pod, phase } => {
-                self.phases.push(Seen { at, source, pod, phase: *phase });
+                self.phases.push(SeenPhase { at, source, pod, phase: *phase });
             }
             EventKind::OwnPod(pod) => _ = self.pods.entry(source).or_default().insert(&pod.uid),
             _ => {}
@@ -59,7 +59,7 @@ impl<'a> Collector<'a> {
         of: LifeOf<'s>,
         phase: ProxyPhase,
     ) -> impl Iterator<Item = (Stamp, &'a str)> + 's {
-        let is_its = move |seen: &&Seen<'_>| match self.pods.get(seen.source) {
+        let is_its = move |seen: &&SeenPhase<'_>| match self.pods.get(seen.source) {
             Some(uids) if uids.len() == 1 => uids.contains(of.uid),
             _ => seen.pod == of.name && of.holds(seen.at),
         };

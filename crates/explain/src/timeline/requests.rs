@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
-use super::addresses::Addresses;
 pub use super::attempts::{Attempt, Strangers};
 use super::attempts::{Misfits, Proxied};
 use super::clocks::Clocks;
-use super::consumer::KeptConnections;
+use super::consumer_kind::KeptConnections;
 use super::integrity::{self, Integrity};
 use super::lanes;
-pub use super::names::Unmatched;
-use super::names::{PodNames, Relays};
-use super::span::Span;
-use crate::timeline::by_name::ByName;
+use super::pod_addresses::PodAddresses;
+pub use super::pod_names::Unmatched;
+use super::pod_names::{PodNames, Relays};
+use super::span::TimeSpan;
+use crate::timeline::by_name::ValuesByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// Connection, identified by its load source and its number there.
-pub type Connection = (Arc<str>, u64);
+pub type ConnectionId = (Arc<str>, u64);
 
 /// Request as seen by both ends, on the coordinator's clock.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Request {
     }
 
     /// Returns the connection that the request was sent on, or would have been.
-    pub fn connection(&self) -> Option<Connection> {
+    pub fn connection(&self) -> Option<ConnectionId> {
         Some((Arc::clone(&self.row.source), self.row.conn?))
     }
 
@@ -100,7 +100,7 @@ pub(super) struct Joins {
     /// Pods by the names used in headers.
     pub names: PodNames,
     /// Pods by address.
-    pub addresses: Addresses,
+    pub addresses: PodAddresses,
     /// Pods that only pass requests on, once they are known.
     pub relays: HashSet<Arc<str>>,
     /// Common part of the ids of the run's requests.
@@ -128,7 +128,7 @@ pub struct Requests {
     /// Pod header values that name no pod watched by the run.
     pub unmatched: Unmatched,
     /// Connections with further requests whose pod the client does not know.
-    pub unnamed: HashSet<Connection>,
+    pub unnamed: HashSet<ConnectionId>,
     /// True if some requests on these connections were plainly answered.
     pub(crate) has_unnamed_plain: bool,
     /// True if the client or the kernel knows the pod of at least one request.
@@ -142,11 +142,11 @@ pub struct Requests {
     /// Time at which the last request ended.
     pub(super) last_end: Option<Stamp>,
     rows: Arc<dyn RowSource>,
-    span: Span,
+    span: TimeSpan,
     clocks: Clocks,
     joins: Joins,
     proxied: Proxied,
-    looked_at: integrity::Rows,
+    looked_at: integrity::RowIntegrity,
 }
 
 /// Agreement between the pods that the kernel routed connections to and the pods that responses name.
@@ -206,15 +206,15 @@ fn by_id(requests: &[Request]) -> HashMap<Arc<str>, HashMap<u64, usize>> {
 
 /// Data collected in the first pass over the rows.
 #[derive(Debug, Default)]
-struct Seen {
+struct RequestCollector {
     others: Vec<Request>,
     all: u64,
-    unnamed: HashSet<Connection>,
+    unnamed: HashSet<ConnectionId>,
     has_unnamed_plain: bool,
     has_named: bool,
     first_scheduled: Option<Stamp>,
     last_end: Option<Stamp>,
-    looked_at: integrity::Rows,
+    looked_at: integrity::RowIntegrity,
     unmatched: Unmatched,
     proxied: Proxied,
     agreement: Agreement,
@@ -224,8 +224,8 @@ struct Seen {
     own_names: OwnNames,
 }
 
-impl Seen {
-    fn add(&mut self, request: &mut Request, (clocks, joins): (&Clocks, &Joins), span: Span) {
+impl RequestCollector {
+    fn add(&mut self, request: &mut Request, (clocks, joins): (&Clocks, &Joins), span: TimeSpan) {
         place_request(request, clocks, Some(&joins.addresses));
         let said = name_pod(&mut request.row, joins, &mut self.own_names);
         self.agreement.add(request);
@@ -290,28 +290,38 @@ impl Requests {
     pub(super) fn open<S: Send>(
         rows: Arc<dyn RowSource>,
         (clocks, mut joins): (Clocks, Joins),
-        span: Span,
+        span: TimeSpan,
         begin: impl Fn() -> S,
         add: impl Fn(&mut S, &Request) + Sync,
         mut merge: impl FnMut(&mut S, S),
     ) -> Result<(Self, S), PartError> {
         let begin = || {
-            let seen = Seen { looked_at: integrity::Rows::new(rows.has_served()), ..Seen::default() };
+            let seen = RequestCollector {
+                looked_at: integrity::RowIntegrity::new(rows.has_served()),
+                ..RequestCollector::default()
+            };
             (seen, begin())
         };
-        let add = |(seen, sum): &mut (Seen, S), request: &mut Request| {
+        let add = |(seen, sum): &mut (RequestCollector, S), request: &mut Request| {
             seen.add(request, (&clocks, &joins), span);
             if is_plain(&request.row) {
                 add(sum, request);
             }
         };
-        let merge = |(seen, sum): &mut (Seen, S), later: (Seen, S)| {
+        let merge = |(seen, sum): &mut (RequestCollector, S), later: (RequestCollector, S)| {
             seen.merge(later.0);
             merge(sum, later.1);
         };
         let (seen, sum) = lanes::add_up(&*rows, Wanted::All, begin, add, merge)?;
-        let Seen { mut others, first_scheduled, relays, mut looked_at, mut proxied, mut agreement, .. } =
-            seen;
+        let RequestCollector {
+            mut others,
+            first_scheduled,
+            relays,
+            mut looked_at,
+            mut proxied,
+            mut agreement,
+            ..
+        } = seen;
         joins.relays = relays.finish();
         others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
@@ -460,7 +470,7 @@ impl Requests {
 }
 
 /// Response values that are a pod's own name, as most are.
-type OwnNames = ByName<()>;
+type OwnNames = ValuesByName<()>;
 
 /// Replaces the header value in the row with the pod's name, or clears it if it names no watched pod. Returns the
 /// original value, unless it is a pod's own name already seen in a response, or no pods were watched.
@@ -478,7 +488,7 @@ fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Op
 
 /// Converts a newly read row to the coordinator's clock. A request's stamps are close together, so one offset serves
 /// for all and preserves the intervals between them.
-fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&Addresses>) {
+fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&PodAddresses>) {
     let row = &mut request.row;
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];

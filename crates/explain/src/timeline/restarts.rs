@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Endpoints;
+use super::EndpointHistory;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
@@ -12,7 +12,7 @@ const SEEN_WITHIN_NS: i64 = 2_000_000_000;
 
 /// Container that exited in a pod that was not terminating.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Restart {
+pub struct ContainerRestart {
     /// The pod's name.
     pub pod: String,
     /// The container's name.
@@ -29,7 +29,7 @@ pub struct Restart {
 
 /// Last known state of a container.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SeenContainer {
     running_at: Stamp,
     restarts: i32,
     /// Index of the unfinished restart, if any.
@@ -38,14 +38,14 @@ struct Seen {
 
 /// Collects restarts from the pod watch, and the crashes requested by the run.
 #[derive(Debug, Default)]
-pub(super) struct Collector<'a> {
-    restarts: Vec<Restart>,
+pub(super) struct RestartCollector<'a> {
+    restarts: Vec<ContainerRestart>,
     /// State by the pod's UID and the container's name.
-    seen: BTreeMap<(String, String), Seen>,
+    seen: BTreeMap<(String, String), SeenContainer>,
     crashes: BTreeMap<&'a str, Stamp>,
 }
 
-impl<'a> Collector<'a> {
+impl<'a> RestartCollector<'a> {
     pub(super) fn observe(&mut self, at: Stamp, kind: &'a EventKind) {
         match kind {
             EventKind::Pod(pod) => {
@@ -62,8 +62,8 @@ impl<'a> Collector<'a> {
 
     /// Returns the restarts in pods behind Services, and those requested by the run. A pod that no Service ever listed
     /// got no requests.
-    pub(super) fn behind(self, endpoints: &Endpoints) -> Vec<Restart> {
-        let is_behind = |restart: &Restart| {
+    pub(super) fn behind(self, endpoints: &EndpointHistory) -> Vec<ContainerRestart> {
+        let is_behind = |restart: &ContainerRestart| {
             restart.is_crash || endpoints.is_empty() || endpoints.ever_named(&restart.pod)
         };
         self.restarts.into_iter().filter(is_behind).collect()
@@ -76,7 +76,7 @@ impl<'a> Collector<'a> {
         let key = (pod.uid.clone(), container.name.clone());
         let Some(last) = self.seen.get_mut(&key) else {
             if runs {
-                let first = Seen { running_at: at, restarts: container.restarts, open: None };
+                let first = SeenContainer { running_at: at, restarts: container.restarts, open: None };
                 self.seen.insert(key, first);
             }
             return;
@@ -86,7 +86,7 @@ impl<'a> Collector<'a> {
             let shown = last.running_at.max(at.shifted_ns(-SEEN_WITHIN_NS));
             let asked = self.crashes.get(pod.uid.as_str()).filter(|asked| **asked >= last.running_at);
             last.open = Some(self.restarts.len());
-            self.restarts.push(Restart {
+            self.restarts.push(ContainerRestart {
                 pod: pod.name.clone(),
                 container: container.name.clone(),
                 exit_code: container.exit_code,
@@ -115,8 +115,8 @@ mod tests {
     use rolldrop_record::Event;
     use rolldrop_record::event::{Action, Change};
 
-    fn restarts(events: &[Event]) -> Vec<Restart> {
-        let mut collector = Collector::default();
+    fn restarts(events: &[Event]) -> Vec<ContainerRestart> {
+        let mut collector = RestartCollector::default();
         events.iter().for_each(|event| collector.observe(event.at, &event.kind));
         collector.restarts
     }
@@ -169,7 +169,7 @@ mod tests {
             pod(11 * second, "running", 1, None, false),
             pod(12 * second, "running", 1, None, true),
         ];
-        let restart = Restart {
+        let restart = ContainerRestart {
             pod: "web-1".into(),
             container: "app".into(),
             exit_code: Some(137),
@@ -193,7 +193,7 @@ mod tests {
         let crash = Event::new(at(9 * second), "coordinator", EventKind::Action(crash));
         let [first, rest @ ..] = ends;
         let events: Vec<Event> = [first, crash].into_iter().chain(rest).collect();
-        let asked = Restart { from: at(9 * second), is_crash: true, ..restart };
+        let asked = ContainerRestart { from: at(9 * second), is_crash: true, ..restart };
         assert_eq!(restarts(&events), [asked]);
     }
 }

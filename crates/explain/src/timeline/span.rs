@@ -4,14 +4,14 @@ use rolldrop_record::{RequestRow, Stamp};
 
 /// Period of time, on the coordinator's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct TimeSpan {
     /// Start of the period.
     pub from: Stamp,
     /// End of the period.
     pub until: Stamp,
 }
 
-impl Span {
+impl TimeSpan {
     /// Span of a whole run.
     pub(crate) const ALL: Self =
         Self { from: Stamp::from_unix_ns(i64::MIN), until: Stamp::from_unix_ns(i64::MAX) };

@@ -9,7 +9,7 @@ pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 
 /// Interval in which a watch saw nothing.
 #[derive(Clone, Debug)]
-pub struct Gap {
+pub struct UnwatchedPeriod {
     /// Watched resource.
     pub resource: String,
     /// True if the events in the gap were lost. Otherwise they were shown late.
@@ -20,7 +20,7 @@ pub struct Gap {
     pub to: Stamp,
 }
 
-impl Gap {
+impl UnwatchedPeriod {
     /// Returns true if this is a gap in the pod watch.
     pub fn is_of_pods(&self) -> bool {
         self.resource == PODS
@@ -34,20 +34,20 @@ impl Gap {
 
 /// Collects gaps and lists.
 #[derive(Debug, Default)]
-pub(super) struct Collector {
-    pub(super) gaps: Vec<Gap>,
+pub(super) struct WatchCollector {
+    pub(super) gaps: Vec<UnwatchedPeriod>,
     /// Time the pod watch last began with a list.
     pub(super) pods_listed: Option<Stamp>,
     /// Time the pod watch last showed anything.
     pub(super) pods_shown: Option<Stamp>,
 }
 
-impl Collector {
+impl WatchCollector {
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::WatchGap { resource, from } | EventKind::WatchLate { resource, from } => {
                 let is_lost = matches!(kind, EventKind::WatchGap { .. });
-                self.gaps.push(Gap { resource: resource.clone(), is_lost, from: *from, to: at });
+                self.gaps.push(UnwatchedPeriod { resource: resource.clone(), is_lost, from: *from, to: at });
             }
             EventKind::Pod(pod) => {
                 self.pods_shown = self.pods_shown.max(Some(at));

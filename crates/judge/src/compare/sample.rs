@@ -8,7 +8,7 @@ use super::episodes::{Episode, episodes};
 use crate::gate::{self, Figures};
 use crate::model::check::Check;
 use crate::model::comparison::Quantile;
-use rolldrop_explain::Class;
+use rolldrop_explain::OutcomeClass;
 use rolldrop_explain::math::add_counts;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{Analysis, CheckVerdict, Mode, RunResult, Verdict};
@@ -180,8 +180,10 @@ impl Sample {
         let end_s = analysis.charts.end_s;
         let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
         let add = |blocks: &mut Vec<Block>, request: &Request| {
-            let class = Class::of(&request.row);
-            if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
+            let class = OutcomeClass::of(&request.row);
+            if request.row.phase != Phase::Main
+                || matches!(class, OutcomeClass::NotSent | OutcomeClass::Cancelled)
+            {
                 return;
             }
             let index = stats::index(timeline.seconds(request.row.scheduled) / block_s);
@@ -191,8 +193,10 @@ impl Sample {
             let block = &mut blocks[index];
             block.total += 1;
             match class {
-                Class::Ok => *block.latency.entry(bin(latency_ns(request, is_closed_loop))).or_default() += 1,
-                Class::Dropped => *block.dropped.entry(request.row.outcome).or_default() += 1,
+                OutcomeClass::Ok => {
+                    *block.latency.entry(bin(latency_ns(request, is_closed_loop))).or_default() += 1
+                }
+                OutcomeClass::Dropped => *block.dropped.entry(request.row.outcome).or_default() += 1,
                 _ => {}
             }
         };

@@ -10,7 +10,7 @@ use super::figure::each_within;
 use crate::model::basis::{Basis, LossUnits, Measured, PodFact};
 use crate::model::check::{Check, Evidence};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::len;
+use rolldrop_explain::model::figure_text::len;
 use rolldrop_explain::model::{Bounded, CheckVerdict, LossGroup, RequestCounts, TerminationRequests, Unit};
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};

@@ -10,7 +10,7 @@ use super::requests::no_termination;
 use crate::model::basis::{Basis, LongestWindow, Measured, PodFact, Whose};
 use crate::model::check::{Check, CheckName};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::figures::len;
+use rolldrop_explain::model::figure_text::len;
 use rolldrop_explain::model::{LossGroup, Mode, Termination, Unit, Window, apart};
 use rolldrop_record::expect::{Bounds, PreStopLimits, Span, WindowLimits};
 

@@ -5,7 +5,7 @@ use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, LANE, SMALL};
 use super::palette;
 use crate::words;
-use rolldrop_explain::model::{Act, ChartData, Deed};
+use rolldrop_explain::model::{ChartData, ClusterAction, Deed};
 use rolldrop_record::event::ActionName;
 
 /// Maximum number of rows of names. If more are needed, consecutive marks of the same kind share a name.
@@ -42,7 +42,7 @@ impl Mark {
 
 /// Returns the marks of a run, ordered by time.
 pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
-    let mark = |act: &Act| {
+    let mark = |act: &ClusterAction| {
         let (kind, of) = match &act.what {
             Deed::Action(action, Some(pod)) => (action_name(*action, true), words::short_pod(pod).to_owned()),
             Deed::Action(action, None) => (action_name(*action, false), String::new()),
@@ -177,7 +177,8 @@ mod tests {
     use super::*;
 
     fn run(actions: &[(f64, Deed)]) -> ChartData {
-        let actions = actions.iter().map(|(at_s, what)| Act { at_s: *at_s, what: what.clone() }).collect();
+        let actions =
+            actions.iter().map(|(at_s, what)| ClusterAction { at_s: *at_s, what: what.clone() }).collect();
         ChartData { actions, ..ChartData::default() }
     }
 

@@ -10,7 +10,7 @@ use super::{Chart, ChartError, palette};
 use crate::format::{self, counted, either, len, millis, plain, seconds_unit};
 use crate::words;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{RunResult, Second};
+use rolldrop_explain::model::{RunResult, RunSecond};
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 900;
@@ -28,7 +28,7 @@ const TICKS: f64 = 14.0;
 struct Series {
     /// Length of a column, in seconds.
     step_s: f64,
-    columns: Vec<Second>,
+    columns: Vec<RunSecond>,
     end_s: f64,
     /// Times at which pod deletions took effect, in order.
     deletions: Vec<f64>,
@@ -44,7 +44,7 @@ fn series(analysis: &Analysis) -> Series {
         .into_iter()
         .find(|n| seconds.len().div_ceil(*n) <= COLUMNS)
         .unwrap_or(7200);
-    let mut columns: Vec<Second> = Vec::new();
+    let mut columns: Vec<RunSecond> = Vec::new();
     for (i, second) in seconds.iter().enumerate() {
         if i % per_column == 0 {
             columns.push(second.clone());
@@ -70,7 +70,7 @@ fn series(analysis: &Analysis) -> Series {
 }
 
 /// Adds a second to a column. Percentiles cannot be merged, so the column keeps the largest.
-fn merge(column: &mut Second, second: &Second) {
+fn merge(column: &mut RunSecond, second: &RunSecond) {
     column.ok += second.ok;
     column.other += second.other;
     for (&outcome, &n) in &second.dropped {
@@ -159,7 +159,7 @@ fn legend(series: &Series) -> Vec<Key> {
 }
 
 /// Returns true if a column has so few values that a percentile adds nothing to the slowest.
-fn is_few(column: &Second) -> bool {
+fn is_few(column: &RunSecond) -> bool {
     column.ok < FEW
 }
 
@@ -182,7 +182,7 @@ fn draw_plots(canvas: &mut Canvas, analysis: &Analysis, series: &Series, full: R
     for plot in [answered, dropped, latency] {
         frame::x_grid(canvas, plot, &ticks, &x);
     }
-    let stacks = |stack: fn(&Second) -> BTreeMap<Outcome, u64>| {
+    let stacks = |stack: fn(&RunSecond) -> BTreeMap<Outcome, u64>| {
         series.columns.iter().map(|s| (s.at_s, stack(s))).collect::<Vec<_>>()
     };
     let rest = stacks(|s| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]));
@@ -323,7 +323,7 @@ pub(super) fn counts(stack: &BTreeMap<Outcome, u64>) -> String {
 }
 
 /// Describes the percentiles of a column.
-fn percentiles(column: &Second, step_s: f64) -> Option<String> {
+fn percentiles(column: &RunSecond, step_s: f64) -> Option<String> {
     let p50 = column.p50_ms.map(|ms| format!("p50 {} ms", millis(ms)));
     let p99 = column.p99_ms.map(|ms| format!("p99 {} ms", millis(ms)));
     let told: Vec<String> = p50.into_iter().chain(p99).collect();
@@ -349,7 +349,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) {
     let y = Axis::log(least * 0.8, (most * 1.3).max(least * 4.0), plot.bottom, plot.top);
     frame::y_grid(canvas, plot, &y.ticks(6), &y);
     for (line, color) in [palette::STEADY, palette::STEADY_DARK].into_iter().enumerate() {
-        let value = |s: &Second| [s.p50_ms, s.p99_ms][line];
+        let value = |s: &RunSecond| [s.p50_ms, s.p99_ms][line];
         // A second without answered requests interrupts the line.
         for run in series.columns.split(|s| value(s).is_none()) {
             for run in run.chunk_by(|a, b| line == 0 || is_few(a) == is_few(b)) {
@@ -427,7 +427,12 @@ mod tests {
     fn long_timeline_merges_seconds_losslessly() {
         let mut analysis = samples::quiet();
         analysis.charts.seconds = (0..1000_u32)
-            .map(|i| Second { at_s: f64::from(i), ok: 10, p99_ms: Some(f64::from(i)), ..Second::default() })
+            .map(|i| RunSecond {
+                at_s: f64::from(i),
+                ok: 10,
+                p99_ms: Some(f64::from(i)),
+                ..RunSecond::default()
+            })
             .collect();
         let series = series(&analysis);
         assert!(series.columns.len() <= COLUMNS);

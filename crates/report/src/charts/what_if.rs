@@ -244,12 +244,12 @@ fn marks(series: &Series) -> Vec<(u64, &'static str, Dash, f64)> {
 mod tests {
     use super::*;
     use crate::samples;
-    use rolldrop_explain::model::Lost;
+    use rolldrop_explain::model::LostRequest;
 
     /// Returns the sample with the sleep that each lost request would have needed: the time since the pod's deletion.
     fn sample() -> Analysis {
         let mut analysis = samples::naive_exit();
-        let needed = |lost: &Lost| {
+        let needed = |lost: &LostRequest| {
             let t0_s = analysis.result.terminations[lost.only()?].t0_s;
             let possible_s = lost.begun_s - t0_s;
             Some(SleepNeeded { certain_s: possible_s + 0.011, possible_s })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Told, limits};
 use crate::format::{count, counted, len};
 use crate::methods;
-use rolldrop_explain::model::figures::percent;
+use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{Figure, Unit};
 use rolldrop_judge::model::check::{Doubt, Grounds, NoFigure, Prediction, Trend, Unfit, Worsening};
 use rolldrop_judge::model::comparison::{self, FEWEST_REQUESTS, FEWEST_RUNS, Row};

@@ -2,7 +2,7 @@
 
 use super::Told;
 use crate::format::{count, counted, either, len};
-use rolldrop_explain::model::figures::percent;
+use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
 use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
 use rolldrop_judge::model::check::Side;

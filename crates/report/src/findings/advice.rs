@@ -3,7 +3,9 @@
 use super::super::format::{counted, either, len};
 use super::{causes, in_phase};
 use rolldrop_explain::MAX_COARSENESS_S;
-use rolldrop_explain::model::account::{Basis, Clock, More, Narrowing, Refusal};
+use rolldrop_explain::model::account::{
+    ConsumerClock, More, Narrowing, NoRecommendation, RecommendationBasis,
+};
 use rolldrop_explain::model::{Mode, Recommendation, WindowBasis};
 
 /// Describes the evidence for a recommendation, such as `6 terminations of 1 rollout`.
@@ -49,8 +51,8 @@ pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> 
 }
 
 /// Describes the basis of a recommendation.
-pub(super) fn basis(basis: &Basis) -> String {
-    let clock = |Clock { consumer, period_s, news_s }: &Clock| {
+pub(super) fn basis(basis: &RecommendationBasis) -> String {
+    let clock = |ConsumerClock { consumer, period_s, news_s }: &ConsumerClock| {
         format!(
             ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
         )
@@ -69,7 +71,9 @@ pub(super) fn basis(basis: &Basis) -> String {
 }
 
 /// Describes what is known about the longest window.
-fn longest_window(&Basis { longest_s, windows, unbounded, .. }: &Basis) -> String {
+fn longest_window(
+    &RecommendationBasis { longest_s, windows, unbounded, .. }: &RecommendationBasis,
+) -> String {
     match longest_s {
         Some(longest_s) if unbounded == 0 => {
             format!("the longest of the windows lasted at most {longest_s:.3} s")
@@ -84,16 +88,16 @@ fn longest_window(&Basis { longest_s, windows, unbounded, .. }: &Basis) -> Strin
 }
 
 /// Explains why nothing is recommended.
-pub(super) fn refusal(refusal: &Refusal) -> String {
+pub(super) fn refusal(refusal: &NoRecommendation) -> String {
     match refusal {
-        Refusal::NotWhole => "the record is not whole".to_owned(),
-        Refusal::NotValid => "the measurement is not valid".to_owned(),
-        Refusal::Recreated(workload) => format!(
+        NoRecommendation::NotWhole => "the record is not whole".to_owned(),
+        NoRecommendation::NotValid => "the measurement is not valid".to_owned(),
+        NoRecommendation::Recreated(workload) => format!(
             "{workload} has strategy Recreate: all its pods end before the first new one starts, and no sleep covers \
              that"
         ),
-        Refusal::ProbeFirst { probe, requests } => causes::probe_first(*probe, *requests),
-        Refusal::TooFew { windows, units, needed, covered, asked, confidence } => {
+        NoRecommendation::ProbeFirst { probe, requests } => causes::probe_first(*probe, *requests),
+        NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence } => {
             let percent = |share: &f64| format!("{:.0} %", share * 100.0);
             let of = match units < windows {
                 true if *units == 1 => {
@@ -111,15 +115,15 @@ pub(super) fn refusal(refusal: &Refusal) -> String {
                 percent(asked)
             )
         }
-        Refusal::Unbounded { unbounded, windows } => {
+        NoRecommendation::Unbounded { unbounded, windows } => {
             format!("{unbounded} of {windows} windows have no upper bound")
         }
-        Refusal::TooCoarse { rate } => format!(
+        NoRecommendation::TooCoarse { rate } => format!(
             "a pod got only {rate:.1} new connections/s, which shows its window to {:.2} s at best (limit \
              {MAX_COARSENESS_S} s): raise the rate of new connections",
             3.0 / rate
         ),
-        Refusal::InPhase(clock) => in_phase(clock),
+        NoRecommendation::InPhase(clock) => in_phase(clock),
     }
 }
 

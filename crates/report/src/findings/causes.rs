@@ -4,8 +4,8 @@ use super::super::format::counted;
 use super::{Words, advice, words};
 use rolldrop_explain::model::RunResult;
 use rolldrop_explain::model::account::{
-    CloseNotice, DnsTtl, Doubt, Endpoints, Finish, Hook, HookRepair, KeptAnswer, Loss, NotAccepting,
-    OnEachNode, Probe, SleepAdvice, TrafficPolicy,
+    CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
+    OnEachNode, PreStopHooks, Probe, SleepAdvice, TrafficPolicyKind,
 };
 
 /// Describes requests lost by one cause, with the reason and the remedy.
@@ -121,12 +121,12 @@ fn not_accepting(why: &NotAccepting) -> String {
         }
     };
     match hook {
-        Hook::Failed => format!("{stops}, and the preStop hook that was to delay it failed"),
-        Hook::Unset => format!("{stops}, and nothing waits until the Service routes elsewhere"),
-        Hook::Sleep(s) => {
+        PreStopHooks::Failed => format!("{stops}, and the preStop hook that was to delay it failed"),
+        PreStopHooks::Unset => format!("{stops}, and nothing waits until the Service routes elsewhere"),
+        PreStopHooks::Sleep(s) => {
             format!("{stops}, and its preStop sleep of {s} s did not last until the Service routed elsewhere")
         }
-        Hook::Other => {
+        PreStopHooks::Other => {
             format!("{stops}, and its preStop hook did not last until the Service routed elsewhere")
         }
     }
@@ -187,15 +187,17 @@ pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
 }
 
 /// Explains how to let a pod finish the requests that it has accepted.
-fn finish(way: Finish) -> String {
+fn finish(way: FinishAdvice) -> String {
     let on_signal = "finish requests in flight on SIGTERM";
     match way {
-        Finish::OnSignal => on_signal.to_owned(),
-        Finish::WithinGrace { longest_s } => format!(
+        FinishAdvice::OnSignal => on_signal.to_owned(),
+        FinishAdvice::WithinGrace { longest_s } => format!(
             "{on_signal}, within a terminationGracePeriodSeconds above preStop plus the longest request \
              ({longest_s:.1} s)"
         ),
-        Finish::Announced(notice) => format!("{on_signal}, and {} from then on", announces_close(notice)),
+        FinishAdvice::Announced(notice) => {
+            format!("{on_signal}, and {} from then on", announces_close(notice))
+        }
     }
 }
 
@@ -211,20 +213,20 @@ const fn none_ready(is_of_node: bool) -> &'static str {
 }
 
 /// Explains how to keep an endpoint ready while pods end.
-fn endpoints(way: &Endpoints) -> String {
+fn endpoints(way: &EndpointAdvice) -> String {
     match way {
-        Endpoints::Deleted(workload) => format!(
+        EndpointAdvice::Deleted(workload) => format!(
             "{workload} has to be there: it was deleted under load, and nothing that it sets keeps an endpoint then"
         ),
-        Endpoints::Recreated(workload) => format!(
+        EndpointAdvice::Recreated(workload) => format!(
             "strategy RollingUpdate with maxSurge for {workload}: Recreate ends all pods before the first new one starts"
         ),
-        Endpoints::OnEachNode { policy, workload } => on_each_node(*policy, workload),
-        Endpoints::Unknown => {
+        EndpointAdvice::OnEachNode { policy, workload } => on_each_node(*policy, workload),
+        EndpointAdvice::Unknown => {
             "more replicas, and maxUnavailable: 0 for rollouts; a PodDisruptionBudget limits evictions"
                 .to_owned()
         }
-        Endpoints::Rolling { workload, replicas, max_unavailable } => {
+        EndpointAdvice::Rolling { workload, replicas, max_unavailable } => {
             let rolling = match max_unavailable {
                 Some(set) if set != "0" => format!("maxUnavailable: 0 in its strategy ({set} is set)"),
                 _ => "maxUnavailable: 0 in its strategy".to_owned(),
@@ -244,7 +246,7 @@ fn endpoints(way: &Endpoints) -> String {
 }
 
 /// Explains how to keep a ready pod on each node while pods end.
-fn on_each_node(policy: TrafficPolicy, workload: &OnEachNode) -> String {
+fn on_each_node(policy: TrafficPolicyKind, workload: &OnEachNode) -> String {
     let in_place = match workload {
         OnEachNode::DaemonSet(workload) => format!(
             "maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of {workload}, which starts a node's new pod before \
@@ -256,8 +258,8 @@ fn on_each_node(policy: TrafficPolicy, workload: &OnEachNode) -> String {
         OnEachNode::Unknown => "two or more pods on each node that gets connections".to_owned(),
     };
     let policy = match policy {
-        TrafficPolicy::External => "externalTrafficPolicy",
-        TrafficPolicy::Internal => "internalTrafficPolicy",
+        TrafficPolicyKind::External => "externalTrafficPolicy",
+        TrafficPolicyKind::Internal => "internalTrafficPolicy",
     };
     format!(
         "{in_place}; or {policy}: Cluster. A preStop sleep alone only moves the gap; a load balancer that checks \

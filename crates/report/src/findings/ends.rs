@@ -2,7 +2,7 @@
 
 use super::super::format::{count, counted, either, len};
 use super::{Words, causes, words};
-use rolldrop_explain::model::account::{CloseNotice, Ending, HookFailure};
+use rolldrop_explain::model::account::{CloseNotice, EndingFinding, HookFailure};
 
 /// Describes 5xx responses from terminating pods.
 pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words {
@@ -22,10 +22,10 @@ pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words 
 }
 
 /// Describes how pods ended.
-pub(super) fn ending(ending: &Ending) -> Words {
+pub(super) fn ending(ending: &EndingFinding) -> Words {
     match ending {
-        Ending::HookFailed(failure) => hook_failed(failure),
-        Ending::Early { ended, pods, sleep_s } => words(
+        EndingFinding::HookFailed(failure) => hook_failed(failure),
+        EndingFinding::Early { ended, pods, sleep_s } => words(
             format!(
                 "{ended} of {} ended before the {sleep_s} s for which their preStop hook sleeps could be over",
                 counted(*pods, "pod")
@@ -33,7 +33,7 @@ pub(super) fn ending(ending: &Ending) -> Words {
             "the hook failed, or the app ended by itself; no Event of the cluster says which",
             "use lifecycle.preStop.sleep, which needs no program in the image, and see the container's exit code",
         ),
-        Ending::HookCutOff { cut_off, pods, grace_s } => words(
+        EndingFinding::HookCutOff { cut_off, pods, grace_s } => words(
             format!(
                 "the preStop hook was still running when the grace period of {grace_s} s was over ({cut_off} of {})",
                 counted(*pods, "pod")
@@ -41,7 +41,7 @@ pub(super) fn ending(ending: &Ending) -> Words {
             "the hook's time counts against the grace period: the app got SIGTERM only when the grace period was over, and SIGKILL 2 s later",
             "set terminationGracePeriodSeconds above what the hook and the longest request take together",
         ),
-        Ending::AcceptedUntilKilled { pods, grace_s } => words(
+        EndingFinding::AcceptedUntilKilled { pods, grace_s } => words(
             format!(
                 "{} accepted new connections until the grace period of {grace_s} s was over, and then SIGKILL ended {} \
                  (exit code 137; the readiness probe stayed successful)",
@@ -53,14 +53,14 @@ pub(super) fn ending(ending: &Ending) -> Words {
             "let the app be the first process (exec APP at the end of the shell script, a command without a shell) and \
              handle SIGTERM; or put an init before it that passes signals on (tini, dumb-init)",
         ),
-        Ending::ServedUntilKilled { pods, grace_s, answered, closing } => {
+        EndingFinding::ServedUntilKilled { pods, grace_s, answered, closing } => {
             served_until_killed(*pods, *grace_s, *answered, *closing)
         }
-        Ending::KilledEarly { pods, is_out_of_memory } => killed_early(*pods, *is_out_of_memory),
-        Ending::Killed { pods, grace_s, sleep_s, longest_answer_s } => {
+        EndingFinding::KilledEarly { pods, is_out_of_memory } => killed_early(*pods, *is_out_of_memory),
+        EndingFinding::Killed { pods, grace_s, sleep_s, longest_answer_s } => {
             killed(pods, *grace_s, *sleep_s, *longest_answer_s)
         }
-        Ending::EventsUnseen { why } => words(
+        EndingFinding::EventsUnseen { why } => words(
             "Events could not be watched, so it is not known whether preStop hooks failed",
             why,
             "allow the run to list and watch events in the namespace",

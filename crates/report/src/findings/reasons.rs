@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::format::{count, either};
 use super::{Words, not_sent, reasons_in_words, words};
 use rolldrop_explain::model::FindingKind;
-use rolldrop_explain::model::account::{Contradiction, Incomplete, Invalid, Measured, Missing};
+use rolldrop_explain::model::account::{Incomplete, Invalid, MeasuredQuantity, Missing, RecordContradiction};
 use rolldrop_record::run_info::Rows;
 use rolldrop_record::{Outcome, Phase};
 
@@ -33,8 +33,8 @@ pub fn invalid(reason: &Invalid) -> String {
         ),
         Invalid::Drowned { measured, lag_ms, limit_ms } => {
             let (what, measured_ms) = match measured {
-                Measured::Windows(ms) => ("median window", *ms),
-                Measured::Latency(ms) => ("99th percentile of the response time", *ms),
+                MeasuredQuantity::Windows(ms) => ("median window", *ms),
+                MeasuredQuantity::Latency(ms) => ("99th percentile of the response time", *ms),
             };
             format!(
                 "1 % of the requests were sent {lag_ms:.0} ms late or more, and the {what} is {measured_ms:.0} ms (limit \
@@ -144,34 +144,34 @@ fn missing(part: &Missing) -> String {
     }
 }
 
-fn contradiction(found: &Contradiction) -> String {
+fn contradiction(found: &RecordContradiction) -> String {
     match found {
-        Contradiction::Altered(file) => file.clone(),
-        Contradiction::Untimely(event) => {
+        RecordContradiction::Altered(file) => file.clone(),
+        RecordContradiction::Untimely(event) => {
             format!("{event} in events.jsonl is not in the time of the run: it is left out")
         }
-        Contradiction::TooLate { days } => {
+        RecordContradiction::TooLate { days } => {
             format!("requests have ended later than {days} days after the load began")
         }
-        Contradiction::Requests { source, phase, scheduled, rows } => {
+        RecordContradiction::Requests { source, phase, scheduled, rows } => {
             requests(source, *phase, *scheduled, *rows)
         }
-        Contradiction::Served { proxy, received, rows } => served(proxy, *received, *rows),
-        Contradiction::Twice { source, requests, first } => format!(
+        RecordContradiction::Served { proxy, received, rows } => served(proxy, *received, *rows),
+        RecordContradiction::Twice { source, requests, first } => format!(
             "{requests} requests of {source} have more than one row (the first is number {first}): is a part of requests/ \
              there twice?"
         ),
-        Contradiction::Disordered { source, rows, first } => {
+        RecordContradiction::Disordered { source, rows, first } => {
             format!("{rows} rows of {source} have stamps that are out of order (the first is number {first})")
         }
-        Contradiction::DisorderedServed { proxy, rows } => {
+        RecordContradiction::DisorderedServed { proxy, rows } => {
             format!("{rows} rows of the proxy {proxy} have stamps that are out of order")
         }
-        Contradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
+        RecordContradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
             "by their timestamps the proxy {proxy} read {impossible} of {compared} requests before they were sent or after \
              they were answered, by up to {worst_s:.3} s: its clock or that of the load is not what it is said to be"
         ),
-        Contradiction::Clock(of) => format!("the samples of the clock of {of} contradict each other"),
+        RecordContradiction::Clock(of) => format!("the samples of the clock of {of} contradict each other"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{by_count, short_pod};
 use crate::format::{self, count, counted, either, len, list, seconds_unit};
-use rolldrop_explain::Class;
+use rolldrop_explain::OutcomeClass;
 use rolldrop_explain::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
@@ -118,7 +118,7 @@ pub(in super::super) fn most_lost_first(a: &Termination, b: &Termination) -> std
 /// with that outcome were dropped. The generator's own stale flows do not count.
 pub(in super::super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
     let mut counts = requests.by_outcome.clone();
-    counts.retain(|outcome, _| Class::may_be_dropped(*outcome));
+    counts.retain(|outcome, _| OutcomeClass::may_be_dropped(*outcome));
     counts.entry(Outcome::HttpError).and_modify(|n| *n = n.saturating_sub(requests.app_errors));
     for (outcome, own) in &requests.stale_flow_own_by_outcome {
         counts.entry(*outcome).and_modify(|n| *n = n.saturating_sub(*own));

@@ -1,9 +1,9 @@
 //! Finding about 5xx responses from terminating pods.
 
-use super::{Finding, Known};
+use super::{Finding, FindingsInput};
 
 /// Returns the finding; `None` if there were no such responses, or no more than in the steady part of the run.
-pub(super) fn of(known: Known<'_>) -> Option<Finding> {
+pub(super) fn of(known: FindingsInput<'_>) -> Option<Finding> {
     let reached = known.terminations.iter().map(|t| t.requests.seen).sum();
     let answers = known.requests.errors_of_ends(reached);
     let named: u64 = known.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Judged, Known};
-use crate::model::account::Hook;
-use crate::timeline::{EARLY_S, FailedHook, PodEnd, Timeline, Workload};
+use super::{FindingsInput, JudgedRequest};
+use crate::model::account::PreStopHooks;
+use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
@@ -18,7 +18,7 @@ const UNTIL_KILLED_S: f64 = 3.0;
 /// Facts about the terminated pods.
 #[derive(Debug)]
 pub(super) struct Setup<'a> {
-    pub(super) hook: Hook,
+    pub(super) hook: PreStopHooks,
     /// By termination: Event that reports a failed hook.
     pub(super) failed: Vec<Option<&'a FailedHook>>,
     /// Terminations whose containers exited before their hook's sleep could be over, without an Event that gives the
@@ -31,7 +31,7 @@ pub(super) struct Setup<'a> {
     /// Other terminations whose pod answered on kept connections until its grace period expired.
     pub(super) kept_on: Vec<usize>,
     /// Common workload of all these pods, if there is one and it was seen.
-    pub(super) workload: Option<&'a Workload>,
+    pub(super) workload: Option<&'a OwningWorkload>,
     /// True if any of these pods was terminated in a rollout.
     pub(super) rolls_out: bool,
     /// Longest preStop sleep among these pods, in seconds.
@@ -40,21 +40,22 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     /// Collects facts about all terminated pods.
-    pub(super) fn of(known: &Known<'a>) -> Self {
+    pub(super) fn of(known: &FindingsInput<'a>) -> Self {
         Self::of_those(known, |_| true)
     }
 
     /// Collects facts about the pods of workloads that lost requests because pods no longer accepted connections, or
     /// about all pods if it is unknown which ones lost them.
-    pub(super) fn of_dead(known: &Known<'a>) -> Self {
-        let is_so = |j: &&Judged<'_>| matches!(j.cause, Cause::RoutedToDeadPod | Cause::GatewayToDeadPod);
+    pub(super) fn of_dead(known: &FindingsInput<'a>) -> Self {
+        let is_so =
+            |j: &&JudgedRequest<'_>| matches!(j.cause, Cause::RoutedToDeadPod | Cause::GatewayToDeadPod);
         let workload = |e: usize| known.timeline.ends[e].workload.as_ref().map(|workload| &workload.name);
         let candidates = known.judged.iter().filter(is_so).flat_map(|j| &j.candidates);
         let workloads: BTreeSet<Option<&String>> = candidates.map(|one| workload(one.termination)).collect();
         Self::of_those(known, |e| workloads.is_empty() || workloads.contains(&workload(e)))
     }
 
-    fn of_those(known: &Known<'a>, is_meant: impl Fn(usize) -> bool) -> Self {
+    fn of_those(known: &FindingsInput<'a>, is_meant: impl Fn(usize) -> bool) -> Self {
         let timeline = known.timeline;
         let ends = || timeline.ends.iter().enumerate().filter(|(e, _)| is_meant(*e));
         let mut failed: Vec<Option<&FailedHook>> = vec![None; timeline.ends.len()];
@@ -98,17 +99,17 @@ impl<'a> Setup<'a> {
     }
 
     /// Returns the workload if a rollout terminates all its pods before the first new one starts.
-    pub(super) fn recreated(&self) -> Option<&'a Workload> {
+    pub(super) fn recreated(&self) -> Option<&'a OwningWorkload> {
         self.workload.filter(|workload| self.rolls_out && workload.strategy == Some(Replacement::Recreate))
     }
 }
 
-fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> Hook {
-    let Some(first) = ends.next().map_or(Some(0), |end| end.hook_sleep_s) else { return Hook::Other };
+fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> PreStopHooks {
+    let Some(first) = ends.next().map_or(Some(0), |end| end.hook_sleep_s) else { return PreStopHooks::Other };
     match ends.all(|end| end.hook_sleep_s == Some(first)) {
-        false => Hook::Other,
-        true if first == 0 => Hook::Unset,
-        true => Hook::Sleep(first),
+        false => PreStopHooks::Other,
+        true if first == 0 => PreStopHooks::Unset,
+        true => PreStopHooks::Sleep(first),
     }
 }
 
@@ -130,7 +131,7 @@ fn ended_early(end: &PodEnd) -> bool {
 }
 
 /// Returns true if a pod terminated by SIGKILL answered on kept connections until then.
-fn served_until_killed(known: &Known<'_>, e: usize, end: &PodEnd) -> bool {
+fn served_until_killed(known: &FindingsInput<'_>, e: usize, end: &PodEnd) -> bool {
     let killed_s = end.grace_s as f64 - UNTIL_KILLED_S;
     let last = known.sums.kept.get(e).and_then(|kept| kept.last);
     end.exit_code == Some(137)

@@ -1,20 +1,20 @@
 //! Totals that depend on which requests failed, and on when the run was disrupted.
 
-use super::{Class, Sums, Values, latency_ns, of_target, targets};
+use super::{OutcomeClass, Sums, ValueHistogram, latency_ns, of_target, targets};
 use crate::count::outages::Outages;
 use crate::count::while_ending;
-use crate::route::streams::Streams;
+use crate::route::lost_streams::StreamCarriers;
 use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::Phase;
 
 /// Requests of the counted part, away from any termination and near one.
 #[derive(Debug, Default)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct DisruptionSplit<'a> {
     /// Latencies of answered requests away from any termination.
-    pub(crate) steady: Values,
+    pub(crate) steady: ValueHistogram,
     /// Latencies of answered requests near a termination.
-    pub(crate) disrupted: Values,
+    pub(crate) disrupted: ValueHistogram,
     /// Number of successful requests away from any termination.
     pub(crate) outside_ok: u64,
     /// Number of app errors away from any termination.
@@ -24,20 +24,20 @@ pub(crate) struct Apart<'a> {
     pub(crate) outages: Outages<'a>,
 }
 
-impl<'a> Apart<'a> {
+impl<'a> DisruptionSplit<'a> {
     fn of(failed: impl Iterator<Item = &'a Request>) -> Self {
         Self { outages: Outages::of(failed), ..Self::default() }
     }
 
-    fn add(&mut self, class: Class, r: &Request, latency_ns: i64, is_near: bool) {
+    fn add(&mut self, class: OutcomeClass, r: &Request, latency_ns: i64, is_near: bool) {
         if r.was_answered() {
-            self.outside_ok += u64::from(!is_near && class == Class::Ok);
-            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
+            self.outside_ok += u64::from(!is_near && class == OutcomeClass::Ok);
+            self.outside_app_errors += u64::from(!is_near && class == OutcomeClass::AppError);
             self.outside_server_errors += u64::from(!is_near && while_ending::is_server_error(&r.row));
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
             values.add(latency_ns);
         }
-        if class == Class::Ok {
+        if class == OutcomeClass::Ok {
             self.outages.answered(r);
         }
     }
@@ -55,10 +55,10 @@ impl<'a> Apart<'a> {
 /// These totals for a whole run.
 #[derive(Debug)]
 pub(super) struct Later<'a> {
-    all: Apart<'a>,
+    all: DisruptionSplit<'a>,
     /// Totals by target; empty if there is only one.
-    targets: Vec<Apart<'a>>,
-    streams: Streams,
+    targets: Vec<DisruptionSplit<'a>>,
+    streams: StreamCarriers,
 }
 
 impl<'a> Later<'a> {
@@ -81,17 +81,18 @@ impl<'a> Later<'a> {
 
     /// Creates empty totals.
     pub(super) fn of(timeline: &Timeline, requests: &'a Requests) -> Self {
-        let of_class = |classes: &'static [Class]| {
+        let of_class = |classes: &'static [OutcomeClass]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
-            counted.filter(move |r| classes.contains(&Class::of(&r.row)))
+            counted.filter(move |r| classes.contains(&OutcomeClass::of(&r.row)))
         };
-        let failed = || of_class(&[Class::Dropped, Class::AppError]);
-        let of_target =
-            |target| Apart::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)));
+        let failed = || of_class(&[OutcomeClass::Dropped, OutcomeClass::AppError]);
+        let of_target = |target| {
+            DisruptionSplit::of(failed().filter(move |r| timeline.target_of(&r.row) == Some(target)))
+        };
         Self {
-            all: Apart::of(failed()),
+            all: DisruptionSplit::of(failed()),
             targets: targets(timeline).map(of_target).collect(),
-            streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
+            streams: StreamCarriers::of(of_class(&[OutcomeClass::Dropped]).map(|r| &r.row)),
         }
     }
 
@@ -101,7 +102,7 @@ impl<'a> Later<'a> {
         if r.row.phase == Phase::Warmup {
             return;
         }
-        let (class, latency_ns) = (Class::of(&r.row), latency_ns(timeline, r));
+        let (class, latency_ns) = (OutcomeClass::of(&r.row), latency_ns(timeline, r));
         let is_near = disrupted.meet(r.row.scheduled, r.row.end);
         self.all.add(class, r, latency_ns, is_near);
         if let Some(apart) = of_target(&mut self.targets, timeline, r) {

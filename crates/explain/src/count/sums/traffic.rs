@@ -14,9 +14,9 @@ pub(crate) const UNKNOWN: usize = 0;
 
 /// Requests by pod; unknown pods come first.
 #[derive(Debug, Default)]
-struct Answered(Vec<u64>);
+struct AnswersByPod(Vec<u64>);
 
-impl Sum for Answered {
+impl Sum for AnswersByPod {
     fn merge(&mut self, other: Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -30,7 +30,7 @@ impl Sum for Answered {
 pub(crate) struct ByPod<'a> {
     /// Index of each pod name among the counts of a step.
     places: HashMap<&'a str, usize>,
-    answered: ByTime<Answered>,
+    answered: ByTime<AnswersByPod>,
 }
 
 impl<'a> ByPod<'a> {

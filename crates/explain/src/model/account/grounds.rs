@@ -8,16 +8,16 @@ use super::Probe;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grounds {
     /// Basis of the recommendation.
-    pub basis: Basis,
+    pub basis: RecommendationBasis,
     /// Reasons for not recommending anything; empty if there is a recommendation.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<NoRecommendation>,
     /// Measurement that would narrow the suggested range.
     pub narrowing: Option<Narrowing>,
 }
 
 /// Basis of a recommendation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Basis {
+pub struct RecommendationBasis {
     /// Largest upper bound, in seconds; `None` if no window has one.
     pub longest_s: Option<f64>,
     /// Number of windows.
@@ -25,7 +25,7 @@ pub struct Basis {
     /// Number of these without an upper bound.
     pub unbounded: usize,
     /// Consumers with their own clock.
-    pub clocks: Vec<Clock>,
+    pub clocks: Vec<ConsumerClock>,
     /// Margin of the policy, in seconds.
     pub margin_s: u64,
     /// Longest time from SIGTERM to a pod's exit, in seconds; `None` if it was not seen for every pod.
@@ -34,7 +34,7 @@ pub struct Basis {
 
 /// Consumer that looks at endpoints only once per period.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Clock {
+pub struct ConsumerClock {
     /// The consumer.
     pub consumer: String,
     /// Time for which the consumer caches endpoints, in seconds.
@@ -45,7 +45,7 @@ pub struct Clock {
 
 /// Reason for not recommending anything.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum NoRecommendation {
     /// The record is incomplete.
     NotWhole,
     /// The measurement is invalid.
@@ -61,7 +61,7 @@ pub enum Refusal {
     /// A pod gets too few connections per second to show its window.
     TooCoarse { rate: f64 },
     /// All terminations met this clock at one phase.
-    InPhase(Clock),
+    InPhase(ConsumerClock),
 }
 
 /// Measurement that would narrow a suggested range.

@@ -10,7 +10,7 @@ pub enum Loss {
     /// [`Cause::AcceptQueueReset`].
     AcceptQueueReset { sleep: SleepAdvice },
     /// [`Cause::KilledInFlight`].
-    KilledInFlight(Finish),
+    KilledInFlight(FinishAdvice),
     /// [`Cause::IdleCloseRace`]; `None` if no pod was terminating at any such loss.
     IdleCloseRace(Option<CloseNotice>),
     /// [`Cause::H2Unprocessed`].
@@ -18,7 +18,7 @@ pub enum Loss {
     /// [`Cause::StaleFlow`].
     StaleFlow,
     /// [`Cause::NoReadyEndpoint`].
-    NoReadyEndpoint { is_of_node: bool, endpoints: Endpoints },
+    NoReadyEndpoint { is_of_node: bool, endpoints: EndpointAdvice },
     /// [`Cause::NotReadyYet`].
     NotReadyYet(Probe),
     /// [`Cause::GatewayError`].
@@ -70,7 +70,7 @@ pub enum NotAccepting {
     /// The pod exited before its preStop sleep could be over.
     EndedEarly,
     /// The pod stopped on SIGTERM.
-    Stopped { kept: KeptAnswer, hook: Hook },
+    Stopped { kept: KeptAnswer, hook: PreStopHooks },
 }
 
 /// Behaviour of an app on its kept connections after SIGTERM.
@@ -84,7 +84,7 @@ pub enum KeptAnswer {
 
 /// The preStop hooks of the terminated pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub enum PreStopHooks {
     /// No hook.
     Unset,
     /// All hooks sleep for this time, in seconds.
@@ -130,7 +130,7 @@ pub enum DnsTtl {
 
 /// Way to let a pod finish the requests it has accepted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Finish {
+pub enum FinishAdvice {
     /// Finish on SIGTERM.
     OnSignal,
     /// Finish on SIGTERM, within a grace period long enough for the longest request.
@@ -152,13 +152,13 @@ pub enum CloseNotice {
 
 /// Way to keep an endpoint ready while pods are terminated.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Endpoints {
+pub enum EndpointAdvice {
     /// The workload, named here, was deleted under load.
     Deleted(String),
     /// The workload, named here, has strategy Recreate.
     Recreated(String),
     /// The traffic policy is Local, so each node needs a ready pod.
-    OnEachNode { policy: TrafficPolicy, workload: OnEachNode },
+    OnEachNode { policy: TrafficPolicyKind, workload: OnEachNode },
     /// The workload is not known.
     Unknown,
     /// A different strategy, or more replicas.
@@ -167,7 +167,7 @@ pub enum Endpoints {
 
 /// Traffic policy of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TrafficPolicy {
+pub enum TrafficPolicyKind {
     /// Policy for node ports.
     External,
     /// Policy for cluster IPs.

@@ -12,7 +12,7 @@
 //! new pod yet dials only dead ones.
 
 use super::{LONGEST_PAUSE_NS, MAY_BE_RETRIED_NS, PASSED_OVER, TABLE_AGE_NS, is_gateways, sent};
-use crate::timeline::drop_policy::Class;
+use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::{PodLife, Request, Timeline};
 use rolldrop_record::run_info::Target;
 use rolldrop_record::{RequestRow, Stamp};
@@ -23,8 +23,9 @@ const NEVER: Stamp = Stamp::from_unix_ns(i64::MAX);
 /// Returns the status of a response that came so fast that the gateway cannot have waited for a pod.
 fn refusal(row: &RequestRow) -> Option<u16> {
     let is_quick = row.end.ns_since(sent(row)) < MAY_BE_RETRIED_NS;
-    row.status
-        .filter(|_| is_quick && row.pod.is_none() && is_gateways(row) && Class::of(row) == Class::Dropped)
+    row.status.filter(|_| {
+        is_quick && row.pod.is_none() && is_gateways(row) && OutcomeClass::of(row) == OutcomeClass::Dropped
+    })
 }
 
 /// The gateway's own quick responses, collected while its target's requests are read.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::timeline::Joins;
 use crate::timeline::Request;
-use crate::timeline::Span;
-use crate::timeline::names::PodNames;
+use crate::timeline::TimeSpan;
+use crate::timeline::pod_names::PodNames;
 use crate::timeline::requests::Requests;
 use rolldrop_record::run_info::Rows;
 use rolldrop_record::{Event, EventKind, Phase, Records, RequestId};
@@ -82,12 +82,14 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
     };
     let joins = Joins {
         names: PodNames::of(&pods.iter().map(ended).collect::<Vec<_>>()),
-        addresses: crate::timeline::addresses::Addresses::of(&records.info, &[], &clocks),
+        addresses: crate::timeline::pod_addresses::PodAddresses::of(&records.info, &[], &clocks),
         relays: foldhash::HashSet::default(),
         run: records.info.run.clone(),
         needs_proof: false,
     };
-    Requests::open(Arc::new(records), (clocks, joins), Span::ALL, || (), |(), _| (), |(), ()| ()).unwrap().0
+    Requests::open(Arc::new(records), (clocks, joins), TimeSpan::ALL, || (), |(), _| (), |(), ()| ())
+        .unwrap()
+        .0
 }
 
 /// Pod, pods of other attempts, and numbers of rows read too early and too late.
@@ -204,14 +206,14 @@ fn answering_pod_wins_gateway_attempts() {
 
 #[test]
 fn packed_row_fits_eight_bytes() {
-    assert_eq!(size_of::<Option<Seen>>(), 8);
+    assert_eq!(size_of::<Option<PackedRow>>(), 8);
     for (&ended, status) in ServedEnd::ALL.iter().zip([None, Some(100), Some(200), Some(503), Some(599)]) {
         let row = served(own(1), "a", 1234, ended, status);
         let pod = u32::try_from(MAX_PODS).unwrap();
-        let seen = Seen::new(pod, &row, at(-60_000)).unwrap();
+        let seen = PackedRow::new(pod, &row, at(-60_000)).unwrap();
         assert_eq!((seen.pod(), seen.ended(), seen.status()), (MAX_PODS - 1, ended, status));
         assert_eq!(seen.head(at(-60_000)), Some(at(1234)));
     }
     let far = served(own(1), "a", 100_000_000, ServedEnd::Complete, None);
-    assert_eq!(Seen::new(1, &far, at(0)).unwrap().head(at(0)), None);
+    assert_eq!(PackedRow::new(1, &far, at(0)).unwrap().head(at(0)), None);
 }

@@ -1,6 +1,6 @@
 //! Intact records, and ways to break them.
 
-use crate::model::account::{Contradiction, Missing};
+use crate::model::account::{Missing, RecordContradiction};
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::{
@@ -77,12 +77,12 @@ fn whole() -> Records {
 }
 
 /// Returns the missing parts and the contradictions.
-fn found(records: Records) -> (Vec<Missing>, Vec<Contradiction>) {
+fn found(records: Records) -> (Vec<Missing>, Vec<RecordContradiction>) {
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
     (timeline.integrity.missing, timeline.integrity.contradictions)
 }
 
-fn broken(how: impl FnOnce(&mut Records)) -> (Vec<Missing>, Vec<Contradiction>) {
+fn broken(how: impl FnOnce(&mut Records)) -> (Vec<Missing>, Vec<RecordContradiction>) {
     let mut records = whole();
     how(&mut records);
     found(records)
@@ -120,7 +120,7 @@ fn record_needs_every_required_event() {
 #[test]
 fn altered_events_are_contradiction() {
     let (missing, contradictions) = broken(|records| records.altered.push("changed".into()));
-    assert_eq!((missing, contradictions), (Vec::new(), vec![Contradiction::Altered("changed".into())]));
+    assert_eq!((missing, contradictions), (Vec::new(), vec![RecordContradiction::Altered("changed".into())]));
 }
 
 #[test]
@@ -166,17 +166,17 @@ fn truncated_source_leaves_final_hole() {
 fn duplicated_part_is_contradiction() {
     let (_, requests) = broken(|records| records.requests.extend((40..60).map(request)));
     let (source, phase) = ("load-0".to_owned(), Phase::Main);
-    let more = Contradiction::Requests { source, phase, scheduled: 80, rows: 100 };
-    let twice = Contradiction::Twice { source: "load-0".into(), requests: 20, first: 40 };
+    let more = RecordContradiction::Requests { source, phase, scheduled: 80, rows: 100 };
+    let twice = RecordContradiction::Twice { source: "load-0".into(), requests: 20, first: 40 };
     assert_eq!(requests, [more, twice]);
     let (_, proxies) = broken(|records| records.served.extend((40..60).map(served)));
-    assert_eq!(proxies, [Contradiction::Served { proxy: "a".into(), received: 100, rows: 120 }]);
+    assert_eq!(proxies, [RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 }]);
 }
 
 #[test]
 fn equal_row_count_hides_no_duplicate() {
     let (_, contradictions) = broken(|records| records.requests[50] = request(51));
-    let twice = Contradiction::Twice { source: "load-0".into(), requests: 1, first: 51 };
+    let twice = RecordContradiction::Twice { source: "load-0".into(), requests: 1, first: 51 };
     assert_eq!(contradictions[0], twice);
 }
 
@@ -190,9 +190,9 @@ fn lost_proxy_rows_count_as_missing() {
 #[test]
 fn disordered_stamps_are_contradiction() {
     let (_, requests) = broken(|records| records.requests[7].end = at(60));
-    assert_eq!(requests[0], Contradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 });
+    assert_eq!(requests[0], RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 });
     let (_, proxies) = broken(|records| records.served[7].end = at(60));
-    assert_eq!(proxies[0], Contradiction::DisorderedServed { proxy: "a".into(), rows: 1 });
+    assert_eq!(proxies[0], RecordContradiction::DisorderedServed { proxy: "a".into(), rows: 1 });
 }
 
 #[test]
@@ -208,7 +208,10 @@ fn acausal_clocks_are_contradiction() {
             });
         });
         assert!(
-            matches!(contradictions[..], [Contradiction::Impossible { impossible: 100, compared: 100, .. }]),
+            matches!(
+                contradictions[..],
+                [RecordContradiction::Impossible { impossible: 100, compared: 100, .. }]
+            ),
             "{offset_ms}: {contradictions:?}"
         );
     }
@@ -223,5 +226,5 @@ fn acausal_clocks_are_contradiction() {
 #[test]
 fn conflicting_clock_samples_are_found() {
     let (_, contradictions) = broken(|records| records.events.push(sample("load-0", 450, 300)));
-    assert!(contradictions.contains(&Contradiction::Clock("load-0".into())), "{contradictions:?}");
+    assert!(contradictions.contains(&RecordContradiction::Clock("load-0".into())), "{contradictions:?}");
 }

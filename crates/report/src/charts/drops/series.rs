@@ -6,7 +6,7 @@ use super::super::axis::{Break, bin_of, nice_step, right_end};
 use super::MARKS;
 use crate::words;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{LossGroup, Lost, Mode, Termination, Window};
+use rolldrop_explain::model::{LossGroup, LostRequest, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
 /// Maximum number of rows, as far as pods can be combined.
@@ -204,8 +204,8 @@ fn together(analysis: &Analysis, parts: Vec<Pods>, rows: usize) -> Vec<Pods> {
 fn lost(analysis: &Analysis, consumer: &Consumer<'_>, pods: &Pods) -> Vec<(f64, Outcome)> {
     let t0 = |t: usize| analysis.result.terminations.get(t).map_or(f64::NAN, |t| t.t0_s);
     let first = pods.all().iter().map(|t| t0(*t)).fold(f64::INFINITY, f64::min);
-    let is_its = |lost: &&Lost| consumer.target.is_none_or(|target| *lost.target == *target);
-    let of = |lost: &Lost| {
+    let is_its = |lost: &&LostRequest| consumer.target.is_none_or(|target| *lost.target == *target);
+    let of = |lost: &LostRequest| {
         let its = lost.candidates.iter().map(|c| c.termination).filter(|t| pods.all().contains(t));
         let since = match pods {
             Pods::Group(_) => its.map(|_| first).next()?,

@@ -3,7 +3,7 @@
 use super::super::axis::bin_of;
 use super::*;
 use crate::samples;
-use rolldrop_explain::model::{Bounded, Candidate, LossGroup, TargetResult, Why};
+use rolldrop_explain::model::{Bounded, CandidateReason, LossGroup, TargetResult, TerminationCandidate};
 
 fn plotted(row: &Row) -> u64 {
     row.bins.values().flat_map(|bin| bin.values()).sum::<u64>() + row.beyond
@@ -12,7 +12,8 @@ fn plotted(row: &Row) -> u64 {
 /// Modifies the analysis so that two terminations explain every request that one of them lost.
 fn share(analysis: &mut Analysis, one: usize, other: usize) {
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(one)) {
-        let candidate = |termination| Candidate { termination, share: 0.5, why: Why::Time };
+        let candidate =
+            |termination| TerminationCandidate { termination, share: 0.5, why: CandidateReason::Time };
         lost.candidates = vec![candidate(other), candidate(one)];
     }
     let dropped = analysis.lost.iter().filter(|lost| lost.may_be(one) || lost.may_be(other)).count() as u64;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::axis::{bin_of, nice_step};
 use super::super::timeline::{self, Column};
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{Bounded, Lost, PodSpan, RunResult, Stage, Termination};
+use rolldrop_explain::model::{Bounded, LostRequest, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
 /// Maximum number of rows, as far as pods can be combined.
@@ -142,7 +142,8 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
     let losses = losses(analysis, &groups, row_bin_s);
     let row = |(group, losses): (&Vec<&PodSpan>, _)| row(analysis, group, losses, (from_s, to_s));
     let mut rows: Vec<Row> = groups.iter().zip(losses).map(row).collect();
-    let unexplained: Vec<&Lost> = analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
+    let unexplained: Vec<&LostRequest> =
+        analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).collect();
     if !unexplained.is_empty() {
         rows.push(Row {
             name: if analysis.result.terminations.is_empty() {
@@ -184,7 +185,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<Series> {
 
 /// Returns the lost requests of each target over time.
 fn lost(analysis: &Analysis, bin_s: f64) -> Vec<(Option<String>, Vec<Column>)> {
-    let columns = |is_its: &dyn Fn(&Lost) -> bool| {
+    let columns = |is_its: &dyn Fn(&LostRequest) -> bool| {
         let mut bins: BTreeMap<i64, BTreeMap<Outcome, u64>> = BTreeMap::new();
         for lost in analysis.lost.iter().filter(|lost| is_its(lost)) {
             *bins.entry(bin_of(lost.begun_s, bin_s)).or_default().entry(lost.outcome).or_default() += 1;
@@ -333,7 +334,7 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
     })]
 }
 
-fn add(losses: &mut Losses, request: &Lost, whose: Whose, bin_s: f64) {
+fn add(losses: &mut Losses, request: &LostRequest, whose: Whose, bin_s: f64) {
     let bin = losses.entry(bin_of(request.begun_s, bin_s)).or_default();
     *bin.entry((whose, request.outcome)).or_default() += 1;
 }

@@ -4,7 +4,9 @@ use super::super::timeline::Column;
 use super::series::series;
 use super::*;
 use crate::samples;
-use rolldrop_explain::model::{Act, Bounded, Candidate, Deed, PodSpan, TargetResult, Why};
+use rolldrop_explain::model::{
+    Bounded, CandidateReason, ClusterAction, Deed, PodSpan, TargetResult, TerminationCandidate,
+};
 use rolldrop_record::event::ActionName;
 
 /// Returns the sample rollout, with its replacement pods and its action.
@@ -23,7 +25,8 @@ fn rollout() -> Analysis {
         ..PodSpan::default()
     });
     analysis.charts.pods = old.chain(new).collect();
-    analysis.charts.actions = vec![Act { at_s: 4.0, what: Deed::Action(ActionName::RollingRestart, None) }];
+    analysis.charts.actions =
+        vec![ClusterAction { at_s: 4.0, what: Deed::Action(ActionName::RollingRestart, None) }];
     analysis
 }
 
@@ -66,8 +69,9 @@ fn pod_phases_are_contiguous() {
 fn shared_losses_appear_on_both_rows() {
     let mut analysis = rollout();
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
-        lost.candidates =
-            [0, 1].map(|termination| Candidate { termination, share: 0.5, why: Why::Time }).into();
+        lost.candidates = [0, 1]
+            .map(|termination| TerminationCandidate { termination, share: 0.5, why: CandidateReason::Time })
+            .into();
     }
     let n = analysis.result.terminations[1].requests.dropped.at_most;
     let series = series(&analysis).unwrap();
@@ -83,8 +87,9 @@ fn shared_pod_row_counts_losses_once() {
         analysis.charts.pods.push(PodSpan { name: format!("late-{i}"), created_s, ..PodSpan::default() });
     }
     for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
-        lost.candidates =
-            [0, 1].map(|termination| Candidate { termination, share: 0.5, why: Why::Time }).into();
+        lost.candidates = [0, 1]
+            .map(|termination| TerminationCandidate { termination, share: 0.5, why: CandidateReason::Time })
+            .into();
     }
     let series = series(&analysis).unwrap();
     assert_eq!(series.together_s, Some(0.5));

@@ -3,8 +3,8 @@
 use super::super::{advice, bounds, measurement, objection, reasons, sentences};
 use super::*;
 use rolldrop_explain::model::account::{
-    Basis, Clock, Contradiction, Doubt, Finding, HookRepair, Incomplete, Invalid, Loss, Measured,
-    Measurement, Missing, Objection, Probe, Refusal, SleepAdvice,
+    ConsumerClock, Doubt, Finding, HookRepair, Incomplete, Invalid, Loss, MeasuredQuantity, Measurement,
+    Missing, NoRecommendation, Objection, Probe, RecommendationBasis, RecordContradiction, SleepAdvice,
 };
 use rolldrop_explain::model::{Severity, Unbounded};
 use rolldrop_record::Phase;
@@ -136,7 +136,7 @@ fn invalid_measurements_name_figure_and_limit() {
             "the watch of pods saw nothing for 0.70 s while pod b ended",
         ),
         (
-            Invalid::Drowned { measured: Measured::Windows(104.0), lag_ms: 80.0, limit_ms: 52.0 },
+            Invalid::Drowned { measured: MeasuredQuantity::Windows(104.0), lag_ms: 80.0, limit_ms: 52.0 },
             "1 % of the requests were sent 80 ms late or more, and the median window is 104 ms (limit 52 ms): the lag is \
              the load generator's own",
         ),
@@ -160,37 +160,48 @@ fn invalid_measurements_name_figure_and_limit() {
 fn contradictions_name_source_and_numbers() {
     let requests = |scheduled, rows| {
         let (source, phase) = ("load-0".to_owned(), Phase::Main);
-        Contradiction::Requests { source, phase, scheduled, rows }
+        RecordContradiction::Requests { source, phase, scheduled, rows }
     };
     let each = [
         (requests(80, 100), "load-0 scheduled 80 requests in the counted part, 100 have a row"),
         (
-            Contradiction::Twice { source: "load-0".into(), requests: 20, first: 40 },
+            RecordContradiction::Twice { source: "load-0".into(), requests: 20, first: 40 },
             "20 requests of load-0 have more than one row (the first is number 40): is a part of requests/ there twice?",
         ),
         (
-            Contradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 },
+            RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 },
             "1 rows of load-0 have stamps that are out of order (the first is number 7)",
         ),
         (
-            Contradiction::DisorderedServed { proxy: "a".into(), rows: 1 },
+            RecordContradiction::DisorderedServed { proxy: "a".into(), rows: 1 },
             "1 rows of the proxy a have stamps that are out of order",
         ),
         (
-            Contradiction::Served { proxy: "a".into(), received: 100, rows: 120 },
+            RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 },
             "100 rows of the proxy a were received, and served/ has 120",
         ),
         (
-            Contradiction::Impossible { proxy: "a".into(), impossible: 100, compared: 100, worst_s: 0.3 },
+            RecordContradiction::Impossible {
+                proxy: "a".into(),
+                impossible: 100,
+                compared: 100,
+                worst_s: 0.3,
+            },
             "by their timestamps the proxy a read 100 of 100 requests before they were sent or after they were answered, by \
              up to 0.300 s: its clock or that of the load is not what it is said to be",
         ),
         (
-            Contradiction::Untimely("load_started"),
+            RecordContradiction::Untimely("load_started"),
             "load_started in events.jsonl is not in the time of the run: it is left out",
         ),
-        (Contradiction::TooLate { days: 12 }, "requests have ended later than 12 days after the load began"),
-        (Contradiction::Clock("load-0".into()), "the samples of the clock of load-0 contradict each other"),
+        (
+            RecordContradiction::TooLate { days: 12 },
+            "requests have ended later than 12 days after the load began",
+        ),
+        (
+            RecordContradiction::Clock("load-0".into()),
+            "the samples of the clock of load-0 contradict each other",
+        ),
     ];
     for (found, what) in each {
         assert_eq!(reasons::invalid(&Invalid::Contradiction(found)), what);
@@ -285,13 +296,21 @@ fn objections_to_beats_name_figures() {
 
 #[test]
 fn refusals_and_basis_name_their_ground() {
-    let clock = |period_s| Clock { consumer: "service web".into(), period_s, news_s: 0.1 };
-    assert_eq!(advice::refusal(&Refusal::NotWhole), "the record is not whole");
-    assert_eq!(advice::refusal(&Refusal::NotValid), "the measurement is not valid");
-    assert!(advice::refusal(&Refusal::InPhase(clock(2.0))).contains("at about one phase of the 2 s"));
+    let clock = |period_s| ConsumerClock { consumer: "service web".into(), period_s, news_s: 0.1 };
+    assert_eq!(advice::refusal(&NoRecommendation::NotWhole), "the record is not whole");
+    assert_eq!(advice::refusal(&NoRecommendation::NotValid), "the measurement is not valid");
+    assert!(
+        advice::refusal(&NoRecommendation::InPhase(clock(2.0))).contains("at about one phase of the 2 s")
+    );
     let (windows, unbounded, margin_s, stopping_s) = (1, 0, 1, None);
-    let basis =
-        Basis { longest_s: Some(0.1), windows, unbounded, clocks: vec![clock(5.0)], margin_s, stopping_s };
+    let basis = RecommendationBasis {
+        longest_s: Some(0.1),
+        windows,
+        unbounded,
+        clocks: vec![clock(5.0)],
+        margin_s,
+        stopping_s,
+    };
     assert!(advice::basis(&basis).contains("service web may keep a pod for its 5 s"));
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::setup::Setup;
-use super::{Finding, Judged, Known, Recommendation};
+use super::{Finding, FindingsInput, JudgedRequest, Recommendation};
 use crate::conclude::recommend;
 use crate::model::account::{
-    CloseNotice, DnsTtl, Doubt, Endpoints, Finish, Hook, HookRepair, KeptAnswer, Loss, NotAccepting,
-    OnEachNode, SleepAdvice, TrafficPolicy,
+    CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
+    OnEachNode, PreStopHooks, SleepAdvice, TrafficPolicyKind,
 };
 use crate::model::{Unclear, lasted_at_least_s};
 use rolldrop_record::Cause;
@@ -19,7 +19,7 @@ use rolldrop_record::run_info::RunInfo;
 ///
 /// Requests lost because a container exited in a pod that was not terminating get a separate finding: remedies for
 /// terminations do not help there.
-pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
+pub(super) fn findings(known: FindingsInput<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let of_restarts = of_restarts(known.judged);
     let dead = Setup::of_dead(&known);
     let mut findings = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
 }
 
 /// Returns the facts on which the reason and remedy for losses with this cause depend. `dead` is [`Setup::of_dead`].
-fn loss(cause: Cause, known: Known<'_>, (setup, dead): (&Setup<'_>, &Setup<'_>)) -> Loss {
+fn loss(cause: Cause, known: FindingsInput<'_>, (setup, dead): (&Setup<'_>, &Setup<'_>)) -> Loss {
     let sleep = || sleep(known, dead);
     match cause {
         Cause::RoutedToDeadPod => {
@@ -76,7 +76,7 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
     // A pod that keeps answering on kept connections has not stopped.
     let kept = if setup.kept_on.is_empty() { KeptAnswer::Unknown } else { KeptAnswer::Answered };
     match setup.has_failures() {
-        true => NotAccepting::Stopped { kept, hook: Hook::Failed },
+        true => NotAccepting::Stopped { kept, hook: PreStopHooks::Failed },
         false if !setup.early.is_empty() => NotAccepting::EndedEarly,
         false => NotAccepting::Stopped { kept, hook: setup.hook },
     }
@@ -84,7 +84,7 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
 
 /// Returns the helpful sleep, the same in all forms of the report: the recommended one, or if there is none, the time
 /// that the sleep must exceed. It is never below a bound shown in the report.
-fn sleep(known: Known<'_>, setup: &Setup<'_>) -> SleepAdvice {
+fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     if let Some(workload) = setup.recreated() {
         return SleepAdvice::Recreated(workload.name.clone());
     }
@@ -119,7 +119,7 @@ fn sleep(known: Known<'_>, setup: &Setup<'_>) -> SleepAdvice {
 }
 
 /// Returns how long clients of a headless Service cache a DNS response.
-fn dns(known: Known<'_>) -> Option<DnsTtl> {
+fn dns(known: FindingsInput<'_>) -> Option<DnsTtl> {
     let timeline = known.timeline;
     let by_dns = |routing: &Option<Routing>| *routing == Some(Routing::Dns);
     let mut targets = timeline.info.targets.iter();
@@ -131,9 +131,9 @@ fn dns(known: Known<'_>) -> Option<DnsTtl> {
 }
 
 /// Returns the way to let a pod finish the requests it has accepted.
-fn finish(known: Known<'_>, setup: &Setup<'_>) -> Finish {
+fn finish(known: FindingsInput<'_>, setup: &Setup<'_>) -> FinishAdvice {
     if !setup.kept_on.is_empty() {
-        return Finish::Announced(close_notice(&known.timeline.info));
+        return FinishAdvice::Announced(close_notice(&known.timeline.info));
     }
     let longest_s = known.latency_ms.service.max / 1e3;
     let is_too_short = |(t, end): (&crate::model::Termination, &crate::timeline::PodEnd)| {
@@ -141,18 +141,18 @@ fn finish(known: Known<'_>, setup: &Setup<'_>) -> Finish {
             && end.hook_sleep_s.is_none_or(|sleep_s| sleep_s as f64 + longest_s > end.grace_s as f64)
     };
     match known.terminations.iter().zip(&known.timeline.ends).any(is_too_short) {
-        true => Finish::WithinGrace { longest_s },
-        false => Finish::OnSignal,
+        true => FinishAdvice::WithinGrace { longest_s },
+        false => FinishAdvice::OnSignal,
     }
 }
 
 /// Returns the way to keep an endpoint ready while pods are terminated.
-fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> Endpoints {
+fn endpoints(known: FindingsInput<'_>, setup: &Setup<'_>) -> EndpointAdvice {
     if let Some((_, workload)) = known.timeline.deleted_workloads().next() {
-        return Endpoints::Deleted(workload.clone());
+        return EndpointAdvice::Deleted(workload.clone());
     }
     if let Some(workload) = setup.recreated() {
-        return Endpoints::Recreated(workload.name.clone());
+        return EndpointAdvice::Recreated(workload.name.clone());
     }
     let name = setup.workload.map(|workload| workload.name.clone());
     if let Some(policy) = local_policy(known) {
@@ -161,10 +161,10 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> Endpoints {
             Some(name) => OnEachNode::Other(name),
             None => OnEachNode::Unknown,
         };
-        return Endpoints::OnEachNode { policy, workload };
+        return EndpointAdvice::OnEachNode { policy, workload };
     }
-    let Some(workload) = setup.workload else { return Endpoints::Unknown };
-    Endpoints::Rolling {
+    let Some(workload) = setup.workload else { return EndpointAdvice::Unknown };
+    EndpointAdvice::Rolling {
         workload: workload.name.clone(),
         replicas: workload.replicas,
         max_unavailable: workload.max_unavailable.clone(),
@@ -172,13 +172,13 @@ fn endpoints(known: Known<'_>, setup: &Setup<'_>) -> Endpoints {
 }
 
 /// Returns the traffic policy that is Local, if it alone left requests without a ready endpoint.
-fn local_policy(known: Known<'_>) -> Option<TrafficPolicy> {
-    let policy = |j: &Judged<'_>| {
+fn local_policy(known: FindingsInput<'_>) -> Option<TrafficPolicyKind> {
+    let policy = |j: &JudgedRequest<'_>| {
         let target = &known.timeline.info.targets[known.timeline.target_of(&j.request.row)?];
         target.only_node()?;
         match target.routing {
-            Some(Routing::NodePort(_)) => Some(TrafficPolicy::External),
-            _ => Some(TrafficPolicy::Internal),
+            Some(Routing::NodePort(_)) => Some(TrafficPolicyKind::External),
+            _ => Some(TrafficPolicyKind::Internal),
         }
     };
     let mut policies = known.judged.iter().filter(|j| j.cause == Cause::NoReadyEndpoint).map(policy);
@@ -188,16 +188,16 @@ fn local_policy(known: Known<'_>) -> Option<TrafficPolicy> {
 
 /// Returns the announcement that a terminating server owes before it closes an idle connection; `None` if no pod was
 /// terminating.
-fn idle(known: Known<'_>) -> Option<CloseNotice> {
+fn idle(known: FindingsInput<'_>) -> Option<CloseNotice> {
     let mut races = known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace);
     races.any(|j| !j.candidates.is_empty()).then(|| close_notice(&known.timeline.info))
 }
 
 /// Counts, by cause, the requests lost to restarts: causes that imply a dead or exiting pod, but no termination
 /// explains them.
-fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
+fn of_restarts(judged: &[JudgedRequest<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
-    let is_its = |j: &&Judged<'_>| {
+    let is_its = |j: &&JudgedRequest<'_>| {
         j.candidates.is_empty() && matches!(j.cause, Cause::RoutedToDeadPod | Cause::KilledInFlight)
     };
     for j in judged.iter().filter(is_its) {
@@ -217,7 +217,7 @@ pub(super) fn close_notice(info: &RunInfo) -> CloseNotice {
 }
 
 /// Counts the requests without a cause, by the reason for that.
-fn doubts(judged: &[Judged<'_>]) -> Vec<(Doubt, u64)> {
+fn doubts(judged: &[JudgedRequest<'_>]) -> Vec<(Doubt, u64)> {
     let mut doubts: BTreeMap<Doubt, u64> = BTreeMap::new();
     for unclear in judged.iter().filter_map(|j| j.unclear.as_ref()) {
         let doubt = match unclear {

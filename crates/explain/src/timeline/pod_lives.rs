@@ -1,25 +1,25 @@
 //! Pod lives and terminations, as the watches showed them.
 
-mod ending;
-mod seen;
+mod pod_termination;
 mod t0;
+mod watched_pod;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
-use super::beats::Beats;
+use super::beat_bounds::Beats;
 use super::clocks::Clocks;
 use super::ended_by::Histories;
-use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
+use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::phases::{self, LifeOf};
-use super::{Command, watches};
+use super::{RunCommand, watches};
 use crate::model::T0Basis;
-use ending::{Ending, Evidence};
+use pod_termination::{TerminationEvidence, TerminationSearch};
 use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
-use seen::Seen;
-pub(super) use seen::has_finished;
 pub use t0::T0;
+use watched_pod::WatchedPod;
+pub(super) use watched_pod::has_finished;
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// Amount in seconds by which a watch may seem to show container termination early: watches show it late, never early,
@@ -80,7 +80,7 @@ pub struct Stages {
 
 /// Workload, as of the termination of one of its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
+pub struct OwningWorkload {
     /// Kind and name, such as `Deployment web`.
     pub name: String,
     /// Desired number of pods; `None` if it depends on the nodes.
@@ -124,7 +124,7 @@ pub struct PodEnd {
     /// Program run by a main container's hook, if any.
     pub hook_program: Option<String>,
     /// Workload that owned the pod, if a watch showed one.
-    pub workload: Option<Workload>,
+    pub workload: Option<OwningWorkload>,
     /// Observed stages.
     pub stages: Stages,
     /// Exit code of the main containers: the first that is not 0.
@@ -182,31 +182,31 @@ impl PodEnd {
 
 /// Collects the events of the pod watch.
 #[derive(Debug, Default)]
-pub(super) struct Collector(BTreeMap<String, Seen>);
+pub(super) struct PodCollector(BTreeMap<String, WatchedPod>);
 
 /// Other records about pod terminations.
 pub(super) struct Others<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
-    pub(super) endpoints: &'a Endpoints,
+    pub(super) endpoints: &'a EndpointHistory,
     pub(super) actions: &'a [(Stamp, &'a Action)],
-    pub(super) commands: &'a [Command],
+    pub(super) commands: &'a [RunCommand],
     pub(super) histories: &'a Histories,
-    pub(super) phases: &'a phases::Collector<'a>,
-    pub(super) watches: &'a watches::Collector,
+    pub(super) phases: &'a phases::PhaseCollector<'a>,
+    pub(super) watches: &'a watches::WatchCollector,
 }
 
-impl Collector {
+impl PodCollector {
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         if let EventKind::Pod(pod) = kind {
-            self.0.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
+            self.0.entry(pod.uid.clone()).or_insert_with(|| WatchedPod::new(at, pod)).observe(at, pod);
         }
     }
 
     /// Returns the times that pods were first seen, grouped by name.
     fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
         let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
-        for Seen { life, .. } in self.0.values() {
+        for WatchedPod { life, .. } in self.0.values() {
             names.entry(&life.name).or_default().insert(life.created);
         }
         names
@@ -230,10 +230,10 @@ impl Collector {
         let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
         let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
         // A pod that no Service ever listed got no requests, so its termination loses none.
-        self.0.retain(|_, Seen { life: PodLife { name, .. }, .. }| {
+        self.0.retain(|_, WatchedPod { life: PodLife { name, .. }, .. }| {
             endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
         });
-        let evidence = Evidence {
+        let evidence = TerminationEvidence {
             clocks: others.clocks,
             beats: others.beats,
             endpoints,
@@ -251,7 +251,7 @@ impl Collector {
             let life = LifeOf { name, uid, from: *created, until };
             let of = EndpointOf::life(life, pod.life.ip.as_deref());
             let endpoint_ready = endpoints.first(of, EndpointChange::Ready, *created);
-            let end = Ending { evidence: &evidence, pod, life }.find();
+            let end = TerminationSearch { evidence: &evidence, pod, life }.find();
             ends.extend(end.filter(|end| is_under_load(end, load)));
             lives.push(PodLife { endpoint_ready, ..pod.life.clone() });
         }

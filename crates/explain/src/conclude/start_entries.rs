@@ -1,6 +1,6 @@
 //! Report entries about each pod that started.
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::model::{Start, StartStage};
 use crate::route::facts::Facts;
 use crate::timeline::PodLife;
@@ -10,7 +10,7 @@ use rolldrop_record::{Cause, Stamp};
 /// as awaited: a pod that consumers have just learned of gets its first request some time after the others.
 const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
 
-pub(crate) fn starts(facts: &Facts<'_>, judged: &[Judged<'_>]) -> Vec<Start> {
+pub(crate) fn starts(facts: &Facts<'_>, judged: &[JudgedRequest<'_>]) -> Vec<Start> {
     let began = facts.timeline.pods.iter().zip(&facts.first_served).filter(|(p, _)| !p.listed);
     let lost = judged.iter().filter(|judged| judged.cause == Cause::NotReadyYet);
     let lost: Vec<Stamp> = lost.map(|judged| judged.request.begun()).collect();

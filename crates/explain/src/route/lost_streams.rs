@@ -6,17 +6,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::timeline::requests::Connection;
+use crate::timeline::requests::ConnectionId;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
 /// HTTP/2 connections on which requests were lost.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(HashMap<Connection, Carrier>);
+pub(crate) struct StreamCarriers(HashMap<ConnectionId, Carrier>);
 
 #[derive(Debug, Default)]
 struct Carrier {
     /// Lost requests that were sent, ordered by send time.
-    lost: Vec<Lost>,
+    lost: Vec<LostStream>,
     /// True if a request was sent over the connection.
     is_used: bool,
     /// True if any part of a response arrived over the connection.
@@ -24,7 +24,7 @@ struct Carrier {
 }
 
 #[derive(Debug)]
-struct Lost {
+struct LostStream {
     from: Stamp,
     seq: u64,
     to: Stamp,
@@ -34,19 +34,19 @@ struct Lost {
     is_shared: bool,
 }
 
-fn connection(row: &RequestRow) -> Option<Connection> {
+fn connection(row: &RequestRow) -> Option<ConnectionId> {
     row.stream?;
     Some((Arc::clone(&row.source), row.conn?))
 }
 
-impl Streams {
+impl StreamCarriers {
     /// Collects the streams of lost requests.
     pub(crate) fn of<'a>(lost: impl IntoIterator<Item = &'a RequestRow>) -> Self {
-        let mut carriers: HashMap<Connection, Carrier> = HashMap::new();
+        let mut carriers: HashMap<ConnectionId, Carrier> = HashMap::new();
         for row in lost {
             let Some(connection) = connection(row) else { continue };
             let carrier = carriers.entry(connection).or_default();
-            carrier.lost.extend(row.sent.map(|from| Lost {
+            carrier.lost.extend(row.sent.map(|from| LostStream {
                 from,
                 seq: row.seq,
                 to: row.end,
@@ -148,8 +148,8 @@ mod tests {
     }
 
     /// Collects the streams as if all requests were lost.
-    fn streams(rows: &[RequestRow]) -> Streams {
-        let mut streams = Streams::of(rows);
+    fn streams(rows: &[RequestRow]) -> StreamCarriers {
+        let mut streams = StreamCarriers::of(rows);
         rows.iter().for_each(|row| streams.add(row));
         streams
     }

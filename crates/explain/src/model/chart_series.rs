@@ -17,7 +17,7 @@ pub struct ChartData {
     /// Requests by answering pod.
     pub traffic: Traffic,
     /// Requests by second of the run.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<RunSecond>,
     /// Stages of the load, if there are several: start time in seconds since the counted part of the load began, then
     /// initial and final rate in requests per second.
     pub stages: Vec<(f64, f64, f64)>,
@@ -28,7 +28,7 @@ pub struct ChartData {
     /// Pods behind the targets, in order of creation.
     pub pods: Vec<PodSpan>,
     /// Actions on the cluster, in chronological order.
-    pub actions: Vec<Act>,
+    pub actions: Vec<ClusterAction>,
     /// PreStop sleep that each dropped request needed, in the order of [`super::Analysis::lost`]; `None` if no sleep
     /// helps it.
     pub sleeps: Vec<Option<SleepNeeded>>,
@@ -63,7 +63,7 @@ pub struct PodSpan {
 
 /// Action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Act {
+pub struct ClusterAction {
     /// Time of the action, in seconds since the counted part of the load began.
     pub at_s: f64,
     /// Kind of action.
@@ -147,7 +147,7 @@ pub struct PodTraffic {
 
 /// Requests scheduled in one second of the run, by outcome.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Second {
+pub struct RunSecond {
     /// Start of the second, in seconds since the counted part of the load began.
     pub at_s: f64,
     /// Successful requests.

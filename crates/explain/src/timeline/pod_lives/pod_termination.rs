@@ -1,39 +1,39 @@
 //! Termination of one pod: its stages and its cause. [`super::t0`] finds the time it took effect.
 
-use super::super::Command;
-use super::super::beats::Beats;
+use super::super::RunCommand;
+use super::super::beat_bounds::Beats;
 use super::super::clocks::Clocks;
 use super::super::ended_by::Histories;
-use super::super::endpoints::{EndpointChange, EndpointOf, Endpoints};
+use super::super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::super::phases::{self, LifeOf};
-use super::seen::Seen;
-use super::t0::{Kind, T0};
+use super::t0::{T0, TerminationKind};
+use super::watched_pod::WatchedPod;
 use super::{PodEnd, Stages};
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{EndCause, Mode, Stamp};
 
 /// All records that may show pod terminations.
-pub(super) struct Evidence<'a> {
+pub(super) struct TerminationEvidence<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
-    pub(super) endpoints: &'a Endpoints,
+    pub(super) endpoints: &'a EndpointHistory,
     /// The run's own calls that terminate pods.
     pub(super) actions: Vec<(Stamp, &'a Action)>,
-    pub(super) commands: &'a [Command],
+    pub(super) commands: &'a [RunCommand],
     pub(super) histories: &'a Histories,
-    pub(super) phases: &'a phases::Collector<'a>,
+    pub(super) phases: &'a phases::PhaseCollector<'a>,
     /// Gaps in the pod watch that were closed by a list: from and to.
     pub(super) gaps: Vec<(Stamp, Stamp)>,
 }
 
 /// Pod to find a termination for.
-pub(super) struct Ending<'a> {
-    pub(super) evidence: &'a Evidence<'a>,
-    pub(super) pod: &'a Seen,
+pub(super) struct TerminationSearch<'a> {
+    pub(super) evidence: &'a TerminationEvidence<'a>,
+    pub(super) pod: &'a WatchedPod,
     pub(super) life: LifeOf<'a>,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> TerminationSearch<'a> {
     /// Returns the pod's termination; `None` while the pod is running.
     pub(super) fn find(&self) -> Option<PodEnd> {
         let (kind, t0) = self.t0()?;
@@ -48,7 +48,7 @@ impl<'a> Ending<'a> {
             disruption: by.disruption,
             repetition: by.repetition,
             cause: by.cause,
-            own: matches!(kind, Kind::Own(..)),
+            own: matches!(kind, TerminationKind::Own(..)),
             t0,
             grace_s,
             shortest_grace_s: grace_s.min(pod.running_grace_s.unwrap_or(grace_s)),
@@ -67,12 +67,12 @@ impl<'a> Ending<'a> {
         self.evidence.phases.first(self.life, phase)
     }
 
-    fn stages(&self, kind: &Kind<'_>, t0: T0) -> Stages {
+    fn stages(&self, kind: &TerminationKind<'_>, t0: T0) -> Stages {
         let pod = self.pod;
         let of = EndpointOf::life(self.life, pod.life.ip.as_deref());
         Stages {
             delete_sent: match kind {
-                Kind::Own(sent, _) => Some(*sent),
+                TerminationKind::Own(sent, _) => Some(*sent),
                 _ => None,
             },
             deletion_seen: pod.deletion.as_ref().map(|deletion| deletion.seen),
@@ -88,14 +88,14 @@ impl<'a> Ending<'a> {
     }
 
     /// Finds the cause of the termination.
-    fn by(&self, kind: &Kind<'a>, t0: T0) -> By {
-        if let Kind::Own(_, action) = kind {
+    fn by(&self, kind: &TerminationKind<'a>, t0: T0) -> By {
+        if let TerminationKind::Own(_, action) = kind {
             let cause = Some(EndCause::ThisRun(action.action));
             return By { mode: action.mode, disruption: Some(action.disruption), repetition: None, cause };
         }
-        let Evidence { actions, commands, histories, .. } = self.evidence;
+        let TerminationEvidence { actions, commands, histories, .. } = self.evidence;
         let pod = self.pod;
-        let by_itself = matches!(kind, Kind::ByItself);
+        let by_itself = matches!(kind, TerminationKind::ByItself);
         let explained = histories.ended_by(&pod.last, pod.life.created, t0, by_itself);
         let known = explained.as_ref().map(|explained| explained.mode);
         let may_be = |action: &Action| match action.mode {

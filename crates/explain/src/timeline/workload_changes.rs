@@ -1,6 +1,6 @@
 //! Workload changes under load that the run did not make, for example by an autoscaler, a pipeline or a colleague.
 
-use super::actions::Call;
+use super::actions::ActionCall;
 use super::ended_by::{Histories, WATCH_LAG_NS};
 use crate::model::account::WorkloadChange;
 use rolldrop_record::Stamp;
@@ -21,17 +21,17 @@ pub struct ChangeByOthers {
 /// nothing for a run whose calls may change anything, or which waits for others to act.
 pub(super) fn by_others(
     histories: &Histories,
-    calls: &[Call],
+    calls: &[ActionCall],
     (from, until): (Stamp, Stamp),
 ) -> Vec<ChangeByOthers> {
     let may_be_anything =
-        |call: &Call| matches!(call.action, ActionName::Patch | ActionName::Exec | ActionName::Observe);
+        |call: &ActionCall| matches!(call.action, ActionName::Patch | ActionName::Exec | ActionName::Observe);
     if calls.is_empty() || calls.iter().any(may_be_anything) {
         return Vec::new();
     }
-    let mut unused: Vec<&Call> = calls.iter().collect();
+    let mut unused: Vec<&ActionCall> = calls.iter().collect();
     let mut take = |meant: &[ActionName], at: Stamp, is_late: bool| {
-        let made_it = |call: &&Call| {
+        let made_it = |call: &&ActionCall| {
             let is_after = at >= call.at && (is_late || at.ns_since(call.answered) <= WATCH_LAG_NS);
             is_after && meant.contains(&call.action)
         };

@@ -20,7 +20,7 @@ const OUTWEIGHS: f64 = 0.8;
 
 /// Lost request, with all facts that determine its cause.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure<'a> {
+pub(crate) struct LossFacts<'a> {
     pub outcome: Outcome,
     /// Response status, if there was a response.
     pub status: Option<u16>,
@@ -51,7 +51,7 @@ pub(crate) struct Failure<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByGateway<'a> {
     /// Attempts seen by recording proxies, in order; empty if no proxy saw any.
-    pub attempts: &'a [Attempt],
+    pub attempts: &'a [AttemptFacts],
     /// True if a pod's termination can explain the loss.
     pub is_explained: bool,
     /// True if no endpoint was usable when the request was sent, or shortly before.
@@ -67,7 +67,7 @@ pub(crate) struct ByGateway<'a> {
 
 /// Request, or one of a gateway's attempts at it, as seen by a pod's recording proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attempt {
+pub(crate) struct AttemptFacts {
     /// Outcome at the proxy.
     pub ended: ServedEnd,
     /// State of that pod.
@@ -116,7 +116,7 @@ impl Served {
     }
 }
 
-impl Failure<'_> {
+impl LossFacts<'_> {
     /// Returns true if the request lasted no longer than `ns`.
     fn is_within(&self, ns: i64) -> bool {
         self.end.ns_since(self.begun) <= ns
@@ -145,14 +145,14 @@ impl Explanation<'_> {
 }
 
 /// Returns the cause of a loss, given its possible explanations and their shares, or the reason why no cause is given.
-pub(crate) fn of(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
+pub(crate) fn of(f: &LossFacts<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let by_gateway = f.gateway.and_then(|gateway| cause_by_gateway(f, gateway));
     by_gateway.map_or_else(|| outweighing(f, explanations), Ok)
 }
 
 /// Returns the cause implied by these weighted explanations if it outweighs all others together. Otherwise returns the
 /// competing causes.
-fn outweighing(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
+fn outweighing(f: &LossFacts<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
         *weights.entry(cause_by(f, *by)).or_default() += weight;
@@ -175,7 +175,7 @@ fn outweighing(f: &Failure<'_>, explanations: &[(Explanation<'_>, f64)]) -> Resu
 }
 
 /// Returns the cause of the loss, assuming that this explanation is right.
-fn cause_by(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
+fn cause_by(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     match cause_by_pods(f, by) {
         Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
         cause => cause,
@@ -184,7 +184,7 @@ fn cause_by(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
 
 /// Returns the cause if the gateway failed, or a pod that the gateway tried; `None` if the failure is unrelated to a
 /// gateway.
-fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
+fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
     let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
@@ -234,7 +234,7 @@ fn cause_by_gateway(f: &Failure<'_>, by: ByGateway<'_>) -> Option<Cause> {
 
 /// Returns the cause if a container exited in a pod that was not terminating: a request is affected as by a pod's
 /// termination.
-fn cause_of_restart(f: &Failure<'_>) -> Cause {
+fn cause_of_restart(f: &LossFacts<'_>) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
         (Some(_), _) => Cause::KilledInFlight,
@@ -247,7 +247,7 @@ fn cause_of_restart(f: &Failure<'_>) -> Cause {
     }
 }
 
-fn cause_by_pods(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
+fn cause_by_pods(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     if let Some(served) = f.served {
         return cause_of_served(f, served, by);
     }
@@ -269,7 +269,7 @@ fn cause_by_pods(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if the request reached the pod's recording proxy.
-fn cause_of_served(f: &Failure<'_>, served: Served, by: Explanation<'_>) -> Cause {
+fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a reused connection: HTTP/1.1, or HTTP/2 without other requests in flight.
     let is_alone_on_a_kept_one = f.reused && !f.shared;
@@ -300,7 +300,7 @@ fn cause_of_refusal(by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if no connection was established.
-fn cause_of_no_connection(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
+fn cause_of_no_connection(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     match by {
         _ if f.stale => Cause::StaleFlow,
         Explanation::NoEndpoint => Cause::NoReadyEndpoint,
@@ -314,7 +314,7 @@ fn cause_of_no_connection(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
 }
 
 /// Returns the cause if a connection was established and closed before any byte of the response.
-fn cause_of_no_answer(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
+fn cause_of_no_answer(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
             _ if f.bytes_received > 0 => Cause::Unattributed,
@@ -342,7 +342,7 @@ fn cause_of_no_answer(f: &Failure<'_>, by: Explanation<'_>) -> Cause {
 
 /// Returns the cause if the server reported that it did not process the request, as an HTTP/2 server does when it
 /// closes a connection or has too many streams.
-fn cause_of_left_out(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
+fn cause_of_left_out(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
         _ if f.reused => Cause::H2Unprocessed,
@@ -353,7 +353,7 @@ fn cause_of_left_out(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
 
 /// Returns the cause if no response arrived in time. The pod's termination is the cause only if it happened during the
 /// wait. An unresponsive pod that is not terminating counts as overloaded only if there is another sign of overload.
-fn cause_of_timeout(f: &Failure<'_>, end: Option<&PodEnd>) -> Cause {
+fn cause_of_timeout(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };
     };
@@ -372,8 +372,8 @@ fn is_timeout(outcome: Outcome) -> bool {
 mod tests {
     use super::*;
 
-    fn plain() -> Failure<'static> {
-        Failure {
+    fn plain() -> LossFacts<'static> {
+        LossFacts {
             outcome: Outcome::ConnectTimeout,
             status: None,
             reused: false,
@@ -393,58 +393,62 @@ mod tests {
     #[test]
     fn without_a_termination_near() {
         let plain = plain();
-        let refused = Failure { outcome: Outcome::ConnectRefused, ..plain };
-        let eof = Failure { outcome: Outcome::EofBeforeResponse, ..plain };
-        let full = Failure { overloaded: true, ..plain };
+        let refused = LossFacts { outcome: Outcome::ConnectRefused, ..plain };
+        let eof = LossFacts { outcome: Outcome::EofBeforeResponse, ..plain };
+        let full = LossFacts { overloaded: true, ..plain };
         let served = |ended, waited_ns| Some(Served { ended, status: None, waited_ns });
-        let dead = Failure { served: served(ServedEnd::UpstreamRefused, 0), ..eof };
+        let dead = LossFacts { served: served(ServedEnd::UpstreamRefused, 0), ..eof };
         use Explanation::{NoEndpoint, Nothing, RuleSwap, Starting};
         for (failure, by, expected) in [
             (plain, Nothing, Cause::Unattributed),
             (full, Nothing, Cause::Overload),
-            (Failure { stale: true, ..plain }, Nothing, Cause::StaleFlow),
-            (Failure { outcome: Outcome::ResponseTimeout, ..plain }, Nothing, Cause::Unattributed),
-            (Failure { outcome: Outcome::ResponseTimeout, ..full }, Nothing, Cause::Overload),
+            (LossFacts { stale: true, ..plain }, Nothing, Cause::StaleFlow),
+            (LossFacts { outcome: Outcome::ResponseTimeout, ..plain }, Nothing, Cause::Unattributed),
+            (LossFacts { outcome: Outcome::ResponseTimeout, ..full }, Nothing, Cause::Overload),
             (refused, Nothing, Cause::Unattributed),
             (refused, NoEndpoint, Cause::NoReadyEndpoint),
             (refused, Starting, Cause::NotReadyYet),
             (refused, RuleSwap, Cause::RuleSwap),
-            (Failure { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
-            (Failure { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
+            (LossFacts { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
+            (LossFacts { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
             (
-                Failure { restarting: true, outcome: Outcome::StreamCut, ..plain },
+                LossFacts { restarting: true, outcome: Outcome::StreamCut, ..plain },
                 Nothing,
                 Cause::KilledInFlight,
             ),
-            (Failure { outcome: Outcome::StreamUnfinished, ..plain }, Nothing, Cause::Unattributed),
-            (Failure { outcome: Outcome::StreamStalled, ..full }, Nothing, Cause::Overload),
+            (LossFacts { outcome: Outcome::StreamUnfinished, ..plain }, Nothing, Cause::Unattributed),
+            (LossFacts { outcome: Outcome::StreamStalled, ..full }, Nothing, Cause::Overload),
             (eof, Nothing, Cause::Unattributed),
-            (Failure { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
-            (Failure { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
+            (LossFacts { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
+            (LossFacts { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
             (
-                Failure { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof },
+                LossFacts { reused: true, end: Stamp::from_unix_ns(5_000_001), ..eof },
                 Nothing,
                 Cause::Unattributed,
             ),
-            (Failure { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
-            (Failure { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
-            (Failure { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
-            (Failure { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::Unattributed),
-            (Failure { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
+            (
+                LossFacts { outcome: Outcome::H2RefusedStream, reused: true, ..plain },
+                Nothing,
+                Cause::Overload,
+            ),
+            (LossFacts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::H2Unprocessed),
+            (LossFacts { outcome: Outcome::H2Goaway, ..plain }, Nothing, Cause::Unattributed),
+            (LossFacts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::Unattributed),
+            (LossFacts { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
             (dead, Starting, Cause::NotReadyYet),
-            (Failure { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
+            (LossFacts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
             (
-                Failure { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
+                LossFacts { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
                 Nothing,
                 Cause::IdleCloseRace,
             ),
             (
-                Failure { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof },
+                LossFacts { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof },
                 Nothing,
                 Cause::IdleCloseRace,
             ),
             (
-                Failure { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
+                LossFacts { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
                 Nothing,
                 Cause::Unattributed,
             ),
@@ -459,7 +463,7 @@ mod tests {
         assert_eq!(told([0.75, 0.25]), Err(Unclear::Competing(competing)));
         assert_eq!(outweighing(&refused, &[(Nothing, 1.0)]), Err(Unclear::NothingNear));
         assert_eq!(
-            outweighing(&Failure { outcome: Outcome::DnsError, ..plain }, &[(Starting, 1.0)]),
+            outweighing(&LossFacts { outcome: Outcome::DnsError, ..plain }, &[(Starting, 1.0)]),
             Err(Unclear::NoFit)
         );
     }
@@ -467,7 +471,7 @@ mod tests {
     #[test]
     fn attempts_outrank_timing_for_cause() {
         use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
-        let attempt = |ended, pod| vec![Attempt { ended, pod }];
+        let attempt = |ended, pod| vec![AttemptFacts { ended, pod }];
         let [none, one] = [false, true];
         let refused = attempt(ServedEnd::UpstreamRefused, PodState::Ending);
         let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
@@ -503,10 +507,10 @@ mod tests {
                 is_refused_by_pod: false,
                 crossed_a_close: false,
             };
-            let failure = Failure { outcome, status, ..plain() };
+            let failure = LossFacts { outcome, status, ..plain() };
             assert_eq!(cause_by_gateway(&failure, by), expected, "{failure:?} {by:?}");
             if outcome == HttpError && attempts.is_empty() {
-                let cause = |by| of(&Failure { gateway: Some(by), ..failure }, &[]);
+                let cause = |by| of(&LossFacts { gateway: Some(by), ..failure }, &[]);
                 assert_eq!(cause(ByGateway { no_server: true, ..by }), Ok(Cause::GatewayNoServer));
                 let by_pod = ByGateway { is_refused_by_pod: true, ..by };
                 assert_eq!(cause(by_pod), Ok(Cause::RefusedWhileEnding));

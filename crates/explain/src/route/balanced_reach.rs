@@ -1,17 +1,21 @@
 //! Computes how long each pod may have been routed to under random balancing, given the deaths of all pods.
 
 use crate::route::LAG_NS;
-use crate::route::arrivals::Tail;
-use crate::route::balance::{self, Reach, Route};
+use crate::route::arrivals::ArrivalTail;
+use crate::route::balance::{self, Reach, SliceHistory};
 use crate::route::death::Death;
 use crate::route::facts::Facts;
-use crate::timeline::endpoints::Scope;
+use crate::timeline::endpoint_history::Scope;
 use rolldrop_record::Stamp;
 use rolldrop_record::routing::Balancing;
 
 /// Returns, by termination and target, how long random balancing may have routed to the pod; `None` for targets whose
 /// consumer does not balance at random. The rates come from `tails`.
-pub(crate) fn reaches(facts: &Facts<'_>, deaths: &[Death], tails: &[Vec<Tail>]) -> Vec<Vec<Option<Reach>>> {
+pub(crate) fn reaches(
+    facts: &Facts<'_>,
+    deaths: &[Death],
+    tails: &[Vec<ArrivalTail>],
+) -> Vec<Vec<Option<Reach>>> {
     let timeline = facts.timeline;
     // A StatefulSet's next pod with the same name is a different pod.
     let dead = |pod: &str, at: Stamp| {
@@ -22,7 +26,7 @@ pub(crate) fn reaches(facts: &Facts<'_>, deaths: &[Death], tails: &[Vec<Tail>]) 
         let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
         let states = timeline.endpoints.usable(&Scope::of(target));
         for (e, end) in timeline.ends.iter().enumerate() {
-            let Some(route) = Route::of(end, states) else { continue };
+            let Some(route) = SliceHistory::of(end, states) else { continue };
             let tail = &tails[e][number];
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let may_be_another = |at: Stamp| {

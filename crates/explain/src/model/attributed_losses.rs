@@ -80,19 +80,19 @@ pub struct GroupWindow {
 
 /// Termination that may explain a dropped request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Candidate {
+pub struct TerminationCandidate {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
     /// Estimated probability that this termination caused the loss. The shares of all candidates sum to 1, minus the
     /// share of other causes that may explain the request as well.
     pub share: f64,
     /// Reason why this termination may have caused the loss.
-    pub why: Why,
+    pub why: CandidateReason,
 }
 
 named! {
     /// Reason why a termination may explain a dropped request.
-    pub enum Why {
+    pub enum CandidateReason {
         /// The client's row or the proxy beside the pod names the pod.
         Named = "named",
         /// The kernel's connection tracking names the pod.
@@ -112,10 +112,10 @@ named! {
     }
 }
 
-impl Why {
+impl CandidateReason {
     /// Returns true if this reason alone identifies the pod.
     pub const fn is_certain(self) -> bool {
-        matches!(self, Why::Named | Why::Conntrack)
+        matches!(self, CandidateReason::Named | CandidateReason::Conntrack)
     }
 }
 
@@ -146,7 +146,7 @@ impl Unclear {
 
 /// Dropped request with its conclusion: a row of `lost.csv`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lost {
+pub struct LostRequest {
     /// Load source.
     pub source: Arc<str>,
     /// Number of the request in its load source.
@@ -172,10 +172,10 @@ pub struct Lost {
     /// True if the request lies inside the window of every termination that may explain the loss.
     pub in_window: bool,
     /// Terminations that may explain the loss.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<TerminationCandidate>,
 }
 
-impl Lost {
+impl LostRequest {
     /// Returns the termination that alone explains the loss.
     pub fn only(&self) -> Option<usize> {
         match self.candidates[..] {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::attribute::shares;
 use crate::count::sums::Sums;
-use crate::count::while_ending::EndingError;
+use crate::count::while_ending::ErrorWhileEnding;
 use crate::model::{self, Mode, Stage, Termination, Window};
-use crate::route::arrivals::Tail;
+use crate::route::arrivals::ArrivalTail;
 use crate::route::facts::Facts;
 use crate::timeline::PodEnd;
 use rolldrop_record::Stamp;
@@ -16,8 +16,8 @@ pub(crate) fn terminations(
     facts: &Facts<'_>,
     modes: &[Mode],
     sums: &Sums<'_>,
-    (judged, errors): (&[Judged<'_>], &[EndingError]),
-    (windows, tails): (Vec<Vec<Window>>, &[Vec<Tail>]),
+    (judged, errors): (&[JudgedRequest<'_>], &[ErrorWhileEnding]),
+    (windows, tails): (Vec<Vec<Window>>, &[Vec<ArrivalTail>]),
 ) -> Vec<Termination> {
     let timeline = facts.timeline;
     let mut terminations: Vec<Termination> = timeline
@@ -27,7 +27,8 @@ pub(crate) fn terminations(
         .zip(windows)
         .zip(tails)
         .map(|(((end, mode), windows), tails)| {
-            let last = tails.iter().filter_map(Tail::last_certain).max().filter(|at| *at > end.t0.latest);
+            let last =
+                tails.iter().filter_map(ArrivalTail::last_certain).max().filter(|at| *at > end.t0.latest);
             Termination {
                 pod: end.pod.clone(),
                 uid: end.uid.clone(),
@@ -64,7 +65,8 @@ pub(crate) fn terminations(
         .zip(shares::requests(timeline.ends.len(), &judged.iter().collect::<Vec<_>>()))
         .enumerate()
     {
-        let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let names_it =
+            |j: &JudgedRequest<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
         let own_errors = errors.iter().filter(|error| error.termination == Some(e)).count() as u64;
         let has_served = |life: usize| facts.first_served[life].is_some();
         let is_named = sums.seen[e] > 0

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use crate::timeline::requests::Connection;
+use crate::timeline::requests::ConnectionId;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Balances;
 
 /// Pods of connections on which some requests do not name their pod.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Connections(HashMap<Connection, Latest>);
+pub(crate) struct ConnectionPods(HashMap<ConnectionId, Latest>);
 
 /// Pod named by the last request on a connection that named one.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ struct Latest {
     pod: Arc<str>,
 }
 
-impl Connections {
+impl ConnectionPods {
     /// Returns true if no pod is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -44,7 +44,7 @@ impl Connections {
     }
 
     /// Adds a request that names its pod.
-    fn add(&mut self, connection: Connection, pod: &Arc<str>, order: (Stamp, u64)) {
+    fn add(&mut self, connection: ConnectionId, pod: &Arc<str>, order: (Stamp, u64)) {
         if self.0.get(&connection).is_none_or(|latest| latest.order < order) {
             self.0.insert(connection, Latest { order, pod: Arc::clone(pod) });
         }

@@ -21,7 +21,7 @@ pub(super) struct Deletion {
 
 /// Events of one UID, as shown by the watch.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct WatchedPod {
     pub(super) life: PodLife,
     pub(super) last: PodEvent,
     pub(super) last_at: Stamp,
@@ -40,7 +40,7 @@ pub(super) struct Seen {
     pub(super) running_grace_s: Option<i64>,
 }
 
-impl Seen {
+impl WatchedPod {
     pub(super) fn new(at: Stamp, event: &PodEvent) -> Self {
         let life = PodLife {
             name: event.name.clone(),
@@ -200,7 +200,7 @@ mod tests {
             serde_json::from_value(pod).unwrap()
         };
         let life = |events: &[PodEvent]| {
-            let mut seen = Seen::new(Stamp::from_unix_ns(1), &events[0]);
+            let mut seen = WatchedPod::new(Stamp::from_unix_ns(1), &events[0]);
             events.iter().for_each(|event| seen.observe(Stamp::from_unix_ns(1), event));
             seen.life
         };

@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::requests::{Connection, Request, Requests};
+use super::requests::{ConnectionId, Request, Requests};
 use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::outcome::is_gateway_status;
 use rolldrop_record::run_info::{Balances, BalancesBecause, Target};
@@ -35,7 +35,7 @@ const GATEWAYS: [&str; 6] = [
 #[derive(Debug, Default)]
 pub(super) struct KeptConnections {
     /// By target and connection: the alphabetically first and last of these pods.
-    pods: HashMap<(Arc<str>, Connection), [Arc<str>; 2]>,
+    pods: HashMap<(Arc<str>, ConnectionId), [Arc<str>; 2]>,
 }
 
 impl KeptConnections {

@@ -16,10 +16,10 @@ const STALE_FOR_NS: i64 = 120_000_000_000;
 const RESET_FOR_NS: i64 = 10_000_000_000;
 
 /// Load source, source port and destination address.
-type Flow<'a> = (&'a Arc<str>, u16, &'a Arc<str>);
+type FlowKey<'a> = (&'a Arc<str>, u16, &'a Arc<str>);
 
 /// Returns the flow of a request that opened a connection.
-fn flow(r: &Request) -> Option<Flow<'_>> {
+fn flow(r: &Request) -> Option<FlowKey<'_>> {
     let RequestRow { source, local_port, remote_addr, .. } = &r.row;
     let flow = (source, (*local_port)?, remote_addr.as_ref()?);
     r.is_new_connection().then_some(flow)
@@ -27,7 +27,7 @@ fn flow(r: &Request) -> Option<Flow<'_>> {
 
 /// Connection attempts that were not plainly answered.
 #[derive(Debug)]
-pub(crate) struct Flows<'a> {
+pub(crate) struct FlowAttempts<'a> {
     others: &'a [Request],
     /// Indices of the connection attempts in `others`, grouped by flow and in order.
     connects: Vec<usize>,
@@ -35,7 +35,7 @@ pub(crate) struct Flows<'a> {
     ports: HashMap<&'a str, HashMap<u16, Range<usize>>>,
 }
 
-/// Requests whose connects were followed by an established connection before the flow's next connect in [`Flows`].
+/// Requests whose connects were followed by an established connection before the flow's next connect in [`FlowAttempts`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndedFlows(HashSet<usize>);
 
@@ -49,7 +49,7 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
     (r.begun(), r.row.scheduled, r.row.seq)
 }
 
-impl<'a> Flows<'a> {
+impl<'a> FlowAttempts<'a> {
     /// Collects the connects of all requests that were not plainly answered.
     pub(crate) fn of(others: &'a [Request]) -> Self {
         let mut connects: Vec<usize> = (0..others.len()).filter(|r| flow(&others[*r]).is_some()).collect();
@@ -82,7 +82,7 @@ impl<'a> Flows<'a> {
         ended.0.extend(last.filter(|last| flow(&self.others[*last]) == Some(flow_of_r)));
     }
 
-    fn of_port(&self, (source, port, _): Flow<'_>) -> &[usize] {
+    fn of_port(&self, (source, port, _): FlowKey<'_>) -> &[usize] {
         let range = self.ports.get(&**source).and_then(|ports| ports.get(&port));
         range.map_or(&[], |range| &self.connects[range.clone()])
     }
@@ -133,20 +133,20 @@ const NONE: Period = [0; 2];
 /// Periods of all ports, from one source to one address. Two periods of the same port are more than [`STALE_FOR_NS`]
 /// apart.
 #[derive(Debug)]
-struct Periods {
+struct PortPeriods {
     /// Last period of each port. They begin as zeros, so that the kernel allocates their memory only when they change.
     last: Vec<Period>,
     /// End of each other period, by port and start.
     others: BTreeMap<(u16, i64), i64>,
 }
 
-impl Default for Periods {
+impl Default for PortPeriods {
     fn default() -> Self {
         Self { last: vec![NONE; 1 << u16::BITS], others: BTreeMap::new() }
     }
 }
 
-impl Periods {
+impl PortPeriods {
     /// Adds a period of a port.
     fn add(&mut self, port: u16, period: Period) {
         let last = &mut self.last[usize::from(port)];
@@ -192,7 +192,7 @@ fn extends(earlier: &mut Period, later: Period) -> bool {
 pub(crate) struct Reuses {
     connects: u64,
     /// Periods by load source and address. The first connect in each period is not a reuse.
-    periods: HashMap<Arc<str>, HashMap<Arc<str>, Periods>>,
+    periods: HashMap<Arc<str>, HashMap<Arc<str>, PortPeriods>>,
 }
 
 impl Reuses {
@@ -218,7 +218,7 @@ impl Reuses {
         }
     }
 
-    fn of(&mut self, source: &Arc<str>, to: &Arc<str>) -> &mut Periods {
+    fn of(&mut self, source: &Arc<str>, to: &Arc<str>) -> &mut PortPeriods {
         self.periods.entry(Arc::clone(source)).or_default().entry(Arc::clone(to)).or_default()
     }
 
@@ -307,7 +307,7 @@ mod tests {
             prop_assert_eq!(counted.count(), reuses);
 
             let others: Vec<Request> = requests.iter().filter(|r| !is_plain(&r.row)).cloned().collect();
-            let (flows, mut ended) = (Flows::of(&others), EndedFlows::default());
+            let (flows, mut ended) = (FlowAttempts::of(&others), EndedFlows::default());
             mixed.iter().filter(|r| is_plain(&r.row)).for_each(|r| flows.answered(r, &mut ended));
             let of_others = requests.iter().zip(stale).filter(|(r, _)| !is_plain(&r.row));
             let expected: Vec<bool> = of_others.map(|(_, stale)| stale).collect();

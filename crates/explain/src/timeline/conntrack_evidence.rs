@@ -7,7 +7,7 @@ use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
 
 /// Evidence from the kernel's connection tracking about the load's connections.
 #[derive(Clone, Debug, Default)]
-pub struct Tracked {
+pub struct ConntrackEvidence {
     /// Number of opened connections.
     pub connections: u64,
     /// Number of these for which the kernel had an entry.
@@ -18,7 +18,7 @@ pub struct Tracked {
     pub agreement: Agreement,
 }
 
-impl Tracked {
+impl ConntrackEvidence {
     /// Returns true if a new connection certainly had no entry of its own: a rule refused it, or it matched the entry
     /// of an earlier connection from its port.
     pub fn had_no_entry(&self, row: &RequestRow) -> bool {
@@ -41,9 +41,9 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
 
 /// Collects the load workers' reports about connection tracking: none if it was not used.
 #[derive(Debug, Default)]
-pub(super) struct Collector(pub(super) Option<Tracked>);
+pub(super) struct ConntrackCollector(pub(super) Option<ConntrackEvidence>);
 
-impl Collector {
+impl ConntrackCollector {
     pub(super) fn observe(&mut self, clocks: &Clocks, event: &Event) {
         match &event.kind {
             EventKind::ConntrackGap { from } => {

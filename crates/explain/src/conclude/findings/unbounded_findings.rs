@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Finding, Known, len};
+use super::{Finding, FindingsInput, len};
 use crate::model::{NoBound, Unbounded, Window};
 
 /// Pods with their reasons, by consumer and kind of reason.
 type ByKind<'a> = BTreeMap<(&'a str, NoBound), Vec<(&'a str, &'a Unbounded)>>;
 
 /// Returns one finding per consumer and kind of reason.
-pub(super) fn findings(known: Known<'_>) -> impl Iterator<Item = Finding> {
+pub(super) fn findings(known: FindingsInput<'_>) -> impl Iterator<Item = Finding> {
     let mut by_kind = ByKind::new();
     for (termination, unbounded) in known.terminations.iter().zip(known.unbounded) {
         // A pod behind one Service is not behind the run's other Services.
@@ -34,7 +34,7 @@ pub(super) fn findings(known: Known<'_>) -> impl Iterator<Item = Finding> {
 }
 
 /// Returns the finding about a missing right that hides the kind of Service proxy.
-pub(super) fn rights(known: Known<'_>) -> Option<Finding> {
+pub(super) fn rights(known: FindingsInput<'_>) -> Option<Finding> {
     let cluster = &known.timeline.info.cluster;
     if cluster.dataplane.is_known() || cluster.dataplane_denied.is_empty() {
         return None;

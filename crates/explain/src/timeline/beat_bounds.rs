@@ -3,7 +3,7 @@
 //! While pods may be terminated, the coordinator patches its own object some ten times a second. A write with version r
 //! took effect between the send time of the last beat with a lower version and the response time of the first beat with
 //! a higher one. Kubernetes guarantees this order only within one resource (KEP-5504), so it is used only if the run
-//! itself shows that it holds: see [`Collector::finish`].
+//! itself shows that it holds: see [`BeatCollector::finish`].
 
 pub use crate::model::account::BeatsState;
 use crate::model::account::Objection;
@@ -15,7 +15,7 @@ const CHECKS_NEEDED: usize = 20;
 
 /// Call with known times and version.
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct BeatCall {
     sent: Stamp,
     answered: Stamp,
     version: u64,
@@ -42,7 +42,7 @@ impl Bracket {
 pub struct Beats {
     /// Usability of the beats.
     pub state: BeatsState,
-    calls: Vec<Call>,
+    calls: Vec<BeatCall>,
 }
 
 impl Beats {
@@ -55,7 +55,7 @@ impl Beats {
     }
 }
 
-fn bracket(calls: &[Call], version: u64) -> Bracket {
+fn bracket(calls: &[BeatCall], version: u64) -> Bracket {
     let smaller = calls.partition_point(|call| call.version < version);
     let larger = calls.partition_point(|call| call.version <= version);
     Bracket {
@@ -66,15 +66,15 @@ fn bracket(calls: &[Call], version: u64) -> Bracket {
 
 /// Collects the beats, the checks to compare them with, and the pod versions shown by a watch.
 #[derive(Debug, Default)]
-pub(super) struct Collector {
-    calls: Vec<Call>,
-    checks: Vec<Call>,
+pub(super) struct BeatCollector {
+    calls: Vec<BeatCall>,
+    checks: Vec<BeatCall>,
     /// For each pod event in a watch: time, version, and true if the watch shows such versions in order.
     pods: Vec<(Stamp, u64, bool)>,
     not_a_number: Option<String>,
 }
 
-impl Collector {
+impl BeatCollector {
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Beat { answered, version } => {
@@ -93,8 +93,8 @@ impl Collector {
         }
     }
 
-    fn call(&mut self, sent: Stamp, answered: Stamp, version: &str) -> Option<Call> {
-        Some(Call { sent, answered, version: self.number(version)? })
+    fn call(&mut self, sent: Stamp, answered: Stamp, version: &str) -> Option<BeatCall> {
+        Some(BeatCall { sent, answered, version: self.number(version)? })
     }
 
     fn number(&mut self, version: &str) -> Option<u64> {
@@ -144,7 +144,7 @@ impl Collector {
     }
 
     /// Returns true if a list's version lies between those of the beats before and after it.
-    fn is_between(&self, check: &Call) -> bool {
+    fn is_between(&self, check: &BeatCall) -> bool {
         let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
         let after = self.calls.iter().find(|call| call.sent >= check.answered);
         before.is_none_or(|call| call.version <= check.version)
@@ -162,8 +162,8 @@ mod tests {
 
     /// Returns a beat every 100 ms with every tenth version from 1000 on, answered after 10 ms, and a list between
     /// every two beats. `listed` maps the version of the beat before a list to the list's version.
-    fn beats(n: i64, listed: impl Fn(i64) -> i64) -> Collector {
-        let mut collector = Collector::default();
+    fn beats(n: i64, listed: impl Fn(i64) -> i64) -> BeatCollector {
+        let mut collector = BeatCollector::default();
         for i in 0..n {
             let version = 1000 + 10 * i;
             let beat = EventKind::Beat { answered: at(100 * i + 10), version: version.to_string() };
@@ -184,7 +184,7 @@ mod tests {
         EventKind::Pod(serde_json::from_value(pod).unwrap())
     }
 
-    fn dropped(collector: Collector) -> Objection {
+    fn dropped(collector: BeatCollector) -> Objection {
         match collector.finish().state {
             BeatsState::Dropped(why) => why,
             other => panic!("{other:?}"),
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn unreliable_beats_are_dropped() {
-        assert_eq!(Collector::default().finish().state, BeatsState::Absent);
+        assert_eq!(BeatCollector::default().finish().state, BeatsState::Absent);
         let too_few = Objection::TooFewChecks { made: 19, needed: 20 };
         assert_eq!(dropped(beats(19, |version| version + 1)), too_few);
         // The pods are in a different store, ahead of or behind this one.

@@ -1,39 +1,39 @@
 //! Observations that follow from single requests, collected while they are read.
 
-use crate::route::arrivals::{Arrivals, Tail, arrives};
+use crate::route::arrivals::{ArrivalTail, PodArrivals, arrives};
 use crate::route::tries::Tries;
-use crate::timeline::by_name::ByName;
+use crate::timeline::by_name::ValuesByName;
 use crate::timeline::{Lives, Request, Timeline};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
 /// Totals of these observations.
 #[derive(Debug)]
-pub(crate) struct Observed<'a> {
+pub(crate) struct ObservedTotals<'a> {
     /// By termination, then by target: named arrivals at the pod.
-    pub(super) tails: Vec<Vec<Tail>>,
+    pub(super) tails: Vec<Vec<ArrivalTail>>,
     /// By termination, then by target: named arrivals before t0.
-    pub(super) before: Vec<Vec<Arrivals>>,
+    pub(super) before: Vec<Vec<PodArrivals>>,
     /// By target: new connections.
     pub(super) tries: Vec<Tries>,
     /// Send time of the first request that each pod answered successfully.
     pub(super) first_served: Vec<Option<Stamp>>,
     /// By target: time of the last attempted request, and the uncertainty of the clients' clocks.
     pub(super) until: Vec<(Option<Stamp>, i64)>,
-    met: ByName<Lives<'a>>,
+    met: ValuesByName<Lives<'a>>,
 }
 
-impl<'a> Observed<'a> {
+impl<'a> ObservedTotals<'a> {
     /// Creates empty totals.
     pub(crate) fn new(timeline: &Timeline) -> Self {
         let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
         Self {
-            tails: vec![vec![Tail::default(); targets]; ends],
-            before: vec![vec![Arrivals::default(); targets]; ends],
+            tails: vec![vec![ArrivalTail::default(); targets]; ends],
+            before: vec![vec![PodArrivals::default(); targets]; ends],
             tries: vec![Tries::new(timeline); targets],
             first_served: vec![None; timeline.pods.len()],
             until: vec![(None, 0); targets],
-            met: ByName::default(),
+            met: ValuesByName::default(),
         }
     }
 

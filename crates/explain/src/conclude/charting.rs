@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::count::sums::{OneSecond, Sums};
-use crate::model::{Act, ChartData, Deed, LatencyHistograms, Lost, PodSpan};
+use crate::model::{ChartData, ClusterAction, Deed, LatencyHistograms, LostRequest, PodSpan};
 use crate::timeline::{PodLife, Timeline};
 use rolldrop_record::Stamp;
 
@@ -72,7 +72,7 @@ fn pods(timeline: &Timeline) -> Vec<PodSpan> {
 }
 
 /// Returns the actions and commands of the run while the load was sent.
-fn actions(timeline: &Timeline) -> Vec<Act> {
+fn actions(timeline: &Timeline) -> Vec<ClusterAction> {
     let calls = timeline.calls.iter().map(|call| {
         let deed = if call.is_done { Deed::Action } else { Deed::Refused };
         (call.at, deed(call.action, call.pod.clone()))
@@ -80,16 +80,17 @@ fn actions(timeline: &Timeline) -> Vec<Act> {
     let starts = timeline.commands.iter().map(|c| (c.started, Deed::CommandStarted(c.words.clone())));
     let ends = timeline.commands.iter().filter_map(|c| Some((c.ended?, Deed::CommandEnded(c.code))));
     let all = calls.chain(starts).chain(ends).filter(|(at, _)| *at <= timeline.load_ended);
-    let mut acts: Vec<Act> = all.map(|(at, what)| Act { at_s: timeline.seconds(at), what }).collect();
+    let mut acts: Vec<ClusterAction> =
+        all.map(|(at, what)| ClusterAction { at_s: timeline.seconds(at), what }).collect();
     acts.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     acts
 }
 
 /// Converts the lost requests to the form used in files and charts.
-pub(crate) fn lost(timeline: &Timeline, judged: Vec<Judged<'_>>) -> Vec<Lost> {
-    let lost = |j: Judged<'_>| {
+pub(crate) fn lost(timeline: &Timeline, judged: Vec<JudgedRequest<'_>>) -> Vec<LostRequest> {
+    let lost = |j: JudgedRequest<'_>| {
         let row = &j.request.row;
-        Lost {
+        LostRequest {
             source: Arc::clone(&row.source),
             seq: row.seq,
             target: Arc::clone(&row.target),

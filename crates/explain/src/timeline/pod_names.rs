@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use foldhash::HashSet;
 
-use super::addresses::Addresses;
+use super::pod_addresses::PodAddresses;
 use rolldrop_record::{Event, EventKind, Stamp};
 
 /// Maximum number of stored values that name no pod.
@@ -42,7 +42,7 @@ impl PodNames {
     /// nearest to the app wrote first.
     pub(super) fn find<'a>(
         &'a self,
-        addresses: &'a Addresses,
+        addresses: &'a PodAddresses,
         value: &str,
         at: Stamp,
     ) -> Option<&'a Arc<str>> {
@@ -52,7 +52,7 @@ impl PodNames {
         value.split(',').find_map(|one| self.find_one(addresses, one.trim().trim_matches('"'), at))
     }
 
-    fn find_one<'a>(&'a self, addresses: &'a Addresses, value: &str, at: Stamp) -> Option<&'a Arc<str>> {
+    fn find_one<'a>(&'a self, addresses: &'a PodAddresses, value: &str, at: Stamp) -> Option<&'a Arc<str>> {
         let address = value.parse::<IpAddr>().ok().or_else(|| {
             let with_port = value.parse::<SocketAddr>().ok();
             with_port.map(|address| address.ip())
@@ -155,7 +155,7 @@ mod tests {
             pod.change = Change::Deleted;
         }
         let events = [&events[..2], &[gone], &events[2..]].concat();
-        let mut addresses = Addresses::default();
+        let mut addresses = PodAddresses::default();
         let mut names = BTreeMap::new();
         for event in &events {
             if let EventKind::Pod(pod) = &event.kind {

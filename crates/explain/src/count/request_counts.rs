@@ -1,9 +1,9 @@
 //! Requests by outcome, cause and target.
 
-use crate::attribute::judged::Judged;
+use crate::attribute::judged::JudgedRequest;
 use crate::attribute::shares;
-use crate::count::sums::{Part, Sums};
-use crate::count::while_ending::EndingError;
+use crate::count::sums::{RequestTotals, Sums};
+use crate::count::while_ending::ErrorWhileEnding;
 use crate::model::{OutsideCounts, RequestCounts, TargetName, TargetResult, Termination};
 use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
@@ -14,8 +14,8 @@ use rolldrop_record::{Cause, Outcome, RequestRow, retry};
 /// Counts the requests, with the conclusions about the lost ones.
 pub(crate) fn count(
     timeline: &Timeline,
-    part: &Part<'_>,
-    (judged, errors): (&[&Judged<'_>], usize),
+    part: &RequestTotals<'_>,
+    (judged, errors): (&[&JudgedRequest<'_>], usize),
     disrupted: &Periods,
 ) -> RequestCounts {
     let load = &timeline.info.load;
@@ -70,12 +70,12 @@ pub(crate) fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,
     terminations: &[Termination],
-    (judged, errors): (&[&Judged<'_>], &[EndingError]),
+    (judged, errors): (&[&JudgedRequest<'_>], &[ErrorWhileEnding]),
     disrupted: &Periods,
 ) -> Vec<TargetResult> {
-    let of = |(index, (target, part)): (usize, (&Target, &Part<'_>))| {
-        let is_its = |j: &&&Judged<'_>| timeline.target_of(&j.request.row) == Some(index);
-        let its: Vec<&Judged<'_>> = judged.iter().filter(is_its).copied().collect();
+    let of = |(index, (target, part)): (usize, (&Target, &RequestTotals<'_>))| {
+        let is_its = |j: &&&JudgedRequest<'_>| timeline.target_of(&j.request.row) == Some(index);
+        let its: Vec<&JudgedRequest<'_>> = judged.iter().filter(is_its).copied().collect();
         TargetResult {
             name: target.name.clone(),
             consumer: target.consumer.clone(),

@@ -20,9 +20,9 @@ pub enum Invalid {
     /// The load generator fell behind: 99th percentile of the send lag.
     FellBehind { lag_ms: f64, limit_ms: f64 },
     /// The load generator's lag hides the measured quantity.
-    Drowned { measured: Measured, lag_ms: f64, limit_ms: f64 },
+    Drowned { measured: MeasuredQuantity, lag_ms: f64, limit_ms: f64 },
     /// The record contradicts itself.
-    Contradiction(Contradiction),
+    Contradiction(RecordContradiction),
     /// The hypervisor stole too much CPU time where this source ran.
     Steal { source: String, share: f64, limit: f64 },
     /// This source's threads waited too long for a CPU.
@@ -101,7 +101,7 @@ pub enum Missing {
 
 /// Contradiction within a record.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Contradiction {
+pub enum RecordContradiction {
     /// A file does not match its checksum, as reported in the record.
     Altered(String),
     /// This load event lies outside the run.
@@ -126,7 +126,7 @@ pub enum Contradiction {
 
 /// Quantity measured by a run, in milliseconds: the send lag must be small in comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measured {
+pub enum MeasuredQuantity {
     /// Windows, by the median of their bounds.
     Windows(f64),
     /// Only latencies, by the 99th percentile of the response time.

@@ -4,8 +4,8 @@
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::ended_by::BY_KUBELET;
 use super::SECOND_NS;
-use super::ending::{Ending, Evidence};
-use super::seen::Deletion;
+use super::pod_termination::{TerminationEvidence, TerminationSearch};
+use super::watched_pod::Deletion;
 use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
@@ -26,7 +26,7 @@ pub struct T0 {
 }
 
 /// Kind of a pod's termination.
-pub(super) enum Kind<'a> {
+pub(super) enum TerminationKind<'a> {
     /// The run deleted the pod: time and action of the first call that may have caused it.
     Own(Stamp, &'a Action),
     /// The pod exited before it was deleted, or without being deleted.
@@ -39,9 +39,9 @@ pub(super) enum Kind<'a> {
     Lost,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> TerminationSearch<'a> {
     /// Returns the kind and time of the pod's termination; `None` while the pod is running.
-    pub(super) fn t0(&self) -> Option<(Kind<'a>, T0)> {
+    pub(super) fn t0(&self) -> Option<(TerminationKind<'a>, T0)> {
         self.deleted_by_this_run()
             .or_else(|| self.ended_by_itself())
             .or_else(|| self.deleted_by_others())
@@ -58,7 +58,7 @@ impl<'a> Ending<'a> {
     /// uncertainty, or from after the containers exited, was not made by the kubelet, but by a process in the sidecar's
     /// container.
     pub(super) fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
-        let Evidence { phases, clocks, .. } = self.evidence;
+        let TerminationEvidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
         let ends = [self.phase(ProxyPhase::Sigterm), self.pod.containers_terminated, self.pod.deleted];
         let over = ends.into_iter().flatten().min();
@@ -94,7 +94,7 @@ impl<'a> Ending<'a> {
         }
     }
 
-    fn deleted_by_this_run(&self) -> Option<(Kind<'a>, T0)> {
+    fn deleted_by_this_run(&self) -> Option<(TerminationKind<'a>, T0)> {
         let pod = self.pod;
         let is_this = |a: &&&'a (Stamp, &'a Action)| match &a.1.uid {
             Some(uid) => *uid == pod.life.uid,
@@ -124,11 +124,11 @@ impl<'a> Ending<'a> {
                 (false, None) => return None,
             }
         }
-        Some((Kind::Own(*sent, action), t0))
+        Some((TerminationKind::Own(*sent, action), t0))
     }
 
     /// Handles a pod whose containers exited first; the pod may have been deleted later.
-    fn ended_by_itself(&self) -> Option<(Kind<'a>, T0)> {
+    fn ended_by_itself(&self) -> Option<(TerminationKind<'a>, T0)> {
         let pod = self.pod;
         let deletion = pod.deletion.as_ref().map(|deletion| deletion.seen);
         let shown = pod.terminal.filter(|at| deletion.is_none_or(|deletion| *at < deletion))?;
@@ -143,7 +143,7 @@ impl<'a> Ending<'a> {
         };
         let earliest = earliest.max(pod.life.created).min(latest);
         let latest = self.pre_stop(earliest).map_or(latest, |called| latest.min(called).max(earliest));
-        Some((Kind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
+        Some((TerminationKind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
     }
 
     /// Returns the last time before `at` that the run shut a node down.
@@ -153,13 +153,13 @@ impl<'a> Ending<'a> {
         begun.find(|(sent, action)| *sent <= at && is_shutdown(action)).map(|(sent, _)| *sent)
     }
 
-    fn deleted_by_others(&self) -> Option<(Kind<'a>, T0)> {
+    fn deleted_by_others(&self) -> Option<(TerminationKind<'a>, T0)> {
         let deletion = self.pod.deletion.as_ref()?;
-        Some((Kind::ByOthers, self.bounds(deletion)))
+        Some((TerminationKind::ByOthers, self.bounds(deletion)))
     }
 
     /// Handles a pod that was not scheduled yet, or whose deletion was shown only after its end.
-    fn removed_at_once(&self) -> Option<(Kind<'a>, T0)> {
+    fn removed_at_once(&self) -> Option<(TerminationKind<'a>, T0)> {
         let signs = self.signs().chain(self.pod.containers_terminated);
         let latest = signs.fold(self.pod.deleted?, Stamp::min);
         let bracket = self.evidence.beats.bracket(&self.pod.last.resource_version);
@@ -171,13 +171,13 @@ impl<'a> Ending<'a> {
             Some(earliest) => (earliest, T0Basis::Beats),
             None => (latest, T0Basis::EndOfContainers),
         };
-        Some((Kind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
+        Some((TerminationKind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
     }
 
     /// Handles a pod that disappeared between two lists: the later list does not show it any more.
-    fn lost_in_a_gap(&self) -> Option<(Kind<'a>, T0)> {
+    fn lost_in_a_gap(&self) -> Option<(TerminationKind<'a>, T0)> {
         let (earliest, latest) = *self.evidence.gaps.iter().find(|(_, to)| *to > self.pod.last_at)?;
-        Some((Kind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))
+        Some((TerminationKind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::clocks::Clocks;
-use super::pods::has_finished;
+use super::pod_lives::has_finished;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
@@ -25,13 +25,13 @@ struct Bearer {
 
 /// Pods by address, in chronological order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Addresses {
+pub(super) struct PodAddresses {
     bearers: HashMap<IpAddr, Vec<Bearer>>,
     /// Names of targets where the pod that a connection was routed to need not be the one that answers.
     not_followed: HashSet<String>,
 }
 
-impl Addresses {
+impl PodAddresses {
     /// Collects the pod addresses in a run.
     pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
         let mut addresses = Self::default();
@@ -109,15 +109,15 @@ mod tests {
         }
     }
 
-    fn addresses(events: &[(i64, PodEvent)]) -> Addresses {
-        let (mut addresses, mut names) = (Addresses::default(), BTreeMap::new());
+    fn addresses(events: &[(i64, PodEvent)]) -> PodAddresses {
+        let (mut addresses, mut names) = (PodAddresses::default(), BTreeMap::new());
         for (at, event) in events {
             addresses.observe(Stamp::from_unix_ns(*at), event, &mut names);
         }
         addresses
     }
 
-    fn pod_at(addresses: &Addresses, at: i64) -> Option<&str> {
+    fn pod_at(addresses: &PodAddresses, at: i64) -> Option<&str> {
         addresses.pod("10.244.1.2".parse().unwrap(), Stamp::from_unix_ns(at)).map(|pod| &**pod)
     }
 

@@ -13,7 +13,7 @@ use rolldrop_record::run_info::Target;
 
 /// State of a pod in the slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shown {
+struct PodInSlices {
     ready: bool,
     terminating: bool,
 }
@@ -63,14 +63,14 @@ pub(super) enum EndpointChange {
 
 /// Usable endpoints of a Service between two changes of its slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usable {
+pub struct UsableEndpoints {
     /// Time at which a watch showed the change.
     pub from: Stamp,
     /// Pods behind the endpoints, sorted; an endpoint without a pod is listed by its address.
     pub pods: Arc<[String]>,
 }
 
-impl Usable {
+impl UsableEndpoints {
     /// Returns true if the pod is behind one of the endpoints.
     pub fn holds(&self, pod: &str) -> bool {
         self.pods.binary_search_by(|other| other.as_str().cmp(pod)).is_ok()
@@ -100,7 +100,7 @@ impl<'a> EndpointOf<'a> {
 }
 
 #[derive(Clone, Debug)]
-struct Changed {
+struct ChangedEndpoint {
     at: Stamp,
     pod: String,
     address: String,
@@ -109,13 +109,13 @@ struct Changed {
 
 /// History of all endpoints.
 #[derive(Clone, Debug, Default)]
-pub struct Endpoints {
+pub struct EndpointHistory {
     slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
     /// State by pod and address.
-    shown: BTreeMap<(String, String), Shown>,
-    changes: Vec<Changed>,
+    shown: BTreeMap<(String, String), PodInSlices>,
+    changes: Vec<ChangedEndpoint>,
     /// States over time: for each Service, for all Services together, and for the nodes to which targets are confined.
-    usable: BTreeMap<Scope, Vec<Usable>>,
+    usable: BTreeMap<Scope, Vec<UsableEndpoints>>,
     confined: Vec<Scope>,
     /// Times at which a Service's slices changed, including changes that left the usable endpoints the same.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
@@ -129,7 +129,7 @@ pub struct Endpoints {
     listed: Option<Stamp>,
 }
 
-impl Endpoints {
+impl EndpointHistory {
     /// Creates an empty history. If connections to one of these targets reach only the pods on one node, those are
     /// tracked separately.
     pub(super) fn of(targets: &[Target]) -> Self {
@@ -191,11 +191,11 @@ impl Endpoints {
 
     /// Records the changes since the slices were last compared.
     fn compare(&mut self, at: Stamp) {
-        let mut now: BTreeMap<(String, String), Shown> = BTreeMap::new();
+        let mut now: BTreeMap<(String, String), PodInSlices> = BTreeMap::new();
         for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
             if let Some(pod) = &endpoint.pod {
                 let key = (pod.clone(), endpoint.address.clone());
-                let shown = now.entry(key).or_insert(Shown { ready: false, terminating: false });
+                let shown = now.entry(key).or_insert(PodInSlices { ready: false, terminating: false });
                 shown.ready |= endpoint.ready;
                 shown.terminating |= endpoint.terminating;
             }
@@ -213,7 +213,7 @@ impl Endpoints {
         }
         let removed = self.shown.keys().filter(|key| !now.contains_key(*key));
         changes.extend(removed.map(|key| (key, EndpointChange::Removed)));
-        let changed = |((pod, address), change): (&(String, String), EndpointChange)| Changed {
+        let changed = |((pod, address), change): (&(String, String), EndpointChange)| ChangedEndpoint {
             at,
             pod: pod.clone(),
             address: address.clone(),
@@ -256,20 +256,20 @@ impl Endpoints {
         let is_known = all > 0 || scope.node.is_none();
         let history = self.usable.entry(scope).or_default();
         if history.last().map_or(is_known, |last| last.pods != pods) {
-            history.push(Usable { from: at, pods });
+            history.push(UsableEndpoints { from: at, pods });
         }
     }
 
     /// Returns the usable endpoints over time, in order. If those on the node are not known, returns those on all
     /// nodes.
-    pub fn usable(&self, scope: &Scope) -> &[Usable] {
+    pub fn usable(&self, scope: &Scope) -> &[UsableEndpoints] {
         let of_node = self.usable.get(scope).filter(|history| !history.is_empty());
         let found = of_node.or_else(|| self.usable.get(&scope.everywhere()));
         found.map_or(&[], Vec::as_slice)
     }
 
     /// Returns the usable endpoints at `at`; `None` while nothing is known.
-    pub fn usable_at(&self, scope: &Scope, at: Stamp) -> Option<&Usable> {
+    pub fn usable_at(&self, scope: &Scope, at: Stamp) -> Option<&UsableEndpoints> {
         let usable = self.usable(scope);
         usable[..usable.partition_point(|state| state.from <= at)].last()
     }
@@ -291,7 +291,7 @@ impl Endpoints {
         let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
         // A pod whose address was never in a slice is known only by name.
         let address = of.address.filter(|address| of_pod().any(|changed| changed.address == **address));
-        let is_its = |changed: &&Changed| address.is_none_or(|address| changed.address == address);
+        let is_its = |changed: &&ChangedEndpoint| address.is_none_or(|address| changed.address == address);
         let is_then =
             |at: Stamp| at >= from && (address.is_some() || of.until.is_none_or(|until| at < until));
         let mut changes = of_pod().filter(is_its).filter(|changed| changed.change == change);
@@ -333,8 +333,8 @@ impl Endpoints {
     /// Returns true if a pod was ever usable for a Service. If the Service is not known, any Service counts that also
     /// used some of `others`.
     pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
-        let holds = |states: &[Usable], pod: &str| states.iter().any(|state| state.holds(pod));
-        let is_meant = |of: &str, states: &[Usable]| match service {
+        let holds = |states: &[UsableEndpoints], pod: &str| states.iter().any(|state| state.holds(pod));
+        let is_meant = |of: &str, states: &[UsableEndpoints]| match service {
             Some(service) => of == service,
             None => others.iter().any(|other| holds(states, other)),
         };
@@ -383,7 +383,7 @@ mod tests {
     fn confined_node_uses_only_own_endpoints() {
         let at = Stamp::from_unix_ns;
         let local = |node: &str| Scope { node: Some(node.to_owned()), ..of("web") };
-        let mut endpoints = Endpoints { confined: vec![local("node-1")], ..Endpoints::default() };
+        let mut endpoints = EndpointHistory { confined: vec![local("node-1")], ..EndpointHistory::default() };
         let shown = |a: (bool, bool, bool)| {
             let mut event = slice(&[("a", a.0, a.1, a.2), ("b", true, true, false)]);
             event.endpoints[0].node = Some("node-1".into());
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn terminating_endpoints_serve_only_as_fallback() {
         let at = Stamp::from_unix_ns;
-        let mut endpoints = Endpoints::default();
+        let mut endpoints = EndpointHistory::default();
         let all = &Scope::default();
         assert!(!endpoints.none_usable(all, at(5)));
         endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn services_keep_separate_endpoints() {
         let at = Stamp::from_unix_ns;
-        let mut endpoints = Endpoints::default();
+        let mut endpoints = EndpointHistory::default();
         let other = |shown: &[(&str, bool, bool, bool)]| EndpointSliceEvent {
             name: "other-y".into(),
             service: Some("other".into()),
@@ -453,14 +453,14 @@ mod tests {
             service: Some(name.into()),
             ..slice(&[(pod, true, true, false)])
         };
-        let mut endpoints = Endpoints::default();
+        let mut endpoints = EndpointHistory::default();
         endpoints.observe(at(10), &named("web", Change::Listed, "a"));
         endpoints.observe(at(10), &named("api", Change::Listed, "b"));
         endpoints.was_blind(at(20), at(30), true);
         let mut unlisted = endpoints.clone();
         endpoints.observe(at(31), &named("web", Change::Listed, "a"));
         endpoints.end();
-        let removed = |endpoints: &Endpoints, pod| {
+        let removed = |endpoints: &EndpointHistory, pod| {
             endpoints.first(EndpointOf::named(pod), EndpointChange::Removed, at(0))
         };
         assert_eq!((removed(&endpoints, "a"), removed(&endpoints, "b")), (None, Some(at(31))));
@@ -480,7 +480,7 @@ mod tests {
             event.endpoints[0].address = address.into();
             event
         };
-        let mut endpoints = Endpoints::default();
+        let mut endpoints = EndpointHistory::default();
         endpoints.observe(at(10), &with("10.0.0.1", true, false));
         // One update replaces the old endpoint by the new one: the name is never without an endpoint.
         endpoints.observe(at(20), &with("10.0.0.2", false, false));

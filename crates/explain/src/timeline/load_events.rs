@@ -15,7 +15,7 @@ const SLACK: Duration = Duration::from_secs(60);
 
 /// Collects the events of the load.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub(super) struct LoadCollector {
     /// Period in which the load may have been under way.
     possible: RangeInclusive<Stamp>,
     /// Names of events outside that period.
@@ -32,7 +32,7 @@ pub(super) struct Collector {
     pub(super) tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
-impl Collector {
+impl LoadCollector {
     /// Creates an empty collector.
     pub(super) fn of(info: &RunInfo) -> Self {
         let longest = info.started + LONGEST;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::setup::Setup;
-use super::{Finding, Known, causes, len};
-use crate::model::account::{Ending, HookFailure};
+use super::{Finding, FindingsInput, cause_findings, len};
+use crate::model::account::{EndingFinding, HookFailure};
 use crate::timeline::{FailedHook, PodEnd};
 
-pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
+pub(super) fn findings(known: FindingsInput<'_>, setup: &Setup<'_>) -> Vec<Finding> {
     let mut findings = failed_hooks(known, setup);
     findings.extend(ended_early(known, setup));
     findings.extend(cut_off(known, setup));
@@ -20,7 +20,7 @@ pub(super) fn findings(known: Known<'_>, setup: &Setup<'_>) -> Vec<Finding> {
 }
 
 /// Returns one finding for each container of a workload with failed hooks, from their Events.
-fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
+fn failed_hooks(known: FindingsInput<'_>, setup: &Setup<'_>) -> Vec<EndingFinding> {
     let ends = &known.timeline.ends;
     let workload = |end: &PodEnd| end.workload.as_ref().map(|workload| workload.name.clone());
     let mut by_container: BTreeMap<(Option<String>, Option<&str>), Vec<&FailedHook>> = BTreeMap::new();
@@ -34,7 +34,7 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
         let program = of_it().find_map(|end| end.hook_program.as_deref());
         // Do not name the workload if there is only one.
         let workload = of_workload.clone().filter(|_| of_it().count() < ends.len());
-        Ending::HookFailed(HookFailure {
+        EndingFinding::HookFailed(HookFailure {
             container: container.map(str::to_owned),
             failed: failed.len(),
             pods: len(pods),
@@ -48,47 +48,47 @@ fn failed_hooks(known: Known<'_>, setup: &Setup<'_>) -> Vec<Ending> {
 
 /// Returns the finding about pods that exited before their hook's sleep could be over, without an Event that gives the
 /// reason.
-fn ended_early(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
+fn ended_early(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let ends = &known.timeline.ends;
     let sleep_s = ends.get(*setup.early.first()?)?.hook_sleep_s.unwrap_or(0);
-    Some(Ending::Early { ended: setup.early.len(), pods: len(ends.len()), sleep_s })
+    Some(EndingFinding::Early { ended: setup.early.len(), pods: len(ends.len()), sleep_s })
 }
 
 /// Returns the finding about hooks that were still running when the grace period expired.
-fn cut_off(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
+fn cut_off(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let ends = &known.timeline.ends;
     let grace_s = ends.get(*setup.cut_off.first()?)?.grace_s;
-    Some(Ending::HookCutOff { cut_off: setup.cut_off.len(), pods: len(ends.len()), grace_s })
+    Some(EndingFinding::HookCutOff { cut_off: setup.cut_off.len(), pods: len(ends.len()), grace_s })
 }
 
 /// Returns the finding about pods that kept serving on kept connections until SIGKILL.
-fn served_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
+fn served_until_killed(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let grace_s = known.timeline.ends.get(*setup.kept_on.first()?)?.grace_s;
-    Some(Ending::ServedUntilKilled {
+    Some(EndingFinding::ServedUntilKilled {
         pods: len(setup.kept_on.len()),
         grace_s,
         answered: setup.kept_on.iter().map(|e| known.sums.kept[*e].n).sum(),
-        closing: causes::close_notice(&known.timeline.info),
+        closing: cause_findings::close_notice(&known.timeline.info),
     })
 }
 
 /// Returns the finding about pods that accepted new connections until SIGKILL.
-fn accepted_until_killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
+fn accepted_until_killed(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let grace_s = known.timeline.ends.get(*setup.accepting.first()?)?.grace_s;
-    Some(Ending::AcceptedUntilKilled { pods: len(setup.accepting.len()), grace_s })
+    Some(EndingFinding::AcceptedUntilKilled { pods: len(setup.accepting.len()), grace_s })
 }
 
 /// Returns the finding about pods terminated by SIGKILL before their grace period expired.
-fn killed_early(known: Known<'_>) -> Option<Ending> {
+fn killed_early(known: FindingsInput<'_>) -> Option<EndingFinding> {
     let is_early = |end: &&PodEnd| end.exit_code == Some(137) && !end.was_killed_at_its_grace();
     let early: Vec<&PodEnd> = known.timeline.ends.iter().filter(is_early).collect();
     let is_memory = |end: &&PodEnd| end.exit_reason.as_deref() == Some("OOMKilled");
     let is_out_of_memory = early.iter().any(is_memory);
-    (!early.is_empty()).then(|| Ending::KilledEarly { pods: len(early.len()), is_out_of_memory })
+    (!early.is_empty()).then(|| EndingFinding::KilledEarly { pods: len(early.len()), is_out_of_memory })
 }
 
 /// Returns the finding about the other pods terminated by SIGKILL.
-fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
+fn killed(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let named = [&setup.accepting, &setup.kept_on, &setup.cut_off];
     let is_other = |e: &usize| !named.iter().any(|named| named.contains(e));
     let killed = known.timeline.ends.iter().enumerate().filter(|(_, end)| end.was_killed_at_its_grace());
@@ -98,12 +98,12 @@ fn killed(known: Known<'_>, setup: &Setup<'_>) -> Option<Ending> {
     let sleep_s = sleep_s.map(|all| all.into_iter().max().unwrap_or(0) as f64);
     let pods = killed.iter().map(|e| known.terminations[*e].pod.clone()).collect();
     let longest_answer_s = known.latency_ms.service.max / 1e3;
-    Some(Ending::Killed { pods, grace_s, sleep_s, longest_answer_s })
+    Some(EndingFinding::Killed { pods, grace_s, sleep_s, longest_answer_s })
 }
 
 /// Returns the finding about the consequences of not being permitted to watch Events.
-fn unseen_events(known: Known<'_>) -> Option<Ending> {
+fn unseen_events(known: FindingsInput<'_>) -> Option<EndingFinding> {
     let why = known.timeline.notes.not_watched.get("events")?;
     let has_hooks = known.timeline.ends.iter().any(|end| end.pre_stop_sleep_s != Some(0));
-    has_hooks.then(|| Ending::EventsUnseen { why: why.clone() })
+    has_hooks.then(|| EndingFinding::EventsUnseen { why: why.clone() })
 }

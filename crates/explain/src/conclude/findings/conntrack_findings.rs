@@ -2,11 +2,11 @@
 
 use super::len;
 use crate::model::account::Measurement;
-use crate::timeline::{Agreement, Timeline, Tracked};
+use crate::timeline::{Agreement, ConntrackEvidence, Timeline};
 
 /// Returns the findings about the evidence from connection tracking, and reasons why it may not be usable.
-pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Measurement> {
-    let Tracked { connections, routed, gaps, agreement } = said;
+pub(super) fn findings(said: &ConntrackEvidence, timeline: &Timeline) -> Vec<Measurement> {
+    let ConntrackEvidence { connections, routed, gaps, agreement } = said;
     let (connections, routed) = (*connections, *routed);
     let mut findings = Vec::new();
     if connections > 0 && routed == 0 {
