@@ -6,20 +6,20 @@
 mod acts;
 mod axis;
 mod canvas;
-pub(super) mod comparison;
-mod drops;
+pub(super) mod comparison_chart;
+mod drops_chart;
 mod frame;
-mod heat;
-mod latency;
+mod heat_chart;
+mod latency_chart;
 mod palette;
-mod rollout;
-mod timeline;
-mod traffic;
-pub(super) mod tune;
-mod what_if;
-mod windows;
+mod rollout_chart;
+mod timeline_chart;
+mod traffic_chart;
+pub(super) mod tune_chart;
+mod what_if_chart;
+mod windows_chart;
 
-pub use canvas::Reading;
+pub use canvas::ChartReading;
 
 use std::thread::ScopedJoinHandle;
 
@@ -41,7 +41,7 @@ pub struct Chart {
     /// The same picture as SVG.
     pub svg: String,
     /// Values that the picture shows, each with its area.
-    pub readings: Vec<Reading>,
+    pub readings: Vec<ChartReading>,
 }
 
 impl Chart {
@@ -95,14 +95,14 @@ const SIDE_BY_SIDE: usize = 2;
 /// No analysis should cause an error; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     let all: [Draw; 8] = [
-        drops::draw,
-        rollout::draw,
-        |analysis| timeline::draw(analysis).map(Some),
-        traffic::draw,
-        windows::draw,
-        what_if::draw,
-        |analysis| latency::draw(analysis).map(Some),
-        |analysis| heat::draw(analysis).map(Some),
+        drops_chart::draw,
+        rollout_chart::draw,
+        |analysis| timeline_chart::draw(analysis).map(Some),
+        traffic_chart::draw,
+        windows_chart::draw,
+        what_if_chart::draw,
+        |analysis| latency_chart::draw(analysis).map(Some),
+        |analysis| heat_chart::draw(analysis).map(Some),
     ];
     let mut charts = Vec::new();
     for side_by_side in all.chunks(SIDE_BY_SIDE) {

@@ -3,7 +3,7 @@
 //! The first line is an invisible marker. The action that posts the comment (`.github/actions/rolldrop/comment`)
 //! replaces an existing comment with the same marker, so that each scenario has one comment.
 
-use super::checks;
+use super::check_words;
 use super::format::{count, counted, len, millis, percent, seconds_unit};
 use super::markdown::{self, escape, section, table};
 use super::words;
@@ -70,7 +70,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", check.name.replace('`', "'")),
             escape(&check.observed),
             escape(&check.limit),
-            escape(&checks::reason(check)),
+            escape(&check_words::reason(check)),
         ]
     };
     let checks = words::by_verdict(result);

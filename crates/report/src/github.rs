@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::format::{count, len};
-use super::{checks, markdown, words};
+use super::{check_words, markdown, words};
 use rolldrop_explain::model::{CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 
@@ -32,7 +32,7 @@ pub(super) fn render(result: &RunResult) -> Github {
 fn log(result: &RunResult) -> String {
     let mut out = String::new();
     for check in result.checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
-        let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, checks::in_words(check));
+        let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, check_words::in_words(check));
     }
     let mut errors: Vec<(String, String)> =
         words::undecided(result).map(|why| (standing(result), why)).into_iter().collect();
@@ -56,7 +56,7 @@ fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String
         CheckVerdict::Fail => format!("{name} failed"),
         CheckVerdict::Inconclusive => format!("{name} is inconclusive"),
     };
-    checks.map(|check| (title(&check.name), checks::in_words(check))).collect()
+    checks.map(|check| (title(&check.name), check_words::in_words(check))).collect()
 }
 
 fn annotate(out: &mut String, level: &str, annotations: &[(String, String)]) {

@@ -7,8 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 
-use super::charts::{Chart, Reading};
-use super::checks;
+use super::charts::{Chart, ChartReading};
+use super::check_words;
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
@@ -115,7 +115,7 @@ pub(super) fn page(title: &str, body: &Markup, footer: &str) -> String {
 /// Renders a chart, embedded in the page, along with its values: one line per value, with the area of the picture that
 /// shows it.
 pub(super) fn figure(chart: &Chart) -> Markup {
-    let told = |reading: &Reading| {
+    let told = |reading: &ChartReading| {
         let [left, top, width, height] = reading.area;
         format!("{left} {top} {width} {height} {}", reading.text)
     };
@@ -189,12 +189,12 @@ fn answer(result: &RunResult) -> Markup {
 }
 
 fn checks(result: &RunResult) -> Markup {
-    let columns: [Column<&CheckText>; 5] = [
-        ("check", |c| Cell::head(&c.name)),
-        ("verdict", |c| Cell::word(c.verdict.as_str())),
-        ("observed", |c| Cell::text(&c.observed)),
-        ("limit", |c| Cell::text(&c.limit)),
-        ("why", |c| Cell::text(&checks::reason(c))),
+    let columns: [TableColumn<&CheckText>; 5] = [
+        ("check", |c| HtmlCell::head(&c.name)),
+        ("verdict", |c| HtmlCell::word(c.verdict.as_str())),
+        ("observed", |c| HtmlCell::text(&c.observed)),
+        ("limit", |c| HtmlCell::text(&c.limit)),
+        ("why", |c| HtmlCell::text(&check_words::reason(c))),
     ];
     table_of("Checks", "", &columns, &result.checks)
 }
@@ -253,29 +253,29 @@ fn recommendations(result: &RunResult) -> Markup {
 }
 
 fn windows(result: &RunResult) -> Markup {
-    let columns: [Column<&WindowSummary>; 9] = [
-        ("consumer", |w| Cell::head(&w.consumer)),
-        ("mode", |w| Cell::text(words::mode(w.mode))),
-        ("pods", |w| Cell::number(count(len(w.n)))),
+    let columns: [TableColumn<&WindowSummary>; 9] = [
+        ("consumer", |w| HtmlCell::head(&w.consumer)),
+        ("mode", |w| HtmlCell::text(words::mode(w.mode))),
+        ("pods", |w| HtmlCell::number(count(len(w.n)))),
         ("lower bounds", |w| {
-            Cell::number(or_none(w.lower, |(a, b)| format!("{} to {}", seconds(a), seconds(b))))
+            HtmlCell::number(or_none(w.lower, |(a, b)| format!("{} to {}", seconds(a), seconds(b))))
         }),
-        ("upper p50", |w| Cell::seconds(w.p50)),
-        ("upper p90", |w| Cell::seconds(w.p90)),
-        ("upper p99", |w| Cell::seconds(w.p99)),
-        ("upper max", |w| Cell::seconds(w.max)),
-        ("censored", |w| Cell::number(count(len(w.censored)))),
+        ("upper p50", |w| HtmlCell::seconds(w.p50)),
+        ("upper p90", |w| HtmlCell::seconds(w.p90)),
+        ("upper p99", |w| HtmlCell::seconds(w.p99)),
+        ("upper max", |w| HtmlCell::seconds(w.max)),
+        ("censored", |w| HtmlCell::number(count(len(w.censored)))),
     ];
     let note = "How long new connections still went to a pod after its deletion, in seconds.";
     table_of("Endpoint-propagation windows", note, &columns, &result.windows_s)
 }
 
 fn what_if(result: &RunResult) -> Markup {
-    let columns: [Column<&WhatIf>; 4] = [
-        ("sleep", |w| Cell::head(&format!("{} s", w.pre_stop_seconds))),
-        ("windows covered", |w| Cell::number(format!("{} of {}", w.windows_covered, w.terminations))),
-        ("drops avoided", |w| Cell::number(count(w.drops_avoided))),
-        ("drops left", |w| Cell::number(count(w.drops_left))),
+    let columns: [TableColumn<&WhatIf>; 4] = [
+        ("sleep", |w| HtmlCell::head(&format!("{} s", w.pre_stop_seconds))),
+        ("windows covered", |w| HtmlCell::number(format!("{} of {}", w.windows_covered, w.terminations))),
+        ("drops avoided", |w| HtmlCell::number(count(w.drops_avoided))),
+        ("drops left", |w| HtmlCell::number(count(w.drops_left))),
     ];
     let note = "What other settings would have done to the terminations of this run. Not a prediction.";
     table_of("With another preStop sleep", note, &columns, &result.what_if)
@@ -284,8 +284,9 @@ fn what_if(result: &RunResult) -> Markup {
 fn requests(result: &RunResult) -> Markup {
     let r = &result.requests;
     let share = |n: u64| if r.total == 0 { 0.0 } else { n as f64 / r.total as f64 };
-    let row =
-        |what: &str, n: u64| vec![Cell::head(what), Cell::number(count(n)), Cell::number(percent(share(n)))];
+    let row = |what: &str, n: u64| {
+        vec![HtmlCell::head(what), HtmlCell::number(count(n)), HtmlCell::number(percent(share(n)))]
+    };
     let mut rows = vec![
         row("answered", r.ok),
         row("dropped", r.dropped),
@@ -332,8 +333,8 @@ fn latency(result: &RunResult) -> Markup {
         (disrupted.as_str(), l.disrupted),
     ];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
-        let mut row = vec![Cell::head(name), Cell::number(count(p.n))];
-        row.extend([p.p50, p.p90, p.p99, p.p99_9, p.max].map(|v| Cell::number(millis(v))));
+        let mut row = vec![HtmlCell::head(name), HtmlCell::number(count(p.n))];
+        row.extend([p.p50, p.p90, p.p99, p.p99_9, p.max].map(|v| HtmlCell::number(millis(v))));
         row
     });
     let note = format!(
@@ -350,15 +351,15 @@ fn starts(result: &RunResult) -> Markup {
         return Markup::default();
     }
     let rows = result.starts.iter().map(|s| {
-        let mut row = vec![Cell::head(&s.pod)];
-        row.extend(START_STAGES.iter().map(|(stage, _)| Cell::seconds(s.timeline.get(stage).copied())));
+        let mut row = vec![HtmlCell::head(&s.pod)];
+        row.extend(START_STAGES.iter().map(|(stage, _)| HtmlCell::seconds(s.timeline.get(stage).copied())));
         row
     });
     let columns: Vec<&str> = std::iter::once("pod").chain(START_STAGES.iter().map(|s| s.1)).collect();
     table("Starts", "Seconds since the pod was created.", &columns, rows)
 }
 
-pub(super) struct Cell {
+pub(super) struct HtmlCell {
     pub(super) text: String,
     pub(super) class: &'static str,
     pub(super) head: bool,
@@ -366,7 +367,7 @@ pub(super) struct Cell {
     value: Option<f64>,
 }
 
-impl Cell {
+impl HtmlCell {
     pub(super) fn head(text: &str) -> Self {
         Self { text: text.to_owned(), class: "", head: true, value: None }
     }
@@ -399,7 +400,7 @@ impl Cell {
     }
 }
 
-impl Render for Cell {
+impl Render for HtmlCell {
     fn render(&self) -> Markup {
         let class = (!self.class.is_empty()).then_some(self.class);
         html! {
@@ -413,18 +414,18 @@ impl Render for Cell {
 }
 
 /// A table column: its name, and the function that makes its cell for a row.
-type Column<T> = (&'static str, fn(T) -> Cell);
+type TableColumn<T> = (&'static str, fn(T) -> HtmlCell);
 
 /// Renders a table of these rows under a heading, or nothing if there are no rows.
 fn table_of<T: Copy>(
     title: &str,
     note: &str,
-    columns: &[Column<T>],
+    columns: &[TableColumn<T>],
     rows: impl IntoIterator<Item = T>,
 ) -> Markup {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let rows = rows.into_iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
-    let rows: Vec<Vec<Cell>> = rows.collect();
+    let rows: Vec<Vec<HtmlCell>> = rows.collect();
     if rows.is_empty() { Markup::default() } else { table(title, note, &names, rows) }
 }
 
@@ -433,7 +434,7 @@ pub(super) fn table(
     title: &str,
     note: &str,
     columns: &[&str],
-    rows: impl IntoIterator<Item = Vec<Cell>>,
+    rows: impl IntoIterator<Item = Vec<HtmlCell>>,
 ) -> Markup {
     html! {
         h2 #(id(title)) { (title) }

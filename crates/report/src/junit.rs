@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{checks, words};
+use super::{check_words, words};
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
 
 pub(super) fn render(result: &RunResult) -> String {
@@ -15,9 +15,9 @@ pub(super) fn render(result: &RunResult) -> String {
     for check in &result.checks {
         let status = match check.verdict {
             CheckVerdict::Pass => TestCaseStatus::success(),
-            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &checks::in_words(check)),
+            CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &check_words::in_words(check)),
             CheckVerdict::Inconclusive => {
-                trouble(NonSuccessKind::Error, "inconclusive", &checks::in_words(check))
+                trouble(NonSuccessKind::Error, "inconclusive", &check_words::in_words(check))
             }
         };
         suite.add_test_case(case(result, &check.name, status));

@@ -1,14 +1,15 @@
 //! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
 //!
-//! All formats share the sentences in `words` and the number formats in `format`; `checks` and `comparison` put
-//! judgements into words. This crate reads and writes no files, measures nothing and judges nothing: the caller stores
-//! the bytes, [`rolldrop_explain`] computes the numbers, and [`rolldrop_judge::gate`] makes the checks.
+//! All formats share the sentences in `words` and the number formats in `format`; `check_words` and
+//! `comparison_report` put judgements into words. This crate reads and writes no files, measures nothing and judges
+//! nothing: the caller stores the bytes, [`rolldrop_explain`] computes the numbers, and [`rolldrop_judge::gate`] makes
+//! the checks.
 
 mod charts;
-mod checks;
+mod check_words;
 mod comment;
-mod comparison;
-mod findings;
+mod comparison_report;
+mod finding_words;
 mod format;
 mod github;
 mod html;
@@ -19,21 +20,21 @@ mod methods;
 mod prometheus;
 #[cfg(test)]
 mod samples;
-mod text;
-mod tune;
+mod summary;
+mod tune_report;
 mod words;
 
-pub use charts::{Chart, ChartError, Reading};
-pub use findings::{reason, tell};
+pub use charts::{Chart, ChartError, ChartReading};
+pub use finding_words::{reason, tell};
 pub use github::Github;
-pub use text::TextOptions;
-pub use tune::reasons;
+pub use summary::TextOptions;
+pub use tune_report::decision_words;
 
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-use comparison::ComparisonText;
+use comparison_report::ComparisonText;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, RunResult};
 use rolldrop_judge::compare::Incomparable;
@@ -96,7 +97,7 @@ fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
 
 /// Renders the summary for a terminal: the conclusion first, then the evidence.
 pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
-    text::render(&shown::values(&analysis.result), options)
+    summary::render(&shown::values(&analysis.result), options)
 }
 
 /// Renders `result.json`, as `docs/result.schema.json` describes it.
@@ -128,19 +129,19 @@ pub fn junit(result: &RunResult) -> String {
 /// Same as [`charts()`].
 pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
     let tuning = shown::values(tuning);
-    let proof = tune::shown(&tuning).map(|shown| shown.proof);
-    let chart = charts::tune::draw(&tuning, tune::headline(&tuning), proof.as_ref())?;
-    Ok(tune::files(&tuning, chart))
+    let proof = tune_report::shown(&tuning).map(|shown| shown.proof);
+    let chart = charts::tune_chart::draw(&tuning, tune_report::headline(&tuning), proof.as_ref())?;
+    Ok(tune_report::files(&tuning, chart))
 }
 
 /// Renders a tuning for a terminal.
 pub fn tuning_text(tuning: &Tuning, options: &TextOptions) -> String {
-    tune::text(&shown::values(tuning), options)
+    tune_report::text(&shown::values(tuning), options)
 }
 
 /// Returns the result of a tuning in one sentence.
 pub fn tuning_headline(tuning: &Tuning) -> String {
-    tune::headline(&shown::values(tuning))
+    tune_report::headline(&shown::values(tuning))
 }
 
 /// Renders the output for a GitHub Actions step.
@@ -203,22 +204,22 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
 
 /// Converts the checks of a gate to the form used in `result.json`.
 pub fn written(checks: &[Check]) -> Vec<CheckText> {
-    checks.iter().map(checks::written).collect()
+    checks.iter().map(check_words::written).collect()
 }
 
 /// Renders the checks of a gate for a terminal, one line each.
 pub fn checks_text(result: &RunResult) -> String {
-    checks::text(&result.checks)
+    check_words::text(&result.checks)
 }
 
 /// Explains why two sides are not compared.
 pub fn incomparable(why: &Incomparable) -> String {
-    comparison::incomparable(why)
+    comparison_report::incomparable(why)
 }
 
 /// Renders a comparison for a terminal: the conclusion first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
-    comparison::text(&shown::values(&ComparisonText::of(comparison)), options)
+    comparison_report::text(&shown::values(&ComparisonText::of(comparison)), options)
 }
 
 /// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.
@@ -227,7 +228,7 @@ pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String
 ///
 /// Never: the comparison contains only what JSON can represent.
 pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
-    comparison::json(&shown::values(&ComparisonText::of(comparison)))
+    comparison_report::json(&shown::values(&ComparisonText::of(comparison)))
 }
 
 /// Renders all files of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
@@ -242,9 +243,10 @@ pub fn comparison(
 ) -> Result<Vec<ReportFile>, ChartError> {
     let written = ComparisonText::of(comparison);
     let comparison = shown::values(&written);
-    let (title, sides) = (comparison::headline(&comparison), [&comparison.baseline, &comparison.candidate]);
-    let chart = charts::comparison::draw(sides, title, baseline, candidate)?;
-    Ok(comparison::files(&comparison, chart))
+    let (title, sides) =
+        (comparison_report::headline(&comparison), [&comparison.baseline, &comparison.candidate]);
+    let chart = charts::comparison_chart::draw(sides, title, baseline, candidate)?;
+    Ok(comparison_report::files(&comparison, chart))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::checks;
+use super::check_words;
 use super::format::{bounded, count, counted, len, millis, or_none, seconds};
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{RunResult, Termination};
@@ -167,7 +167,7 @@ fn checks(out: &mut String, result: &RunResult) {
             format!("`{}`", c.name),
             escape(&c.observed),
             escape(&c.limit),
-            escape(&checks::reason(c)),
+            escape(&check_words::reason(c)),
         ]
     });
     table(out, &["verdict", "check", "observed", "limit", "why"], &[], rows);

@@ -13,7 +13,7 @@ use rolldrop_judge::standing::Standing;
 use super::words;
 
 pub(super) fn render(result: &RunResult) -> String {
-    let mut page = Page { out: String::new(), scenario: &result.scenario };
+    let mut page = MetricsPage { out: String::new(), scenario: &result.scenario };
     verdicts(&mut page, result);
     requests(&mut page, result);
     terminations(&mut page, result);
@@ -22,12 +22,12 @@ pub(super) fn render(result: &RunResult) -> String {
     page.out
 }
 
-struct Page<'a> {
+struct MetricsPage<'a> {
     out: String,
     scenario: &'a str,
 }
 
-impl Page<'_> {
+impl MetricsPage<'_> {
     /// Writes a metric with its finite values; writes nothing if there are none.
     fn gauge<'l>(
         &mut self,
@@ -64,7 +64,7 @@ const fn flag(is_so: bool) -> f64 {
     if is_so { 1.0 } else { 0.0 }
 }
 
-fn verdicts(page: &mut Page<'_>, result: &RunResult) {
+fn verdicts(page: &mut MetricsPage<'_>, result: &RunResult) {
     let of = Standing::of(result);
     let states = Standing::ALL.map(|state| (vec![("verdict", state.as_str())], flag(state == of)));
     page.gauge(
@@ -85,7 +85,7 @@ fn verdicts(page: &mut Page<'_>, result: &RunResult) {
     page.gauge("build", "The program and the cluster that it measured; always 1.", [(build, 1.0)]);
 }
 
-fn requests(page: &mut Page<'_>, result: &RunResult) {
+fn requests(page: &mut MetricsPage<'_>, result: &RunResult) {
     let requests = &result.requests;
     let by_outcome =
         requests.by_outcome.iter().map(|(outcome, n)| (vec![("outcome", outcome.as_str())], *n as f64));
@@ -108,7 +108,7 @@ fn requests(page: &mut Page<'_>, result: &RunResult) {
     page.one("longest_outage_seconds", "Longest time in which each request failed.", result.longest_outage_s);
 }
 
-fn terminations(page: &mut Page<'_>, result: &RunResult) {
+fn terminations(page: &mut MetricsPage<'_>, result: &RunResult) {
     page.one("terminations", "Pods that ended during the run.", result.terminations.len() as f64);
     let windows = result.windows_s.iter().filter_map(|window| {
         let labels = vec![("consumer", window.consumer.as_str()), ("mode", window.mode.as_str())];
@@ -122,7 +122,7 @@ fn terminations(page: &mut Page<'_>, result: &RunResult) {
     page.gauge("recommended_pre_stop_seconds", "Recommended preStop sleep.", sleeps);
 }
 
-fn latencies(page: &mut Page<'_>, result: &RunResult) {
+fn latencies(page: &mut MetricsPage<'_>, result: &RunResult) {
     let all =
         if result.load.is_closed_loop() { &result.latency_ms.service } else { &result.latency_ms.response };
     let parts =

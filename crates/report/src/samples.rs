@@ -18,13 +18,13 @@ const CONSUMER: &str = "service web (service proxy of this host)";
 
 /// Returns a run at 300 requests/s in which three pods exit immediately on SIGTERM, one after another.
 pub(super) fn naive_exit() -> Analysis {
-    let mut run = Sample::new("naive-exit", 300, 30);
+    let mut run = SampleAnalysis::new("naive-exit", 300, 30);
     for (at, pod, dropped, window) in [
         (5.0, "web-7d4b9c6f5-2xkqp", 8, 0.118),
         (11.0, "web-7d4b9c6f5-m8zrt", 9, 0.141),
         (17.0, "web-7d4b9c6f5-vc4hd", 7, 0.098),
     ] {
-        run.terminate(at, pod, Mode::Isolated, &Shape { window, dropped, ..Shape::NAIVE });
+        run.terminate(at, pod, Mode::Isolated, &SamplePod { window, dropped, ..SamplePod::NAIVE });
     }
     let mut analysis = run.finish();
     analysis.result.findings = vec![
@@ -59,11 +59,11 @@ pub(super) fn check(name: &str, verdict: CheckVerdict, limit: &str, observed: &s
 
 /// Returns the same run with a preStop sleep of 3 s. Nothing is lost, and late arrivals show the window.
 pub(super) fn prestop_sleep() -> Analysis {
-    let mut run = Sample::new("prestop-sleep", 300, 30);
+    let mut run = SampleAnalysis::new("prestop-sleep", 300, 30);
     for (at, pod) in
         [(5.0, "web-59c7d8b44-7hqwn"), (12.0, "web-59c7d8b44-fx2lk"), (19.0, "web-59c7d8b44-zzd9s")]
     {
-        let shape = Shape { sleep: 3.0, exit: 3.021, window: 0.126, dropped: 0, ..Shape::NAIVE };
+        let shape = SamplePod { sleep: 3.0, exit: 3.021, window: 0.126, dropped: 0, ..SamplePod::NAIVE };
         run.terminate(at, pod, Mode::Isolated, &shape);
     }
     let mut analysis = run.finish();
@@ -102,8 +102,8 @@ pub(super) fn invalid() -> Analysis {
 
 /// Returns a run that was interrupted after its only termination, whose window could not be bounded.
 pub(super) fn partial() -> Analysis {
-    let mut run = Sample::new("shop", 50, 8);
-    let shape = Shape { exit: 0.3, window: 0.2, dropped: 1, ..Shape::NAIVE };
+    let mut run = SampleAnalysis::new("shop", 50, 8);
+    let shape = SamplePod { exit: 0.3, window: 0.2, dropped: 1, ..SamplePod::NAIVE };
     run.terminate(5.0, "checkout-0", Mode::Other, &shape);
     let mut analysis = run.finish();
     let result = &mut analysis.result;
@@ -127,20 +127,20 @@ pub(super) fn partial() -> Analysis {
 
 /// Returns a run in which no pod ended and nothing was lost.
 pub(super) fn quiet() -> Analysis {
-    Sample::new("watch", 200, 20).finish()
+    SampleAnalysis::new("watch", 200, 20).finish()
 }
 
 /// Returns a rollout of twelve pods, with two outcomes and two causes.
 pub(super) fn rollout() -> Analysis {
-    let mut run = Sample::new("rollout", 500, 60);
+    let mut run = SampleAnalysis::new("rollout", 500, 60);
     for i in 0..12_u32 {
         let at = 6.0 + f64::from(i / 3) * 9.0 + f64::from(i % 3) * 0.4;
-        let shape = Shape {
+        let shape = SamplePod {
             exit: 0.03 + f64::from(i % 4) * 0.01,
             window: 0.4 + f64::from(i % 5) * 0.16,
             dropped: 28 + u64::from(i * 7 % 23),
             timeouts_after: 0.23,
-            ..Shape::NAIVE
+            ..SamplePod::NAIVE
         };
         let pod = format!("frontend-6f9bb7d8c9-{:05x}", 0x2b7f1 + i * 0x11c3);
         run.terminate(at, &pod, Mode::Rollout, &shape);
@@ -150,10 +150,10 @@ pub(super) fn rollout() -> Analysis {
 
 /// Returns a run with `terminations` consecutive terminations and ten million requests.
 pub(super) fn many(terminations: u32) -> Analysis {
-    let mut run = Sample::new("many", 16_667, 600);
+    let mut run = SampleAnalysis::new("many", 16_667, 600);
     for i in 0..terminations {
         let at = 1.0 + f64::from(i) * 598.0 / f64::from(terminations);
-        let shape = Shape { dropped: 4 + u64::from(i % 9), ..Shape::NAIVE };
+        let shape = SamplePod { dropped: 4 + u64::from(i % 9), ..SamplePod::NAIVE };
         run.terminate(at, &format!("checkout-service-7d4b9c6f58-{i:05}"), Mode::Isolated, &shape);
     }
     let mut analysis = run.finish();
@@ -168,8 +168,9 @@ pub(super) fn many(terminations: u32) -> Analysis {
 
 /// Returns a run in which one termination lost ten thousand requests, and some lost requests belong to no pod.
 pub(super) fn ten_thousand() -> Analysis {
-    let mut run = Sample::new("overwhelmed", 5000, 20);
-    let shape = Shape { exit: 0.05, window: 2.1, dropped: 9_990, timeouts_after: 1.2, ..Shape::NAIVE };
+    let mut run = SampleAnalysis::new("overwhelmed", 5000, 20);
+    let shape =
+        SamplePod { exit: 0.05, window: 2.1, dropped: 9_990, timeouts_after: 1.2, ..SamplePod::NAIVE };
     run.terminate(6.0, "api-0", Mode::ScaleDown, &shape);
     for i in 0..10_u32 {
         run.lose(15.0 + f64::from(i) * 0.01, Outcome::ResponseTimeout, Cause::Overload, None);
@@ -179,7 +180,7 @@ pub(super) fn ten_thousand() -> Analysis {
 
 /// Behaviour of a terminating pod in a sample.
 #[derive(Clone, Copy)]
-struct Shape {
+struct SamplePod {
     /// Length of the preStop sleep, in seconds.
     sleep: f64,
     /// Time at which the app exits, in seconds since t0.
@@ -191,9 +192,9 @@ struct Shape {
     timeouts_after: f64,
 }
 
-impl Shape {
-    const NAIVE: Shape =
-        Shape { sleep: 0.0, exit: 0.028, window: 0.118, dropped: 8, timeouts_after: f64::INFINITY };
+impl SamplePod {
+    const NAIVE: SamplePod =
+        SamplePod { sleep: 0.0, exit: 0.028, window: 0.118, dropped: 8, timeouts_after: f64::INFINITY };
 
     fn timeline(&self) -> BTreeMap<Stage, f64> {
         BTreeMap::from([
@@ -212,12 +213,12 @@ impl Shape {
     }
 }
 
-struct Sample {
+struct SampleAnalysis {
     analysis: Analysis,
     seconds: u32,
 }
 
-impl Sample {
+impl SampleAnalysis {
     fn new(scenario: &str, rate: u32, seconds: u32) -> Self {
         let total = u64::from(rate) * u64::from(seconds);
         let result = RunResult {
@@ -283,7 +284,7 @@ impl Sample {
         Self { analysis: Analysis { run: "9f3c".into(), result, account, lost, charts }, seconds }
     }
 
-    fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
+    fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &SamplePod) {
         let index = self.analysis.result.terminations.len();
         let before = self.analysis.lost.len();
         for i in 0..shape.dropped {

@@ -349,7 +349,7 @@ fn non_finite_numbers_break_no_report() {
     let names: Vec<&str> = all.iter().map(|chart| chart.name).collect();
     let fitting = ["drops", "timeline", "traffic", "windows", "what-if", "latency", "latency-heatmap"];
     assert_eq!(names, fitting.map(|name| format!("{name}.png")));
-    for Reading { text, .. } in all.iter().flat_map(|chart| &chart.readings) {
+    for ChartReading { text, .. } in all.iter().flat_map(|chart| &chart.readings) {
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
     for text in [plain_text(&analysis), markdown(&analysis), html(&analysis, &[])] {

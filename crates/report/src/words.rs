@@ -1,18 +1,18 @@
 //! Sentences that all formats of the report share, so that text, Markdown, HTML and charts agree.
 
-mod losses;
-mod standing;
+mod loss_words;
+mod standing_words;
 
 use std::collections::BTreeMap;
 
-pub(super) use losses::{
+pub(super) use loss_words::{
     by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, errors_of, groups, most_lost_first,
     whereabouts,
 };
-pub(super) use standing::{by_verdict, checks_with, dropped_share, standing, undecided};
+pub(super) use standing_words::{by_verdict, checks_with, dropped_share, standing, undecided};
 
-pub(super) use super::findings::manner;
-use super::findings::{reasons_in_words, rests_on, sleep_in_words};
+pub(super) use super::finding_words::manner;
+use super::finding_words::{reasons_in_words, rests_on, sleep_in_words};
 use super::format::{self, count, counted, either, len, percent, seconds, seconds_unit};
 use rolldrop_explain::model::{
     LoadResult, Mode, Recommendation, RequestCounts, RunResult, Termination, Verdict, Window, WindowBasis,

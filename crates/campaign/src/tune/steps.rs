@@ -24,7 +24,7 @@ use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
 use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
-use rolldrop_report::reasons;
+use rolldrop_report::decision_words;
 use rolldrop_scenario::{ClusterChoice, Loaded};
 use rolldrop_sidecar::inject::ending::set_ending;
 
@@ -246,7 +246,7 @@ impl Steps<'_> {
         let sleep_s = plan.settings.pre_stop_seconds;
         let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
-        let seen = outlook.before.map(|before| format!(", after {} already", reasons::units(before)));
+        let seen = outlook.before.map(|before| format!(", after {} already", decision_words::units(before)));
         operator.viewer.say(&format!(
             "{name}: a preStop sleep of {sleep_s} s, about {}{}",
             counted(len(leg.ended.max(needed)), "termination"),
@@ -271,7 +271,7 @@ impl Steps<'_> {
             result.requests.lost(),
             result.requests.total,
             counted(len(result.terminations.len()), "termination"),
-            reasons::units(Units::of(result)),
+            decision_words::units(Units::of(result)),
             took.as_secs_f64()
         ));
         Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
@@ -379,7 +379,7 @@ impl<'a> Watch<'a> {
             (_, Some((_, seen))) => {
                 format!(
                     "about {units} of {}",
-                    reasons::counted_units(self.with_before(seen).unit, plan.needed)
+                    decision_words::counted_units(self.with_before(seen).unit, plan.needed)
                 )
             }
         };
@@ -408,8 +408,11 @@ impl<'a> Watch<'a> {
         *self.seen.borrow_mut() = Some((ended, own));
         let units = self.with_before(own);
         let missing = plan.needed.saturating_sub(units.number);
-        let said =
-            format!("{}, {} to go", reasons::units(units), reasons::counted_units(units.unit, missing));
+        let said = format!(
+            "{}, {} to go",
+            decision_words::units(units),
+            decision_words::counted_units(units.unit, missing)
+        );
         let next = match self.why_over(result, own) {
             Some((how, why)) => {
                 if how == RoundsEnd::MostRounds {
@@ -440,7 +443,7 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::Refuted, format!("a sleep of {sleep_s} s is too short")));
         }
         if units.number >= plan.needed {
-            return Some((RoundsEnd::Covered, reasons::units(units)));
+            return Some((RoundsEnd::Covered, decision_words::units(units)));
         }
         if ended == 0 {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
@@ -451,9 +454,13 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::NoneCounted, why));
         }
         let after = if self.most_ended(own.rollouts, ended) == 0 {
-            reasons::units(units)
+            decision_words::units(units)
         } else if self.elapsed() >= self.longest {
-            format!("{:.0} minutes, and {}", self.elapsed().as_secs_f64() / 60.0, reasons::units(units))
+            format!(
+                "{:.0} minutes, and {}",
+                self.elapsed().as_secs_f64() / 60.0,
+                decision_words::units(units)
+            )
         } else {
             return None;
         };

@@ -18,7 +18,7 @@ use rolldrop_judge::tune::{
 };
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
-use rolldrop_report::reasons;
+use rolldrop_report::decision_words;
 
 /// Maximum number of repetitions of an invalid run.
 const MOST_REPEATS: usize = 3;
@@ -168,10 +168,10 @@ impl<'a> Tuner<'a> {
             match choose(&windows, sleep_s, *wish) {
                 Ok(choice) => return Ok(Some(choice)),
                 Err(Unknown::EndedEarly(early)) => {
-                    return Err(Halt::NotShown(vec![reasons::ended_early(&early)]));
+                    return Err(Halt::NotShown(vec![decision_words::ended_early(&early)]));
                 }
                 Err(Unknown::Unsupported(why)) => {
-                    let why = reasons::unsupported(&why).join("; ");
+                    let why = decision_words::unsupported(&why).join("; ");
                     operator
                         .viewer
                         .note(&format!("the windows alone support no sleep ({why}): proofs find it"));
@@ -218,10 +218,12 @@ impl<'a> Tuner<'a> {
             let result = self.step(plan).await?;
             let proof = self.judged(&result, plan);
             if let Some(lost) = lost_at_starts(&result, subject.settings(), settings) {
-                return Err(Halt::NotShown(vec![reasons::lost_at_start(lost)]));
+                return Err(Halt::NotShown(vec![decision_words::lost_at_start(lost)]));
             }
             match &proof {
-                Proof::Unknown(why) => return Err(Halt::NotShown(self.with_bound(reasons::unproven(why)))),
+                Proof::Unknown(why) => {
+                    return Err(Halt::NotShown(self.with_bound(decision_words::unproven(why))));
+                }
                 Proof::TooShort { lost, at_least } => {
                     let why = too_short(sleep_s, *lost, *at_least);
                     self.steps.operator.viewer.say(&format!("{why}: a longer one is proven"));
@@ -251,7 +253,7 @@ impl<'a> Tuner<'a> {
             Proof::TooShort { lost, at_least } => {
                 Ok(Outcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
             }
-            Proof::Unknown(why) => Err(Halt::NotShown(self.with_bound(reasons::unproven(&why)))),
+            Proof::Unknown(why) => Err(Halt::NotShown(self.with_bound(decision_words::unproven(&why)))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Shows actions on the cluster as named marks above a time axis.
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, Pattern, Rect};
+use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LANE, SMALL};
 use super::palette;
 use crate::words;
@@ -21,7 +21,7 @@ const SAME_PX: f64 = 2.0;
 
 /// One mark, or several consecutive marks of the same kind.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct ActionMark {
     /// Times of the marks in seconds, in order.
     pub(super) at_s: Vec<f64>,
     kind: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Mark {
     of: String,
 }
 
-impl Mark {
+impl ActionMark {
     /// Returns the name shown for the mark.
     pub(super) fn name(&self) -> String {
         match self.at_s.len() {
@@ -41,7 +41,7 @@ impl Mark {
 }
 
 /// Returns the marks of a run, ordered by time.
-pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
+pub(super) fn marks(charts: &ChartData) -> Vec<ActionMark> {
     let mark = |act: &ClusterAction| {
         let (kind, of) = match &act.what {
             Deed::Action(action, Some(pod)) => (action_name(*action, true), words::short_pod(pod).to_owned()),
@@ -54,7 +54,7 @@ pub(super) fn marks(charts: &ChartData) -> Vec<Mark> {
             Deed::CommandEnded(Some(0)) => ("command done", String::new()),
             Deed::CommandEnded(_) => ("command failed", String::new()),
         };
-        Mark { at_s: vec![act.at_s], kind, of }
+        ActionMark { at_s: vec![act.at_s], kind, of }
     };
     charts.actions.iter().map(mark).collect()
 }
@@ -91,10 +91,11 @@ pub(super) struct Placed {
 
 impl Placed {
     /// Positions the marks that the axis shows. Marks of the same kind share a name if space is short.
-    pub(super) fn on(canvas: &Canvas, marks: &[Mark], x: &Axis) -> Self {
-        let shown: Vec<Mark> =
+    pub(super) fn on(canvas: &Canvas, marks: &[ActionMark], x: &Axis) -> Self {
+        let shown: Vec<ActionMark> =
             marks.iter().filter(|m| m.at_s.iter().any(|at| x.shows(*at))).cloned().collect();
-        let is_same = |last: &Mark, mark: &Mark| x.px(mark.at_s[0]) - x.px(last.at_s[0]) < SAME_PX;
+        let is_same =
+            |last: &ActionMark, mark: &ActionMark| x.px(mark.at_s[0]) - x.px(last.at_s[0]) < SAME_PX;
         let mut names = joined(shown, is_same);
         let mut rows = rows_of(canvas, &names, x);
         if rows.iter().any(|row| *row >= ROWS) {
@@ -102,7 +103,7 @@ impl Placed {
             rows = rows_of(canvas, &names, x);
         }
         let lines = names.iter().flat_map(|mark| mark.at_s.iter().map(|at| x.px(*at))).collect();
-        let of = |(mark, row): (&Mark, &usize)| (x.px(mark.at_s[0]), fitted(canvas, mark), *row);
+        let of = |(mark, row): (&ActionMark, &usize)| (x.px(mark.at_s[0]), fitted(canvas, mark), *row);
         let rows_needed = rows.iter().max().map_or(0, |row| row + 1);
         Self {
             marks: names.iter().zip(&rows).map(of).collect(),
@@ -143,15 +144,15 @@ impl Placed {
                 top: baseline(*row) - 14.0,
                 bottom: baseline(*row) + 4.0,
             };
-            canvas.fill(paper, palette::WHITE, Pattern::Plain);
+            canvas.fill(paper, palette::WHITE, FillPattern::Plain);
             canvas.text(left, baseline(*row), name, &SMALL);
         }
     }
 }
 
 /// Merges neighbouring marks for which `is_alike` returns true.
-fn joined(marks: Vec<Mark>, is_alike: impl Fn(&Mark, &Mark) -> bool) -> Vec<Mark> {
-    let mut out: Vec<Mark> = Vec::new();
+fn joined(marks: Vec<ActionMark>, is_alike: impl Fn(&ActionMark, &ActionMark) -> bool) -> Vec<ActionMark> {
+    let mut out: Vec<ActionMark> = Vec::new();
     for mark in marks {
         match out.last_mut() {
             Some(last) if last.kind == mark.kind && last.kind != COMMAND && is_alike(last, &mark) => {
@@ -163,12 +164,13 @@ fn joined(marks: Vec<Mark>, is_alike: impl Fn(&Mark, &Mark) -> bool) -> Vec<Mark
     out
 }
 
-fn rows_of(canvas: &Canvas, marks: &[Mark], x: &Axis) -> Vec<usize> {
-    let of = |mark: &Mark| (x.px(mark.at_s[0]), canvas.text_width(&fitted(canvas, mark), &SMALL) + 14.0);
+fn rows_of(canvas: &Canvas, marks: &[ActionMark], x: &Axis) -> Vec<usize> {
+    let of =
+        |mark: &ActionMark| (x.px(mark.at_s[0]), canvas.text_width(&fitted(canvas, mark), &SMALL) + 14.0);
     frame::lanes(&marks.iter().map(of).collect::<Vec<_>>())
 }
 
-fn fitted(canvas: &Canvas, mark: &Mark) -> String {
+fn fitted(canvas: &Canvas, mark: &ActionMark) -> String {
     canvas.fit(&mark.name(), &SMALL, NAME_PX)
 }
 
@@ -198,7 +200,7 @@ mod tests {
             (6.0, Deed::CommandEnded(None)),
             (7.0, Deed::Refused(ActionName::Evict, Some("web-7d4b9-clpr4".to_owned()))),
         ]);
-        let names: Vec<String> = marks(&charts).iter().map(Mark::name).collect();
+        let names: Vec<String> = marks(&charts).iter().map(ActionMark::name).collect();
         assert_eq!(
             names,
             [

@@ -7,11 +7,11 @@ pub(super) struct Axis {
     to: f64,
     start_px: f64,
     end_px: f64,
-    kind: Kind,
+    kind: AxisScale,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum AxisScale {
     Linear,
     Log,
     Broken(Break),
@@ -36,28 +36,28 @@ impl Axis {
     pub(super) fn linear(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = if from.is_finite() { from } else { 0.0 };
         let to = if to.is_finite() && to > from { to } else { from + 1.0 };
-        Self { from, to, start_px, end_px, kind: Kind::Linear }
+        Self { from, to, start_px, end_px, kind: AxisScale::Linear }
     }
 
     /// Creates a linear scale that may omit a range.
     pub(super) fn broken(from: f64, left_out: Option<Break>, to: f64, start_px: f64, end_px: f64) -> Self {
         let Some(left_out) = left_out else { return Self::linear(from, to, start_px, end_px) };
-        Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
+        Self { from, to, start_px, end_px, kind: AxisScale::Broken(left_out) }
     }
 
     /// Creates a logarithmic scale for positive values. An empty or infinite range becomes a factor of 10.
     pub(super) fn log(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = from.max(1e-6);
         let to = if to.is_finite() && to > from { to } else { from * 10.0 };
-        Self { from, to, start_px, end_px, kind: Kind::Log }
+        Self { from, to, start_px, end_px, kind: AxisScale::Log }
     }
 
     /// Returns the pixel position of a value. Values outside the range are placed at its edge.
     pub(super) fn px(&self, value: f64) -> f64 {
         let share = match self.kind {
-            Kind::Linear => (value - self.from) / (self.to - self.from),
-            Kind::Log => (value.max(1e-9) / self.from).ln() / (self.to / self.from).ln(),
-            Kind::Broken(_) => {
+            AxisScale::Linear => (value - self.from) / (self.to - self.from),
+            AxisScale::Log => (value.max(1e-9) / self.from).ln() / (self.to / self.from).ln(),
+            AxisScale::Broken(_) => {
                 return self.parts().map_or(self.start_px, |[before, after]| {
                     if value < after.from { before.px(value) } else { after.px(value) }
                 });
@@ -73,7 +73,7 @@ impl Axis {
 
     /// Returns the scales before and after the break, if there is one.
     fn parts(&self) -> Option<[Self; 2]> {
-        let Kind::Broken(left_out) = self.kind else { return None };
+        let AxisScale::Broken(left_out) = self.kind else { return None };
         let split = self.start_px + BEFORE_BREAK * (self.end_px - self.start_px);
         Some([
             Self::linear(self.from, left_out.from, self.start_px, split - BREAK_PX / 2.0),
@@ -89,11 +89,11 @@ impl Axis {
     /// Returns about `most` ticks with their labels.
     pub(super) fn ticks(&self, most: u32) -> Vec<(f64, String)> {
         match self.kind {
-            Kind::Linear => {
+            AxisScale::Linear => {
                 let step = nice_step((self.to - self.from) / f64::from(most.max(1)));
                 multiples(step, self.from, self.to).into_iter().map(|v| (v, label(v, step))).collect()
             }
-            Kind::Log => {
+            AxisScale::Log => {
                 let decades = (self.to / self.from).log10();
                 let mantissas: &[f64] =
                     if decades <= f64::from(most) / 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -109,7 +109,7 @@ impl Axis {
                 }
                 ticks
             }
-            Kind::Broken(_) => self.parts().map_or_else(Vec::new, |[before, after]| {
+            AxisScale::Broken(_) => self.parts().map_or_else(Vec::new, |[before, after]| {
                 let mut ticks = before.ticks(most * 2 / 3);
                 ticks.extend(after.ticks(most / 2));
                 ticks

@@ -32,7 +32,7 @@ pub(super) enum Anchor {
 
 /// Style of a text.
 #[derive(Clone, Copy)]
-pub(super) struct Text {
+pub(super) struct TextStyle {
     pub(super) size: f64,
     pub(super) weight: Weight,
     pub(super) color: RGBColor,
@@ -51,7 +51,7 @@ pub(super) enum Dash {
 
 /// Fill pattern that distinguishes an area from others without colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Pattern {
+pub(super) enum FillPattern {
     Plain,
     Rising,
     Falling,
@@ -77,24 +77,24 @@ impl Rect {
 }
 
 /// A shape on the canvas.
-enum Shape {
+enum CanvasShape {
     /// A filled area.
-    Area(Rect, RGBColor, Pattern),
+    Area(Rect, RGBColor, FillPattern),
     /// Diagonal stripes, with the shapes below visible in between.
     Stripes(Rect, RGBColor),
     /// The outline of a rectangle, drawn inside it.
     Outline(Rect, RGBColor),
     /// A path of straight lines, with its width.
     Path(Vec<(f64, f64)>, u32, RGBColor),
-    Text(Line),
+    Text(PlacedText),
 }
 
 /// A text at its position.
-struct Line {
+struct PlacedText {
     /// Point on the baseline where the text is anchored.
     at: (f64, f64),
     text: String,
-    style: Text,
+    style: TextStyle,
     runs: Runs,
 }
 
@@ -107,7 +107,7 @@ enum Runs {
 
 /// A value that a picture shows, and the area that shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct ChartReading {
     /// Area in the picture, in pixels: left, top, width and height.
     pub area: [i32; 4],
     /// Description of the value, on one line.
@@ -118,8 +118,8 @@ pub struct Reading {
 pub(super) struct Canvas {
     width: u32,
     height: u32,
-    readings: Vec<Reading>,
-    shapes: Vec<Shape>,
+    readings: Vec<ChartReading>,
+    shapes: Vec<CanvasShape>,
     fonts: Fonts,
 }
 
@@ -134,34 +134,34 @@ impl Canvas {
     pub(super) fn tell(&mut self, rect: Rect, text: String) {
         let [left, top, right, bottom] =
             [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
-        self.readings.push(Reading { area: [left, top, right - left, bottom - top], text });
+        self.readings.push(ChartReading { area: [left, top, right - left, bottom - top], text });
     }
 
     /// Returns the recorded values, in drawing order.
-    pub(super) fn readings(&self) -> &[Reading] {
+    pub(super) fn readings(&self) -> &[ChartReading] {
         &self.readings
     }
 
-    pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: Pattern) {
-        self.shapes.push(Shape::Area(rect, color, pattern));
+    pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: FillPattern) {
+        self.shapes.push(CanvasShape::Area(rect, color, pattern));
     }
 
     /// Shades a rectangle. If `striped`, it draws diagonal stripes and leaves the shapes below visible in between;
     /// otherwise it fills the rectangle.
     pub(super) fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
         self.shapes.push(match striped {
-            true => Shape::Stripes(rect, color),
-            false => Shape::Area(rect, color, Pattern::Plain),
+            true => CanvasShape::Stripes(rect, color),
+            false => CanvasShape::Area(rect, color, FillPattern::Plain),
         });
     }
 
     /// Draws the outline of a rectangle, inside its edges.
     pub(super) fn outline(&mut self, rect: Rect, color: RGBColor) {
-        self.shapes.push(Shape::Outline(rect, color));
+        self.shapes.push(CanvasShape::Outline(rect, color));
     }
 
     pub(super) fn path(&mut self, points: &[(f64, f64)], width: u32, color: RGBColor) {
-        self.shapes.push(Shape::Path(points.to_vec(), width, color));
+        self.shapes.push(CanvasShape::Path(points.to_vec(), width, color));
     }
 
     /// Draws a horizontal or vertical line with the given dash style.
@@ -186,7 +186,7 @@ impl Canvas {
                 } else {
                     Rect { left: left + at, right: left + end, top: top - half, bottom: top + half }
                 };
-                self.fill(rect, color, Pattern::Plain);
+                self.fill(rect, color, FillPattern::Plain);
             }
             at = end;
             i += 1;
@@ -194,26 +194,26 @@ impl Canvas {
     }
 
     /// Draws a text with its baseline at `y`.
-    pub(super) fn text(&mut self, x: f64, y: f64, text: &str, style: &Text) {
+    pub(super) fn text(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Right);
     }
 
     /// Draws a text that reads upwards, with its baseline at `x`.
-    pub(super) fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &Text) {
+    pub(super) fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Upwards);
     }
 
-    fn set_text(&mut self, at: (f64, f64), text: &str, style: &Text, runs: Runs) {
-        self.shapes.push(Shape::Text(Line { at, text: text.to_owned(), style: *style, runs }));
+    fn set_text(&mut self, at: (f64, f64), text: &str, style: &TextStyle, runs: Runs) {
+        self.shapes.push(CanvasShape::Text(PlacedText { at, text: text.to_owned(), style: *style, runs }));
     }
 
     /// Returns the width of a text, in pixels.
-    pub(super) fn text_width(&self, text: &str, style: &Text) -> f64 {
+    pub(super) fn text_width(&self, text: &str, style: &TextStyle) -> f64 {
         self.fonts.lay_out(text, style).1
     }
 
     /// Shortens `text` until it is at most `width` pixels wide.
-    pub(super) fn fit(&self, text: &str, style: &Text, width: f64) -> String {
+    pub(super) fn fit(&self, text: &str, style: &TextStyle, width: f64) -> String {
         let fits = |candidate: &str| self.text_width(candidate, style) <= width;
         if fits(text) {
             return text.to_owned();
@@ -264,7 +264,7 @@ impl Fonts {
     }
 
     /// Returns a text's glyphs with their offsets from its beginning, and the text's width, in pixels.
-    fn lay_out(&self, text: &str, style: &Text) -> (Vec<(GlyphId, f64)>, f64) {
+    fn lay_out(&self, text: &str, style: &TextStyle) -> (Vec<(GlyphId, f64)>, f64) {
         let font = self.of(style.weight);
         let units = font.as_scaled(font.height_unscaled());
         let per_unit = style.size / em(font);
@@ -281,7 +281,7 @@ impl Fonts {
     }
 
     /// Returns a text's glyphs with their offsets from the anchor point.
-    fn place(&self, line: &Line) -> Vec<(GlyphId, f64)> {
+    fn place(&self, line: &PlacedText) -> Vec<(GlyphId, f64)> {
         let (mut glyphs, width) = self.lay_out(&line.text, &line.style);
         let shift = match line.style.anchor {
             Anchor::Start => 0.0,

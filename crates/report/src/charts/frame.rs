@@ -3,7 +3,7 @@
 use plotters::style::RGBColor;
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
+use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect, TextStyle, Weight};
 use super::palette;
 use crate::words;
 use rolldrop_explain::model::RunResult;
@@ -20,31 +20,31 @@ pub(super) const MARGIN: f64 = 40.0;
 /// Height of a row of labels.
 pub(super) const LANE: f64 = 20.0;
 
-pub(super) const SMALL: Text =
-    Text { size: 16.0, weight: Weight::Regular, color: palette::INK, anchor: Anchor::Start };
+pub(super) const SMALL: TextStyle =
+    TextStyle { size: 16.0, weight: Weight::Regular, color: palette::INK, anchor: Anchor::Start };
 
-pub(super) const fn colored(base: Text, color: RGBColor) -> Text {
-    Text { color, ..base }
+pub(super) const fn colored(base: TextStyle, color: RGBColor) -> TextStyle {
+    TextStyle { color, ..base }
 }
 
-pub(super) const fn anchored(base: Text, anchor: Anchor) -> Text {
-    Text { anchor, ..base }
+pub(super) const fn anchored(base: TextStyle, anchor: Anchor) -> TextStyle {
+    TextStyle { anchor, ..base }
 }
 
-pub(super) const fn bold(base: Text) -> Text {
-    Text { weight: Weight::Bold, ..base }
+pub(super) const fn bold(base: TextStyle) -> TextStyle {
+    TextStyle { weight: Weight::Bold, ..base }
 }
 
 /// An entry of a legend.
-pub(super) struct Key {
+pub(super) struct LegendEntry {
     label: String,
-    pub(super) look: Look,
+    pub(super) look: LegendSymbol,
 }
 
 /// Symbol beside a label in a legend.
-pub(super) enum Look {
+pub(super) enum LegendSymbol {
     /// A filled area.
-    Area(RGBColor, Pattern),
+    Area(RGBColor, FillPattern),
     /// An outlined area.
     Outlined(RGBColor),
     /// A striped area.
@@ -65,8 +65,8 @@ pub(super) enum Look {
     Thick,
 }
 
-impl Key {
-    pub(super) fn new(label: impl Into<String>, look: Look) -> Self {
+impl LegendEntry {
+    pub(super) fn new(label: impl Into<String>, look: LegendSymbol) -> Self {
         Self { label: label.into(), look }
     }
 
@@ -78,7 +78,7 @@ impl Key {
     /// Creates the legend entry of an outcome.
     pub(super) fn outcome(outcome: Outcome) -> Self {
         let (color, pattern) = palette::outcome(outcome);
-        Self::new(outcome.as_str(), Look::Area(color, pattern))
+        Self::new(outcome.as_str(), LegendSymbol::Area(color, pattern))
     }
 }
 
@@ -89,15 +89,15 @@ pub(super) fn head(
     warning: Option<String>,
     title: &str,
     subtitle: &str,
-    legend: &[Key],
+    legend: &[LegendEntry],
 ) -> f64 {
-    let large = Text { size: 30.0, weight: Weight::Bold, color: palette::INK, anchor: Anchor::Start };
+    let large = TextStyle { size: 30.0, weight: Weight::Bold, color: palette::INK, anchor: Anchor::Start };
     let mut size = large.size;
-    while size > 20.0 && canvas.text_width(title, &Text { size, ..large }) > RIGHT - MARGIN {
+    while size > 20.0 && canvas.text_width(title, &TextStyle { size, ..large }) > RIGHT - MARGIN {
         size -= 1.0;
     }
-    canvas.text(MARGIN, 50.0, title, &Text { size, ..large });
-    let muted = Text { size: 19.0, ..colored(SMALL, palette::MUTED) };
+    canvas.text(MARGIN, 50.0, title, &TextStyle { size, ..large });
+    let muted = TextStyle { size: 19.0, ..colored(SMALL, palette::MUTED) };
     let mut y = 52.0;
     let wrap = |line| wrapped(canvas, line, &muted, RIGHT - MARGIN);
     let lines: Vec<String> = subtitle.lines().flat_map(wrap).collect();
@@ -106,11 +106,11 @@ pub(super) fn head(
         canvas.text(MARGIN, y, &line, &muted);
     }
     if let Some(warning) = warning {
-        let style = Text { size: 19.0, color: palette::WHITE, ..bold(SMALL) };
+        let style = TextStyle { size: 19.0, color: palette::WHITE, ..bold(SMALL) };
         let lines = wrapped(canvas, &warning, &style, RIGHT - MARGIN - 20.0);
         let bottom = y + 32.0 + (lines.len().saturating_sub(1)) as f64 * 26.0 + 9.0;
         let banner = Rect { left: MARGIN, top: y + 11.0, right: RIGHT, bottom };
-        canvas.fill(banner, palette::ALARM, Pattern::Plain);
+        canvas.fill(banner, palette::ALARM, FillPattern::Plain);
         y += 6.0;
         for line in lines {
             y += 26.0;
@@ -129,7 +129,7 @@ pub(super) fn answer(result: &RunResult) -> String {
 }
 
 /// Breaks a text between words into lines that fit the width.
-fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String> {
+fn wrapped(canvas: &Canvas, text: &str, style: &TextStyle, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
@@ -145,7 +145,7 @@ fn wrapped(canvas: &Canvas, text: &str, style: &Text, width: f64) -> Vec<String>
 
 /// Draws the provenance of the numbers in the footer.
 pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
-    let style = Text { size: 15.0, ..colored(SMALL, palette::MUTED) };
+    let style = TextStyle { size: 15.0, ..colored(SMALL, palette::MUTED) };
     let text = canvas.fit(provenance, &style, RIGHT - MARGIN);
     canvas.text(MARGIN, f64::from(height) - 16.0, &text, &style);
 }
@@ -159,7 +159,7 @@ pub(super) fn pixels(length: f64) -> u32 {
 
 /// Draws a message in the middle of an otherwise empty plot.
 pub(super) fn message(canvas: &mut Canvas, plot: Rect, text: &str) {
-    let style = Text { size: 22.0, ..anchored(colored(SMALL, palette::MUTED), Anchor::Middle) };
+    let style = TextStyle { size: 22.0, ..anchored(colored(SMALL, palette::MUTED), Anchor::Middle) };
     canvas.text(f64::midpoint(plot.left, plot.right), f64::midpoint(plot.top, plot.bottom), text, &style);
 }
 
@@ -178,7 +178,7 @@ pub(super) fn x_axis(
         canvas.rule((x, plot.bottom), (x, plot.bottom + 6.0), 1.5, palette::AXIS, Dash::Solid);
         canvas.text(x, plot.bottom + 24.0, label, &anchored(SMALL, Anchor::Middle));
     }
-    let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
+    let style = TextStyle { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
     canvas.text(f64::midpoint(plot.left, plot.right), plot.bottom + 50.0, title, &style);
 }
 
@@ -186,7 +186,7 @@ pub(super) fn x_axis(
 pub(super) fn break_marks(canvas: &mut Canvas, plot: Rect, x: &Axis) {
     let Some((left, right)) = x.gap_px() else { return };
     let gap = Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: plot.bottom + 2.0 };
-    canvas.fill(gap, palette::WHITE, Pattern::Plain);
+    canvas.fill(gap, palette::WHITE, FillPattern::Plain);
     for edge in [gap.left, gap.right] {
         let points = [(edge - 4.0, plot.bottom + 7.0), (edge + 4.0, plot.bottom - 7.0)];
         canvas.path(&points, 2, palette::AXIS);
@@ -211,7 +211,7 @@ pub(super) fn x_grid(canvas: &mut Canvas, plot: Rect, ticks: &[(f64, String)], a
 
 /// Draws the title of a y axis, reading upwards.
 pub(super) fn y_title(canvas: &mut Canvas, top: f64, bottom: f64, title: &str) {
-    let style = Text { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
+    let style = TextStyle { size: 18.0, ..anchored(SMALL, Anchor::Middle) };
     canvas.text_upwards(44.0, f64::midpoint(top, bottom), title, &style);
 }
 
@@ -229,11 +229,11 @@ pub(super) fn lanes(marks: &[(f64, f64)]) -> Vec<usize> {
     rows
 }
 
-fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> f64 {
+fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[LegendEntry]) -> f64 {
     const SWATCH: f64 = 26.0;
-    let style = Text { size: 17.0, ..SMALL };
+    let style = TextStyle { size: 17.0, ..SMALL };
     let (mut x, mut y) = (MARGIN, top);
-    for Key { label, look } in legend {
+    for LegendEntry { label, look } in legend {
         let width = SWATCH + 8.0 + canvas.text_width(label, &style) + 28.0;
         if x + width > RIGHT && x > MARGIN {
             x = MARGIN;
@@ -241,29 +241,31 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> f64 {
         }
         let swatch = Rect { left: x, top: y - 15.0, right: x + SWATCH, bottom: y + 2.0 };
         match look {
-            Look::Area(color, pattern) => canvas.fill(swatch, *color, *pattern),
-            Look::Outlined(color) => canvas.outline(swatch, *color),
-            Look::Dots(color) => {
+            LegendSymbol::Area(color, pattern) => canvas.fill(swatch, *color, *pattern),
+            LegendSymbol::Outlined(color) => canvas.outline(swatch, *color),
+            LegendSymbol::Dots(color) => {
                 canvas.rule((x, y - 6.5), (x + SWATCH, y - 6.5), 3.0, *color, Dash::Dotted);
             }
-            Look::Striped(color) => canvas.shade(swatch, *color, true),
-            Look::Window => canvas.shade(swatch, palette::WINDOW, false),
-            Look::WindowMaybe => {
+            LegendSymbol::Striped(color) => canvas.shade(swatch, *color, true),
+            LegendSymbol::Window => canvas.shade(swatch, palette::WINDOW, false),
+            LegendSymbol::WindowMaybe => {
                 canvas.shade(swatch, palette::WINDOW_MAYBE, true);
                 canvas.outline(swatch, palette::WINDOW);
             }
-            Look::Tick(color) => {
+            LegendSymbol::Tick(color) => {
                 for offset in [7.0, 13.0, 19.0] {
                     canvas.rule((x + offset, y - 13.0), (x + offset, y), 2.0, *color, Dash::Solid);
                 }
             }
-            Look::Mark(dash) => {
+            LegendSymbol::Mark(dash) => {
                 canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 2.0, palette::INK, *dash)
             }
-            Look::Thick => {
+            LegendSymbol::Thick => {
                 canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 3.0, palette::INK, Dash::Solid)
             }
-            Look::Line(color, width) => canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color),
+            LegendSymbol::Line(color, width) => {
+                canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)
+            }
         }
         canvas.text(x + SWATCH + 8.0, y, label, &style);
         x += width;

@@ -3,7 +3,7 @@
 
 use plotters::style::RGBColor;
 
-use super::canvas::Pattern;
+use super::canvas::FillPattern;
 use rolldrop_record::Outcome;
 
 pub(super) const INK: RGBColor = RGBColor(32, 33, 36);
@@ -58,31 +58,31 @@ pub(super) const STEADY_DARK: RGBColor = BLUE;
 pub(super) const DISRUPTED: RGBColor = VERMILLION;
 
 /// Returns the colour and pattern of an outcome, which are the same in all charts.
-pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, Pattern) {
+pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, FillPattern) {
     match outcome {
-        Outcome::ConnectRefused => (VERMILLION, Pattern::Plain),
-        Outcome::ConnectTimeout => (BLUE, Pattern::Rising),
-        Outcome::ResetBeforeResponse => (ORANGE, Pattern::Falling),
-        Outcome::EofBeforeResponse => (SKY, Pattern::Level),
-        Outcome::ResetMidResponse => (PURPLE, Pattern::Crossed),
-        Outcome::TruncatedBody => (YELLOW, Pattern::Dotted),
-        Outcome::ResponseTimeout => (BLACK, Pattern::Plain),
-        Outcome::HttpError => (GREEN, Pattern::Upright),
-        Outcome::BodyTimeout => (BLACK, Pattern::Rising),
-        Outcome::ConnectUnreachable => (BLUE, Pattern::Plain),
-        Outcome::ConnectError => (VERMILLION, Pattern::Dotted),
-        Outcome::DnsError => (YELLOW, Pattern::Crossed),
-        Outcome::TlsError => (PURPLE, Pattern::Plain),
-        Outcome::H2RefusedStream => (GREEN, Pattern::Falling),
-        Outcome::H2Goaway => (GREEN, Pattern::Dotted),
-        Outcome::ProtocolError => (ORANGE, Pattern::Plain),
-        Outcome::StreamCut => (VERMILLION, Pattern::Rising),
-        Outcome::StreamUnfinished => (YELLOW, Pattern::Upright),
-        Outcome::StreamAborted => (PURPLE, Pattern::Level),
-        Outcome::StreamStalled => (BLACK, Pattern::Upright),
-        Outcome::Ok => (ANSWERED, Pattern::Plain),
-        Outcome::NotSent => (AXIS, Pattern::Plain),
-        Outcome::Cancelled => (AXIS, Pattern::Level),
+        Outcome::ConnectRefused => (VERMILLION, FillPattern::Plain),
+        Outcome::ConnectTimeout => (BLUE, FillPattern::Rising),
+        Outcome::ResetBeforeResponse => (ORANGE, FillPattern::Falling),
+        Outcome::EofBeforeResponse => (SKY, FillPattern::Level),
+        Outcome::ResetMidResponse => (PURPLE, FillPattern::Crossed),
+        Outcome::TruncatedBody => (YELLOW, FillPattern::Dotted),
+        Outcome::ResponseTimeout => (BLACK, FillPattern::Plain),
+        Outcome::HttpError => (GREEN, FillPattern::Upright),
+        Outcome::BodyTimeout => (BLACK, FillPattern::Rising),
+        Outcome::ConnectUnreachable => (BLUE, FillPattern::Plain),
+        Outcome::ConnectError => (VERMILLION, FillPattern::Dotted),
+        Outcome::DnsError => (YELLOW, FillPattern::Crossed),
+        Outcome::TlsError => (PURPLE, FillPattern::Plain),
+        Outcome::H2RefusedStream => (GREEN, FillPattern::Falling),
+        Outcome::H2Goaway => (GREEN, FillPattern::Dotted),
+        Outcome::ProtocolError => (ORANGE, FillPattern::Plain),
+        Outcome::StreamCut => (VERMILLION, FillPattern::Rising),
+        Outcome::StreamUnfinished => (YELLOW, FillPattern::Upright),
+        Outcome::StreamAborted => (PURPLE, FillPattern::Level),
+        Outcome::StreamStalled => (BLACK, FillPattern::Upright),
+        Outcome::Ok => (ANSWERED, FillPattern::Plain),
+        Outcome::NotSent => (AXIS, FillPattern::Plain),
+        Outcome::Cancelled => (AXIS, FillPattern::Level),
     }
 }
 

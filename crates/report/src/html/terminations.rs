@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use maud::{Markup, html};
 
-use super::{Cell, scrolled};
+use super::{HtmlCell, scrolled};
 use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds_unit};
 use crate::words;
 use rolldrop_explain::model::{Bounded, RunResult, Stage, Termination, Window};
@@ -28,38 +28,38 @@ const STAGES: [(Stage, &str); 11] = [
 const FEW: usize = 30;
 
 /// A column: its name, its cell, and the value to sort by if it is not sorted by text.
-type Column = (&'static str, fn(&Termination) -> Cell, Option<fn(&Termination) -> f64>);
+type SortedColumn = (&'static str, fn(&Termination) -> HtmlCell, Option<fn(&Termination) -> f64>);
 
 /// Sort value of a missing number: below all others.
 const MISSING: f64 = -1e9;
 
-const COLUMNS: [Column; 10] = [
-    ("dropped", |t| Cell::number(range(&t.requests.dropped)), Some(|t| t.requests.dropped.estimate)),
+const COLUMNS: [SortedColumn; 10] = [
+    ("dropped", |t| HtmlCell::number(range(&t.requests.dropped)), Some(|t| t.requests.dropped.estimate)),
     (
         "5xx after t0",
-        |t| Cell::number(or_none(t.app_errors_after_t0, count)),
+        |t| HtmlCell::number(or_none(t.app_errors_after_t0, count)),
         Some(|t| t.app_errors_after_t0.map_or(MISSING, |n| n as f64)),
     ),
-    ("window", |t| Cell::number(words::longest(t)), Some(reach)),
-    ("deleted at", |t| Cell::number(seconds_unit(t.t0_s)), Some(|t| t.t0_s)),
+    ("window", |t| HtmlCell::number(words::longest(t)), Some(reach)),
+    ("deleted at", |t| HtmlCell::number(seconds_unit(t.t0_s)), Some(|t| t.t0_s)),
     (
         "dead time",
-        |t| Cell::number(or_none(t.dead_seconds, seconds_unit)),
+        |t| HtmlCell::number(or_none(t.dead_seconds, seconds_unit)),
         Some(|t| t.dead_seconds.unwrap_or(MISSING)),
     ),
     (
         "requests",
-        |t| Cell::number(or_none(t.requests.seen, count)),
+        |t| HtmlCell::number(or_none(t.requests.seen, count)),
         Some(|t| t.requests.seen.map_or(MISSING, |n| n as f64)),
     ),
     (
         "exit code",
-        |t| Cell::number(or_none(t.exit_code, |code| code.to_string())),
+        |t| HtmlCell::number(or_none(t.exit_code, |code| code.to_string())),
         Some(|t| t.exit_code.map_or(MISSING, f64::from)),
     ),
-    ("mode", |t| Cell::text(words::mode(t.mode)), None),
-    ("node", |t| Cell::text(t.node.as_deref().unwrap_or(NONE)), None),
-    ("classes", |t| Cell::lines(&each(words::by_estimate(&t.requests.by_outcome))), None),
+    ("mode", |t| HtmlCell::text(words::mode(t.mode)), None),
+    ("node", |t| HtmlCell::text(t.node.as_deref().unwrap_or(NONE)), None),
+    ("classes", |t| HtmlCell::lines(&each(words::by_estimate(&t.requests.by_outcome))), None),
 ];
 
 /// Returns the end of the longest window, in seconds since t0. A window without an upper bound sorts last.

@@ -11,7 +11,7 @@ fn html_needs_no_other_resource() {
         alt: "what is seen".into(),
         png: vec![1, 2, 3],
         svg: String::new(),
-        readings: vec![Reading { area: [1, 2, 3, 4], text: "<b> \"5\"".into() }],
+        readings: vec![ChartReading { area: [1, 2, 3, 4], text: "<b> \"5\"".into() }],
     };
     for (name, analysis) in every_sample() {
         let html = html(&analysis, std::slice::from_ref(&chart));
@@ -131,7 +131,7 @@ fn chart_readings_match_drawn_values() {
         let chart = all.iter().find(|chart| chart.name == name).unwrap();
         let reader = png::Decoder::new(std::io::Cursor::new(&chart.png)).read_info().unwrap();
         let (width, height) = (reader.info().width, reader.info().height);
-        for Reading { area: [left, top, w, h], text } in &chart.readings {
+        for ChartReading { area: [left, top, w, h], text } in &chart.readings {
             let is_inside = *left >= 0 && *top >= 0 && *w >= 0 && *h >= 0;
             let [right, bottom] = [left + w, top + h].map(|v| u32::try_from(v).unwrap());
             assert!(

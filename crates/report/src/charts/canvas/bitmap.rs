@@ -7,7 +7,7 @@ use ab_glyph::{Font, FontRef, PxScale, point};
 use plotters::backend::{BitMapBackend, DrawingBackend};
 use plotters::style::{Color, RGBColor, ShapeStyle};
 
-use super::{Canvas, Fonts, Line, Pattern, Rect, Runs, Shape, em};
+use super::{Canvas, CanvasShape, FillPattern, Fonts, PlacedText, Rect, Runs, em};
 use crate::charts::{ChartError, palette};
 
 /// Samples per pixel, in each direction.
@@ -38,26 +38,28 @@ impl Bitmap {
         Self { width, height, samples: vec![[255; 3]; samples] }
     }
 
-    fn draw(&mut self, shape: &Shape, fonts: &Fonts) -> Result<(), ChartError> {
+    fn draw(&mut self, shape: &CanvasShape, fonts: &Fonts) -> Result<(), ChartError> {
         match shape {
-            Shape::Area(rect, color, Pattern::Plain) => self.fill(*rect, *color),
-            Shape::Area(rect, color, pattern) => {
+            CanvasShape::Area(rect, color, FillPattern::Plain) => self.fill(*rect, *color),
+            CanvasShape::Area(rect, color, pattern) => {
                 let ink = palette::ink_on(*color);
                 self.cover(*rect, |x, y| Some(if pattern.hits(x, y) { ink } else { *color }));
             }
-            Shape::Stripes(rect, color) => self.cover(*rect, |x, y| ((x + y) % 16 < 6).then_some(*color)),
-            Shape::Outline(rect, color) => {
+            CanvasShape::Stripes(rect, color) => {
+                self.cover(*rect, |x, y| ((x + y) % 16 < 6).then_some(*color))
+            }
+            CanvasShape::Outline(rect, color) => {
                 let style = ShapeStyle { color: color.to_rgba(), filled: false, stroke_width: SCALE };
                 let from = (sample(rect.left), sample(rect.top));
                 let to = (sample(rect.right), sample(rect.bottom));
                 self.backend()?.draw_rect(from, to, &style, false).map_err(failed)?;
             }
-            Shape::Path(points, width, color) => {
+            CanvasShape::Path(points, width, color) => {
                 let style = ShapeStyle { color: color.to_rgba(), filled: false, stroke_width: width * SCALE };
                 let points = points.iter().map(|&(x, y)| (sample(x), sample(y)));
                 self.backend()?.draw_path(points, &style).map_err(failed)?;
             }
-            Shape::Text(line) => self.write(line, fonts),
+            CanvasShape::Text(line) => self.write(line, fonts),
         }
         Ok(())
     }
@@ -92,7 +94,7 @@ impl Bitmap {
             .map_err(|e| ChartError::Draw(e.to_string()))
     }
 
-    fn write(&mut self, line: &Line, fonts: &Fonts) {
+    fn write(&mut self, line: &PlacedText, fonts: &Fonts) {
         let font = fonts.of(line.style.weight);
         let scale = em_scale(font, line.style.size);
         let per_pixel = f64::from(SCALE);
@@ -188,7 +190,7 @@ const fn pixel(color: RGBColor) -> Pixel {
     [color.0, color.1, color.2]
 }
 
-impl Pattern {
+impl FillPattern {
     /// Returns true if a sample lies on one of the pattern's lines.
     fn hits(self, x: u32, y: u32) -> bool {
         const STEP: u32 = 12;
@@ -196,13 +198,13 @@ impl Pattern {
         let rising = (x + y) % STEP < LINE;
         let falling = (x + STEP - y % STEP) % STEP < LINE;
         match self {
-            Pattern::Plain => false,
-            Pattern::Rising => rising,
-            Pattern::Falling => falling,
-            Pattern::Crossed => rising || falling,
-            Pattern::Level => y % STEP < LINE,
-            Pattern::Upright => x % STEP < LINE,
-            Pattern::Dotted => x % STEP < LINE + 2 && y % STEP < LINE + 2,
+            FillPattern::Plain => false,
+            FillPattern::Rising => rising,
+            FillPattern::Falling => falling,
+            FillPattern::Crossed => rising || falling,
+            FillPattern::Level => y % STEP < LINE,
+            FillPattern::Upright => x % STEP < LINE,
+            FillPattern::Dotted => x % STEP < LINE + 2 && y % STEP < LINE + 2,
         }
     }
 }

@@ -7,7 +7,7 @@ use ab_glyph::{Font, FontRef, GlyphId, OutlineCurve, Point};
 use maud::Render;
 use plotters::style::RGBColor;
 
-use super::{Canvas, Line, Pattern, Rect, Runs, Shape, Weight, em};
+use super::{Canvas, CanvasShape, FillPattern, PlacedText, Rect, Runs, Weight, em};
 use crate::charts::palette;
 
 pub(super) fn svg(canvas: &Canvas, title: &str, alt: &str) -> String {
@@ -44,27 +44,27 @@ struct Drawing {
 }
 
 impl Drawing {
-    fn draw(&mut self, shape: &Shape, canvas: &Canvas) {
-        if let Shape::Area(rect, color, pattern) = shape {
+    fn draw(&mut self, shape: &CanvasShape, canvas: &Canvas) {
+        if let CanvasShape::Area(rect, color, pattern) = shape {
             self.fill(*rect, *color);
-            if *pattern == Pattern::Plain {
+            if *pattern == FillPattern::Plain {
                 return;
             }
         }
         self.finish_areas();
         let drawn = match shape {
-            Shape::Area(rect, color, pattern) => {
+            CanvasShape::Area(rect, color, pattern) => {
                 let ink = palette::ink_on(*color);
                 let lines = lines(*pattern);
                 self.textured(*rect, &format!("{pattern:?}").to_lowercase(), (6.0, &lines), ink)
             }
-            Shape::Stripes(rect, color) => {
+            CanvasShape::Stripes(rect, color) => {
                 self.textured(*rect, "stripes", (8.0, "M0 0H3L0 3ZM8 0V3L3 8H0Z"), *color)
             }
-            Shape::Outline(rect, color) => {
+            CanvasShape::Outline(rect, color) => {
                 format!("<path fill=\"none\" stroke=\"{}\" d=\"{}\"/>\n", hex(*color), inside(*rect))
             }
-            Shape::Path(points, width, color) => {
+            CanvasShape::Path(points, width, color) => {
                 let points: Vec<String> =
                     points.iter().map(|(x, y)| format!("{} {}", px(*x), px(*y))).collect();
                 format!(
@@ -73,7 +73,7 @@ impl Drawing {
                     points.join("L")
                 )
             }
-            Shape::Text(line) => self.written(line, canvas),
+            CanvasShape::Text(line) => self.written(line, canvas),
         };
         self.body.push_str(&drawn);
     }
@@ -108,7 +108,7 @@ impl Drawing {
         area
     }
 
-    fn written(&mut self, line: &Line, canvas: &Canvas) -> String {
+    fn written(&mut self, line: &PlacedText, canvas: &Canvas) -> String {
         let weight = line.style.weight;
         let scale = line.style.size / em(canvas.fonts.of(weight));
         let turn = if line.runs == Runs::Upwards { " rotate(-90)" } else { "" };
@@ -156,17 +156,17 @@ fn inside(rect: Rect) -> String {
 }
 
 /// Returns the lines of a pattern that repeats every 6 pixels.
-fn lines(pattern: Pattern) -> String {
+fn lines(pattern: FillPattern) -> String {
     const RISING: &str = "M0 0H2L0 2ZM6 0V2L2 6H0Z";
     const FALLING: &str = "M0 0H2L6 4V6ZM0 4L2 6H0Z";
     match pattern {
-        Pattern::Plain => String::new(),
-        Pattern::Rising => RISING.to_owned(),
-        Pattern::Falling => FALLING.to_owned(),
-        Pattern::Crossed => format!("{RISING}{FALLING}"),
-        Pattern::Level => "M0 0H6V2H0Z".to_owned(),
-        Pattern::Upright => "M0 0H2V6H0Z".to_owned(),
-        Pattern::Dotted => "M0 0H3V3H0Z".to_owned(),
+        FillPattern::Plain => String::new(),
+        FillPattern::Rising => RISING.to_owned(),
+        FillPattern::Falling => FALLING.to_owned(),
+        FillPattern::Crossed => format!("{RISING}{FALLING}"),
+        FillPattern::Level => "M0 0H6V2H0Z".to_owned(),
+        FillPattern::Upright => "M0 0H2V6H0Z".to_owned(),
+        FillPattern::Dotted => "M0 0H3V3H0Z".to_owned(),
     }
 }
 
@@ -203,19 +203,19 @@ fn at(point: Point) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charts::canvas::{Anchor, Text};
+    use crate::charts::canvas::{Anchor, TextStyle};
 
     fn drawn() -> String {
         let mut canvas = Canvas::new(300, 80).unwrap();
         let rect = Rect { left: 10.0, top: 10.0, right: 20.25, bottom: 20.0 };
         let (red, blue) = (RGBColor(255, 0, 0), RGBColor(0, 0, 255));
-        canvas.fill(rect, red, Pattern::Plain);
-        canvas.fill(Rect { left: 30.0, right: 40.0, ..rect }, red, Pattern::Plain);
-        canvas.fill(Rect { left: 50.0, right: 60.0, ..rect }, blue, Pattern::Crossed);
+        canvas.fill(rect, red, FillPattern::Plain);
+        canvas.fill(Rect { left: 30.0, right: 40.0, ..rect }, red, FillPattern::Plain);
+        canvas.fill(Rect { left: 50.0, right: 60.0, ..rect }, blue, FillPattern::Crossed);
         canvas.shade(rect, blue, true);
         canvas.outline(rect, blue);
         canvas.path(&[(0.0, 0.0), (4.0, 2.5)], 3, red);
-        let style = Text { size: 16.0, weight: Weight::Bold, color: blue, anchor: Anchor::End };
+        let style = TextStyle { size: 16.0, weight: Weight::Bold, color: blue, anchor: Anchor::End };
         canvas.text(200.0, 40.0, "a <b> & a", &style);
         canvas.text_upwards(20.0, 40.0, "up", &style);
         canvas.svg("lost > 1", "\"what\" is seen")

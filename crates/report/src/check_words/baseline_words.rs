@@ -1,0 +1,177 @@
+//! Puts checks against a baseline into words.
+
+use std::collections::BTreeMap;
+
+use super::{Told, limit_words};
+use crate::format::{count, counted, len};
+use crate::methods;
+use rolldrop_explain::model::figure_text::percent;
+use rolldrop_explain::model::{Figure, Unit};
+use rolldrop_judge::model::check::{Doubt, Grounds, NoFigure, Prediction, Trend, Unfit, Worsening};
+use rolldrop_judge::model::comparison::{self, FEWEST_REQUESTS, FEWEST_RUNS, Row};
+
+pub(super) const NOT_VALID: &str = "an invalid or partial run is compared with nothing";
+const MORE_RUNS: &str = "a baseline of at least 5 runs";
+
+pub(super) fn row(row: &Row) -> Told {
+    let value = |value: Option<f64>| {
+        value.map_or_else(|| "nothing".to_owned(), |value| methods::write(row.unit, value))
+    };
+    let limit = format!("not worse than {}", value(row.baseline));
+    Told::new(limit, value(row.candidate), methods::how(row))
+}
+
+pub(super) fn few_requests(n: u64, of: &str) -> Told {
+    let limit = format!("at least {FEWEST_REQUESTS}{of}");
+    Told::new(limit, count(n), "so few would not show that 1 % fail")
+}
+
+pub(super) fn history(used: usize, left_out: &BTreeMap<Unfit, usize>) -> Told {
+    let (mut why, settle) = match FEWEST_RUNS.checked_sub(used) {
+        None | Some(0) => {
+            ("the limits are joint prediction limits for one more run".to_owned(), String::new())
+        }
+        Some(more) => ("so few do not show how much runs differ".to_owned(), format!("{more} more runs")),
+    };
+    let reason = |unfit: &Unfit| match unfit {
+        Unfit::NotPassed => "did not pass".to_owned(),
+        Unfit::Invalid => "invalid".to_owned(),
+        Unfit::Partial => "partial".to_owned(),
+        Unfit::Unreadable => "unreadable".to_owned(),
+        Unfit::Differs(settings) => format!("with another {}", settings.join(", ")),
+    };
+    if !left_out.is_empty() {
+        let left_out: Vec<String> =
+            left_out.iter().map(|(unfit, n)| format!("{n} {}", reason(unfit))).collect();
+        why.push_str(&format!("; do not count: {}", left_out.join(", ")));
+    }
+    Told::new(format!("at least {FEWEST_RUNS} valid runs that passed"), count(len(used)), why)
+        .settled_by(settle)
+}
+
+pub(super) fn prediction(prediction: &Prediction) -> Told {
+    let Prediction { unit, limit, value, earlier, trend, doubt } = prediction;
+    let write = |value: f64| match unit {
+        comparison::Unit::Count => limit_words::write(Unit::Count, value.round().max(0.0)),
+        _ => methods::write(*unit, value),
+    };
+    let mut why = range(earlier, write);
+    if let Some(Trend { runs, p }) = trend {
+        why.push_str(&format!(
+            "; it gets steadily worse over the last {runs} runs (Mann-Kendall test, p = {p:.1e})"
+        ));
+    }
+    why.extend(doubt.map(doubtful));
+    let side = if *unit == comparison::Unit::PerSecond { "least" } else { "most" };
+    Told::new(format!("at {side} {}", write(*limit)), write(*value), why).settled_by(doubt.map_or("", settle))
+}
+
+/// Describes the values of several runs: their number, minimum and maximum.
+fn range(values: &[f64], write: impl Fn(f64) -> String) -> String {
+    let (least, most) = values.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(*x), b.max(*x)));
+    format!("{}: {} to {}", counted(len(values.len()), "run"), write(least), write(most))
+}
+
+fn doubtful(doubt: Doubt) -> String {
+    match doubt {
+        Doubt::Lateness { now_ms, usual_ms } => format!(
+            "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
+             late, usually {usual_ms:.1} ms"
+        ),
+        Doubt::FewMoments { share, least, allowed } => format!(
+            "; few moments decide that: {} of the answers took longer than the limit, but between moments that varies so \
+             much that it may usually be {}; up to {} are allowed",
+            percent(share),
+            percent(least),
+            percent(allowed)
+        ),
+    }
+}
+
+const fn settle(doubt: Doubt) -> &'static str {
+    match doubt {
+        Doubt::Lateness { .. } => "a run on a machine that is less busy",
+        Doubt::FewMoments { .. } => "a longer run",
+    }
+}
+
+pub(super) fn worsening(worsening: &Worsening) -> Told {
+    let Worsening { unit, now, by, limit, grounds } = worsening;
+    let write = |value| limit_words::write(*unit, value);
+    let limit = match limit {
+        Some(limit) => format!("{}: {by} worse than {}", write(limit.allowed), write(limit.usual)),
+        None => format!("at most {by} worse than the baseline"),
+    };
+    let observed = now.map_or_else(|| "unknown".to_owned(), write);
+    let figure = Some(Figure { unit: *unit, low: *now, value: *now, high: *now });
+    Told { figure, ..Told::new(limit, observed, reason(worsening)).settled_by(way(grounds)) }
+}
+
+fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
+    let write = |value| limit_words::write(*unit, value);
+    let runs = |n: usize| counted(len(n), "run");
+    match grounds {
+        Grounds::NoBaseline => "there is no baseline to compare with".to_owned(),
+        Grounds::NotValid => NOT_VALID.to_owned(),
+        Grounds::FewRuns => format!("the baseline has fewer than {FEWEST_RUNS} runs that count"),
+        Grounds::Unknown(NoFigure::Absent) => "the run has no such figure".to_owned(),
+        Grounds::Unknown(NoFigure::Unbounded(basis)) => limit_words::reason(basis),
+        Grounds::FewFigures { known, runs: all, without, .. } => {
+            let known = format!("{known} of {} of the baseline have this figure", runs(*all));
+            match without {
+                None => known,
+                Some((run, NoFigure::Absent)) => format!("{known} ({run}: it has no such figure)"),
+                Some((run, NoFigure::Unbounded(basis))) => {
+                    format!("{known} ({run}: {})", limit_words::reason(basis))
+                }
+            }
+        }
+        Grounds::Within(runs) => range(runs, write),
+        Grounds::ShareOfNothing(runs) => format!("{by} of 0 says nothing; {}", range(runs, write)),
+        Grounds::AfterNone { runs: n, most } => format!(
+            "{by} of 0 says nothing: after {} without any the test of totals allows {}",
+            runs(*n),
+            write(*most)
+        ),
+        Grounds::Spread { last, runs, doubt } => {
+            let side = if *unit == Unit::Share { "at least" } else { "at most" };
+            format!(
+                "runs differ: one that is just as much worse as allowed has {side} {}; {}{}",
+                write(*last),
+                range(runs, write),
+                doubt.map(doubtful).unwrap_or_default()
+            )
+        }
+        Grounds::Apart(apart) => methods::apart(*apart),
+        Grounds::FewToDiffer(n) => {
+            format!("a baseline of {} does not show how much runs differ", runs(*n))
+        }
+        Grounds::Totals { before, runs: n, is_share_of_nothing, by_chance } => {
+            let nothing =
+                if *is_share_of_nothing { format!("{by} of 0 says nothing; ") } else { String::new() };
+            let now = now.map(write).unwrap_or_default();
+            let by_chance = by_chance.map(methods::by_chance).unwrap_or_default();
+            format!("{nothing}{before} in {}, then {now}; test of totals{by_chance}", runs(*n))
+        }
+    }
+}
+
+/// Explains how to settle an inconclusive check.
+fn way(grounds: &Grounds) -> String {
+    let way = match grounds {
+        Grounds::NoBaseline => "rolldrop gate RUN --baseline RUN|FILE|FOLDER",
+        Grounds::Unknown(NoFigure::Unbounded(basis)) => return limit_words::settle(basis),
+        Grounds::FewFigures { needed, .. } => return format!("at least {needed} such runs"),
+        Grounds::ShareOfNothing(_) => "an absolute limit, such as worse: 200ms or worse: 5",
+        Grounds::Spread { doubt: None, .. } => "more runs in the baseline, or a wider limit",
+        Grounds::Spread { doubt: Some(doubt), .. } => settle(*doubt),
+        Grounds::FewToDiffer(_) | Grounds::Totals { .. } => MORE_RUNS,
+        Grounds::NotValid
+        | Grounds::FewRuns
+        | Grounds::Unknown(NoFigure::Absent)
+        | Grounds::Within(_)
+        | Grounds::AfterNone { .. }
+        | Grounds::Apart(_) => "",
+    };
+    way.to_owned()
+}

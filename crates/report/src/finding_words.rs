@@ -1,0 +1,241 @@
+//! Puts the findings and reasons of an analysis into words. The facts come from `explain` (`model::account`). Every sentence
+//! about them is made here, once, before the report is rendered in any format.
+
+mod advice;
+mod cause_words;
+mod ending_words;
+mod incidents;
+mod invalid_words;
+mod measurement;
+mod not_sent_words;
+mod unbounded_words;
+
+pub(super) use advice::{manner, rests_on, sleep_in_words};
+pub use invalid_words::invalid as reason;
+pub(super) use not_sent_words::reasons_in_words;
+
+use super::format::{count, counted, either};
+use rolldrop_explain::Analysis;
+use rolldrop_explain::model::account::{BeatsState, ConsumerClock, Finding, Objection};
+use rolldrop_explain::model::figure_text::percent;
+use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
+use rolldrop_record::Outcome;
+
+/// Remedy if a container exits in a pod that stays. Nothing waits for the container to exit, so no setting of the pod
+/// helps.
+const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
+
+/// Puts the account of an analysis into words, and stores the sentences in the result.
+pub fn tell(analysis: &mut Analysis) {
+    let Analysis { account, result, .. } = analysis;
+    match &mut result.verdict {
+        Verdict::Valid => {}
+        Verdict::Partial { why } => *why = account.incomplete.iter().map(invalid_words::incomplete).collect(),
+        Verdict::Invalid { why } => *why = account.invalid.iter().map(invalid_words::invalid).collect(),
+    }
+    let windows = result.terminations.iter_mut().flat_map(|termination| &mut termination.windows);
+    for (window, unbounded) in windows.zip(account.unbounded.iter().flatten()) {
+        window.censored = unbounded.as_ref().map(unbounded_words::reason);
+    }
+    for (recommendation, grounds) in result.recommendation.iter_mut().zip(&account.grounds) {
+        recommendation.basis = advice::basis(&grounds.basis);
+        recommendation.refused_because = grounds.refusals.iter().map(advice::refusal).collect();
+        recommendation.narrowed_by = grounds.narrowing.map(advice::narrowing);
+    }
+    result.findings = account.findings.iter().map(|finding| in_words(finding, result)).collect();
+}
+
+/// The sentences of a finding.
+struct Words {
+    what: String,
+    why: String,
+    remedy: String,
+}
+
+fn words(what: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Words {
+    Words { what: what.into(), why: why.into(), remedy: remedy.into() }
+}
+
+fn in_words(finding: &Finding, result: &RunResult) -> FindingText {
+    let (severity, kind, cause) = (finding.severity(), finding.kind(), finding.cause());
+    let Words { what, why, remedy } = sentences(finding, result);
+    FindingText { severity, kind, cause, what, why, remedy }
+}
+
+fn sentences(finding: &Finding, result: &RunResult) -> Words {
+    match finding {
+        Finding::NotWorking { ok, all, most_frequent } => not_working(*ok, *all, *most_frequent),
+        Finding::Invalid(reason) => invalid_words::not_valid(reason),
+        Finding::Incomplete(reason) => invalid_words::not_whole(reason),
+        Finding::Lost { requests, by } => cause_words::lost(*requests, by, result),
+        Finding::LostToRestart { requests, cause } => words(
+            format!(
+                "{cause}: {}, to a container that ended in a pod that stays",
+                counted(*requests, "request")
+            ),
+            "no preStop hook runs before such an end, and the pod's endpoint stays until the kubelet notices",
+            RESTART_REMEDY,
+        ),
+        Finding::Ambiguous { requests } => words(
+            format!(
+                "{} {} several terminations: the loss of each is an interval",
+                counted(*requests, "dropped request"),
+                either(*requests, "fits", "fit")
+            ),
+            "the pods ended so close together that neither time nor outcome shows which of them lost a request",
+            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
+        ),
+        Finding::EndingErrors { answers, requests, are_all_named } => {
+            ending_words::errors(*answers, *requests, *are_all_named)
+        }
+        Finding::Ending(ending) => ending_words::ending(ending),
+        Finding::NeverRouted { consumer, pods } => unbounded_words::never_routed(consumer, pods),
+        Finding::Unbounded { consumer, pods, denied } => unbounded_words::unbounded(consumer, pods, denied),
+        Finding::RightMissing { denied, unbounded, windows } => {
+            unbounded_words::right_missing(denied, *unbounded, *windows)
+        }
+        Finding::InPhase(clock) => words(
+            in_phase(clock),
+            "all windows of this consumer are one sample of up to that period, however many there are",
+            "end pods at random phases: set a jitter of at least the period",
+        ),
+        Finding::NotSent(by_reason) => words(
+            format!("{} not sent", was(by_reason.values().sum())),
+            reasons_in_words(by_reason),
+            not_sent_words::remedy(by_reason),
+        ),
+        Finding::ImpreciseDeletions { deletions, widest_s, beats } => {
+            imprecise_deletions(*deletions, *widest_s, beats)
+        }
+        Finding::Incident(incident) => incidents::incident(incident),
+        Finding::Unsettled { waits } => unsettled(*waits),
+        Finding::TakenForGateway { consumer, because } => words(
+            format!("{consumer} is treated as a gateway that balances requests: {because}"),
+            "a gateway keeps connections to pods, so its windows show in requests, not in connections",
+            "set `balances: connections` or `balances: requests` for the target if you know it",
+        ),
+        Finding::Measurement(measurement) => measurement::measurement(measurement),
+        Finding::LookedAt { look, most, confidence, is_last } => {
+            looked_at(*look, *most, *confidence, *is_last)
+        }
+        Finding::NoTermination { are_others_disrupted } => no_termination(*are_others_disrupted),
+        Finding::NothingLost { terminations, at_most } => words(
+            format!("no request was dropped in {}", counted(*terminations, "termination")),
+            format!("at 95 % confidence at most {:.0} % of such terminations drop any", at_most * 100.0),
+            "measure more terminations for a tighter bound",
+        ),
+    }
+}
+
+fn not_working(ok: u64, all: u64, most_frequent: Option<(Outcome, u64)>) -> Words {
+    let why = most_frequent.map_or_else(String::new, |(outcome, n)| {
+        format!(
+            "requests that already fail cannot be lost to a termination; the most frequent failure is {} ({})",
+            outcome.as_str(),
+            count(n)
+        )
+    });
+    words(
+        format!(
+            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %, at least {:.0} % \
+             are needed)",
+            count(ok),
+            count(all),
+            ok as f64 / all as f64 * 100.0,
+            OutsideCounts::WORKING_SHARE * 100.0
+        ),
+        why,
+        "see that URL, path, method and expected statuses (load.success) are right, and that the target answers, \
+         before pods end",
+    )
+}
+
+/// Returns `1 request was`, `2 requests were`, and so on.
+fn was(requests: u64) -> String {
+    format!("{} {}", counted(requests, "request"), either(requests, "was", "were"))
+}
+
+/// States that the pods ended at the same phase of a consumer's clock.
+fn in_phase(ConsumerClock { consumer, period_s, .. }: &ConsumerClock) -> String {
+    format!(
+        "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"
+    )
+}
+
+fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Words {
+    let (why, remedy) = match beats {
+        BeatsState::Absent => (
+            "a deletionTimestamp has whole seconds, and this run had no beats (its own writes, whose versions date \
+             deletions by others)"
+                .to_owned(),
+            "allow the run to create and patch its own ConfigMap, and do not set --no-beats",
+        ),
+        BeatsState::Dropped(why) => (
+            format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {}", objection(why)),
+            "let the run delete the pods itself (deletePod, evict)",
+        ),
+        BeatsState::Usable => (
+            "a deletionTimestamp has whole seconds, and no beat lies in between".to_owned(),
+            "see the warnings for what delayed the beats",
+        ),
+    };
+    let pods = match deletions {
+        1 => "the deletion of 1 pod by somebody else is".to_owned(),
+        n => format!("the deletions of {} by others are", counted(n, "pod")),
+    };
+    let what = format!(
+        "{pods} known only to within {widest_s:.2} s; upper bounds of windows are wider by that much"
+    );
+    words(what, why, remedy)
+}
+
+fn objection(objection: &Objection) -> String {
+    match objection {
+        Objection::NotANumber(version) => format!("version {version:?} is not a number"),
+        Objection::NotRising => "the versions of the beats do not rise".to_owned(),
+        Objection::TooFewChecks { made, needed } => {
+            format!("they were compared with the pods' versions {made} times, and {needed} are needed")
+        }
+        Objection::NotBetween => {
+            "the pods' versions do not lie between those of the beats around them".to_owned()
+        }
+        Objection::Disordered => "the pods' versions do not keep the order of the beats".to_owned(),
+    }
+}
+
+fn unsettled(waits: u64) -> Words {
+    let what = match waits {
+        1 => "requests were still lost when the wait after a termination reached its limit".to_owned(),
+        _ => format!(
+            "requests were still lost when {} waits after terminations reached their limit",
+            count(waits)
+        ),
+    };
+    let why = "a consumer takes longer to notice the end of a pod: windows may be longer than measured";
+    words(what, why, "wait longer: --settle-max")
+}
+
+fn looked_at(look: usize, most: usize, confidence: f64, is_last: bool) -> Words {
+    words(
+        format!(
+            "the gate is judged at look {look} of {most}, with bounds at {} confidence",
+            percent(confidence)
+        ),
+        "the run went on while its gate was inconclusive: the looks share one error, as was fixed before the start",
+        if is_last { "if it is inconclusive still: a new run with more terminations" } else { "" },
+    )
+}
+
+fn no_termination(are_others_disrupted: bool) -> Words {
+    let (why, remedy) = match are_others_disrupted {
+        false => (
+            "the run shows only the steady state",
+            "add a disruption to the scenario to measure a termination",
+        ),
+        true => ("the disruptions of this run end no pod, so there is no window", ""),
+    };
+    words("no pod ended under load", why, remedy)
+}
+
+#[cfg(test)]
+mod tests;

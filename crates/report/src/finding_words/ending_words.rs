@@ -1,0 +1,159 @@
+//! Puts the ways in which pods ended into words: failed hooks, pods killed by SIGKILL, Events that could not be read.
+
+use super::super::format::{count, counted, either, len};
+use super::{Words, cause_words, words};
+use rolldrop_explain::model::account::{CloseNotice, EndingFinding, HookFailure};
+
+/// Describes 5xx responses from terminating pods.
+pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words {
+    let who = if are_all_named { "by pods that were ending" } else { "while pods were ending" };
+    words(
+        format!(
+            "{} of {} requests {} answered with 5xx {who}: the app closed what it needs before its listener",
+            count(answers),
+            count(requests),
+            either(answers, "was", "were")
+        ),
+        "such an answer is the app's own, so it does not count as dropped; while no pod ended the app answered with \
+         fewer or none",
+        "on SIGTERM stop accepting first, answer what is still on its way (Connection: close), and only then close \
+         databases, caches and queues",
+    )
+}
+
+/// Describes how pods ended.
+pub(super) fn ending(ending: &EndingFinding) -> Words {
+    match ending {
+        EndingFinding::HookFailed(failure) => hook_failed(failure),
+        EndingFinding::Early { ended, pods, sleep_s } => words(
+            format!(
+                "{ended} of {} ended before the {sleep_s} s for which their preStop hook sleeps could be over",
+                counted(*pods, "pod")
+            ),
+            "the hook failed, or the app ended by itself; no Event of the cluster says which",
+            "use lifecycle.preStop.sleep, which needs no program in the image, and see the container's exit code",
+        ),
+        EndingFinding::HookCutOff { cut_off, pods, grace_s } => words(
+            format!(
+                "the preStop hook was still running when the grace period of {grace_s} s was over ({cut_off} of {})",
+                counted(*pods, "pod")
+            ),
+            "the hook's time counts against the grace period: the app got SIGTERM only when the grace period was over, and SIGKILL 2 s later",
+            "set terminationGracePeriodSeconds above what the hook and the longest request take together",
+        ),
+        EndingFinding::AcceptedUntilKilled { pods, grace_s } => words(
+            format!(
+                "{} accepted new connections until the grace period of {grace_s} s was over, and then SIGKILL ended {} \
+                 (exit code 137; the readiness probe stayed successful)",
+                counted(*pods, "pod"),
+                either(*pods, "it", "them")
+            ),
+            "the first process has no handler for SIGTERM (a shell that does not exec, an app without a handler), or \
+             ignores it: a container's first process does not get a signal for which it has none",
+            "let the app be the first process (exec APP at the end of the shell script, a command without a shell) and \
+             handle SIGTERM; or put an init before it that passes signals on (tini, dumb-init)",
+        ),
+        EndingFinding::ServedUntilKilled { pods, grace_s, answered, closing } => {
+            served_until_killed(*pods, *grace_s, *answered, *closing)
+        }
+        EndingFinding::KilledEarly { pods, is_out_of_memory } => killed_early(*pods, *is_out_of_memory),
+        EndingFinding::Killed { pods, grace_s, sleep_s, longest_answer_s } => {
+            killed(pods, *grace_s, *sleep_s, *longest_answer_s)
+        }
+        EndingFinding::EventsUnseen { why } => words(
+            "Events could not be watched, so it is not known whether preStop hooks failed",
+            why,
+            "allow the run to list and watch events in the namespace",
+        ),
+    }
+}
+
+fn hook_failed(failure: &HookFailure) -> Words {
+    let HookFailure { container, workload, failed, pods, message, program } = failure;
+    let program = program.as_ref().map(|program| format!("; it runs {program}")).unwrap_or_default();
+    let of = container.as_ref().map(|name| format!(" of container {name}")).unwrap_or_default();
+    let named = workload.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+    words(
+        format!(
+            "the preStop hook{of}{named} failed ({failed} of {}, event FailedPreStopHook: {message}{program})",
+            counted(*pods, "pod"),
+        ),
+        "the kubelet sends SIGTERM as soon as a hook has failed: a program that the image lacks delays nothing, and one \
+         that ends with an error delays SIGTERM only until then",
+        "use lifecycle.preStop.sleep, which needs no program in the image",
+    )
+}
+
+fn served_until_killed(pods: u64, grace_s: i64, answered: u64, closing: CloseNotice) -> Words {
+    let cost_min = pods as f64 * grace_s as f64 / 60.0;
+    let those = counted(pods, "pod");
+    words(
+        format!(
+            "{those} served on kept connections until the grace period of {grace_s} s was over, and then SIGKILL ended {} \
+             ({} answered so after SIGTERM)",
+            either(pods, "it", "them"),
+            counted(answered, "request")
+        ),
+        format!(
+            "the app waits until its clients close their connections, and busy ones do not: {those} that ended took \
+             {pods} x {grace_s} s = {cost_min:.1} min of pods that a node drain, a StatefulSet or a quota waits for"
+        ),
+        format!(
+            "{} after SIGTERM, so that clients move to other pods; a longer grace period makes it worse",
+            cause_words::announces_close(closing)
+        ),
+    )
+}
+
+fn killed_early(pods: u64, is_out_of_memory: bool) -> Words {
+    let (why, remedy) = match is_out_of_memory {
+        true => (
+            "a container used more memory than its limit (OOMKilled)",
+            "a higher memory limit, or an app that needs less while it ends",
+        ),
+        false => (
+            "something other than the end of the grace period killed it: a lack of memory, a node that shut down, or a \
+             process in the container",
+            "see the container's last state and the node's kernel log",
+        ),
+    };
+    let (of, was, its) = (counted(pods, "pod"), either(pods, "was", "were"), either(pods, "its", "their"));
+    let what = format!("{of} {was} ended by SIGKILL (exit code 137) before {its} grace period was over");
+    words(what, why, remedy)
+}
+
+fn killed(pods: &[String], grace_s: f64, sleep_s: Option<f64>, longest_s: f64) -> Words {
+    let what = match pods {
+        [pod] => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
+        _ => format!("{} were ended by SIGKILL (exit code 137)", counted(len(pods.len()), "pod")),
+    };
+    match sleep_s {
+        Some(sleep_s) if sleep_s + longest_s <= grace_s => words(
+            what,
+            format!(
+                "the app had not ended when its grace period of {grace_s:.0} s was over, though preStop ({sleep_s:.0} s) \
+                 and the longest answer ({longest_s:.1} s) fit into it: it does not end on SIGTERM, or it waits for \
+                 connections that stay open"
+            ),
+            "let the app handle SIGTERM (a first process without a handler ignores it): finish what is in flight, close \
+             connections, exit",
+        ),
+        Some(sleep_s) => words(
+            what,
+            format!("the app had not finished when its grace period of {grace_s:.0} s was over"),
+            format!(
+                "set terminationGracePeriodSeconds above preStop ({sleep_s:.0} s) plus the longest request (the longest \
+                 answered here took {longest_s:.1} s)"
+            ),
+        ),
+        None => words(
+            what,
+            format!("the app had not finished when its grace period of {grace_s:.0} s was over"),
+            format!(
+                "set terminationGracePeriodSeconds above what the preStop hook takes plus the longest request (the \
+                 longest answered here took {longest_s:.1} s), if that is more than {grace_s:.0} s; otherwise see why \
+                 the app does not end on SIGTERM"
+            ),
+        ),
+    }
+}

@@ -1,0 +1,491 @@
+//! Renders a tuning as text, JSON, Markdown and one chart.
+
+pub mod decision_words;
+
+use super::format::{count, counted, len, list, percent, seconds_unit};
+use super::markdown::{escape, section, table};
+use super::summary::{Paint, TextPage, columns};
+use super::words::sentence;
+use super::{Chart, ReportFile, TextOptions};
+use rolldrop_explain::model::Verdict;
+use rolldrop_judge::tune::{
+    Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
+    Units, parts,
+};
+
+const COLUMNS: [&str; 7] =
+    ["run", "preStop sleep", "grace period", "rollouts", "terminations", "requests", "lost"];
+/// Maximum number of lost requests that are listed individually.
+const MOST_LISTED: usize = 20;
+
+/// Renders `tune.json`, as `docs/tune.schema.json` describes it.
+pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(tuning).expect("plain data with names as keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Returns the result in one sentence, with the mode in which it was measured.
+pub(super) fn headline(tuning: &Tuning) -> String {
+    let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
+    let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
+    match (&tuning.outcome, shown(tuning)) {
+        (Outcome::Proven, Some(ProvenSettings { choice, proof, .. })) => format!(
+            "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
+            choice.settings.pre_stop_seconds,
+            choice.settings.termination_grace_period_seconds,
+            none_lost(&proof),
+        ),
+        (Outcome::AlreadyRight, Some(ProvenSettings { proof, .. })) => format!(
+            "The preStop sleep of {} s that is set is right: it lost {}.",
+            tuning.before.pre_stop_seconds,
+            none_lost(&proof),
+        ),
+        (Outcome::NotForASleep, _) => {
+            let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
+            format!("No preStop sleep saves what is lost here ({}).", list(&causes))
+        }
+        (Outcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
+        (Outcome::NoLonger { why }, _) => format!("The chosen settings no longer hold: {}.", why.join("; ")),
+        (Outcome::Partial { why }, _) => format!("This tuning is partial: {}.", why.join("; ")),
+        _ => "The runs are incomplete.".to_owned(),
+    }
+}
+
+/// Returns the number of requests that a run lost, and the number of units in which it lost them.
+fn lost(step: &Step) -> String {
+    format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
+}
+
+fn none_lost(step: &Step) -> String {
+    match step.lost {
+        0 => lost(step).replacen("0 of", "none of", 1),
+        _ => format!("{}, none of which a sleep saves", lost(step)),
+    }
+}
+
+/// Describes how pods ended in a run.
+fn mode(step: &Step) -> String {
+    match step.unit {
+        Unit::Deletions => {
+            format!(
+                "{} of pods one at a time, which shows nothing for rollouts",
+                counted(len(step.terminations), "deletion")
+            )
+        }
+        Unit::Ends | Unit::Rollouts => format!(
+            "{} ({})",
+            counted(len(step.rollouts), "rollout"),
+            counted(len(step.terminations), "termination")
+        ),
+    }
+}
+
+/// Describes what the last proof shows.
+fn basis(step: &Step) -> String {
+    let of = match step.unit {
+        Unit::Ends => "ends of pods in rollouts",
+        Unit::Rollouts => "rollouts",
+        Unit::Deletions => "deletions of pods one at a time (nothing is shown for rollouts)",
+    };
+    format!(
+        "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
+        percent(step.confidence),
+        percent(step.coverage),
+        decision_words::units(Units::of_step(step)),
+    )
+}
+
+/// Describes the longest windows seen.
+fn seen(seen: &Seen) -> Option<String> {
+    let of = counted(len(seen.windows), "window");
+    let text = match (seen.longest_lower_seconds, seen.longest_upper_seconds) {
+        (Some(lower), Some(upper)) if upper >= lower => format!(
+            "Of {of}, {} have an upper bound; the longest lasted at least {} and at most {}",
+            count(len(seen.bounded)),
+            seconds_unit(lower),
+            seconds_unit(upper)
+        ),
+        (Some(lower), _) => format!("Of {of}, one lasted at least {}", seconds_unit(lower)),
+        (None, Some(upper)) => format!(
+            "Of {of}, {} have an upper bound, which is at most {}",
+            count(len(seen.bounded)),
+            seconds_unit(upper)
+        ),
+        (None, None) => return None,
+    };
+    Some(text)
+}
+
+/// Returns the sleep that the windows support, for a tuning that proved nothing.
+fn supported(tuning: &Tuning) -> Option<String> {
+    let text = seen(&tuning.seen)?;
+    let supports = match tuning.seen.covers_s() {
+        Some(sleep_s) => format!("these windows suggest a sleep of {sleep_s} s, which is not proven"),
+        None => format!("that asks for a sleep of {} s at least", tuning.seen.least_s()),
+    };
+    let is_shown = tuning.outcome.is_shown();
+    Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
+}
+
+/// Settings that demonstrably hold, with their proof.
+pub(super) struct ProvenSettings<'a> {
+    choice: &'a Choice,
+    /// Combined figures of all runs of the proof.
+    pub(super) proof: Step,
+    /// Runs of the proof: the interrupted parts and the last run.
+    runs: Vec<&'a Step>,
+}
+
+/// Returns the chosen settings with their proof, if they demonstrably hold.
+pub(super) fn shown(tuning: &Tuning) -> Option<ProvenSettings<'_>> {
+    let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
+    let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
+    let last = tuning.steps.iter().rfind(is_its)?;
+    let mut runs: Vec<&Step> = parts(&tuning.steps, choice.settings).collect();
+    let proof = last.with_parts(&runs);
+    runs.push(last);
+    Some(ProvenSettings { choice, proof, runs })
+}
+
+fn price(price: &Price) -> String {
+    let more = |seconds: i64| match seconds {
+        0 => "as long as before".to_owned(),
+        1.. => format!("{seconds} s longer"),
+        _ => format!("{} s shorter", -seconds),
+    };
+    format!(
+        "Each pod takes {} to end, and a rollout {}; up to {} may be terminating at the same time.",
+        more(price.seconds_each_pod),
+        more(price.seconds_each_rollout),
+        counted(price.terminating_at_once, "pod"),
+    )
+}
+
+/// Recommended fields, for the containers and for the levels above them.
+struct Yaml {
+    containers: Vec<String>,
+    around: Vec<String>,
+}
+
+impl Yaml {
+    fn of(settings: Settings, before: Settings) -> Self {
+        let mut containers =
+            vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds)];
+        let mut around =
+            vec![format!("terminationGracePeriodSeconds: {}", settings.termination_grace_period_seconds)];
+        let delay = settings
+            .readiness_delay_seconds
+            .filter(|_| settings.readiness_delay_seconds != before.readiness_delay_seconds);
+        containers.extend(delay.map(|delay| format!("readinessProbe: {{initialDelaySeconds: {delay}}}")));
+        if settings.min_ready_seconds != before.min_ready_seconds {
+            around.push(format!("minReadySeconds: {}   # of the workload", settings.min_ready_seconds));
+        }
+        Self { containers, around }
+    }
+}
+
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Before => "as it was",
+        Purpose::Windows => "whole windows",
+        Purpose::Proof => "proof",
+    }
+}
+
+fn row(step: &Step) -> [String; 7] {
+    let verdict = match step.verdict {
+        Verdict::Valid => "",
+        Verdict::Invalid { .. } => " (invalid)",
+        Verdict::Partial { .. } => " (partial)",
+    };
+    [
+        format!("{}{verdict}", purpose(step.purpose)),
+        format!("{} s", step.settings.pre_stop_seconds),
+        format!("{} s", step.settings.termination_grace_period_seconds),
+        count(len(step.rollouts)),
+        count(len(step.terminations)),
+        count(step.requests),
+        count(step.lost),
+    ]
+}
+
+/// Returns the reasons why runs could not be trusted, one sentence each.
+fn untrusted(tuning: &Tuning) -> Vec<String> {
+    let of = |step: &Step| match &step.verdict {
+        Verdict::Valid => None,
+        Verdict::Invalid { why } => Some(format!("{} is not valid: {}", step.run, why.join("; "))),
+        Verdict::Partial { why } => Some(format!("{} is partial: {}", step.run, why.join("; "))),
+    };
+    tuning.steps.iter().filter_map(of).collect()
+}
+
+/// Lists individually the requests that the runs of the proof lost and that no sleep could have saved.
+fn otherwise(runs: &[&Step]) -> Vec<String> {
+    let one = |(run, lost): (&str, &LostOtherwise)| {
+        let pod = match (&lost.pod, lost.after_deletion_seconds) {
+            (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
+            _ => ", with no ending pod that explains it".to_owned(),
+        };
+        format!(
+            "{} ({}) at {} of the run{pod}: request {} of {} in {run}",
+            lost.cause.as_str(),
+            lost.outcome.as_str(),
+            seconds_unit(lost.begun_seconds),
+            lost.seq,
+            lost.source
+        )
+    };
+    let all = runs.iter().flat_map(|step| step.lost_otherwise.iter().map(|lost| (step.run.as_str(), lost)));
+    let mut lines: Vec<String> = all.clone().take(MOST_LISTED).map(one).collect();
+    if let Some(more @ 1..) = all.count().checked_sub(MOST_LISTED) {
+        let names: Vec<String> = runs.iter().map(|step| format!("{}/lost.csv", step.run)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        lines.push(format!("and {} more, in {}", count(len(more)), list(&names)));
+    }
+    lines
+}
+
+fn cause(lost: &LostTo) -> String {
+    let helps = match (lost.helped_by_sleep, lost.remedy.as_str()) {
+        (true, _) => "a sleep saves them".to_owned(),
+        (false, "") => "not for a sleep to save".to_owned(),
+        (false, remedy) => format!("not for a sleep to save; {remedy}"),
+    };
+    format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
+}
+
+pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
+    let mut page = TextPage::new(options);
+    let paint = match tuning.outcome {
+        Outcome::Proven | Outcome::AlreadyRight => Paint::Good,
+        Outcome::NotForASleep | Outcome::NoLonger { .. } => Paint::Bad,
+        Outcome::NotShown { .. } | Outcome::Partial { .. } => Paint::Caution,
+    };
+    page.paragraph("", 0, Some(paint), &headline(tuning));
+    if let Some(ProvenSettings { choice, proof, .. }) = shown(tuning) {
+        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
+        for line in containers.iter().chain(&around) {
+            page.line(&format!("  {line}"));
+        }
+        page.paragraph("", 0, None, &basis(&proof));
+    }
+    if let Some(choice) = &tuning.chosen {
+        for consumer in &choice.consumers {
+            page.paragraph("", 2, None, &in_words(consumer));
+        }
+    }
+    if let Some(text) = supported(tuning) {
+        page.paragraph("", 0, None, &text);
+    }
+    if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
+        page.paragraph("", 0, None, &price(cost));
+        for limit in &tuning.limits {
+            page.paragraph("", 0, None, &sentence(limit));
+        }
+    }
+    page.heading("RUNS", "");
+    let header: [String; 7] = std::array::from_fn(|i| COLUMNS[i].to_owned());
+    let rows: Vec<[String; 7]> = std::iter::once(header).chain(tuning.steps.iter().map(row)).collect();
+    for line in columns(&rows, &[1, 2, 3, 4, 5, 6]) {
+        page.line(&format!("  {line}"));
+    }
+    for why in untrusted(tuning) {
+        page.paragraph("", 2, None, &why);
+    }
+    let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
+    if !lost.is_empty() {
+        page.heading("LOST WITH IT, AND NOT FOR A SLEEP TO SAVE", "");
+        for lost in lost {
+            page.paragraph("", 2, None, &lost);
+        }
+    }
+    if !tuning.lost_before.is_empty() {
+        page.heading("LOST BEFORE", "");
+        for lost in &tuning.lost_before {
+            page.paragraph("", 2, None, &cause(lost));
+        }
+    }
+    page.out
+}
+
+fn in_words(consumer: &Consumer) -> String {
+    let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
+    let alike = consumer.within_rollouts.map(|alike| {
+        format!(
+            " ({} apart from each other, in {}; intraclass correlation within a rollout {:.2}, and 0 is independent)",
+            counted(len(alike.ends), "end"),
+            counted(len(alike.rollouts), "rollout"),
+            alike.correlation
+        )
+    });
+    format!(
+        "{}: the longest of {} lasted at most {}, so {} s{}",
+        consumer.consumer,
+        counted(len(consumer.windows_seconds.len()), "window"),
+        seconds_unit(longest),
+        consumer.pre_stop_seconds,
+        alike.unwrap_or_default()
+    )
+}
+
+pub(super) fn markdown(tuning: &Tuning) -> String {
+    let mut out = String::new();
+    section(&mut out, &format!("# rolldrop tune: {}", escape(&tuning.workload)));
+    section(&mut out, &format!("**{}**", escape(&headline(tuning))));
+    if let Some(ProvenSettings { choice, proof, .. }) = shown(tuning) {
+        let Yaml { containers, around } = Yaml::of(choice.settings, tuning.before);
+        let whose = list(&tuning.containers);
+        let containers = containers.iter().map(|line| format!("{line}   # container {whose}"));
+        let lines: Vec<String> = containers.chain(around).collect();
+        section(&mut out, &format!("```yaml\n{}\n```", lines.join("\n")));
+        section(&mut out, &escape(&basis(&proof)));
+    }
+    if let Some(choice) = &tuning.chosen {
+        let consumers: Vec<String> =
+            choice.consumers.iter().map(|consumer| format!("- {}", escape(&in_words(consumer)))).collect();
+        section(&mut out, &consumers.join("\n"));
+    }
+    if let Some(text) = supported(tuning) {
+        section(&mut out, &escape(&text));
+    }
+    if let (Some(cost), Some(_)) = (&tuning.price, shown(tuning)) {
+        section(&mut out, &escape(&price(cost)));
+        for limit in &tuning.limits {
+            section(&mut out, &escape(&sentence(limit)));
+        }
+    }
+    section(&mut out, "![windows and lost requests](tune.png)");
+    table(&mut out, &COLUMNS, &[1, 2, 3, 4, 5, 6], tuning.steps.iter().map(|step| row(step).to_vec()));
+    let items = |lines: Vec<String>| {
+        lines.iter().map(|line| format!("- {}", escape(line))).collect::<Vec<_>>().join("\n")
+    };
+    let untrusted = untrusted(tuning);
+    if !untrusted.is_empty() {
+        section(&mut out, &items(untrusted));
+    }
+    let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
+    if !lost.is_empty() {
+        section(&mut out, "## Lost with it, and not for a sleep to save");
+        section(&mut out, &items(lost));
+    }
+    if !tuning.lost_before.is_empty() {
+        section(&mut out, "## Lost before");
+        let lost: Vec<String> =
+            tuning.lost_before.iter().map(|lost| format!("- {}", escape(&cause(lost)))).collect();
+        section(&mut out, &lost.join("\n"));
+    }
+    section(&mut out, concat!("<sub>rolldrop ", env!("CARGO_PKG_VERSION"), "</sub>"));
+    out
+}
+
+/// Returns `tune.json`, `tune.md` and the chart.
+pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
+    let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
+    let mut files = vec![file("tune.json", json(tuning)), file("tune.md", markdown(tuning).into_bytes())];
+    files.extend(chart.files(""));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn shown_proof_matches_chosen_sleep() {
+        let settings = |s: u64| json!({"pre_stop_seconds": s, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": 0});
+        let step = |purpose: &str, sleep_s, lost: u64| {
+            json!({
+                "purpose": purpose, "run": purpose, "settings": settings(sleep_s), "verdict": {"state": "valid"},
+                "modes": ["rollout"], "terminations": 12, "rollouts": 4, "unit": "ends", "units": 10,
+                "confidence": 0.975, "coverage": 0.7, "lost": lost, "lost_for_a_sleep": lost, "lost_otherwise": [],
+                "requests": 1000,
+            })
+        };
+        // The last proof shows that one second less is too short.
+        let mut tuning: Tuning = serde_json::from_value(json!({
+            "schema_version": 1, "tool": {"name": "rolldrop", "version": "0.1.0"}, "workload": "deployment/web",
+            "containers": ["app"], "cluster": {"version": "v1.36.2+rolldrop", "dataplane": "nftables", "dataplane_from": "config_map", "nodes": 1, "endpoints": 3, "namespace": "default"},
+            "coverage_asked": 0.6, "confidence": 0.95, "before": settings(0),
+            "steps": [step("before", 0, 106), step("proof", 2, 0), step("proof", 1, 9)],
+            "seen": {"windows": 12, "bounded": 11, "longest_lower_seconds": 0.9, "longest_upper_seconds": 1.25},
+            "lost_before": [
+                {"cause": "routed_to_dead_pod", "requests": 100, "helped_by_sleep": true, "remedy": ""},
+                {"cause": "killed_in_flight", "requests": 6, "helped_by_sleep": false, "remedy": "a longer grace period"},
+            ],
+            "chosen": {"settings": settings(2), "consumers": [], "stopping_seconds": null},
+            "price": null, "limits": [], "outcome": {"state": "proven"},
+        }))
+        .unwrap();
+        assert_eq!(shown(&tuning).map(|shown| shown.proof.lost), Some(0));
+        assert_eq!(
+            headline(&tuning),
+            "A preStop sleep of 2 s and a grace period of 30 s lose none of 1,000 requests in 4 rollouts (12 terminations); \
+             before, it was 106 of 1,000 requests in 4 rollouts (12 terminations)."
+        );
+        assert_eq!(
+            basis(&tuning.steps[1]),
+            "With 97.5 % confidence at least 70 % of future ends of pods in rollouts like these lose nothing that a sleep \
+             saves (10 ends that left the rules apart, in 4 rollouts)."
+        );
+        assert!(text(&tuning, &TextOptions::default()).ends_with(
+            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  \
+             killed_in_flight: 6 requests, not for a sleep to save; a longer grace period\n"
+        ));
+        tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
+        tuning.steps[1].settings.readiness_delay_seconds = Some(4);
+        assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));
+        tuning.steps[1].lost_otherwise = vec![LostOtherwise {
+            seq: 7,
+            source: "load".into(),
+            begun_seconds: 12.5,
+            cause: rolldrop_explain::model::Cause::RuleSwap,
+            outcome: serde_json::from_value(json!("connect_refused")).unwrap(),
+            pod: Some("web-1".into()),
+            after_deletion_seconds: Some(0.25),
+        }];
+        let lost = "- rule_swap (connect_refused) at 12.5 s of the run, 0.250 s after the deletion of web-1: request 7 of load in proof";
+        assert!(markdown(&tuning).contains(&escape(lost)), "{}", markdown(&tuning));
+        // An interrupted part of the proof counts, except for its last rollout.
+        let mut part = tuning.steps[1].clone();
+        (part.run, part.units) = ("2-proof".into(), 8);
+        part.verdict = Verdict::Partial { why: vec!["it was interrupted".into()] };
+        tuning.steps.insert(1, part);
+        let together = markdown(&tuning);
+        assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
+        assert!(together.contains("(16 ends that left the rules apart, in 7 rollouts)"), "{together}");
+        assert!(together.contains("request 7 of load in 2-proof"), "{together}");
+        tuning.steps.remove(1);
+        tuning.outcome = Outcome::Partial { why: vec!["it was interrupted".into()] };
+        assert!(shown(&tuning).is_none());
+        let partial = text(&tuning, &TextOptions::default());
+        assert!(partial.starts_with("This tuning is partial: it was interrupted.\n"), "{partial}");
+        let said = partial.replace("\n", " ");
+        assert!(
+            said.contains("Of 12 windows, 11 have an upper bound; the longest lasted at least"),
+            "{partial}"
+        );
+        assert!(said.contains("these windows suggest a sleep of 2 s, which is not proven."), "{partial}");
+        tuning.steps[0].verdict = Verdict::Invalid { why: vec!["the load generator fell behind".into()] };
+        let invalid = markdown(&tuning);
+        assert!(invalid.contains("as it was (invalid)"), "{invalid}");
+        assert!(invalid.contains("before is not valid: the load generator fell behind"), "{invalid}");
+    }
+
+    #[test]
+    fn proof_sentence_counts_isolated_deletions() {
+        let settings = json!({"pre_stop_seconds": 1, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": null});
+        let step: Step = serde_json::from_value(json!({
+            "purpose": "proof", "run": "2-proof", "settings": settings, "verdict": {"state": "valid"},
+            "modes": ["isolated"], "terminations": 36, "rollouts": 0, "unit": "deletions", "units": 36,
+            "confidence": 0.975, "coverage": 0.9, "lost": 0, "lost_for_a_sleep": 0, "lost_otherwise": [], "requests": 4000,
+        }))
+        .unwrap();
+        let told =
+            "none of 4,000 requests in 36 deletions of pods one at a time, which shows nothing for rollouts";
+        assert_eq!(none_lost(&step), told);
+        assert!(basis(&step).contains("deletions of pods one at a time (nothing is shown for rollouts)"));
+    }
+}
