@@ -1,19 +1,22 @@
-//! Fuzz targets: arbitrary server responses, kernel messages about connections, and target files.
+//! Fuzz targets: arbitrary server responses and streams, kernel messages about connections, and target files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use rolldrop_testing::pieces;
 
 use super::answer_headers::WantedHeaders;
+use super::answer_stream::{StreamReader, StreamRecord, TransportEnd};
 use super::grpc::{GrpcCall, GrpcResponse, Messages};
 use super::http2_client::fuzz_frames;
 use super::response::parse_head;
 use super::targets_file;
 use super::websocket_client;
-use rolldrop_record::load::Grpc;
+use rolldrop_record::load::{Grpc, StreamKind, StreamSettings};
+use rolldrop_record::{Outcome, Stamp};
 
 rolldrop_testing::targets! {
     load_response: super::response,
@@ -21,6 +24,7 @@ rolldrop_testing::targets! {
     load_grpc: super::grpc,
     load_conntrack: crate::conntrack_listener::fuzzing::fuzz,
     load_websocket: super::websocket_header,
+    load_answer_stream: super::answer_stream,
     targets: super::target_file,
 }
 
@@ -100,4 +104,29 @@ fn websocket_header(input: &[u8]) {
         let Some(after) = rest.get(head + payload..) else { break };
         rest = after;
     }
+}
+
+/// Checks that a stream has the same record and outcome, however its bytes are split. The first byte chooses the kind.
+fn answer_stream(input: &[u8]) {
+    const KINDS: [StreamKind; 4] =
+        [StreamKind::OpenAi, StreamKind::Anthropic, StreamKind::Sse, StreamKind::Ndjson];
+    let (first, input) = input.split_first().map_or((0, input), |(first, rest)| (*first, rest));
+    let settings = Arc::new(StreamSettings::new(KINDS[usize::from(first) % KINDS.len()]));
+    let (whole, pieces) = pieces(input);
+    let told = told_by_stream(&settings, std::iter::once(whole));
+    assert!(told[0].0.goodbye.as_ref().is_none_or(|goodbye| goodbye.len() <= 200));
+    assert_eq!(told_by_stream(&settings, pieces), told);
+}
+
+/// Reads a stream in pieces, and returns its record and outcome for each end of the transport.
+fn told_by_stream<'a>(
+    settings: &Arc<StreamSettings>,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> [(StreamRecord, Option<Outcome>); 4] {
+    let mut reader = StreamReader::new(Arc::clone(settings));
+    for piece in pieces {
+        assert_eq!(reader.push(Stamp::from_unix_ns(0), piece), Ok(()));
+    }
+    [TransportEnd::LastChunk, TransportEnd::Close, TransportEnd::Truncated, TransportEnd::Reset]
+        .map(|end| (reader.record(end), reader.outcome(end)))
 }

@@ -8,9 +8,10 @@
 //! [`Prepared`] sends from this process and returns the [`RunningLoad`]. [`load_process`] delegates sending to a child
 //! process, as `rolldrop run` does, and [`remote`] to many workers in a cluster. The supported protocols are HTTP/1.1
 //! (`exchange`), HTTP/2 (`http2_client`), unary gRPC (`grpc`) and WebSocket (`websocket_client`), in clear text or over
-//! TLS. New connections follow DNS changes (`resolve`).
+//! TLS. New connections follow DNS changes (`resolve`). [`answer_stream`] reads responses that are streams of events.
 
 mod answer_headers;
+pub mod answer_stream;
 mod carry;
 mod client_tls;
 mod connection;

@@ -1,0 +1,236 @@
+//! Reads one stream: a response that is a sequence of events which the protocol itself ends.
+//!
+//! A [`StreamReader`] takes the body's bytes with their time of arrival, and holds what the row of the stream needs. It
+//! has no clock and reads no socket. Its caller says how the transport ended, and then asks for the [`StreamRecord`] and
+//! the outcome. Most of thousands of open streams are between two events, where a reader is a few hundred bytes.
+//!
+//! `ends` has the events that end a stream, `tokens` counts tokens, and `json` finds values without parsing.
+
+mod ends;
+mod json;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use std::sync::Arc;
+
+use rolldrop_record::load::{StreamKind, StreamSettings};
+use rolldrop_record::{Outcome, Stamp, StreamEnd};
+use rolldrop_wire::answer_events::TooLong;
+use rolldrop_wire::answer_events::ndjson::Lines;
+use rolldrop_wire::answer_events::sse::Parser;
+
+use ends::{Decision, Event};
+use tokens::Tokens;
+
+/// End of a stream's transport, or of our interest in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportEnd {
+    /// The last chunk, or END_STREAM.
+    LastChunk,
+    /// The last of the announced bytes.
+    ContentLength,
+    /// A FIN, which is how a body without announced end ends.
+    Close,
+    /// A FIN before the announced end.
+    Truncated,
+    /// A reset of the connection or of the HTTP/2 stream, or another error of the transport.
+    Reset,
+    /// No byte within the stall timeout.
+    Stalled,
+    /// [`StreamReader::push`] failed.
+    EventTooLong,
+    /// The run ended first.
+    Cancelled,
+}
+
+/// Facts about a stream. Bodies of bytes have an event for each read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Arrival of the first event.
+    pub first_event: Option<Stamp>,
+    /// Arrival of the last event.
+    pub last_event: Option<Stamp>,
+    /// Number of events, including the one that ends the stream.
+    pub events: u64,
+    /// Number of body bytes, without those of transfer codings.
+    pub bytes: u64,
+    /// Number of tokens: as reported by the server, else the number of events with a part of the answer. `None` for
+    /// kinds without tokens.
+    pub tokens: Option<u64>,
+    /// Longest time between two consecutive events, in nanoseconds; `None` if there were fewer than two.
+    pub longest_gap_ns: Option<i64>,
+    /// Arrival of the event before that time.
+    pub gap_start: Option<Stamp>,
+    /// Event that decided how the stream ended or, without such an event, the end of its transport.
+    pub terminal: StreamEnd,
+    /// Reason that the app gave for ending the stream early, at most 200 bytes.
+    pub goodbye: Option<Box<str>>,
+}
+
+/// A stream that is being read.
+#[derive(Debug)]
+pub struct StreamReader {
+    settings: Arc<StreamSettings>,
+    parser: AnyParser,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum AnyParser {
+    Sse(Parser),
+    Ndjson(Lines),
+    Bytes,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Arrivals of the first and the last event.
+    span: Option<(Stamp, Stamp)>,
+    events: u64,
+    bytes: u64,
+    tokens: Tokens,
+    longest_gap: Option<Gap>,
+    /// Made by the first event that decides how the stream ends.
+    decision: Option<Decision>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    start: Stamp,
+    ns: i64,
+}
+
+impl StreamReader {
+    /// Creates the reader of a stream, before the first byte of its body.
+    pub fn new(settings: Arc<StreamSettings>) -> Self {
+        let parser = match settings.kind {
+            StreamKind::OpenAi | StreamKind::Anthropic | StreamKind::Sse => AnyParser::Sse(Parser::default()),
+            StreamKind::Ndjson => AnyParser::Ndjson(Lines::default()),
+            StreamKind::Bytes => AnyParser::Bytes,
+        };
+        Self { settings, parser, progress: Progress::default() }
+    }
+
+    /// Adds body bytes that arrived at `now`.
+    ///
+    /// # Errors
+    /// Fails if an event is too long. The caller closes the connection, with [`TransportEnd::EventTooLong`].
+    pub fn push(&mut self, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
+        let Self { settings, parser, progress } = self;
+        progress.bytes += bytes.len() as u64;
+        match parser {
+            AnyParser::Sse(parser) => {
+                parser.push(bytes, |event| progress.add(settings, now, Event::of_sse(settings.kind, &event)))
+            }
+            AnyParser::Ndjson(lines) => {
+                lines.push(bytes, |line| progress.add(settings, now, Event { of_type: b"", data: line }))
+            }
+            AnyParser::Bytes => {
+                if !bytes.is_empty() {
+                    progress.count(now);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the facts about a stream whose transport ended like this. With [`TransportEnd::Cancelled`], they are
+    /// also those of a stream that is still open.
+    pub fn record(&self, end: TransportEnd) -> StreamRecord {
+        let progress = &self.progress;
+        let (terminal, goodbye) = match &progress.decision {
+            None => (end.into(), None),
+            Some(Decision::Complete(by)) => (*by, None),
+            Some(Decision::Aborted { by, goodbye }) => (*by, Some(goodbye.clone())),
+        };
+        StreamRecord {
+            first_event: progress.span.map(|(first, _)| first),
+            last_event: progress.span.map(|(_, last)| last),
+            events: progress.events,
+            bytes: progress.bytes,
+            tokens: progress.tokens.total(self.settings.kind),
+            longest_gap_ns: progress.longest_gap.map(|gap| gap.ns),
+            gap_start: progress.longest_gap.map(|gap| gap.start),
+            terminal,
+            goodbye,
+        }
+    }
+
+    /// Returns the outcome of a stream, after a response head with success, whose transport ended like this; `None` if
+    /// the stream had not begun when the transport failed: the request has the outcome that it has without streams.
+    ///
+    /// - An app that said that it gives up is believed, whatever follows.
+    /// - After the event that completes a stream, a FIN is a clean end, with or without the last chunk. A reset is not,
+    ///   because it may have destroyed data: the caller reports the end of the body as soon as it has arrived, so a
+    ///   reset that follows it does not count.
+    /// - Without an event that completes it, only an announced end shows that a stream is whole.
+    pub fn outcome(&self, end: TransportEnd) -> Option<Outcome> {
+        let is_complete = match &self.progress.decision {
+            Some(Decision::Aborted { .. }) => return Some(Outcome::StreamAborted),
+            Some(Decision::Complete(_)) => true,
+            None => false,
+        };
+        let has_begun = self.progress.events > 0;
+        match end {
+            TransportEnd::Cancelled => Some(Outcome::Cancelled),
+            TransportEnd::EventTooLong => Some(Outcome::ProtocolError),
+            TransportEnd::Stalled => has_begun.then_some(Outcome::StreamStalled),
+            TransportEnd::Reset => has_begun.then_some(Outcome::StreamCut),
+            TransportEnd::Truncated if !is_complete => has_begun.then_some(Outcome::StreamCut),
+            TransportEnd::LastChunk
+            | TransportEnd::ContentLength
+            | TransportEnd::Close
+            | TransportEnd::Truncated => {
+                let is_whole = || ends::is_announced_end(&self.settings, end) && !self.is_mid_event();
+                Some(if is_complete || is_whole() { Outcome::Ok } else { Outcome::StreamUnfinished })
+            }
+        }
+    }
+
+    fn is_mid_event(&self) -> bool {
+        match &self.parser {
+            AnyParser::Sse(parser) => parser.is_mid_event(),
+            AnyParser::Ndjson(lines) => lines.is_mid_event(),
+            AnyParser::Bytes => false,
+        }
+    }
+}
+
+impl Progress {
+    fn add(&mut self, settings: &StreamSettings, now: Stamp, event: Event<'_>) {
+        self.count(now);
+        self.tokens.add(settings.kind, event);
+        if self.decision.is_none() {
+            self.decision = ends::decision(settings, event);
+        }
+    }
+
+    fn count(&mut self, now: Stamp) {
+        self.events += 1;
+        let Some((_, last)) = &mut self.span else {
+            self.span = Some((now, now));
+            return;
+        };
+        let gap = Gap { start: *last, ns: now.ns_since(*last) };
+        *last = now;
+        if self.longest_gap.is_none_or(|longest| gap.ns > longest.ns) {
+            self.longest_gap = Some(gap);
+        }
+    }
+}
+
+impl From<TransportEnd> for StreamEnd {
+    fn from(end: TransportEnd) -> Self {
+        match end {
+            TransportEnd::LastChunk => Self::LastChunk,
+            TransportEnd::ContentLength => Self::ContentLength,
+            TransportEnd::Close => Self::Close,
+            TransportEnd::Truncated => Self::Truncated,
+            TransportEnd::Reset => Self::Reset,
+            TransportEnd::Stalled => Self::Stalled,
+            TransportEnd::EventTooLong => Self::EventTooLong,
+            TransportEnd::Cancelled => Self::Cancelled,
+        }
+    }
+}

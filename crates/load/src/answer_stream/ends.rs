@@ -1,0 +1,140 @@
+//! What ends a stream: the table of events, finish reasons, errors, and the announced end of a body.
+
+use rolldrop_record::StreamEnd;
+use rolldrop_record::load::{StreamKind, StreamSettings};
+use rolldrop_wire::answer_events::sse;
+use serde_json::Value;
+
+use super::TransportEnd;
+use super::json::{self, Key};
+
+/// Maximum length of a goodbye, in bytes.
+const MAX_GOODBYE: usize = 200;
+
+/// An event, with its type from its name or from its data.
+#[derive(Clone, Copy)]
+pub(super) struct Event<'a> {
+    /// Type of the event; empty if it has none.
+    pub(super) of_type: &'a [u8],
+    pub(super) data: &'a [u8],
+}
+
+/// Manner in which an event ended a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// The stream is complete.
+    Complete(StreamEnd),
+    /// The app gave up.
+    Aborted { by: StreamEnd, goodbye: Box<str> },
+}
+
+/// Sign by which an event is recognized.
+enum Sign {
+    Data(&'static [u8]),
+    Type(&'static [u8]),
+}
+
+#[derive(PartialEq)]
+enum Meaning {
+    Completes,
+    Aborts,
+}
+
+use Meaning::{Aborts, Completes};
+use StreamKind::{Anthropic, Bytes, Ndjson, OpenAi, Sse};
+
+/// The events that end a stream. Besides them, a finish reason that is no success aborts it, and so does an object with
+/// an error; a pattern in the settings stands in for all that complete it.
+const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
+    (&[OpenAi], Sign::Data(b"[DONE]"), Completes, StreamEnd::Done),
+    (&[OpenAi], Sign::Type(b"response.completed"), Completes, StreamEnd::ResponseCompleted),
+    (&[OpenAi], Sign::Type(b"response.incomplete"), Completes, StreamEnd::ResponseIncomplete),
+    (&[OpenAi], Sign::Type(b"response.failed"), Aborts, StreamEnd::ResponseFailed),
+    (&[Anthropic], Sign::Type(b"message_stop"), Completes, StreamEnd::MessageStop),
+    (&[OpenAi, Anthropic, Sse], Sign::Type(b"error"), Aborts, StreamEnd::ErrorEvent),
+];
+
+/// Returns true if this end of the transport alone shows that the stream is whole: no event does, and the end had been
+/// announced. A FIN also ends the answer of a server that was killed.
+pub(super) fn is_announced_end(settings: &StreamSettings, end: TransportEnd) -> bool {
+    let has_no_last_event = settings.end.is_none() && matches!(settings.kind, Sse | Ndjson | Bytes);
+    has_no_last_event && matches!(end, TransportEnd::LastChunk | TransportEnd::ContentLength)
+}
+
+impl<'a> Event<'a> {
+    /// Takes an event apart. Some servers of LLM protocols name the type only in the data.
+    pub(super) fn of_sse(kind: StreamKind, event: &sse::Event<'a>) -> Self {
+        let of_type = match kind {
+            OpenAi | Anthropic if event.name == sse::MESSAGE => json::text(event.data, &json::TYPE),
+            _ => event.name,
+        };
+        Self { of_type, data: event.data }
+    }
+}
+
+impl Sign {
+    fn fits(&self, event: Event<'_>) -> bool {
+        match self {
+            Sign::Data(data) => event.data == *data,
+            Sign::Type(of_type) => event.of_type == *of_type,
+        }
+    }
+}
+
+/// Returns what an event says about the end of its stream, if it says anything.
+pub(super) fn decision(settings: &StreamSettings, event: Event<'_>) -> Option<Decision> {
+    let found = ENDS.iter().find(|(kinds, sign, ..)| kinds.contains(&settings.kind) && sign.fits(event));
+    if let Some((.., Aborts, by)) = found {
+        return Some(Decision::Aborted { by: *by, goodbye: reason_in(event.data) });
+    }
+    if let Some(aborted) = abort_in(settings, event.data) {
+        return Some(aborted);
+    }
+    match &settings.end {
+        Some(pattern) => pattern.matches(event.data).then_some(Decision::Complete(StreamEnd::Pattern)),
+        None => found.map(|(.., by)| Decision::Complete(*by)),
+    }
+}
+
+/// Returns the abort that the data of an ordinary event tells. Nearly all events tell none, so data is parsed only if a
+/// key in it is worth it.
+fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
+    let finish = match settings.kind {
+        OpenAi => Some(&json::FINISH_REASON),
+        Anthropic => Some(&json::STOP_REASON),
+        Sse | Ndjson | Bytes => None,
+    };
+    let is_set = |key: &'static Key| json::values(data, key).any(|value| !value.starts_with(b"null"));
+    if !is_set(&json::ERROR) && !finish.is_some_and(is_set) {
+        return None;
+    }
+    let object: Value = serde_json::from_slice(data).ok()?;
+    if is_error(&object["error"]) {
+        return Some(Decision::Aborted { by: StreamEnd::ErrorEvent, goodbye: reason_in(data) });
+    }
+    let reasons: Vec<&Value> = match settings.kind {
+        OpenAi => object["choices"].as_array().into_iter().flatten().map(|c| &c["finish_reason"]).collect(),
+        _ => vec![&object["delta"]["stop_reason"]],
+    };
+    let reason = reasons.into_iter().filter_map(Value::as_str).find(|reason| !settings.is_success(reason))?;
+    Some(Decision::Aborted { by: StreamEnd::FinishReason, goodbye: shortened(reason) })
+}
+
+fn is_error(value: &Value) -> bool {
+    !matches!(value, Value::Null | Value::Bool(false)) && value != ""
+}
+
+/// Returns the message in the data of an error, or else all of it.
+fn reason_in(data: &[u8]) -> Box<str> {
+    let object: Value = serde_json::from_slice(data).unwrap_or_default();
+    let error = &object["error"];
+    let places = [&error["message"], &object["response"]["error"]["message"], &object["message"], error];
+    match places.into_iter().find_map(Value::as_str) {
+        Some(message) => shortened(message),
+        None => shortened(&String::from_utf8_lossy(data)),
+    }
+}
+
+fn shortened(text: &str) -> Box<str> {
+    text[..text.floor_char_boundary(MAX_GOODBYE)].into()
+}
