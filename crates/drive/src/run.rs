@@ -42,7 +42,7 @@ pub use error::RunError;
 pub use evidence::why_no_evidence;
 use intent::Intent;
 pub use ports::check_here;
-use rolldrop_kubernetes::guard::names::is_dns_label;
+use rolldrop_kubernetes::guard::object_names::is_dns_label;
 use rolldrop_load as load;
 use rolldrop_load::load_process::LoadProcess;
 use rolldrop_record::run_info::{self, RunInfo};

@@ -12,7 +12,7 @@
 //! `asked` and `response_check`.
 
 mod asked;
-pub mod names;
+pub mod object_names;
 mod response_check;
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,7 @@ pub struct Disruption {
     /// True if the disruption may terminate the last ready pod, or more pods than a budget or `maxUnavailable` allows.
     pub allow_outage: bool,
     /// Action of each repetition.
-    pub action: Action,
+    pub action: DisruptionAction,
 }
 
 /// Number of repetitions, or the condition that ends them.
@@ -120,8 +120,8 @@ impl Disruption {
     /// Returns true if the workloads' state shows when the effects of the disruption are over.
     pub fn looks_at_workloads(&self) -> bool {
         match self.action {
-            Action::Exec { .. } => true,
-            Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
+            DisruptionAction::Exec { .. } => true,
+            DisruptionAction::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
             _ => self.action.is_rollout(),
         }
     }
@@ -142,23 +142,23 @@ impl Disruption {
     pub fn why_once(&self) -> Option<String> {
         let name = self.action.name();
         match &self.action {
-            Action::DeletePod(_)
-            | Action::Evict(_)
-            | Action::Crash { .. }
-            | Action::RollingRestart(_)
-            | Action::RestartNodeAgent { .. } => None,
-            Action::Relabel { restore, .. }
-            | Action::SetImage { restore, .. }
-            | Action::Patch { restore, .. }
-            | Action::Scale { restore, .. }
-            | Action::Drain { restore, .. }
-            | Action::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
+            DisruptionAction::DeletePod(_)
+            | DisruptionAction::Evict(_)
+            | DisruptionAction::Crash { .. }
+            | DisruptionAction::RollingRestart(_)
+            | DisruptionAction::RestartNodeAgent { .. } => None,
+            DisruptionAction::Relabel { restore, .. }
+            | DisruptionAction::SetImage { restore, .. }
+            | DisruptionAction::Patch { restore, .. }
+            | DisruptionAction::Scale { restore, .. }
+            | DisruptionAction::Drain { restore, .. }
+            | DisruptionAction::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
                 format!("a second {name} would find what the first has left: add for: 10s, so that it is changed back")
             }),
-            Action::Exec { .. } => {
+            DisruptionAction::Exec { .. } => {
                 Some("a program may do something else the second time: use an action such as rollingRestart".into())
             }
-            Action::Observe { .. } => {
+            DisruptionAction::Observe { .. } => {
                 Some("others end the pods, when and as often as they like: let an action end them".into())
             }
         }
@@ -166,14 +166,15 @@ impl Disruption {
 
     /// Returns true if the load may stop once this disruption is done.
     pub(crate) fn ends_the_load(&self) -> bool {
-        matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
+        matches!(self.repeat, Repeat::Until(_))
+            || matches!(self.action, DisruptionAction::Observe { lasts: Some(_) })
     }
 }
 
 /// Action of a disruption. `restore` is the time at which the action is undone.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the actions say what their fields are")]
-pub enum Action {
+pub enum DisruptionAction {
     /// Deletes pods.
     DeletePod(Pods),
     /// Evicts pods, within their budgets.
@@ -203,51 +204,56 @@ pub enum Action {
     Observe { lasts: Option<Duration> },
 }
 
-impl Action {
+impl DisruptionAction {
     /// Returns true if the action makes workload controllers create new pods.
     pub const fn is_rollout(&self) -> bool {
         matches!(
             self,
-            Action::RollingRestart(_)
-                | Action::SetImage { .. }
-                | Action::Patch { .. }
-                | Action::Scale { .. }
-                | Action::NodeShutdown { .. }
-                | Action::Drain { .. }
+            DisruptionAction::RollingRestart(_)
+                | DisruptionAction::SetImage { .. }
+                | DisruptionAction::Patch { .. }
+                | DisruptionAction::Scale { .. }
+                | DisruptionAction::NodeShutdown { .. }
+                | DisruptionAction::Drain { .. }
         )
     }
 
     /// Returns the workload that the action names.
     pub const fn workload(&self) -> Option<&Workload> {
         match self {
-            Action::RollingRestart(workload)
-            | Action::SetImage { workload, .. }
-            | Action::Scale { workload, .. } => Some(workload),
+            DisruptionAction::RollingRestart(workload)
+            | DisruptionAction::SetImage { workload, .. }
+            | DisruptionAction::Scale { workload, .. } => Some(workload),
             _ => None,
         }
     }
 
     /// Returns true if the action terminates pods, or may.
     pub const fn ends_pods(&self) -> bool {
-        !matches!(self, Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. })
+        !matches!(
+            self,
+            DisruptionAction::Crash { .. }
+                | DisruptionAction::Relabel { .. }
+                | DisruptionAction::RestartNodeAgent { .. }
+        )
     }
 
     /// Returns the action's name in scenario files and events.
     pub const fn name(&self) -> ActionName {
         match self {
-            Action::DeletePod(_) => ActionName::DeletePod,
-            Action::Evict(_) => ActionName::Evict,
-            Action::Crash { .. } => ActionName::Crash,
-            Action::Relabel { .. } => ActionName::Relabel,
-            Action::RollingRestart(_) => ActionName::RollingRestart,
-            Action::SetImage { .. } => ActionName::SetImage,
-            Action::Patch { .. } => ActionName::Patch,
-            Action::Scale { .. } => ActionName::Scale,
-            Action::Drain { .. } => ActionName::Drain,
-            Action::NodeShutdown { .. } => ActionName::NodeShutdown,
-            Action::RestartNodeAgent { .. } => ActionName::RestartNodeAgent,
-            Action::Exec { .. } => ActionName::Exec,
-            Action::Observe { .. } => ActionName::Observe,
+            DisruptionAction::DeletePod(_) => ActionName::DeletePod,
+            DisruptionAction::Evict(_) => ActionName::Evict,
+            DisruptionAction::Crash { .. } => ActionName::Crash,
+            DisruptionAction::Relabel { .. } => ActionName::Relabel,
+            DisruptionAction::RollingRestart(_) => ActionName::RollingRestart,
+            DisruptionAction::SetImage { .. } => ActionName::SetImage,
+            DisruptionAction::Patch { .. } => ActionName::Patch,
+            DisruptionAction::Scale { .. } => ActionName::Scale,
+            DisruptionAction::Drain { .. } => ActionName::Drain,
+            DisruptionAction::NodeShutdown { .. } => ActionName::NodeShutdown,
+            DisruptionAction::RestartNodeAgent { .. } => ActionName::RestartNodeAgent,
+            DisruptionAction::Exec { .. } => ActionName::Exec,
+            DisruptionAction::Observe { .. } => ActionName::Observe,
         }
     }
 }
@@ -377,7 +383,7 @@ mod tests {
             seed,
             repeat: Repeat::Times(1),
             allow_outage: false,
-            action: Action::Observe { lasts: None },
+            action: DisruptionAction::Observe { lasts: None },
         };
         let order = |seed, repetition| {
             let mut things: Vec<u32> = (0..20).collect();
@@ -398,7 +404,7 @@ mod tests {
             seed: 7,
             repeat: Repeat::Times(3),
             allow_outage: false,
-            action: Action::Observe { lasts: None },
+            action: DisruptionAction::Observe { lasts: None },
         };
         let due =
             |round| [0, 1, 2].map(|repetition| first.in_round(round, None).due(repetition, Duration::ZERO));
@@ -416,7 +422,7 @@ mod tests {
             seed,
             repeat: Repeat::Times(60),
             allow_outage: false,
-            action: Action::Observe { lasts: None },
+            action: DisruptionAction::Observe { lasts: None },
         };
         let phases = |seed, jitter_s, period_s: u64| -> Vec<f64> {
             let disruption = disruption(seed, jitter_s);

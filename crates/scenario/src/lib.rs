@@ -30,8 +30,8 @@ use rolldrop_record::run_info::{Balances, BalancesBecause};
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT, ROLLOUT};
 pub use disruption::{
-    Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
-    WorkloadKind,
+    Count, Disruption, DisruptionAction, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until,
+    Workload, WorkloadKind,
 };
 use document::Document;
 pub use expectations::ExpectFile;
@@ -51,7 +51,7 @@ pub struct Scenario {
     /// Path of each manifest within the file.
     pub manifest_keys: Vec<String>,
     /// Targets of the load: at least one, with unique names.
-    pub targets: Vec<Target>,
+    pub targets: Vec<ScenarioTarget>,
     /// The load.
     pub load: LoadSpec,
     /// True if the recording proxy is added to the manifests as a sidecar.
@@ -74,7 +74,7 @@ impl Scenario {
     /// Returns true if the load stops once all disruptions are done, even before its duration is over.
     pub fn ends_with_its_disruptions(&self) -> bool {
         let watches_on = |d: &Disruption| {
-            matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
+            matches!((&d.action, d.repeat), (DisruptionAction::Observe { lasts: None }, Repeat::Times(_)))
         };
         self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
     }
@@ -122,7 +122,7 @@ pub enum ClusterChoice<C> {
 
 /// A target of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ScenarioTarget {
     /// Name in the recorded rows.
     pub name: String,
     /// Weight, relative to the sum of all targets' weights.

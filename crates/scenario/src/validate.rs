@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::document::Document;
-use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Result, Scenario, Target, Workload};
+use super::{ClusterChoice, Disruption, LoadSpec, Loaded, Place, Result, Scenario, ScenarioTarget, Workload};
 use super::{expectations, files, raw};
 use rolldrop_manifest::Manifests;
 use rolldrop_record::run_info::{Balances, BalancesBecause};
@@ -123,11 +123,11 @@ fn targets(
     raw: raw::OneOrMore<raw::TargetKeys>,
     manifests: &[Value],
     document: &Document,
-) -> Result<Vec<Target>> {
+) -> Result<Vec<ScenarioTarget>> {
     if raw.all.is_empty() {
         return Err(document.error("spec.target", "is empty: name a service or a url"));
     }
-    let mut targets: Vec<Target> = Vec::with_capacity(raw.all.len());
+    let mut targets: Vec<ScenarioTarget> = Vec::with_capacity(raw.all.len());
     for (index, one) in raw.all.into_iter().enumerate() {
         let key = if raw.is_list { format!("spec.target[{index}]") } else { "spec.target".to_owned() };
         let weight = weight(one.weight, &key, document)?;
@@ -149,7 +149,7 @@ fn targets(
             (None, Place::Url(_)) => BalancesBecause::Assumed,
         };
         let balances = stated.unwrap_or(Balances::Connections);
-        targets.push(Target { name, weight, balances, balances_because, place });
+        targets.push(ScenarioTarget { name, weight, balances, balances_because, place });
     }
     Ok(targets)
 }

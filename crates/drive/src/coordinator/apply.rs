@@ -21,7 +21,7 @@ use super::error::{CoordinatorError, Result};
 use super::journal::{Change, Journal, JournalError, ObjectRef, RUN_LABEL};
 use super::session::Session;
 use super::undo::{self, Outcome};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_scenario::Patch;
 
 /// Returns the name of the ConfigMap that owns what a run creates.

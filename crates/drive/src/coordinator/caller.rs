@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{CoordinatorError, Result};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
 use rolldrop_kubernetes::warnings::Warnings;
 

@@ -27,7 +27,7 @@ use acting::{Acting, Refusal};
 pub(super) use programs::NoPrograms;
 pub(crate) use programs::{Programs, codes};
 use recovery::Whole;
-use rolldrop_scenario::{Action, Disruption, Repeat, Until};
+use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
 pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
 /// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its limits.
@@ -36,16 +36,20 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
     let load = UnderLoad::of(now, now, 0.0);
     let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
     match &disruption.action {
-        Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
-        Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
-        Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
-        Action::RollingRestart(workload) => acting.check_restart(workload).await,
-        Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
-        Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
-        Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
-        Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => acting.check_node(node).await,
-        Action::RestartNodeAgent { node } => acting.node(node).await.map(drop),
-        Action::Exec { .. } | Action::Observe { .. } => Ok(()),
+        DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => acting.check_pods(pods).await,
+        DisruptionAction::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
+        DisruptionAction::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
+        DisruptionAction::RollingRestart(workload) => acting.check_restart(workload).await,
+        DisruptionAction::SetImage { workload, container, .. } => {
+            acting.check_container(workload, container).await
+        }
+        DisruptionAction::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+        DisruptionAction::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
+        DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
+            acting.check_node(node).await
+        }
+        DisruptionAction::RestartNodeAgent { node } => acting.node(node).await.map(drop),
+        DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => Ok(()),
     }
 }
 
@@ -68,7 +72,8 @@ impl Session {
 impl Acting<'_> {
     async fn repeat(self) -> Disrupted {
         // True if each of the action's calls is about one pod.
-        let is_about_pods = matches!(self.disruption.action, Action::DeletePod(_) | Action::Evict(_));
+        let is_about_pods =
+            matches!(self.disruption.action, DisruptionAction::DeletePod(_) | DisruptionAction::Evict(_));
         let mut done = Disrupted::default();
         let mut whole = Whole::default();
         // Numbers of pods that had ended before, and of pods that have ended in isolation since.
@@ -127,25 +132,27 @@ impl Acting<'_> {
     /// Carries out the action once.
     async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
         let acted = match &self.disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
-                Ok(self.end_pods(pods, repetition, whole).await)
-            }
-            Action::Relabel { pods, label, restore } => {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. } => Ok(self.end_pods(pods, repetition, whole).await),
+            DisruptionAction::Relabel { pods, label, restore } => {
                 self.relabel(pods, label.as_deref(), *restore, repetition, whole).await
             }
-            Action::RollingRestart(workload) => self.restart(workload).await,
-            Action::SetImage { workload, container, image, restore } => {
+            DisruptionAction::RollingRestart(workload) => self.restart(workload).await,
+            DisruptionAction::SetImage { workload, container, image, restore } => {
                 self.set_image(workload, container, image, *restore).await
             }
-            Action::Patch { object, patch, restore } => self.patch(object, patch, *restore).await,
-            Action::Scale { workload, replicas, restore } => self.scale(workload, *replicas, *restore).await,
-            Action::Drain { node, restore } => self.drain(node, *restore).await,
-            Action::NodeShutdown { node, grace_seconds, restore } => {
+            DisruptionAction::Patch { object, patch, restore } => self.patch(object, patch, *restore).await,
+            DisruptionAction::Scale { workload, replicas, restore } => {
+                self.scale(workload, *replicas, *restore).await
+            }
+            DisruptionAction::Drain { node, restore } => self.drain(node, *restore).await,
+            DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
                 self.shut_node_down(node, *grace_seconds, *restore).await
             }
-            Action::RestartNodeAgent { node } => Ok(self.restart_agent(node).await),
-            Action::Exec { command } => self.exec(command).await,
-            Action::Observe { lasts } => Ok(self.observe(*lasts).await),
+            DisruptionAction::RestartNodeAgent { node } => Ok(self.restart_agent(node).await),
+            DisruptionAction::Exec { command } => self.exec(command).await,
+            DisruptionAction::Observe { lasts } => Ok(self.observe(*lasts).await),
         };
         acted.unwrap_or_else(|why: Refusal| self.refused(self.mode(), why))
     }
@@ -185,7 +192,9 @@ impl Acting<'_> {
         let Repeat::Until(until) = self.disruption.repeat else { return };
         let why = format!("should have continued until {until}, but {why}");
         match self.disruption.action {
-            Action::Observe { .. } => self.session.warn(format!("{} {why}", self.disruption.action.name())),
+            DisruptionAction::Observe { .. } => {
+                self.session.warn(format!("{} {why}", self.disruption.action.name()))
+            }
             _ => {
                 self.skipped(why);
             }

@@ -30,9 +30,9 @@ use super::plan::Work;
 use super::session::Session;
 use super::undo::{self, ATTEMPTS, Outcome, Undone};
 use crate::cluster::Origin;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::{Clock, EventKind, Stamp};
-use rolldrop_scenario::{Action, Object, Place, Scenario, Workload};
+use rolldrop_scenario::{DisruptionAction, Object, Place, Scenario, Workload};
 use rolldrop_sidecar::inject::selects;
 
 /// Annotation on a workload in use.
@@ -121,10 +121,12 @@ pub(super) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
     needed.extend(disruptions.iter().filter_map(|disruption| match &disruption.action {
-        Action::RollingRestart(workload)
-        | Action::SetImage { workload, .. }
-        | Action::Scale { workload, .. } => Some(workload.clone()),
-        Action::Patch { object: Object { kind, name, .. }, .. } => format!("{kind}/{name}").parse().ok(),
+        DisruptionAction::RollingRestart(workload)
+        | DisruptionAction::SetImage { workload, .. }
+        | DisruptionAction::Scale { workload, .. } => Some(workload.clone()),
+        DisruptionAction::Patch { object: Object { kind, name, .. }, .. } => {
+            format!("{kind}/{name}").parse().ok()
+        }
         _ => None,
     }));
     let mut seen = BTreeSet::new();

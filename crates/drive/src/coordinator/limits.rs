@@ -17,7 +17,7 @@ use kube::core::{Selector, SelectorExt};
 use super::caller::Caller;
 use super::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_scenario::Action;
+use rolldrop_scenario::DisruptionAction;
 
 /// Budgets and Deployments that limit the number of pods that may end at once.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl Caller {
     ///
     /// # Errors
     /// Fails if the API server does not respond.
-    pub(super) async fn bounds(&self, action: &Action) -> Result<Bounds> {
+    pub(super) async fn bounds(&self, action: &DisruptionAction) -> Result<Bounds> {
         let budgets = self.list_kind().await?;
         let deployments = match Bounds::has_deployments(action) {
             true => self.deployments_without_templates().await?,
@@ -42,21 +42,26 @@ impl Caller {
 }
 
 /// Returns true if the API server holds the action back until the budgets allow it.
-fn is_by_eviction(action: &Action) -> bool {
-    matches!(action, Action::Evict(_) | Action::Drain { .. })
+fn is_by_eviction(action: &DisruptionAction) -> bool {
+    matches!(action, DisruptionAction::Evict(_) | DisruptionAction::Drain { .. })
 }
 
 impl Bounds {
     /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
-    pub(super) const fn has_deployments(action: &Action) -> bool {
-        !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
+    pub(super) const fn has_deployments(action: &DisruptionAction) -> bool {
+        !matches!(
+            action,
+            DisruptionAction::Evict(_)
+                | DisruptionAction::Drain { .. }
+                | DisruptionAction::NodeShutdown { .. }
+        )
     }
 
     /// Returns the reason that an action may not terminate these ready pods in addition to those that are already
     /// terminating; `None` if it may.
     pub(super) fn refuse_action(
         &self,
-        action: &Action,
+        action: &DisruptionAction,
         asked: &[Candidate],
         ready: &[Candidate],
         leaving: &[Candidate],
@@ -73,7 +78,7 @@ impl Bounds {
 
     /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
     /// returns as many as the budget allows now.
-    pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
+    pub(super) fn at_once(&self, action: &DisruptionAction, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
         }
@@ -284,24 +289,24 @@ mod tests {
             read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
                 "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}))
         };
-        let pods_of = |action: fn(Pods) -> Action| {
+        let pods_of = |action: fn(Pods) -> DisruptionAction| {
             let (count, order) = (Count::All, Order::Oldest);
             let selector = "app=web".to_owned();
             action(Pods { selector, count, order, batch: None, spacing: Duration::ZERO, grace_seconds: None })
         };
         let (restore, node) = (Restore::AtTheEnd, "node-1".to_owned());
-        let drain = Action::Drain { node: node.clone(), restore };
-        let shutdown = Action::NodeShutdown { node, grace_seconds: 30, restore };
-        let (evict, delete) = (pods_of(Action::Evict), pods_of(Action::DeletePod));
+        let drain = DisruptionAction::Drain { node: node.clone(), restore };
+        let shutdown = DisruptionAction::NodeShutdown { node, grace_seconds: 30, restore };
+        let (evict, delete) = (pods_of(DisruptionAction::Evict), pods_of(DisruptionAction::DeletePod));
         assert_eq!(
             [&delete, &evict, &drain, &shutdown].map(Bounds::has_deployments),
             [true, false, false, false]
         );
-        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &Action| {
+        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction| {
             let deployments = Bounds::has_deployments(action).then(|| deployment.clone());
             Bounds { budgets, deployments: deployments.into_iter().collect() }
         };
-        let refused = |budgets: Vec<PodDisruptionBudget>, action: &Action, going: usize| {
+        let refused = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction, going: usize| {
             bounds(budgets, action).refuse_action(action, &pods(going), &pods(4), &[])
         };
         assert!(refused(vec![], &delete, 3).unwrap().starts_with("maxUnavailable of Deployment web is 0"));

@@ -17,7 +17,7 @@ use super::{disrupt, preflight, service_proxy};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::routing::ServiceRules;
 use rolldrop_record::run_info::ClusterInfo;
-use rolldrop_scenario::{Disruption, Place, Scenario, Target};
+use rolldrop_scenario::{Disruption, Place, Scenario, ScenarioTarget};
 
 impl Session {
     /// Waits until the targets' pods are ready. The load itself checks that they respond, from where it is sent.
@@ -44,7 +44,7 @@ impl Session {
                     (url, consumer, Some(name.clone()), service_proxy::rules(&service))
                 }
             };
-            let Target { name, balances, balances_because, .. } = target.clone();
+            let ScenarioTarget { name, balances, balances_because, .. } = target.clone();
             found.push(Found { name, url, consumer, balances, balances_because, service, rules });
         }
         self.await_own_workloads(scenario, disruptions).await?;

@@ -20,7 +20,7 @@ use super::edits::{self, Edit};
 use super::error::{CoordinatorError, Result};
 use super::hold;
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 
 /// Number of attempts at a change that conflicts with others' changes.
 pub(super) const ATTEMPTS: u32 = 5;

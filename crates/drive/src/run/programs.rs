@@ -12,7 +12,7 @@ use super::command::UserCommand;
 use super::error::RunError;
 use super::under_load::Measuring;
 use crate::coordinator::Programs;
-use rolldrop_scenario::{Action, Disruption, Scenario};
+use rolldrop_scenario::{Disruption, DisruptionAction, Scenario};
 
 /// A scenario's programs, which are looked up before the run.
 pub(super) struct UserPrograms<'a> {
@@ -62,7 +62,7 @@ fn find(words: &[String]) -> Result<Option<UserCommand>, RunError> {
 /// Returns the disruptions' commands, each with its disruption's number.
 fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
     disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
-        Action::Exec { command } => Some((number, &command[..])),
+        DisruptionAction::Exec { command } => Some((number, &command[..])),
         _ => None,
     })
 }

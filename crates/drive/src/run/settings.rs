@@ -51,7 +51,7 @@ pub fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         Place::Url(url) => url.to_string(),
         Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
     };
-    let target = |target: &scenario::Target| run_info::Target {
+    let target = |target: &scenario::ScenarioTarget| run_info::Target {
         name: target.name.clone(),
         url: url(&target.place),
         consumer: String::new(),

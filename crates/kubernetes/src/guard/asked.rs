@@ -5,7 +5,7 @@ use http::{Method, Request};
 use kube::core::{Expression, Selector};
 
 use super::Untrusted;
-use super::names::{from_path, is_dns_label, is_name, is_path_segment};
+use super::object_names::{from_path, is_dns_label, is_name, is_path_segment};
 
 /// Way in which the response is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::asked::{Field, FieldTerm, GuardedRequest, RequestedObjects};
-use super::names::{is_dns_label, is_name, is_path_segment};
+use super::object_names::{is_dns_label, is_name, is_path_segment};
 
 /// An object, a list of objects, or a list of kinds.
 #[derive(Debug, Default, Deserialize)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::disruption::{
-    Action, Count, Disruption, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload, WorkloadKind,
+    Count, Disruption, DisruptionAction, Object, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
+    WorkloadKind,
 };
 use crate::document::Document;
 use crate::raw::disruption_keys as raw;
@@ -114,12 +115,12 @@ impl Checked<'_> {
         }
     }
 
-    fn repeat(&self, action: &Action) -> Result<Repeat> {
+    fn repeat(&self, action: &DisruptionAction) -> Result<Repeat> {
         let Self { raw, .. } = self;
         if raw.repeat.is_some() && raw.until.is_some() {
             return Err(self.wrong("repeat", "until says how often: remove one of the two"));
         }
-        if matches!(action, Action::Observe { .. }) {
+        if matches!(action, DisruptionAction::Observe { .. }) {
             if let Some(key) = [("repeat", raw.repeat.is_some()), ("every", raw.every.is_some())]
                 .into_iter()
                 .find_map(|(key, is_given)| is_given.then_some(key))
@@ -138,7 +139,7 @@ impl Checked<'_> {
             if times > 1 && raw.every.is_none_or(|every| every.0.is_zero()) {
                 return Err(self.document.error(&self.key, "repeats need a distance: add every: 5s"));
             }
-            if times > 1 && matches!(action, Action::Drain { restore: Restore::AtTheEnd, .. }) {
+            if times > 1 && matches!(action, DisruptionAction::Drain { restore: Restore::AtTheEnd, .. }) {
                 let why = "a drained node stays cordoned to the end of the run: set for, or drain others in \
                            separate disruptions";
                 return Err(self.wrong("repeat", why));
@@ -147,14 +148,14 @@ impl Checked<'_> {
         };
         let rolls = matches!(
             action,
-            Action::RollingRestart(_)
-                | Action::SetImage { .. }
-                | Action::Patch { .. }
-                | Action::Scale { .. }
-                | Action::Observe { .. }
+            DisruptionAction::RollingRestart(_)
+                | DisruptionAction::SetImage { .. }
+                | DisruptionAction::Patch { .. }
+                | DisruptionAction::Scale { .. }
+                | DisruptionAction::Observe { .. }
         );
         let one_by_one = match action {
-            Action::DeletePod(pods) | Action::Evict(pods) => {
+            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
                 pods.batch == Some(1) || (pods.batch.is_none() && pods.count == Count::Number(1))
             }
             _ => false,
@@ -176,17 +177,19 @@ impl Checked<'_> {
         }
     }
 
-    fn action(&self) -> Result<Action> {
+    fn action(&self) -> Result<DisruptionAction> {
         use event::ActionName as Name;
         let Self { raw, .. } = self;
         Ok(match raw.action {
-            Name::DeletePod => Action::DeletePod(self.pods()?),
-            Name::Evict => Action::Evict(self.pods()?),
-            Name::Crash => Action::Crash { pods: self.pods()?, container: raw.container.clone() },
-            Name::Relabel => {
-                Action::Relabel { pods: self.pods()?, label: raw.label.clone(), restore: self.restore()? }
-            }
-            Name::RollingRestart => Action::RollingRestart(self.workload()?),
+            Name::DeletePod => DisruptionAction::DeletePod(self.pods()?),
+            Name::Evict => DisruptionAction::Evict(self.pods()?),
+            Name::Crash => DisruptionAction::Crash { pods: self.pods()?, container: raw.container.clone() },
+            Name::Relabel => DisruptionAction::Relabel {
+                pods: self.pods()?,
+                label: raw.label.clone(),
+                restore: self.restore()?,
+            },
+            Name::RollingRestart => DisruptionAction::RollingRestart(self.workload()?),
             Name::SetImage => {
                 let (workload, manifest) = self.workload_and_manifest()?;
                 let container = raw.container.clone();
@@ -195,11 +198,11 @@ impl Checked<'_> {
                 let image = raw.image.clone().filter(|image| !image.is_empty());
                 let image =
                     image.ok_or_else(|| self.needs("an image, such as image: registry.example/web:2"))?;
-                Action::SetImage { workload, container, image, restore: self.restore()? }
+                DisruptionAction::SetImage { workload, container, image, restore: self.restore()? }
             }
             Name::Patch => {
                 let (object, patch) = (self.object()?, self.patch()?);
-                Action::Patch { object, patch, restore: self.restore()? }
+                DisruptionAction::Patch { object, patch, restore: self.restore()? }
             }
             Name::Scale => {
                 let workload = self.workload()?;
@@ -208,20 +211,20 @@ impl Checked<'_> {
                     return Err(self.wrong("workload", why));
                 }
                 let replicas = raw.replicas.ok_or_else(|| self.needs("a number of replicas"))?;
-                Action::Scale { workload, replicas, restore: self.restore()? }
+                DisruptionAction::Scale { workload, replicas, restore: self.restore()? }
             }
-            Name::Drain => Action::Drain { node: self.node()?, restore: self.restore()? },
+            Name::Drain => DisruptionAction::Drain { node: self.node()?, restore: self.restore()? },
             Name::NodeShutdown => {
                 let grace_seconds = raw.grace_period_seconds.unwrap_or(SHUTDOWN_GRACE_S);
-                Action::NodeShutdown { node: self.node()?, grace_seconds, restore: self.restore()? }
+                DisruptionAction::NodeShutdown { node: self.node()?, grace_seconds, restore: self.restore()? }
             }
-            Name::RestartNodeAgent => Action::RestartNodeAgent { node: self.node()? },
+            Name::RestartNodeAgent => DisruptionAction::RestartNodeAgent { node: self.node()? },
             Name::Exec => {
                 let command = raw.command.clone().filter(|words| !words.is_empty());
                 let form = "a command, such as command: [helm, upgrade, web, ./chart]";
-                Action::Exec { command: command.ok_or_else(|| self.needs(form))? }
+                DisruptionAction::Exec { command: command.ok_or_else(|| self.needs(form))? }
             }
-            Name::Observe => Action::Observe { lasts: raw.lasts.map(|lasts| lasts.0) },
+            Name::Observe => DisruptionAction::Observe { lasts: raw.lasts.map(|lasts| lasts.0) },
         })
     }
 

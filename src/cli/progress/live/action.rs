@@ -42,7 +42,7 @@ impl Action {
             (Some(1), true) => "has been asked for",
             _ => "is done",
         };
-        let is_watch = matches!(disruption.action, scenario::Action::Observe { .. });
+        let is_watch = matches!(disruption.action, scenario::DisruptionAction::Observe { .. });
         let (what, standing, held) = (what(&disruption.action), Standing::Done, BTreeSet::new());
         Self { what, repetition: (0, times), standing, is_watch, over, held }
     }
@@ -126,22 +126,24 @@ impl Action {
 }
 
 /// Describes an action and its object.
-fn what(action: &scenario::Action) -> String {
-    use scenario::Action;
+fn what(action: &scenario::DisruptionAction) -> String {
+    use scenario::DisruptionAction;
     let object = match action {
-        Action::DeletePod(pods) | Action::Evict(pods) => format!("{} of {}", pods.count, pods.selector),
-        Action::Crash { pods, .. } | Action::Relabel { pods, .. } => {
+        DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
             format!("{} of {}", pods.count, pods.selector)
         }
-        Action::RollingRestart(workload)
-        | Action::SetImage { workload, .. }
-        | Action::Scale { workload, .. } => workload.to_string(),
-        Action::Patch { object, .. } => object.to_string(),
-        Action::Drain { node, .. }
-        | Action::NodeShutdown { node, .. }
-        | Action::RestartNodeAgent { node } => node.clone(),
-        Action::Exec { command } => command.join(" "),
-        Action::Observe { .. } => return "watching what others do".to_owned(),
+        DisruptionAction::Crash { pods, .. } | DisruptionAction::Relabel { pods, .. } => {
+            format!("{} of {}", pods.count, pods.selector)
+        }
+        DisruptionAction::RollingRestart(workload)
+        | DisruptionAction::SetImage { workload, .. }
+        | DisruptionAction::Scale { workload, .. } => workload.to_string(),
+        DisruptionAction::Patch { object, .. } => object.to_string(),
+        DisruptionAction::Drain { node, .. }
+        | DisruptionAction::NodeShutdown { node, .. }
+        | DisruptionAction::RestartNodeAgent { node } => node.clone(),
+        DisruptionAction::Exec { command } => command.join(" "),
+        DisruptionAction::Observe { .. } => return "watching what others do".to_owned(),
     };
     format!("{} {object}", action.name())
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::coordinator::caller::{Limits, Pauses, is_passing};
 use crate::coordinator::recorder::RecorderHandle;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 use rolldrop_record::{Clock, EventKind};
 

@@ -16,7 +16,7 @@ use crate::coordinator::session::Session;
 use crate::viewer::{Standing, Wait};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{ALPHA, EventKind, Mode, Stamp, event};
-use rolldrop_scenario::{Action, Disruption, Restore};
+use rolldrop_scenario::{Disruption, DisruptionAction, Restore};
 
 /// Counts of the disruptions' actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,11 +149,13 @@ impl Acting<'_> {
     /// Returns the mode of the terminations that the action as a whole causes; `None` if it terminates no pods.
     pub(super) fn mode(&self) -> Option<Mode> {
         match self.disruption.action {
-            Action::RollingRestart(_) | Action::SetImage { .. } | Action::Patch { .. } => Some(Mode::Rollout),
-            Action::Scale { .. } => Some(Mode::ScaleDown),
-            Action::Drain { .. } => Some(Mode::Drain),
-            Action::NodeShutdown { .. } => Some(Mode::NodeShutdown),
-            Action::Relabel { .. } | Action::RestartNodeAgent { .. } => None,
+            DisruptionAction::RollingRestart(_)
+            | DisruptionAction::SetImage { .. }
+            | DisruptionAction::Patch { .. } => Some(Mode::Rollout),
+            DisruptionAction::Scale { .. } => Some(Mode::ScaleDown),
+            DisruptionAction::Drain { .. } => Some(Mode::Drain),
+            DisruptionAction::NodeShutdown { .. } => Some(Mode::NodeShutdown),
+            DisruptionAction::Relabel { .. } | DisruptionAction::RestartNodeAgent { .. } => None,
             _ => Some(Mode::Other),
         }
     }

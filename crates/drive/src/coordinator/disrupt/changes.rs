@@ -15,7 +15,7 @@ use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::gitops::{GitOps, controller_of};
 use crate::coordinator::journal::RUN_LABEL;
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_scenario::{Object, Patch, PatchType, Restore, Workload};
 
 /// Rules for repeating a restart. The timestamp identifies the restart, so repeating the call has no further effect.

@@ -25,7 +25,7 @@ use crate::coordinator::view::View;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
-use rolldrop_scenario::{Action, Disruption, Pods, Restore};
+use rolldrop_scenario::{Disruption, DisruptionAction, Pods, Restore};
 
 /// Prefix of the namespaces with the cluster's own pods, which actions on nodes leave alone.
 const SYSTEM: &str = "kube-";
@@ -221,8 +221,8 @@ impl Acting<'_> {
 }
 
 /// Returns the pods on a node that an action terminates; a drain leaves DaemonSet pods in place.
-fn ended_by(action: &Action, mut pods: Vec<Candidate>) -> Vec<Candidate> {
-    if matches!(action, Action::Drain { .. }) {
+fn ended_by(action: &DisruptionAction, mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    if matches!(action, DisruptionAction::Drain { .. }) {
         pods.retain(|pod| !is_owned_by(pod, "DaemonSet"));
     }
     pods

@@ -17,7 +17,7 @@ use crate::coordinator::claims::{Choice, Claims, oldest_ready_first};
 use crate::coordinator::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
-use rolldrop_scenario::{Action, Count, Pods, Restore};
+use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
 
 /// Value that a label gets to take its pod out of a Service.
 const LEFT: &str = "left-by-rolldrop";
@@ -147,8 +147,8 @@ impl Acting<'_> {
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
-                Action::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
-                Action::Crash { container, .. } => self.crash(pod, container.as_deref()).await,
+                DisruptionAction::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
+                DisruptionAction::Crash { container, .. } => self.crash(pod, container.as_deref()).await,
                 _ => self.delete(mode, pod, pods.grace_seconds).await,
             }
         });

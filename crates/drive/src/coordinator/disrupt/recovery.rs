@@ -18,7 +18,7 @@ use crate::viewer::Wait;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::EndpointState;
-use rolldrop_scenario::{Action, Pods, Repeat};
+use rolldrop_scenario::{DisruptionAction, Pods, Repeat};
 
 /// Maximum lag of a Service proxy behind the EndpointSlices: kube-proxy's own `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);
@@ -67,10 +67,10 @@ impl Acting<'_> {
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
-                Action::DeletePod(pods)
-                | Action::Evict(pods)
-                | Action::Crash { pods, .. }
-                | Action::Relabel { pods, .. } => {
+                DisruptionAction::DeletePod(pods)
+                | DisruptionAction::Evict(pods)
+                | DisruptionAction::Crash { pods, .. }
+                | DisruptionAction::Relabel { pods, .. } => {
                     self.waits(Wait::Pods, self.pods_recovered(pods, whole)).await;
                     true
                 }
@@ -84,8 +84,12 @@ impl Acting<'_> {
         };
         let limit = self.session.caller.limits.recovery;
         let mut over = self.while_loaded(timeout(limit, recovered)).await;
-        if let (Some(Ok(true)), Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. }) =
-            (&over, &self.disruption.action)
+        if let (
+            Some(Ok(true)),
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. },
+        ) = (&over, &self.disruption.action)
         {
             over = self.while_loaded(self.quiet(pods, whole)).await.map(|()| Ok(true));
         }

@@ -19,9 +19,9 @@ use crate::coordinator::claims::Choice;
 use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::kinds::{resource_of, why_no_rollout};
 use crate::coordinator::load_job::takes_pods;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_scenario::{Action, Count, Disruption, Place, Pods, Repeat, Scenario, Workload};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_sidecar::inject;
 
 /// Minimum time from one batch to the next: a Service proxy may lag by this much.
@@ -48,19 +48,22 @@ fn key_of(index: usize) -> String {
 }
 
 /// Returns the pods that an action on pods selects; `None` for other actions.
-pub(in crate::coordinator) fn pods_of(action: &Action) -> Option<&Pods> {
+pub(in crate::coordinator) fn pods_of(action: &DisruptionAction) -> Option<&Pods> {
     match action {
-        Action::DeletePod(pods)
-        | Action::Evict(pods)
-        | Action::Crash { pods, .. }
-        | Action::Relabel { pods, .. } => Some(pods),
+        DisruptionAction::DeletePod(pods)
+        | DisruptionAction::Evict(pods)
+        | DisruptionAction::Crash { pods, .. }
+        | DisruptionAction::Relabel { pods, .. } => Some(pods),
         _ => None,
     }
 }
 
 /// Returns true if the number of pods may be different after an action.
-const fn may_change_counts(action: &Action) -> bool {
-    matches!(action, Action::Scale { .. } | Action::Patch { .. } | Action::Exec { .. })
+const fn may_change_counts(action: &DisruptionAction) -> bool {
+    matches!(
+        action,
+        DisruptionAction::Scale { .. } | DisruptionAction::Patch { .. } | DisruptionAction::Exec { .. }
+    )
 }
 
 impl Checks<'_> {
@@ -70,13 +73,13 @@ impl Checks<'_> {
         let mut aimed = Vec::new();
         for (index, disruption) in disruptions.iter().enumerate() {
             match &disruption.action {
-                Action::RollingRestart(workload)
-                | Action::SetImage { workload, .. }
-                | Action::Scale { workload, .. } => {
+                DisruptionAction::RollingRestart(workload)
+                | DisruptionAction::SetImage { workload, .. }
+                | DisruptionAction::Scale { workload, .. } => {
                     self.check_scale(index, disruption)?;
                     self.check_workload(index, disruption, workload).await?;
                 }
-                Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => {
+                DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                     self.check_node(index, disruption, node).await?;
                 }
                 action => {
@@ -251,7 +254,7 @@ impl Checks<'_> {
                 }
             }
         };
-        let is_restart = matches!(disruption.action, Action::RollingRestart(_));
+        let is_restart = matches!(disruption.action, DisruptionAction::RollingRestart(_));
         match why_no_rollout(&found).filter(|_| is_restart) {
             None => Ok(()),
             Some(why) => {
@@ -263,7 +266,7 @@ impl Checks<'_> {
 
     fn check_scale(&self, index: usize, disruption: &Disruption) -> Result<()> {
         match &disruption.action {
-            Action::Scale { workload, replicas: 0, .. } if !disruption.allow_outage => {
+            DisruptionAction::Scale { workload, replicas: 0, .. } if !disruption.allow_outage => {
                 let (action, of) = (disruption.action.name(), workload.to_string());
                 let why = "no pod would be left".to_owned();
                 Err(CoordinatorError::TooMany { action, of, why }.at(self.scenario, &key_of(index)))

@@ -17,7 +17,7 @@ use crate::coordinator::caller::Caller;
 use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::kinds::resource_of;
 use crate::coordinator::undo::agent_path;
-use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Object, Pods, Repeat, Restore, Workload};
 
 /// Describes the effect of a disruption; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
@@ -34,34 +34,36 @@ fn effect(disruption: &Disruption) -> Option<String> {
         text
     };
     let mut effect = match &disruption.action {
-        Action::DeletePod(all) => format!("deletes {}", pods(all)),
-        Action::Evict(all) => format!("evicts {}", pods(all)),
-        Action::Crash { pods: all, container } => {
+        DisruptionAction::DeletePod(all) => format!("deletes {}", pods(all)),
+        DisruptionAction::Evict(all) => format!("evicts {}", pods(all)),
+        DisruptionAction::Crash { pods: all, container } => {
             let container = container.as_deref().map_or_else(String::new, |name| format!(" {name}"));
             format!("kills the container{container} in {}", pods(all))
         }
-        Action::Relabel { pods: all, .. } => format!("takes {} out of their Services by a label", pods(all)),
-        Action::RollingRestart(workload) => format!("restarts {workload}"),
-        Action::SetImage { workload, container, image, .. } => {
+        DisruptionAction::Relabel { pods: all, .. } => {
+            format!("takes {} out of their Services by a label", pods(all))
+        }
+        DisruptionAction::RollingRestart(workload) => format!("restarts {workload}"),
+        DisruptionAction::SetImage { workload, container, image, .. } => {
             format!("gives container {container} of {workload} the image {image}")
         }
-        Action::Patch { object, .. } => format!("patches {object}"),
-        Action::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
-        Action::Drain { node, .. } => format!("drains node {node} of the pods of all namespaces"),
-        Action::NodeShutdown { node, grace_seconds, .. } => {
+        DisruptionAction::Patch { object, .. } => format!("patches {object}"),
+        DisruptionAction::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
+        DisruptionAction::Drain { node, .. } => format!("drains node {node} of the pods of all namespaces"),
+        DisruptionAction::NodeShutdown { node, grace_seconds, .. } => {
             format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace")
         }
-        Action::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
-        Action::Exec { command } => format!("runs {}", command.join(" ")),
-        Action::Observe { .. } => return None,
+        DisruptionAction::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
+        DisruptionAction::Exec { command } => format!("runs {}", command.join(" ")),
+        DisruptionAction::Observe { .. } => return None,
     };
     let after = match &disruption.action {
-        Action::Relabel { restore, .. }
-        | Action::SetImage { restore, .. }
-        | Action::Patch { restore, .. }
-        | Action::Scale { restore, .. } => format!(", {restore}"),
-        Action::Drain { restore, .. } => node_back("uncordons", *restore),
-        Action::NodeShutdown { restore, .. } => node_back("boots", *restore),
+        DisruptionAction::Relabel { restore, .. }
+        | DisruptionAction::SetImage { restore, .. }
+        | DisruptionAction::Patch { restore, .. }
+        | DisruptionAction::Scale { restore, .. } => format!(", {restore}"),
+        DisruptionAction::Drain { restore, .. } => node_back("uncordons", *restore),
+        DisruptionAction::NodeShutdown { restore, .. } => node_back("boots", *restore),
         _ => String::new(),
     };
     effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
@@ -132,19 +134,19 @@ impl Caller {
     /// Checks that the cluster offers an action for which Kubernetes has no call.
     pub(super) async fn plan_means(&self, disruption: &Disruption, plan: &mut Plan) -> Result<()> {
         let (node, command, instead) = match &disruption.action {
-            Action::NodeShutdown { node, .. } => (
+            DisruptionAction::NodeShutdown { node, .. } => (
                 Some(node),
                 "shutdown",
                 "drain ends a node's pods on any cluster, and exec shuts it down with your own means, such as \
                  command: [ssh, NODE, systemctl, poweroff]",
             ),
-            Action::RestartNodeAgent { node } => (
+            DisruptionAction::RestartNodeAgent { node } => (
                 Some(node),
                 "restart",
                 "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
             // The pods, and hence their nodes, are known only later.
-            Action::Crash { .. } => (
+            DisruptionAction::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
                 "exec does it with your own means, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
@@ -188,29 +190,31 @@ impl Caller {
     /// Adds the calls that check whether an action is possible and within its limits.
     pub(super) async fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) -> Result<()> {
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
             }
-            Action::Relabel { pods, .. } => {
+            DisruptionAction::Relabel { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
                 self.plan_labels(plan);
             }
-            Action::RollingRestart(workload)
-            | Action::Scale { workload, .. }
-            | Action::SetImage { workload, .. } => {
+            DisruptionAction::RollingRestart(workload)
+            | DisruptionAction::Scale { workload, .. }
+            | DisruptionAction::SetImage { workload, .. } => {
                 plan.must("get", &self.workload(workload), why);
             }
-            Action::Patch { object, .. } => {
+            DisruptionAction::Patch { object, .. } => {
                 let about = self.object(object, plan).await?;
                 plan.must("get", &about, why);
                 plan.dry_run(&about, "whether it can be patched");
             }
-            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => {
+            DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                 plan.must("get", &node_of(node), why);
                 self.plan_node(node, why, plan);
             }
-            Action::RestartNodeAgent { node } => plan.must("get", &node_of(node), why),
-            Action::Exec { .. } | Action::Observe { .. } => {}
+            DisruptionAction::RestartNodeAgent { node } => plan.must("get", &node_of(node), why),
+            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => {}
         }
         Ok(())
     }
@@ -218,7 +222,7 @@ impl Caller {
     fn plan_pods(&self, disruption: &Disruption, pods: &Pods, why: &str, plan: &mut Plan) {
         plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
         plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
-        if !matches!(disruption.action, Action::Evict(_)) {
+        if !matches!(disruption.action, DisruptionAction::Evict(_)) {
             plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
         }
     }
@@ -289,21 +293,21 @@ impl Caller {
         undo: &mut Plan,
     ) -> Result<()> {
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) => {
+            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
                     self.plan_end(&disruption.action, pod.clone(), &which, plan);
                 }
             }
-            Action::Crash { pods, .. } => {
+            DisruptionAction::Crash { pods, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
                 let agent = About { subresource: "proxy", ..node_later() };
                 for which in each(pods, at) {
                     plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
                 }
             }
-            Action::Relabel { pods, restore, .. } => {
+            DisruptionAction::Relabel { pods, restore, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
                 self.plan_labels(plan);
                 let pod = self.own::<Pod>().later("pod");
@@ -312,35 +316,35 @@ impl Caller {
                     plan.undo(*restore, &pod, undo);
                 }
             }
-            Action::RollingRestart(workload) => {
+            DisruptionAction::RollingRestart(workload) => {
                 plan.must("get", &self.workload(workload), format!("{at}: as it is"));
                 plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
             }
-            Action::SetImage { workload, container, image, restore } => {
+            DisruptionAction::SetImage { workload, container, image, restore } => {
                 let about = self.workload(workload);
                 plan.must("get", &about, format!("{at}: as it is"));
                 plan.dry_run(&about, format!("{at}: what changes"));
                 plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
                 plan.undo(*restore, &about, undo);
             }
-            Action::Patch { object, patch, restore } => {
+            DisruptionAction::Patch { object, patch, restore } => {
                 let about = self.object(object, plan).await?;
                 plan.must("get", &about, format!("{at}: as it is"));
                 plan.dry_run(&about, format!("{at}: what changes"));
                 plan.must("patch", &about, format!("{at}: {}", patch.body));
                 plan.undo(*restore, &about, undo);
             }
-            Action::Scale { workload, replicas, restore } => {
+            DisruptionAction::Scale { workload, replicas, restore } => {
                 let about = self.workload(workload);
                 plan.must("get", &about, format!("{at}: as it is"));
                 plan.must("patch", &about, format!("{at}: {replicas} replicas"));
                 plan.undo(*restore, &about, undo);
             }
-            Action::Drain { node, restore } => {
+            DisruptionAction::Drain { node, restore } => {
                 self.plan_drain(disruption, node, at, plan);
                 plan.undo(*restore, &node_of(node), undo);
             }
-            Action::NodeShutdown { node, grace_seconds, restore } => {
+            DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
                 let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
                 plan.agent("create", &agent, &command, format!("{at}: shut down"));
                 let plan = match restore {
@@ -349,14 +353,14 @@ impl Caller {
                 };
                 plan.agent("create", &agent, "restart", "booted");
             }
-            Action::RestartNodeAgent { node } => {
+            DisruptionAction::RestartNodeAgent { node } => {
                 plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
-            Action::Exec { command } => plan.runs(
+            DisruptionAction::Exec { command } => plan.runs(
                 command,
                 format!("{at}: runs on this machine; the API calls that it makes are not listed"),
             ),
-            Action::Observe { .. } => {}
+            DisruptionAction::Observe { .. } => {}
         }
         Ok(())
     }
@@ -376,8 +380,8 @@ impl Caller {
     }
 
     /// Adds the call that terminates a pod.
-    fn plan_end(&self, action: &Action, pod: About, why: &str, plan: &mut Plan) {
-        if matches!(action, Action::DeletePod(_)) {
+    fn plan_end(&self, action: &DisruptionAction, pod: About, why: &str, plan: &mut Plan) {
+        if matches!(action, DisruptionAction::DeletePod(_)) {
             plan.must("delete", &pod, why);
         } else {
             plan.must("create", &About { subresource: "eviction", ..pod }, why);

@@ -16,7 +16,7 @@ use crate::coordinator::error::{CoordinatorError, Result};
 use crate::coordinator::limits::{Bounds, Round, number_of, selects};
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_scenario::Action;
+use rolldrop_scenario::DisruptionAction;
 
 /// Kubernetes API groups whose objects, other than workloads, create no pods.
 const KNOWN_GROUPS: [&str; 5] = ["", "apps", "batch", "policy", "autoscaling"];
@@ -99,7 +99,7 @@ impl Made {
     pub(super) async fn bounds(
         &self,
         caller: &Caller,
-        action: &Action,
+        action: &DisruptionAction,
         ready: &[Candidate],
     ) -> Result<Bounds> {
         let mut bounds = caller.bounds(action).await?;

@@ -14,7 +14,7 @@ use crate::coordinator::caller::Caller;
 use crate::coordinator::error::Result;
 use crate::coordinator::preflight;
 use crate::coordinator::ways::{self, Way};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject;

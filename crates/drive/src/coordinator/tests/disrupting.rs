@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::coordinator::disrupt::Disrupted;
-use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Order, Pods, Repeat};
 
 /// Deleted pods with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
@@ -59,7 +59,7 @@ fn deletion(count: Count, repeat: Repeat) -> Disruption {
         seed: 0,
         repeat,
         allow_outage: false,
-        action: Action::DeletePod(Pods {
+        action: DisruptionAction::DeletePod(Pods {
             selector: "app=web".into(),
             count,
             order: Order::Oldest,
@@ -116,8 +116,8 @@ async fn first_fault_starts_outage_limit() {
     let (session, _run_dir, _dir) = session(client, limits);
     let mut eviction = deletion(Count::Number(1), Repeat::Times(1));
     eviction.allow_outage = true;
-    let Action::DeletePod(pods) = eviction.action else { unreachable!() };
-    eviction.action = Action::Evict(pods);
+    let DisruptionAction::DeletePod(pods) = eviction.action else { unreachable!() };
+    eviction.action = DisruptionAction::Evict(pods);
     let disrupted = session.disrupt(&[eviction], beside(session.clock.now()), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 0 });
     assert_eq!(tries.load(Ordering::SeqCst), 5);
@@ -178,7 +178,7 @@ async fn next_batch_awaits_previous_recovery() {
         let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4", "web-5"], Deleted::IsReplaced);
         let (session, _, _dir) = session(client, Limits::default());
         let mut all = deletion(Count::All, Repeat::Times(1));
-        let Action::DeletePod(pods) = &mut all.action else { unreachable!() };
+        let DisruptionAction::DeletePod(pods) = &mut all.action else { unreachable!() };
         (pods.batch, pods.spacing) = (Some(2), Duration::from_secs(spacing_s));
         let disrupted = session.disrupt(&[all], beside(session.clock.now()), &NoPrograms).await;
         assert_eq!(disrupted, Disrupted { accepted: 5, failed: 0, skipped: 0 });
@@ -195,7 +195,7 @@ async fn next_batch_awaits_previous_recovery() {
 /// Returns a disruption that deletes pods one by one.
 fn one_by_one(count: Count) -> Disruption {
     let mut deletion = deletion(count, Repeat::Times(1));
-    let Action::DeletePod(pods) = &mut deletion.action else { unreachable!() };
+    let DisruptionAction::DeletePod(pods) = &mut deletion.action else { unreachable!() };
     pods.batch = Some(1);
     deletion
 }
