@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rolldrop_campaign::baseline::{self, Against, Earlier, comparable};
-use rolldrop_judge::compare::history::LAST;
-use rolldrop_judge::compare::{Options, Sample};
-use rolldrop_judge::model::comparison::Comparison;
+use rolldrop_judge::compare::run_history::LAST;
+use rolldrop_judge::compare::{CompareOptions, Sample};
+use rolldrop_judge::judgements::comparison::Comparison;
 use rolldrop_record::Stamp;
 use rolldrop_record::expect::Worse;
 
@@ -69,7 +69,7 @@ impl CompareArgs {
         candidate: &Sample,
         worse: Vec<Worse>,
     ) -> anyhow::Result<Against> {
-        let options = Options { worse, ..self.options() };
+        let options = CompareOptions { worse, ..self.options() };
         Ok(earlier.judge(candidate, &options, self.tolerance.map(Percent::share), self.last)?)
     }
 
@@ -78,9 +78,9 @@ impl CompareArgs {
         Ok(baseline::save(path, runs, candidate, self.last)?)
     }
 
-    fn options(&self) -> Options {
-        let default = Options::default();
+    fn options(&self) -> CompareOptions {
+        let default = CompareOptions::default();
         let tolerance = self.tolerance.map_or(default.tolerance, |tolerance| tolerance.0);
-        Options { tolerance, anyway: self.anyway, ..default }
+        CompareOptions { tolerance, anyway: self.anyway, ..default }
     }
 }

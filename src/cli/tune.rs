@@ -17,7 +17,7 @@ use super::say::{text_options, write_out};
 use super::signals::Listener;
 use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
 use rolldrop_drive::run::Source;
-use rolldrop_judge::tune::Outcome;
+use rolldrop_judge::tuning::TuningOutcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
 
@@ -262,9 +262,11 @@ fn exit(end: &End) -> anyhow::Result<Exit> {
             print_calls(plan)?;
             Exit::Ok
         }
-        End::Tuned(Outcome::Proven | Outcome::AlreadyRight) => Exit::Ok,
-        End::Futile | End::Tuned(Outcome::NotForASleep | Outcome::NoLonger { .. }) => Exit::GateFailed,
-        End::Tuned(Outcome::NotShown { .. }) => Exit::Inconclusive,
-        End::Tuned(Outcome::Partial { .. }) => Exit::Interrupted,
+        End::Tuned(TuningOutcome::Proven | TuningOutcome::AlreadyRight) => Exit::Ok,
+        End::Futile | End::Tuned(TuningOutcome::NotForASleep | TuningOutcome::NoLonger { .. }) => {
+            Exit::GateFailed
+        }
+        End::Tuned(TuningOutcome::NotShown { .. }) => Exit::Inconclusive,
+        End::Tuned(TuningOutcome::Partial { .. }) => Exit::Interrupted,
     })
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::{Analysed, Analysis};
-use rolldrop_judge::model::check::Check;
+use rolldrop_judge::judgements::gate_check::Check;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir};
 use rolldrop_report as report;

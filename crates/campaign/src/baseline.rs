@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::analysis::{Given, Judged, analyse};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
-use rolldrop_judge::compare::history::{History, TOLERANCE};
+use rolldrop_judge::compare::run_history::{RunHistory, TOLERANCE};
 use rolldrop_judge::compare::sample::{Baseline, SAMPLE_FORMAT};
-use rolldrop_judge::compare::{self, Incomparable, Options, Sample};
-use rolldrop_judge::model::check::{Check, Unfit};
-use rolldrop_judge::model::comparison::{Comparison, FEWEST_RUNS};
+use rolldrop_judge::compare::{self, CompareOptions, Incomparable, Sample};
+use rolldrop_judge::judgements::comparison::{Comparison, FEWEST_RUNS};
+use rolldrop_judge::judgements::gate_check::{Check, UnfitRun};
 use rolldrop_record::{RunDir, Stamp};
 
 /// Earlier runs to compare a run with.
@@ -63,7 +63,7 @@ impl Earlier {
     pub fn judge(
         self,
         candidate: &Sample,
-        options: &Options,
+        options: &CompareOptions,
         tolerance: Option<f64>,
         last: usize,
     ) -> Result<Against, RunError> {
@@ -71,10 +71,10 @@ impl Earlier {
             let checks = compare::checks(&self.runs, candidate, options).map_err(refused)?;
             return Ok(Against { checks, runs: self.runs });
         }
-        let options = Options { tolerance: tolerance.unwrap_or(TOLERANCE), ..options.clone() };
-        let mut history = History::of(self.runs, candidate, last, &options);
+        let options = CompareOptions { tolerance: tolerance.unwrap_or(TOLERANCE), ..options.clone() };
+        let mut history = RunHistory::of(self.runs, candidate, last, &options);
         if self.unreadable > 0 {
-            history.left_out.insert(Unfit::Unreadable, self.unreadable);
+            history.left_out.insert(UnfitRun::Unreadable, self.unreadable);
         }
         Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
     }
@@ -108,7 +108,7 @@ pub fn save(path: &Path, mut runs: Vec<Sample>, candidate: Sample, last: usize) 
 pub fn comparable(
     baseline: &[Sample],
     candidate: &[Sample],
-    options: &Options,
+    options: &CompareOptions,
 ) -> Result<Comparison, RunError> {
     compare::compare(baseline, candidate, options).map_err(refused)
 }

@@ -2,7 +2,7 @@
 //!
 //! Runs follow one another, each in its own directory, and each leaves the cluster as it found it: one with the current
 //! settings; one in which pods sleep long enough to show every complete window, if something names the pods; and one
-//! with the chosen settings (`tuner`). [`rolldrop_judge::tune`] draws the conclusions.
+//! with the chosen settings (`tuner`). [`rolldrop_judge::tuning`] draws the conclusions.
 
 mod evidence;
 mod forecast;
@@ -24,7 +24,7 @@ pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::{GitOps, Plan};
 use rolldrop_drive::run::{self, Options, RunError, Source};
-use rolldrop_judge::tune::{Choice, Outcome, Tuning};
+use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
 pub use state::State;
@@ -86,7 +86,7 @@ pub enum End {
     /// API calls of one run, as planned by a dry run.
     Planned(Plan),
     /// Outcome of a tuning that was carried out.
-    Tuned(Outcome),
+    Tuned(TuningOutcome),
 }
 
 impl Request {
@@ -103,7 +103,7 @@ impl Request {
         clock: Clock,
         operator: &Operator,
         resumed: Option<State>,
-        verified: Option<Choice>,
+        verified: Option<ChosenSettings>,
     ) -> Result<End, RunError> {
         if let (Some(state), Some(dir)) = (&resumed, &self.out) {
             resume::put_back(self, state, dir, operator).await?;
@@ -160,8 +160,8 @@ impl Request {
         &self,
         steps: &Steps<'_>,
         state: State,
-        verified: Option<Choice>,
-    ) -> Result<Outcome, RunError> {
+        verified: Option<ChosenSettings>,
+    ) -> Result<TuningOutcome, RunError> {
         let tuner = Tuner::new(steps, state);
         let tuning = match verified {
             Some(chosen) => tuner.verify(chosen).await?,

@@ -5,36 +5,36 @@
 //! differ in more than their results are rejected.
 
 mod blocks;
-mod ends;
 pub(crate) mod episodes;
-pub mod history;
-mod latency;
-mod losses;
+mod latency_rows;
+mod loss_rows;
+pub mod run_history;
 pub mod sample;
-pub(crate) mod worse;
+mod termination_rows;
+pub(crate) mod worse_limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use blocks::Blocks;
-use latency::beyond;
+use latency_rows::beyond;
 pub use sample::Sample;
 
 use crate::gate;
-use crate::math::exact;
-use crate::model::check::{Check, CheckName, Evidence};
-use crate::model::comparison::{
-    Caveat, Comparison, Difference, FEWEST_BEYOND, FEWEST_REQUESTS, Judgement, Metric, Quantile, Row, Side,
-    SideChart,
+use crate::judgements::comparison::{
+    Caveat, Comparison, ComparisonRow, ComparisonSide, Difference, FEWEST_BEYOND, FEWEST_REQUESTS, Judgement,
+    Metric, Quantile, SideChart,
 };
+use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
+use crate::statistics::exact;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_record::Outcome;
 use rolldrop_record::expect::Worse;
-use worse::Limited;
+use worse_limits::Limited;
 
 /// Required confidence, and thresholds below which differences do not matter.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CompareOptions {
     /// Confidence of each interval, and joint confidence of all verdicts.
     pub confidence: f64,
     /// Maximum relative difference from the baseline at which a latency or a rate counts as the same.
@@ -47,7 +47,7 @@ pub struct Options {
     pub worse: Vec<Worse>,
 }
 
-impl Default for Options {
+impl Default for CompareOptions {
     fn default() -> Self {
         Self { confidence: 0.95, tolerance: 0.05, replicates: 2_000, anyway: false, worse: Vec::new() }
     }
@@ -72,7 +72,7 @@ const MARKED: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 pub fn compare(
     baseline: &[Sample],
     candidate: &[Sample],
-    options: &Options,
+    options: &CompareOptions,
 ) -> Result<Comparison, Incomparable> {
     with_limits(baseline, candidate, options).map(|(comparison, _)| comparison)
 }
@@ -85,13 +85,13 @@ pub fn compare(
 pub fn checks(
     baseline: &[Sample],
     candidate: &Sample,
-    options: &Options,
+    options: &CompareOptions,
 ) -> Result<Vec<Check>, Incomparable> {
     let (comparison, limits) = with_limits(baseline, std::slice::from_ref(candidate), options)?;
     let sides = [&comparison.baseline, &comparison.candidate];
     let fewest = sides.map(|side| side.total).into_iter().min().unwrap_or(0);
     let too_few = (fewest < FEWEST_REQUESTS).then(|| {
-        let evidence = Evidence::FewRequestsASide(fewest);
+        let evidence = CheckEvidence::FewRequestsASide(fewest);
         Check::new(CheckName::Requests, CheckVerdict::Inconclusive, evidence)
     });
     let rows = comparison.rows.into_iter().filter_map(|row| check(row, comparison.tolerance));
@@ -99,7 +99,7 @@ pub fn checks(
     Ok(too_few.into_iter().chain(rows).chain(limits).collect())
 }
 
-fn check(row: Row, tolerance: f64) -> Option<Check> {
+fn check(row: ComparisonRow, tolerance: f64) -> Option<Check> {
     // A figure that neither side has does not apply to these runs.
     row.baseline.or(row.candidate)?;
     let verdict = match row.verdict? {
@@ -108,13 +108,13 @@ fn check(row: Row, tolerance: f64) -> Option<Check> {
         Judgement::CannotTell if row.looks_worse_beyond(tolerance) => CheckVerdict::Inconclusive,
         Judgement::CannotTell => CheckVerdict::Pass,
     };
-    Some(Check::new(CheckName::Baseline(row.metric.clone()), verdict, Evidence::Row(Box::new(row))))
+    Some(Check::new(CheckName::Baseline(row.metric.clone()), verdict, CheckEvidence::Row(Box::new(row))))
 }
 
 fn with_limits(
     baseline: &[Sample],
     candidate: &[Sample],
-    options: &Options,
+    options: &CompareOptions,
 ) -> Result<(Comparison, Vec<Limited>), Incomparable> {
     if baseline.is_empty() || candidate.is_empty() {
         return Err(Incomparable::Nothing);
@@ -123,12 +123,12 @@ fn with_limits(
     if !differences.is_empty() && !options.anyway {
         return Err(Incomparable::Differs(differences));
     }
-    let mut rows = losses::rows(baseline, candidate, options);
-    rows.extend(ends::terminations(baseline, candidate, options));
-    rows.extend(ends::windows(baseline, candidate, options));
-    rows.extend(latency::rows(baseline, candidate, options));
-    rows.retain(|row| !options.worse.iter().any(|limit| worse::replaces(limit, &row.metric)));
-    let mut limits = worse::by_few(baseline, candidate, options);
+    let mut rows = loss_rows::rows(baseline, candidate, options);
+    rows.extend(termination_rows::terminations(baseline, candidate, options));
+    rows.extend(termination_rows::windows(baseline, candidate, options));
+    rows.extend(latency_rows::rows(baseline, candidate, options));
+    rows.retain(|row| !options.worse.iter().any(|limit| worse_limits::replaces(limit, &row.metric)));
+    let mut limits = worse_limits::by_few(baseline, candidate, options);
     judge(&mut rows, &mut limits, options);
     let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
     let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
@@ -190,8 +190,8 @@ fn dropped_over_time(side: &[Sample]) -> (f64, Vec<BTreeMap<Outcome, u64>>) {
     (step_s, seconds)
 }
 
-fn side(samples: &[Sample]) -> Side {
-    Side {
+fn side(samples: &[Sample]) -> ComparisonSide {
+    ComparisonSide {
         runs: samples.iter().map(|s| s.name.clone()).collect(),
         duration_s: samples.iter().map(|s| s.duration_s).sum(),
         total: samples.iter().map(|s| s.total).sum(),
@@ -261,7 +261,7 @@ fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
 }
 
 /// Keeps the verdicts that hold for all rows and limits jointly, and makes the others inconclusive.
-fn judge(rows: &mut [Row], limits: &mut [Limited], options: &Options) {
+fn judge(rows: &mut [ComparisonRow], limits: &mut [Limited], options: &CompareOptions) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == Metric::Dropped)));
     let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped())));
     let tested: Vec<(f64, bool)> = of_rows.chain(of_limits).collect();

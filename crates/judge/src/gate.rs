@@ -4,24 +4,24 @@
 //! whole interval lies within the limit, and fails if all of it lies beyond. An unknown figure is inconclusive, never
 //! 0. An invalid run passes no check.
 
-mod defaults;
+mod default_checks;
 mod figure;
 mod known;
 mod part;
 mod planned;
-mod requests;
-mod stages;
+mod request_checks;
+mod stage_checks;
 mod times;
-mod windows;
+mod window_checks;
 
 use std::collections::BTreeMap;
 
-pub use known::{Figures, Known, OfTarget};
-use part::Part;
+pub use known::{ComparableFigures, FiguresOfTarget, KnownFigure};
+use part::PartFigures;
 pub(crate) use part::{figures, meant};
 
-use crate::model::basis::Measured;
-use crate::model::check::{Check, CheckName, Evidence};
+use crate::judgements::basis::Measured;
+use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
 use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunResult, Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
@@ -30,18 +30,18 @@ use rolldrop_record::expect::{Accounting, Expect, Validity};
 /// default checks: requests were sent, the target works while no pod ends, and pods ended.
 pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let expect = &expect.clone().with_default_limits();
-    let all = Part::all(result);
+    let all = PartFigures::all(result);
     let mut checks = all.checks(expect);
     if let Some(bounds) = expect.terminations {
         let n = Measured::count(result.terminations.len() as u64);
         checks.extend(n.within("terminations", bounds.map(|n| n as f64)));
     }
-    checks.extend(stages::exits(&result.terminations, &expect.exits));
-    checks.extend(stages::of_ends(&result.terminations, &expect.stages));
+    checks.extend(stage_checks::exits(&result.terminations, &expect.exits));
+    checks.extend(stage_checks::of_ends(&result.terminations, &expect.stages));
     checks.extend(expect.restarts.iter().flat_map(|bounds| planned::restarts(result, *bounds)));
     if let Some(limits) = &expect.starts {
         checks.extend(times::first_request(&result.starts, limits));
-        checks.extend(stages::of_starts(&result.starts, &limits.stages));
+        checks.extend(stage_checks::of_starts(&result.starts, &limits.stages));
         let dropped = limits.dropped.iter();
         checks.extend(dropped.flat_map(|b| all.requests.cause("starts.dropped", Cause::NotReadyYet, *b)));
     }
@@ -49,7 +49,7 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks.extend(part::of_parts(result, expect));
     checks.extend(expect.accounting.map(|expected| accounting(&result.requests, expected)));
     checks.extend(planned::check(result, expect));
-    checks.extend(defaults::checks(result, expect, &all.requests));
+    checks.extend(default_checks::checks(result, expect, &all.requests));
     checks.extend(of_command(result));
     if let Verdict::Invalid { why } = &result.verdict {
         for check in &mut checks {
@@ -71,7 +71,7 @@ pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
     let command = result.command.iter().filter(|command| command.duration_s.is_some());
     let check = |command: &CommandResult| {
         let name = CheckName::Limit("command".to_owned());
-        Check::new(name, passes_if(command.code == Some(0)), Evidence::Command(command.clone()))
+        Check::new(name, passes_if(command.code == Some(0)), CheckEvidence::Command(command.clone()))
     };
     command.map(check).collect()
 }
@@ -81,7 +81,11 @@ fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
     let adds_up = counts.closes();
     let name = CheckName::Limit("accounting".to_owned());
-    Check::new(name, passes_if(adds_up && missing == 0), Evidence::Accounting { expected, adds_up, missing })
+    Check::new(
+        name,
+        passes_if(adds_up && missing == 0),
+        CheckEvidence::Accounting { expected, adds_up, missing },
+    )
 }
 
 /// Checks that the measurement is as trustworthy as expected.
@@ -92,7 +96,7 @@ fn validity(found: &Verdict, expected: Validity) -> Check {
         Verdict::Invalid { .. } => false,
     };
     let name = CheckName::Limit("validity".to_owned());
-    Check::new(name, passes_if(passes), Evidence::Validity { expected, found: found.clone() })
+    Check::new(name, passes_if(passes), CheckEvidence::Validity { expected, found: found.clone() })
 }
 
 const fn passes_if(passes: bool) -> CheckVerdict {

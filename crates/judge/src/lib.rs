@@ -2,18 +2,18 @@
 //!
 //! Pure: results in, decisions out. `gate` checks a result against the expectations of its scenario, and `standing`
 //! sums up the checks in one word; `spending` divides the gate's error among its looks. `compare` compares runs with a
-//! baseline; `tune` chooses and proves a sleep. `model` holds checks and comparisons as types, which `report` puts into
-//! words; `math` holds the formulas that only decisions need.
+//! baseline; `tuning` chooses and proves a sleep. `judgements` holds checks and comparisons as types, which `report`
+//! puts into words; `statistics` holds the formulas that only decisions need.
 
 pub mod compare;
 pub mod gate;
-mod math;
-pub mod model;
+pub mod judgements;
 pub mod spending;
 pub mod standing;
-pub mod tune;
+mod statistics;
+pub mod tuning;
 
-use model::check::Check;
+use judgements::gate_check::Check;
 use rolldrop_explain::RunResult;
 use rolldrop_record::Expect;
 
@@ -24,7 +24,7 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         return gate::of_command(result);
     }
     let mut checks = gate::with_defaults(result, expect);
-    checks.extend(compare::worse::without_baseline(&expect.worse(), result));
+    checks.extend(compare::worse_limits::without_baseline(&expect.worse(), result));
     checks
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::compare::episodes::episodes;
 use crate::gate;
-use crate::model::basis::{Basis, LongestWindow, Measured, Whose};
-use crate::model::check::{Check, Evidence};
+use crate::judgements::basis::{Basis, LongestWindow, Measured, WindowOwner};
+use crate::judgements::gate_check::{Check, CheckEvidence};
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::account::Finding;
 use rolldrop_explain::model::{self, *};
@@ -28,7 +28,7 @@ pub(crate) fn analysed(records: Records) -> Analysis {
 
 /// Returns the figure that a check judges.
 fn measured(check: &Check) -> &Measured {
-    let Evidence::Limit { measured, .. } = &check.evidence else { panic!("{check:?}") };
+    let CheckEvidence::Limit { measured, .. } = &check.evidence else { panic!("{check:?}") };
     measured
 }
 
@@ -118,7 +118,7 @@ fn group_window_fails_limit() {
     let (judged, basis) = verdict(600);
     assert_eq!(judged, model::CheckVerdict::Fail, "{basis:?}");
     let Basis::LongestWindow(LongestWindow { lasted, .. }) = basis else { panic!("{basis:?}") };
-    assert_eq!(lasted, Some((0.7, Whose::OneOf(1))));
+    assert_eq!(lasted, Some((0.7, WindowOwner::OneOf(1))));
     assert_eq!(verdict(800).0, model::CheckVerdict::Inconclusive);
 }
 

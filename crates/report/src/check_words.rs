@@ -5,7 +5,7 @@ mod limit_words;
 
 use super::format::counted;
 use rolldrop_explain::model::{CheckText, CheckVerdict, CommandResult, Figure, Verdict};
-use rolldrop_judge::model::check::{Check, Evidence};
+use rolldrop_judge::judgements::gate_check::{Check, CheckEvidence};
 use rolldrop_record::expect::{Accounting, Part, Validity};
 
 /// Evidence of a check, in words.
@@ -43,29 +43,29 @@ pub(super) fn written(check: &Check) -> CheckText {
 
 fn told(check: &Check) -> Told {
     match &check.evidence {
-        Evidence::Limit { measured, limit, side, by_default } => {
+        CheckEvidence::Limit { measured, limit, side, by_default } => {
             limit_words::told(measured, (*limit, *side), *by_default, check.verdict)
         }
-        Evidence::Accounting { expected, adds_up, missing } => accounting(*expected, *adds_up, *missing),
-        Evidence::Validity { expected, found } => validity(*expected, found),
-        Evidence::Command(result) => command(result),
-        Evidence::NotDone(findings) => Told::new(
+        CheckEvidence::Accounting { expected, adds_up, missing } => accounting(*expected, *adds_up, *missing),
+        CheckEvidence::Validity { expected, found } => validity(*expected, found),
+        CheckEvidence::Command(result) => command(result),
+        CheckEvidence::NotDone(findings) => Told::new(
             "every action of the scenario is done",
             "not all of them",
             limit_words::observations(findings),
         ),
-        Evidence::UnknownPart { part, known } => unknown(part, known),
-        Evidence::Row(row) => baseline_words::row(row),
-        Evidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " a side"),
-        Evidence::FewRequests(n) => baseline_words::few_requests(*n, ""),
-        Evidence::History { used, left_out } => baseline_words::history(*used, left_out),
-        Evidence::NotValid => Told::new("valid", "not valid", baseline_words::NOT_VALID),
-        Evidence::Missing(runs) => {
+        CheckEvidence::UnknownPart { part, known } => unknown(part, known),
+        CheckEvidence::Row(row) => baseline_words::row(row),
+        CheckEvidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " a side"),
+        CheckEvidence::FewRequests(n) => baseline_words::few_requests(*n, ""),
+        CheckEvidence::History { used, left_out } => baseline_words::history(*used, left_out),
+        CheckEvidence::NotValid => Told::new("valid", "not valid", baseline_words::NOT_VALID),
+        CheckEvidence::Missing(runs) => {
             let why = format!("{runs} earlier runs have this figure, and this run does not");
             Told::new("known", "unknown", why)
         }
-        Evidence::Predicted(prediction) => baseline_words::prediction(prediction),
-        Evidence::Worse(worsening) => baseline_words::worsening(worsening),
+        CheckEvidence::Predicted(prediction) => baseline_words::prediction(prediction),
+        CheckEvidence::Worse(worsening) => baseline_words::worsening(worsening),
     }
 }
 

@@ -10,7 +10,9 @@ use super::markdown::{escape, section, table};
 use super::summary::{Paint, TextPage, columns};
 use super::{Chart, ReportFile, TextOptions};
 use comparison_words::RowText;
-use rolldrop_judge::model::comparison::{Change, ChangeKind, Judgement, Side, Unit};
+use rolldrop_judge::judgements::comparison::{
+    ChangeKind, ComparisonSide, FigureChange, Judgement, MetricUnit,
+};
 
 const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "how"];
 
@@ -58,7 +60,7 @@ pub(super) fn headline(comparison: &ComparisonText) -> String {
     }
 }
 
-fn side(side: &Side) -> String {
+fn side(side: &ComparisonSide) -> String {
     let ended = match side.terminations {
         0 => String::new(),
         n => format!(", {} ended", counted(n as u64, "pod")),
@@ -75,16 +77,16 @@ fn side(side: &Side) -> String {
 fn value(row: &RowText, value: Option<f64>) -> String {
     let Some(value) = value else { return NONE.to_owned() };
     match row.unit {
-        Unit::Share => percent(value),
-        Unit::Count => plain(value),
-        Unit::Seconds => seconds_unit(value),
-        Unit::Milliseconds => with_unit(millis(value), "ms"),
-        Unit::PerSecond => with_unit(plain(value), "/s"),
+        MetricUnit::Share => percent(value),
+        MetricUnit::Count => plain(value),
+        MetricUnit::Seconds => seconds_unit(value),
+        MetricUnit::Milliseconds => with_unit(millis(value), "ms"),
+        MetricUnit::PerSecond => with_unit(plain(value), "/s"),
     }
 }
 
 /// Formats a change as `+12 %`, or as a difference in percentage points.
-fn amount(change: &Change, value: f64) -> String {
+fn amount(change: &FigureChange, value: f64) -> String {
     let (points, unit) = match change.kind {
         ChangeKind::Ratio => ((value - 1.0) * 100.0, "%"),
         ChangeKind::Difference => (value * 100.0, "points"),

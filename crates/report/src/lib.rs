@@ -38,9 +38,9 @@ use comparison_report::ComparisonText;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, RunResult};
 use rolldrop_judge::compare::Incomparable;
-use rolldrop_judge::model::check::Check;
-use rolldrop_judge::model::comparison::{Comparison, SideChart};
-use rolldrop_judge::tune::Tuning;
+use rolldrop_judge::judgements::comparison::{Comparison, SideChart};
+use rolldrop_judge::judgements::gate_check::Check;
+use rolldrop_judge::tuning::Tuning;
 use rolldrop_record::shown;
 
 /// One file of a report.

@@ -1,7 +1,9 @@
 //! Puts the figures of a comparison, and how they were judged, into words.
 
 use crate::format::count;
-use rolldrop_judge::model::comparison::{Apart, FEWEST_BEYOND, Method, Metric, Of, Row, Unit};
+use rolldrop_judge::judgements::comparison::{
+    ComparisonRow, DisjointLatencies, FEWEST_BEYOND, Method, Metric, MetricUnit, Proportion,
+};
 use rolldrop_record::Mode;
 
 pub(crate) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
@@ -32,18 +34,18 @@ const fn units(mode: Mode) -> &'static str {
 }
 
 /// Formats a value with its unit.
-pub(crate) fn write(unit: Unit, value: f64) -> String {
+pub(crate) fn write(unit: MetricUnit, value: f64) -> String {
     match unit {
-        Unit::Share => format!("{:.2} %", value * 100.0),
-        Unit::Count => format!("{value:.2}"),
-        Unit::Seconds => format!("{value:.3} s"),
-        Unit::Milliseconds => format!("{value:.2} ms"),
-        Unit::PerSecond => format!("{value:.1}/s"),
+        MetricUnit::Share => format!("{:.2} %", value * 100.0),
+        MetricUnit::Count => format!("{value:.2}"),
+        MetricUnit::Seconds => format!("{value:.3} s"),
+        MetricUnit::Milliseconds => format!("{value:.2} ms"),
+        MetricUnit::PerSecond => format!("{value:.1}/s"),
     }
 }
 
 /// Describes how a row was judged, or why it is inconclusive.
-pub(crate) fn how(row: &Row) -> String {
+pub(crate) fn how(row: &ComparisonRow) -> String {
     let mut how = method(&row.method);
     how.extend(row.by_chance.map(by_chance));
     how
@@ -55,7 +57,7 @@ pub(crate) fn by_chance(figures: usize) -> String {
 }
 
 /// States that the latencies of two sides do not overlap.
-pub(crate) fn apart(Apart { faster_ms, slower_ms }: Apart) -> String {
+pub(crate) fn apart(DisjointLatencies { faster_ms, slower_ms }: DisjointLatencies) -> String {
     format!(
         "the answers of the two sides do not overlap: 99 % took at most {faster_ms:.2} ms on one side and at least \
          {slower_ms:.2} ms on the other"
@@ -63,10 +65,10 @@ pub(crate) fn apart(Apart { faster_ms, slower_ms }: Apart) -> String {
 }
 
 fn method(method: &Method) -> String {
-    let requests = |[a, b]: [Of; 2]| {
+    let requests = |[a, b]: [Proportion; 2]| {
         format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n))
     };
-    let hits = |[a, b]: [Of; 2]| format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n);
+    let hits = |[a, b]: [Proportion; 2]| format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n);
     let over = |[a, b]: [usize; 2], block_s: f64| format!("{a} and {b} blocks of {block_s:.1} s");
     match *method {
         Method::Totals(sides) => format!("{}; test of totals", requests(sides)),
@@ -122,7 +124,7 @@ fn method(method: &Method) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rolldrop_judge::model::comparison::{LatencyKind, Quantile};
+    use rolldrop_judge::judgements::comparison::{LatencyKind, Quantile};
 
     #[test]
     fn labels_name_figures() {
@@ -147,7 +149,7 @@ mod tests {
         let told = "block bootstrap over time, over only 8 blocks: a rough interval; a longer run improves it; these \
                     runs differ, but one run a side";
         assert!(method(&few).starts_with(told), "{}", method(&few));
-        let hits = [0, 1].map(|hits| Of { hits, n: 1 });
+        let hits = [0, 1].map(|hits| Proportion { hits, n: 1 });
         assert_eq!(
             method(&Method::Fisher { hits, needed: Some(4) }),
             "0 of 1, then 1 of 1; Fisher's exact test (such a difference shows with 4 a side, in four of five cases)"
@@ -157,7 +159,7 @@ mod tests {
             method(&Method::NoneLost { blocks: [30, 40], block_s: 0.1, missed: 0.095 }),
             "neither lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
         );
-        let apart = method(&Method::Apart(Apart { faster_ms: 1.5, slower_ms: 3.0 }));
+        let apart = method(&Method::Apart(DisjointLatencies { faster_ms: 1.5, slower_ms: 3.0 }));
         assert!(apart.contains("do not overlap: 99 % took at most 1.50 ms on one side"), "{apart}");
     }
 }

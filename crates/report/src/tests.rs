@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::*;
 use rolldrop_explain::model::{Mode, Stage, WindowBasis};
-use rolldrop_judge::model::comparison::{
-    Caveat, Change, ChangeKind, Comparison, Judgement, LatencyKind, Method, Metric, Quantile, Row, Side,
-    SideChart, Unit,
+use rolldrop_judge::judgements::comparison::{
+    Caveat, ChangeKind, Comparison, ComparisonRow, ComparisonSide, FigureChange, Judgement, LatencyKind,
+    Method, Metric, MetricUnit, Quantile, SideChart,
 };
 use rolldrop_record::{Cause, Outcome};
 use rolldrop_testing::schema::meets;
@@ -378,7 +378,7 @@ fn every_result_meets_the_schema() {
 }
 
 fn a_comparison() -> (Comparison, SideChart, SideChart) {
-    let row = |metric, unit, baseline, candidate, change, verdict| Row {
+    let row = |metric, unit, baseline, candidate, change, verdict| ComparisonRow {
         metric,
         unit,
         baseline: Some(baseline),
@@ -390,15 +390,16 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
         by_chance: None,
     };
     let latency = |quantile| Metric::Latency(LatencyKind::Response, quantile);
-    let ratio = |estimate, lower, upper| Some(Change { kind: ChangeKind::Ratio, estimate, lower, upper });
-    let side = |name: &str, dropped| Side {
+    let ratio =
+        |estimate, lower, upper| Some(FigureChange { kind: ChangeKind::Ratio, estimate, lower, upper });
+    let side = |name: &str, dropped| ComparisonSide {
         runs: [1, 2].map(|run| format!("{name}-{run}")).to_vec(),
         duration_s: 30.0,
         total: 6000,
         dropped,
         terminations: 3,
     };
-    let (ms, same, worse) = (Unit::Milliseconds, Some(Judgement::Same), Some(Judgement::Worse));
+    let (ms, same, worse) = (MetricUnit::Milliseconds, Some(Judgement::Same), Some(Judgement::Worse));
     let comparison = Comparison {
         verdict: Judgement::Worse,
         confidence: 0.95,
@@ -408,7 +409,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
         differences: Vec::new(),
         caveats: vec![Caveat::Partial { run: "after-2".into(), why: vec!["a watch broke off".into()] }],
         rows: vec![
-            row(Metric::Dropped, Unit::Share, 0.0, 16.0 / 6000.0, None, None),
+            row(Metric::Dropped, MetricUnit::Share, 0.0, 16.0 / 6000.0, None, None),
             row(latency(Quantile::P50), ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
             row(latency(Quantile::P99), ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
         ],

@@ -8,9 +8,9 @@ use super::summary::{Paint, TextPage, columns};
 use super::words::sentence;
 use super::{Chart, ReportFile, TextOptions};
 use rolldrop_explain::model::Verdict;
-use rolldrop_judge::tune::{
-    Choice, Consumer, LostOtherwise, LostTo, Outcome, Price, Purpose, Seen, Settings, Step, Tuning, Unit,
-    Units, parts,
+use rolldrop_judge::tuning::{
+    ChosenSettings, ConsumerSleep, CoverageUnit, LongestWindows, LostOtherwise, LostTo, PodSettings, Price,
+    Purpose, Tuning, TuningOutcome, TuningStep, Units, parts,
 };
 
 const COLUMNS: [&str; 7] =
@@ -30,34 +30,36 @@ pub(super) fn headline(tuning: &Tuning) -> String {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
     let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
     match (&tuning.outcome, shown(tuning)) {
-        (Outcome::Proven, Some(ProvenSettings { choice, proof, .. })) => format!(
+        (TuningOutcome::Proven, Some(ProvenSettings { choice, proof, .. })) => format!(
             "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
             choice.settings.pre_stop_seconds,
             choice.settings.termination_grace_period_seconds,
             none_lost(&proof),
         ),
-        (Outcome::AlreadyRight, Some(ProvenSettings { proof, .. })) => format!(
+        (TuningOutcome::AlreadyRight, Some(ProvenSettings { proof, .. })) => format!(
             "The preStop sleep of {} s that is set is right: it lost {}.",
             tuning.before.pre_stop_seconds,
             none_lost(&proof),
         ),
-        (Outcome::NotForASleep, _) => {
+        (TuningOutcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
             format!("No preStop sleep saves what is lost here ({}).", list(&causes))
         }
-        (Outcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
-        (Outcome::NoLonger { why }, _) => format!("The chosen settings no longer hold: {}.", why.join("; ")),
-        (Outcome::Partial { why }, _) => format!("This tuning is partial: {}.", why.join("; ")),
+        (TuningOutcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
+        (TuningOutcome::NoLonger { why }, _) => {
+            format!("The chosen settings no longer hold: {}.", why.join("; "))
+        }
+        (TuningOutcome::Partial { why }, _) => format!("This tuning is partial: {}.", why.join("; ")),
         _ => "The runs are incomplete.".to_owned(),
     }
 }
 
 /// Returns the number of requests that a run lost, and the number of units in which it lost them.
-fn lost(step: &Step) -> String {
+fn lost(step: &TuningStep) -> String {
     format!("{} of {} in {}", count(step.lost), counted(step.requests, "request"), mode(step))
 }
 
-fn none_lost(step: &Step) -> String {
+fn none_lost(step: &TuningStep) -> String {
     match step.lost {
         0 => lost(step).replacen("0 of", "none of", 1),
         _ => format!("{}, none of which a sleep saves", lost(step)),
@@ -65,15 +67,15 @@ fn none_lost(step: &Step) -> String {
 }
 
 /// Describes how pods ended in a run.
-fn mode(step: &Step) -> String {
+fn mode(step: &TuningStep) -> String {
     match step.unit {
-        Unit::Deletions => {
+        CoverageUnit::Deletions => {
             format!(
                 "{} of pods one at a time, which shows nothing for rollouts",
                 counted(len(step.terminations), "deletion")
             )
         }
-        Unit::Ends | Unit::Rollouts => format!(
+        CoverageUnit::Ends | CoverageUnit::Rollouts => format!(
             "{} ({})",
             counted(len(step.rollouts), "rollout"),
             counted(len(step.terminations), "termination")
@@ -82,11 +84,11 @@ fn mode(step: &Step) -> String {
 }
 
 /// Describes what the last proof shows.
-fn basis(step: &Step) -> String {
+fn basis(step: &TuningStep) -> String {
     let of = match step.unit {
-        Unit::Ends => "ends of pods in rollouts",
-        Unit::Rollouts => "rollouts",
-        Unit::Deletions => "deletions of pods one at a time (nothing is shown for rollouts)",
+        CoverageUnit::Ends => "ends of pods in rollouts",
+        CoverageUnit::Rollouts => "rollouts",
+        CoverageUnit::Deletions => "deletions of pods one at a time (nothing is shown for rollouts)",
     };
     format!(
         "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
@@ -97,7 +99,7 @@ fn basis(step: &Step) -> String {
 }
 
 /// Describes the longest windows seen.
-fn seen(seen: &Seen) -> Option<String> {
+fn seen(seen: &LongestWindows) -> Option<String> {
     let of = counted(len(seen.windows), "window");
     let text = match (seen.longest_lower_seconds, seen.longest_upper_seconds) {
         (Some(lower), Some(upper)) if upper >= lower => format!(
@@ -130,19 +132,19 @@ fn supported(tuning: &Tuning) -> Option<String> {
 
 /// Settings that demonstrably hold, with their proof.
 pub(super) struct ProvenSettings<'a> {
-    choice: &'a Choice,
+    choice: &'a ChosenSettings,
     /// Combined figures of all runs of the proof.
-    pub(super) proof: Step,
+    pub(super) proof: TuningStep,
     /// Runs of the proof: the interrupted parts and the last run.
-    runs: Vec<&'a Step>,
+    runs: Vec<&'a TuningStep>,
 }
 
 /// Returns the chosen settings with their proof, if they demonstrably hold.
 pub(super) fn shown(tuning: &Tuning) -> Option<ProvenSettings<'_>> {
     let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
-    let is_its = |step: &&Step| step.purpose == Purpose::Proof && step.settings == choice.settings;
+    let is_its = |step: &&TuningStep| step.purpose == Purpose::Proof && step.settings == choice.settings;
     let last = tuning.steps.iter().rfind(is_its)?;
-    let mut runs: Vec<&Step> = parts(&tuning.steps, choice.settings).collect();
+    let mut runs: Vec<&TuningStep> = parts(&tuning.steps, choice.settings).collect();
     let proof = last.with_parts(&runs);
     runs.push(last);
     Some(ProvenSettings { choice, proof, runs })
@@ -169,7 +171,7 @@ struct Yaml {
 }
 
 impl Yaml {
-    fn of(settings: Settings, before: Settings) -> Self {
+    fn of(settings: PodSettings, before: PodSettings) -> Self {
         let mut containers =
             vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {}}}}}}}", settings.pre_stop_seconds)];
         let mut around =
@@ -193,7 +195,7 @@ fn purpose(purpose: Purpose) -> &'static str {
     }
 }
 
-fn row(step: &Step) -> [String; 7] {
+fn row(step: &TuningStep) -> [String; 7] {
     let verdict = match step.verdict {
         Verdict::Valid => "",
         Verdict::Invalid { .. } => " (invalid)",
@@ -212,7 +214,7 @@ fn row(step: &Step) -> [String; 7] {
 
 /// Returns the reasons why runs could not be trusted, one sentence each.
 fn untrusted(tuning: &Tuning) -> Vec<String> {
-    let of = |step: &Step| match &step.verdict {
+    let of = |step: &TuningStep| match &step.verdict {
         Verdict::Valid => None,
         Verdict::Invalid { why } => Some(format!("{} is not valid: {}", step.run, why.join("; "))),
         Verdict::Partial { why } => Some(format!("{} is partial: {}", step.run, why.join("; "))),
@@ -221,7 +223,7 @@ fn untrusted(tuning: &Tuning) -> Vec<String> {
 }
 
 /// Lists individually the requests that the runs of the proof lost and that no sleep could have saved.
-fn otherwise(runs: &[&Step]) -> Vec<String> {
+fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
     let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {
             (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
@@ -258,9 +260,9 @@ fn cause(lost: &LostTo) -> String {
 pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     let mut page = TextPage::new(options);
     let paint = match tuning.outcome {
-        Outcome::Proven | Outcome::AlreadyRight => Paint::Good,
-        Outcome::NotForASleep | Outcome::NoLonger { .. } => Paint::Bad,
-        Outcome::NotShown { .. } | Outcome::Partial { .. } => Paint::Caution,
+        TuningOutcome::Proven | TuningOutcome::AlreadyRight => Paint::Good,
+        TuningOutcome::NotForASleep | TuningOutcome::NoLonger { .. } => Paint::Bad,
+        TuningOutcome::NotShown { .. } | TuningOutcome::Partial { .. } => Paint::Caution,
     };
     page.paragraph("", 0, Some(paint), &headline(tuning));
     if let Some(ProvenSettings { choice, proof, .. }) = shown(tuning) {
@@ -309,7 +311,7 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     page.out
 }
 
-fn in_words(consumer: &Consumer) -> String {
+fn in_words(consumer: &ConsumerSleep) -> String {
     let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
     let alike = consumer.within_rollouts.map(|alike| {
         format!(
@@ -458,7 +460,7 @@ mod tests {
         assert!(together.contains("(16 ends that left the rules apart, in 7 rollouts)"), "{together}");
         assert!(together.contains("request 7 of load in 2-proof"), "{together}");
         tuning.steps.remove(1);
-        tuning.outcome = Outcome::Partial { why: vec!["it was interrupted".into()] };
+        tuning.outcome = TuningOutcome::Partial { why: vec!["it was interrupted".into()] };
         assert!(shown(&tuning).is_none());
         let partial = text(&tuning, &TextOptions::default());
         assert!(partial.starts_with("This tuning is partial: it was interrupted.\n"), "{partial}");
@@ -477,7 +479,7 @@ mod tests {
     #[test]
     fn proof_sentence_counts_isolated_deletions() {
         let settings = json!({"pre_stop_seconds": 1, "termination_grace_period_seconds": 30, "min_ready_seconds": 0, "readiness_delay_seconds": null});
-        let step: Step = serde_json::from_value(json!({
+        let step: TuningStep = serde_json::from_value(json!({
             "purpose": "proof", "run": "2-proof", "settings": settings, "verdict": {"state": "valid"},
             "modes": ["isolated"], "terminations": 36, "rollouts": 0, "unit": "deletions", "units": 36,
             "confidence": 0.975, "coverage": 0.9, "lost": 0, "lost_for_a_sleep": 0, "lost_otherwise": [], "requests": 4000,

@@ -9,7 +9,7 @@ use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Mode, Termination};
-use rolldrop_judge::tune::{Names, Purpose, Strategy, Units};
+use rolldrop_judge::tuning::{PodNaming, Purpose, Strategy, Units};
 
 /// Duration beyond which a tuning asks for consent, even on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
@@ -126,12 +126,12 @@ impl Pace {
     /// Returns the number of units that a rollout or deletion shows if its pods sleep for that long. Without names, a
     /// pod counts as separate if it begins to terminate after the previous pod is known to have left the rules: once
     /// that pod has exited.
-    pub(super) fn units_of_each(&self, sleep_s: u64, names: Names) -> usize {
+    pub(super) fn units_of_each(&self, sleep_s: u64, names: PodNaming) -> usize {
         match (self.disrupt, names, self.named) {
             (Disrupt::DeletePod, ..) => 1,
-            (_, Names::Known, Some(named)) => named,
-            (_, Names::Known, None) => self.ends_s.len().max(1),
-            (_, Names::Unknown, _) => {
+            (_, PodNaming::Known, Some(named)) => named,
+            (_, PodNaming::Known, None) => self.ends_s.len().max(1),
+            (_, PodNaming::Unknown, _) => {
                 let (mut number, mut known_s) = (0, f64::NEG_INFINITY);
                 for at in &self.ends_s {
                     if *at > known_s {
@@ -152,7 +152,7 @@ impl Pace {
     }
 
     /// Plans a run that needs this many units.
-    pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: Names) -> Leg {
+    pub(super) fn leg(&self, purpose: Purpose, (sleep_s, needed): (u64, usize), names: PodNaming) -> Leg {
         let times = needed.div_ceil(self.units_of_each(sleep_s, names));
         let each_ends = if self.disrupt == Disrupt::DeletePod { 1 } else { self.pods };
         let ended = times.saturating_mul(each_ends);
@@ -197,10 +197,10 @@ pub(super) struct Plan {
 
 impl Steps<'_> {
     /// Plans the runs after the first. `names` and the sleep to prove are as known by then.
-    pub(super) fn plan_after(&self, pace: &Pace, names: Names, sleep_s: Option<u64>) -> Plan {
+    pub(super) fn plan_after(&self, pace: &Pace, names: PodNaming, sleep_s: Option<u64>) -> Plan {
         let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
         let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
-        if names == Names::Unknown {
+        if names == PodNaming::Unknown {
             return proof;
         }
         let first = self.subject.sleeps(self.request.max_sleep)[0];
@@ -209,13 +209,13 @@ impl Steps<'_> {
     }
 
     /// Plans a proof of this sleep with this error probability.
-    pub(super) fn plan_of_proof(&self, pace: &Pace, names: Names, (sleep_s, error): (u64, f64)) -> Plan {
+    pub(super) fn plan_of_proof(&self, pace: &Pace, names: PodNaming, (sleep_s, error): (u64, f64)) -> Plan {
         let needed = self.proof(self.subject.settings(), error).needed;
         Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
     /// Plans two proofs: one whose first look shows that this sleep is too short, then one of the next longer sleep.
-    fn plan_if_too_short(&self, pace: &Pace, names: Names, sleep_s: u64) -> Plan {
+    fn plan_if_too_short(&self, pace: &Pace, names: PodNaming, sleep_s: u64) -> Plan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
         let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
         too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
@@ -272,14 +272,14 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     subject.cautions().iter().for_each(|caution| viewer.warn(caution));
     let pace = Pace::assumed(subject, disrupt);
     let (named, unnamed) =
-        (steps.plan_after(&pace, Names::Known, None), steps.plan_after(&pace, Names::Unknown, None));
+        (steps.plan_after(&pace, PodNaming::Known, None), steps.plan_after(&pace, PodNaming::Unknown, None));
     if is_verifying {
-        let plan = steps.plan_of_proof(&pace, Names::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
+        let plan = steps.plan_of_proof(&pace, PodNaming::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
         viewer.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
         return plan.takes;
     }
     let first = steps.before();
-    let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), Names::Unknown);
+    let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), PodNaming::Unknown);
     if steps.has_names() {
         viewer.say(&format!("first as it is; then {}", named.in_words(disrupt)));
     } else {
@@ -289,7 +289,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
             unnamed.in_words(disrupt)
         ));
     }
-    let too_short = steps.plan_if_too_short(&pace, Names::Unknown, ASSUMED_SLEEP_S);
+    let too_short = steps.plan_if_too_short(&pace, PodNaming::Unknown, ASSUMED_SLEEP_S);
     let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
     let plan = Plan::of(before, &pace).then(longest);
     viewer.say(&format!(
@@ -302,10 +302,10 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
 }
 
 /// Prints the remaining plan as measured, both for a first proof that holds and for one that fails.
-pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, Names)) {
+pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, PodNaming)) {
     let is_own = steps.subject.is_own();
     let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
-    if let ([proof], Names::Unknown) = (&plan.legs[..], names) {
+    if let ([proof], PodNaming::Unknown) = (&plan.legs[..], names) {
         let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
         said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
     }
@@ -343,7 +343,7 @@ pub(super) struct Position {
 
 impl Pace {
     /// Returns the remaining time of a run.
-    pub(super) fn left(&self, plan: StepPlan, names: Names, position: Position) -> Duration {
+    pub(super) fn left(&self, plan: StepPlan, names: PodNaming, position: Position) -> Duration {
         let sleep_s = plan.settings.pre_stop_seconds;
         let missing = plan.needed.saturating_sub(position.units);
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
@@ -382,12 +382,12 @@ mod tests {
     #[test]
     fn rollout_counts_staggered_ends_separately() {
         let apart = pace(&[0.0, 3.0, 6.0]);
-        let units = |sleep_s| apart.units_of_each(sleep_s, Names::Unknown);
+        let units = |sleep_s| apart.units_of_each(sleep_s, PodNaming::Unknown);
         assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
-        assert_eq!(apart.units_of_each(9, Names::Known), 3, "names show when each left the rules");
-        assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, Names::Unknown), 1);
+        assert_eq!(apart.units_of_each(9, PodNaming::Known), 3, "names show when each left the rules");
+        assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, PodNaming::Unknown), 1);
         let deleted = Pace { disrupt: Disrupt::DeletePod, ..apart.clone() };
-        assert_eq!(deleted.units_of_each(0, Names::Known), 1);
+        assert_eq!(deleted.units_of_each(0, PodNaming::Known), 1);
     }
 
     #[test]
@@ -397,17 +397,17 @@ mod tests {
         let before = Analysed::of(log, rows).unwrap().analysis.result;
         assert!(before.terminations.iter().all(|t| t.windows[0].upper_s.is_none()), "{before:?}");
         let measured = pace(&[0.0; 3]).measured(&before, Duration::from_secs(60));
-        assert_eq!(measured.units_of_each(10, Names::Known), before.terminations.len());
+        assert_eq!(measured.units_of_each(10, PodNaming::Known), before.terminations.len());
     }
 
     #[test]
     fn leg_derives_rollouts_from_units() {
         let apart = pace(&[0.0, 3.0, 6.0]);
-        let leg = apart.leg(Purpose::Proof, (2, 36), Names::Unknown);
+        let leg = apart.leg(Purpose::Proof, (2, 36), PodNaming::Unknown);
         assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
         // 12 rollouts of 12 s, two of 12 and 10 s for the template, 20 s overhead, three looks.
         assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
-        let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), Names::Unknown);
+        let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), PodNaming::Unknown);
         assert_eq!(together.times, 36);
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::subject::{Subject, ending_of};
 use rolldrop_drive::run::RunError;
-use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_judge::tuning::{ChosenSettings, Tuning};
 use rolldrop_report::ReportFile;
 use rolldrop_sidecar::inject::ending::{Ending, set_ending_in};
 
@@ -26,7 +26,7 @@ pub(super) fn write_report(out: &Path, tuning: &Tuning) -> Result<(), RunError> 
 
 /// Returns the chosen settings as patches: a strategic merge patch, and the same patch for kustomize. The first line of
 /// each states the basis for the settings.
-pub(super) fn patches(subject: &Subject, choice: &Choice, basis: &str) -> Vec<ReportFile> {
+pub(super) fn patches(subject: &Subject, choice: &ChosenSettings, basis: &str) -> Vec<ReportFile> {
     let patch = format!("# {basis}\n{}", strategic_merge(subject, ending_of(choice.settings)));
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
     let kustomization = format!(
@@ -79,7 +79,7 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
 }
 
 /// Returns the manifest lines that the chosen settings change, with line numbers.
-pub(super) fn lines(path: &Path, subject: &Subject, choice: &Choice) -> Result<String, RunError> {
+pub(super) fn lines(path: &Path, subject: &Subject, choice: &ChosenSettings) -> Result<String, RunError> {
     let failed = || format!("failed to read {}", path.display());
     let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
     let changed =

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use rolldrop_explain::model::figure_text::counted;
-use rolldrop_judge::tune::Settings;
+use rolldrop_judge::tuning::PodSettings;
 
 /// Labels of nodes that may be reclaimed, with the seconds that pods then have, and the source of the figure. GKE's
 /// kubelet gives non-system pods 15 of the 30 s; AWS and Azure give notice of 120 and 30 s.
@@ -62,8 +62,9 @@ impl Limits {
     }
 
     /// Describes the consequences of the limits for the chosen settings, one sentence each.
-    pub(super) fn of(&self, settings: Settings) -> Vec<String> {
-        let Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: grace_s, .. } = settings;
+    pub(super) fn of(&self, settings: PodSettings) -> Vec<String> {
+        let PodSettings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: grace_s, .. } =
+            settings;
         let shutdown = self.shutdown.iter().map(|(seconds, who)| match (sleep_s >= *seconds, grace_s > *seconds) {
             (true, _) => format!(
                 "a node that shuts down gives pods {seconds} s ({who}), which the sleep of {sleep_s} s uses up: the app \
@@ -92,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    fn settings(sleep_s: u64, grace_s: u64) -> Settings {
-        Settings {
+    fn settings(sleep_s: u64, grace_s: u64) -> PodSettings {
+        PodSettings {
             pre_stop_seconds: sleep_s,
             termination_grace_period_seconds: grace_s,
             min_ready_seconds: 0,

@@ -10,7 +10,7 @@ use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::coordinator::{Caller, LeftOvers, Since, changed_by_others};
 use rolldrop_drive::run::{self, RunError};
 use rolldrop_drive::viewer::Viewer;
-use rolldrop_judge::tune::{Choice, Tuning};
+use rolldrop_judge::tuning::{ChosenSettings, Tuning};
 use rolldrop_scenario::{Loaded, Scenario};
 use rolldrop_sidecar::inject::pod_labels;
 
@@ -21,7 +21,7 @@ pub struct Verified {
     /// Directory in which that tuning was started.
     pub directory: PathBuf,
     /// Choice to prove again.
-    pub chosen: Choice,
+    pub chosen: ChosenSettings,
 }
 
 /// Reads a tuning's choice.

@@ -12,7 +12,7 @@ use super::steps::StepPlan;
 use crate::analysis;
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::RunResult;
-use rolldrop_judge::tune::Step;
+use rolldrop_judge::tuning::TuningStep;
 use rolldrop_record::{RunDir, run_dir};
 
 const FILE: &str = "state.json";
@@ -42,7 +42,7 @@ pub(super) struct Run {
     pub(super) name: String,
     pub(super) plan: StepPlan,
     /// Figures of the run; `None` while it is in progress, or if it showed nothing.
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<TuningStep>,
     /// True if the run completed.
     pub(super) is_whole: bool,
     pub(super) took: Duration,
@@ -111,7 +111,7 @@ impl Run {
     ///
     /// # Errors
     /// Fails if the run completed but can no longer be read.
-    pub(super) fn shown(&self, tuning: &Path) -> Result<Option<(RunResult, Step)>, RunError> {
+    pub(super) fn shown(&self, tuning: &Path) -> Result<Option<(RunResult, TuningStep)>, RunError> {
         let dir = tuning.join(&self.name);
         if let (Some(step), Ok(text)) = (&self.step, std::fs::read(dir.join("result.json"))) {
             let failed = || format!("failed to read the result in {}", dir.display());
@@ -120,7 +120,7 @@ impl Run {
         }
         match RunDir::open(&dir).map_err(RunError::from).and_then(|dir| analysis::report(&dir)) {
             Ok(analysis) => {
-                let step = Step::of(
+                let step = TuningStep::of(
                     self.plan.purpose,
                     &self.name,
                     self.plan.settings,

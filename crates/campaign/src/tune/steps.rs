@@ -22,7 +22,7 @@ use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, 
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
-use rolldrop_judge::tune::{Names, Purpose, Settings, Unit, Units, is_outlasted, refuted};
+use rolldrop_judge::tuning::{CoverageUnit, PodNaming, PodSettings, Purpose, Units, is_outlasted, refuted};
 use rolldrop_record::{Clock, Policy, RoundsEnd, RunDir};
 use rolldrop_report::decision_words;
 use rolldrop_scenario::{ClusterChoice, Loaded};
@@ -57,7 +57,7 @@ pub enum Disrupt {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
-    pub(super) settings: Settings,
+    pub(super) settings: PodSettings,
     disrupt: Disrupt,
     /// Means of naming the pods if responses do not.
     pub(super) means: Option<Means>,
@@ -98,7 +98,7 @@ pub(super) struct Ended {
 #[derive(Clone, Debug)]
 pub(super) struct Outlook {
     pub(super) pace: Pace,
-    pub(super) names: Names,
+    pub(super) names: PodNaming,
     /// Duration of the remaining runs if this one succeeds.
     pub(super) later: Duration,
     /// Maximum number of rollouts in the run.
@@ -132,16 +132,16 @@ impl Steps<'_> {
     }
 
     /// Plans the run that shows complete windows.
-    pub(super) fn windows(&self, settings: Settings) -> StepPlan {
+    pub(super) fn windows(&self, settings: PodSettings) -> StepPlan {
         self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
     /// Plans a run that tests, with at most this error probability, that settings lose nothing.
-    pub(super) fn proof(&self, settings: Settings, error: f64) -> StepPlan {
+    pub(super) fn proof(&self, settings: PodSettings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
     }
 
-    fn plan(&self, purpose: Purpose, settings: Settings, error: f64) -> StepPlan {
+    fn plan(&self, purpose: Purpose, settings: PodSettings, error: f64) -> StepPlan {
         let confidence = 1.0 - error;
         StepPlan {
             purpose,
@@ -288,7 +288,7 @@ impl Steps<'_> {
     }
 
     /// Applies the chosen settings in the cluster permanently.
-    pub(super) async fn apply(&self, settings: Settings) -> Result<(), RunError> {
+    pub(super) async fn apply(&self, settings: PodSettings) -> Result<(), RunError> {
         let Self { request, subject, operator, .. } = self;
         let Request { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
@@ -449,7 +449,7 @@ impl<'a> Watch<'a> {
             return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
         }
         // More rollouts would not give windows an upper bound; a proof needs none.
-        if plan.purpose == Purpose::Windows && own.unit == Unit::Rollouts && own.rollouts > 1 {
+        if plan.purpose == Purpose::Windows && own.unit == CoverageUnit::Rollouts && own.rollouts > 1 {
             let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));
         }

@@ -18,7 +18,7 @@ use rolldrop_drive::coordinator::{
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
-use rolldrop_judge::tune::{Rollout, Settings, Strategy};
+use rolldrop_judge::tuning::{PodSettings, RolloutShape, Strategy};
 use rolldrop_record::Clock;
 use rolldrop_scenario::{Loaded, Place, Scenario};
 use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
@@ -34,7 +34,7 @@ const GROWTH: u64 = 3;
 pub(super) struct Subject {
     sleepers: Sleepers,
     ending: Ending,
-    rollout: Rollout,
+    rollout: RolloutShape,
     limits: Limits,
     /// The workload's Kubernetes object.
     object: Value,
@@ -57,7 +57,7 @@ pub(super) struct Elsewhere {
 }
 
 /// Converts tuning settings to the form that manifests use.
-pub(super) fn ending_of(settings: Settings) -> Ending {
+pub(super) fn ending_of(settings: PodSettings) -> Ending {
     Ending {
         sleep_s: settings.pre_stop_seconds,
         grace_s: settings.termination_grace_period_seconds,
@@ -251,13 +251,13 @@ impl Subject {
         &self.limits
     }
 
-    pub(super) const fn rollout(&self) -> Rollout {
+    pub(super) const fn rollout(&self) -> RolloutShape {
         self.rollout
     }
 
     /// Returns the current termination settings of the pods.
-    pub(super) const fn settings(&self) -> Settings {
-        Settings {
+    pub(super) const fn settings(&self) -> PodSettings {
+        PodSettings {
             pre_stop_seconds: self.ending.sleep_s,
             termination_grace_period_seconds: self.ending.grace_s,
             min_ready_seconds: self.ending.min_ready_s,
@@ -278,10 +278,10 @@ impl Subject {
 
     /// Returns the settings for measuring windows with this sleep. The time left for the app after its sleep stays the
     /// same.
-    pub(super) const fn wide(&self, sleep_s: u64) -> Settings {
+    pub(super) const fn wide(&self, sleep_s: u64) -> PodSettings {
         let set = self.settings();
         let of_app = set.termination_grace_period_seconds.saturating_sub(set.pre_stop_seconds);
-        Settings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: sleep_s + of_app, ..set }
+        PodSettings { pre_stop_seconds: sleep_s, termination_grace_period_seconds: sleep_s + of_app, ..set }
     }
 }
 
@@ -342,7 +342,7 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<
 
 /// Returns the reason why a rollout loses requests regardless of the sleep, with a remedy, or `None` if a sleep may
 /// help.
-fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Option<String> {
+fn why_no_sleep_helps(object: &Value, workload: &str, rollout: RolloutShape) -> Option<String> {
     let pods = counted(rollout.pods, "pod");
     let (why, remedy) = match rollout.strategy {
         Strategy::Recreate => (
@@ -367,8 +367,8 @@ fn why_no_sleep_helps(object: &Value, workload: &str, rollout: Rollout) -> Optio
 }
 
 /// Returns a caution if a Deployment's rollouts may terminate all pods before new ones are ready.
-fn ends_all(object: &Value, rollout: Rollout) -> Option<String> {
-    let Rollout { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
+fn ends_all(object: &Value, rollout: RolloutShape) -> Option<String> {
+    let RolloutShape { pods, strategy: Strategy::Rolling { .. } } = rollout else { return None };
     let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
     let may_be_missing = serde_json::from_value(most.clone()).ok();
     let all = usize::try_from(pods).unwrap_or(usize::MAX);
@@ -393,7 +393,7 @@ fn nodes_for(object: &Value, nodes: &[BTreeMap<String, String>]) -> u64 {
 }
 
 /// Describes a workload's rollouts. `each_node` is the pod count for a DaemonSet that does not report its own.
-fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunError> {
+fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, RunError> {
     let refused = |why: String| Err(RunError::Refused(why));
     let (spec, name) = (&object["spec"], object["metadata"]["name"].as_str().unwrap_or_default());
     if let Some(why) = why_no_rollout(object) {
@@ -449,7 +449,7 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<Rollout, RunErr
             "{kind} {name} has {pods}: what the end of one loses shows only beside another; scale it to 2 or more"
         ));
     }
-    Ok(Rollout { pods, strategy })
+    Ok(RolloutShape { pods, strategy })
 }
 
 #[cfg(test)]

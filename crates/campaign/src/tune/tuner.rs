@@ -11,10 +11,10 @@ use super::{CONFIDENCE, NO_NAMES};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::model::figure_text::counted;
 use rolldrop_explain::{RunResult, model::Verdict};
-use rolldrop_judge::tune::{
-    Choice, MOST_PROOFS, Names, Next, Outcome, Price, Proof, Purpose, SCHEMA_VERSION, Search, Seen, Settings,
-    Step, Tuning, Units, Unknown, Wish, choose, for_a_sleep, lost_at_starts, lost_to, names, parts, proof,
-    refuted, stopping, with_starts, without_names,
+use rolldrop_judge::tuning::{
+    ChosenSettings, LongestWindows, MOST_PROOFS, Next, PodNaming, PodSettings, Price, Proof, Purpose,
+    SCHEMA_VERSION, SleepSearch, Tuning, TuningOutcome, TuningStep, Units, Unknown, Wish, choose,
+    for_a_sleep, lost_at_starts, lost_to, names, parts, proof, refuted, stopping, with_starts, without_names,
 };
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
@@ -31,13 +31,13 @@ pub(super) struct Tuner<'a> {
     replayed: usize,
     /// Means of naming the pods if responses do not.
     means: Option<Means>,
-    done: Vec<Step>,
-    seen: Seen,
+    done: Vec<TuningStep>,
+    seen: LongestWindows,
     /// The first run; the others are compared with it.
     first: Option<RunResult>,
-    choice: Option<Choice>,
+    choice: Option<ChosenSettings>,
     pace: Pace,
-    names: Names,
+    names: PodNaming,
     plan: Option<Plan>,
 }
 
@@ -64,11 +64,11 @@ impl<'a> Tuner<'a> {
             replayed: 0,
             means: Means::of(steps.request.evidence),
             done: Vec::new(),
-            seen: Seen::default(),
+            seen: LongestWindows::default(),
             first: None,
             choice: None,
             pace: Pace::assumed(steps.subject, steps.disrupt()),
-            names: if steps.has_names() { Names::Known } else { Names::Unknown },
+            names: if steps.has_names() { PodNaming::Known } else { PodNaming::Unknown },
             plan: None,
         }
     }
@@ -80,35 +80,35 @@ impl<'a> Tuner<'a> {
     }
 
     /// Proves settings that an earlier tuning has chosen.
-    pub(super) async fn verify(mut self, chosen: Choice) -> Result<Tuning, RunError> {
+    pub(super) async fn verify(mut self, chosen: ChosenSettings) -> Result<Tuning, RunError> {
         let plan = self.steps.proof(chosen.settings, 1.0 - CONFIDENCE);
         self.choice = Some(chosen);
         let ended = self.verified(plan).await;
         self.concluded(ended)
     }
 
-    fn concluded(self, ended: Result<Outcome, Halt>) -> Result<Tuning, RunError> {
+    fn concluded(self, ended: Result<TuningOutcome, Halt>) -> Result<Tuning, RunError> {
         let outcome = match ended {
             Ok(outcome) => outcome,
-            Err(Halt::NotShown(why)) => Outcome::NotShown { why },
+            Err(Halt::NotShown(why)) => TuningOutcome::NotShown { why },
             Err(Halt::Interrupted) => {
                 let resume = format!("continue with rolldrop tune --resume {}", self.steps.out.display());
-                Outcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
+                TuningOutcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
             Err(Halt::Failed(error)) => {
                 // Keep the measurements made so far.
-                self.write(Outcome::Partial { why: vec![error.in_words()] })?;
+                self.write(TuningOutcome::Partial { why: vec![error.in_words()] })?;
                 return Err(error);
             }
         };
         let why = match &outcome {
-            Outcome::NotShown { why } => RunError::Refused(why.join("; ")),
+            TuningOutcome::NotShown { why } => RunError::Refused(why.join("; ")),
             _ => RunError::Interrupted,
         };
         self.so_far(outcome).ok_or(why)
     }
 
-    async fn find(&mut self) -> Result<Outcome, Halt> {
+    async fn find(&mut self) -> Result<TuningOutcome, Halt> {
         let Steps { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
         // The settings for starting pods are chosen together with the sleep.
@@ -117,15 +117,15 @@ impl<'a> Tuner<'a> {
         trusted(&before)?;
         let lost = lost_to(&before);
         if !lost.is_empty() && !has_starts && lost.iter().all(|lost| !may_help(&before, lost.cause)) {
-            return Ok(Outcome::NotForASleep);
+            return Ok(TuningOutcome::NotForASleep);
         }
         if let Some(why) = subject.too_few_connections(&before) {
             return Err(Halt::NotShown(vec![why]));
         }
         self.names = match names(&before) {
-            Names::Unknown if request.evidence == Some(Asked::Any) => {
+            PodNaming::Unknown if request.evidence == Some(Asked::Any) => {
                 self.means = Some(self.steps.means().await?);
-                Names::Known
+                PodNaming::Known
             }
             names => names,
         };
@@ -134,9 +134,9 @@ impl<'a> Tuner<'a> {
         let plan = self.steps.plan_after(&self.pace, self.names, first);
         self.say_plan(plan);
         let mut wish = Wish { before: set, may_shorten: request.shorten, least_s: 0 };
-        if self.names == Names::Known {
+        if self.names == PodNaming::Known {
             if let Some(choice) = self.choose_by_windows(&mut wish).await? {
-                let search = Search::from_windows(choice.settings.pre_stop_seconds, request.tight);
+                let search = SleepSearch::from_windows(choice.settings.pre_stop_seconds, request.tight);
                 self.choice = Some(choice);
                 return self.proven(search, wish).await;
             }
@@ -150,15 +150,18 @@ impl<'a> Tuner<'a> {
                 )
             ));
         }
-        self.choice =
-            Some(Choice { settings: set, consumers: Vec::new(), stopping_seconds: stopping(&before) });
+        self.choice = Some(ChosenSettings {
+            settings: set,
+            consumers: Vec::new(),
+            stopping_seconds: stopping(&before),
+        });
         let most = request.max_sleep.as_secs();
-        self.proven(Search::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
+        self.proven(SleepSearch::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
     }
 
     /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses. Losses of starting pods
     /// seen meanwhile are added to `wish`. Returns `None` if too few windows have bounds.
-    async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<Choice>, Halt> {
+    async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<ChosenSettings>, Halt> {
         let Steps { subject, request, operator, .. } = self.steps;
         for sleep_s in subject.sleeps(request.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
@@ -188,7 +191,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Proves sleeps until the search ends.
-    async fn proven(&mut self, mut search: Search, wish: Wish) -> Result<Outcome, Halt> {
+    async fn proven(&mut self, mut search: SleepSearch, wish: Wish) -> Result<TuningOutcome, Halt> {
         let subject = self.steps.subject;
         loop {
             let sleep_s = match search.next() {
@@ -196,7 +199,7 @@ impl<'a> Tuner<'a> {
                 Next::Found(sleep_s) if self.seen.least_s() <= sleep_s => {
                     let settings = self.settings(wish, sleep_s);
                     let is_set = settings == subject.settings();
-                    return Ok(if is_set { Outcome::AlreadyRight } else { Outcome::Proven });
+                    return Ok(if is_set { TuningOutcome::AlreadyRight } else { TuningOutcome::Proven });
                 }
                 // A window in another run lasted longer, so this sleep is too short.
                 Next::Found(sleep_s) => {
@@ -244,14 +247,14 @@ impl<'a> Tuner<'a> {
         self.plan = Some(plan);
     }
 
-    async fn verified(&mut self, plan: StepPlan) -> Result<Outcome, Halt> {
+    async fn verified(&mut self, plan: StepPlan) -> Result<TuningOutcome, Halt> {
         let result = self.step(plan).await?;
         let sleep_s = plan.settings.pre_stop_seconds;
         match self.judged(&result, plan) {
-            Proof::Holds if plan.settings == self.steps.subject.settings() => Ok(Outcome::AlreadyRight),
-            Proof::Holds => Ok(Outcome::Proven),
+            Proof::Holds if plan.settings == self.steps.subject.settings() => Ok(TuningOutcome::AlreadyRight),
+            Proof::Holds => Ok(TuningOutcome::Proven),
             Proof::TooShort { lost, at_least } => {
-                Ok(Outcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
+                Ok(TuningOutcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
             }
             Proof::Unknown(why) => Err(Halt::NotShown(self.with_bound(decision_words::unproven(&why)))),
         }
@@ -260,7 +263,7 @@ impl<'a> Tuner<'a> {
     /// Judges the last run, a proof. A longer sleep might also have saved requests that were lost after the sleep
     /// without a known cause.
     fn judged(&self, result: &RunResult, plan: StepPlan) -> Proof {
-        let unclear = self.done.last().map_or(0, Step::unclear);
+        let unclear = self.done.last().map_or(0, TuningStep::unclear);
         let before = self.units_before(plan);
         match proof(result, plan.settings.pre_stop_seconds, plan.needed, before) {
             Proof::Holds if unclear > 0 => Proof::TooShort { lost: unclear, at_least: None },
@@ -274,7 +277,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Returns the settings with this sleep, and makes it the chosen sleep.
-    fn settings(&mut self, wish: Wish, sleep_s: u64) -> Settings {
+    fn settings(&mut self, wish: Wish, sleep_s: u64) -> PodSettings {
         let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
         let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
             true => wish.before,
@@ -364,7 +367,7 @@ impl<'a> Tuner<'a> {
         };
         let ended = self.steps.run(plan, &name, outlook).await?;
         let Ended { analysis, is_interrupted, took, gave_up } = ended;
-        let step = Step::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
+        let step = TuningStep::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
         // A run interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
         let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
@@ -376,16 +379,16 @@ impl<'a> Tuner<'a> {
             self.learn(step, &analysis.result);
         }
         self.first.get_or_insert_with(|| analysis.result.clone());
-        self.write(Outcome::Partial { why: vec!["it has not ended".to_owned()] })?;
+        self.write(TuningOutcome::Partial { why: vec!["it has not ended".to_owned()] })?;
         if is_interrupted {
             return Err(Halt::Interrupted);
         }
         Ok(analysis.result)
     }
 
-    fn learn(&mut self, step: Step, result: &RunResult) {
+    fn learn(&mut self, step: TuningStep, result: &RunResult) {
         if !matches!(result.verdict, Verdict::Invalid { .. }) {
-            self.seen = self.seen.and(Seen::of(result));
+            self.seen = self.seen.and(LongestWindows::of(result));
         }
         self.done.push(step);
     }
@@ -417,7 +420,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Returns the tuning result so far, with this outcome; `None` before the first run.
-    fn so_far(&self, outcome: Outcome) -> Option<Tuning> {
+    fn so_far(&self, outcome: TuningOutcome) -> Option<Tuning> {
         let Steps { subject, request, .. } = self.steps;
         let first = self.first.as_ref()?;
         let set = subject.settings();
@@ -444,7 +447,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Writes the tuning result so far.
-    fn write(&self, outcome: Outcome) -> Result<(), RunError> {
+    fn write(&self, outcome: TuningOutcome) -> Result<(), RunError> {
         self.so_far(outcome).map_or(Ok(()), |tuning| handover::write_report(self.steps.out, &tuning))
     }
 }

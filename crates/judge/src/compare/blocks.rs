@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::sample::{Sample, edge_ms, latency_ms};
-use crate::math::exact::z;
+use crate::statistics::exact::z;
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::LatencyBucket;
 
@@ -42,7 +42,7 @@ pub(super) struct Blocks {
 }
 
 /// A resample: a list of segments.
-type Draw = Vec<Range<usize>>;
+type Resample = Vec<Range<usize>>;
 
 impl Blocks {
     pub(super) fn new(samples: &[Sample]) -> Self {
@@ -90,7 +90,7 @@ impl Blocks {
         self.totals.len() - 1
     }
 
-    fn whole(&self) -> Draw {
+    fn whole(&self) -> Resample {
         self.runs.clone()
     }
 
@@ -101,7 +101,7 @@ impl Blocks {
     }
 
     /// Returns the index of the bin that contains a quantile of the resample.
-    fn quantile_bin(&self, draw: &Draw, q: f64) -> usize {
+    fn quantile_bin(&self, draw: &Resample, q: f64) -> usize {
         let upto = |j: usize| draw.iter().map(|blocks| self.below(blocks, j)).sum::<u64>();
         let rank = q * upto(self.bins.len()) as f64;
         let (mut low, mut high) = (1, self.bins.len().max(1));
@@ -113,7 +113,7 @@ impl Blocks {
     }
 
     /// Returns a quantile of the resample, in milliseconds.
-    fn quantile(&self, draw: &Draw, q: f64) -> f64 {
+    fn quantile(&self, draw: &Resample, q: f64) -> f64 {
         self.bins.get(self.quantile_bin(draw, q)).map_or(0.0, |bin| latency_ms(*bin))
     }
 
@@ -123,7 +123,7 @@ impl Blocks {
     }
 
     /// Returns the requests per second of the resample.
-    fn rate(&self, draw: &Draw) -> f64 {
+    fn rate(&self, draw: &Resample) -> f64 {
         let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
         let blocks: usize = draw.iter().map(Range::len).sum();
         if blocks == 0 { 0.0 } else { requests as f64 / (blocks as f64 * self.block_s) }
@@ -136,7 +136,7 @@ impl Blocks {
 
     /// Draws as many blocks as there are, in segments of `length` that begin anywhere. A segment that reaches the end
     /// of its run continues at the run's beginning.
-    fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
+    fn draw(&self, length: usize, rng: &mut SmallRng) -> Resample {
         let mut draw = Vec::new();
         let mut drawn = 0;
         while drawn < self.len() {
@@ -263,7 +263,7 @@ pub(super) struct TooCorrelated {
 fn ratio(
     sides: [&Blocks; 2],
     series: &[Vec<Vec<f64>>; 2],
-    figure: impl Fn(&Blocks, &Draw) -> f64,
+    figure: impl Fn(&Blocks, &Resample) -> f64,
     effort: Effort,
 ) -> Result<Ratio, TooCorrelated> {
     let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, episodes};
-use crate::gate::{self, Figures};
-use crate::model::check::Check;
-use crate::model::comparison::Quantile;
+use crate::gate::{self, ComparableFigures};
+use crate::judgements::comparison::Quantile;
+use crate::judgements::gate_check::Check;
 use rolldrop_explain::OutcomeClass;
 use rolldrop_explain::math::add_counts;
 use rolldrop_explain::math::stats;
@@ -54,26 +54,26 @@ pub struct Sample {
     /// Number of requests that the app answered with an error.
     pub app_errors: u64,
     /// Latencies of the answered requests.
-    pub latency: Quantiles,
+    pub latency: LatencyQuantiles,
     /// Send lag within which 99 % of the requests were sent, in milliseconds; `None` in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_ms: Option<f64>,
     /// Pods that ended during the run.
-    pub terminations: Vec<Ended>,
+    pub terminations: Vec<EndedPod>,
     /// Groups of terminations whose losses occur together.
     pub episodes: Vec<Episode>,
     /// Figures by their keys in `expect`.
-    pub by_key: Figures,
+    pub by_key: ComparableFigures,
     /// Length of a block, in seconds.
     pub block_s: f64,
     /// The counted part, divided into blocks by intended send time; empty in a saved baseline.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<TimeBlock>,
 }
 
 /// Quantiles of a run's latencies (in a closed loop, service times), in milliseconds; all zero if `n` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Quantiles {
+pub struct LatencyQuantiles {
     /// Number of values.
     pub n: u64,
     /// The first percentile.
@@ -88,9 +88,9 @@ pub struct Quantiles {
     pub p99_9_ms: f64,
 }
 
-impl Quantiles {
+impl LatencyQuantiles {
     /// Computes the quantiles of these blocks' latencies.
-    pub(super) fn of(blocks: &[Block]) -> Self {
+    pub(super) fn of(blocks: &[TimeBlock]) -> Self {
         let mut bins: BTreeMap<u32, u64> = BTreeMap::new();
         for (bin, count) in blocks.iter().flat_map(|block| &block.latency) {
             *bins.entry(*bin).or_default() += count;
@@ -128,7 +128,7 @@ impl Quantiles {
 
 /// One pod that ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedPod {
     /// Mode in which the pod ended.
     pub mode: Mode,
     /// Upper bound of the pod's window for each consumer, in seconds; `None` if there is no upper bound.
@@ -137,7 +137,7 @@ pub struct Ended {
 
 /// Requests that were due in a short period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Block {
+pub struct TimeBlock {
     /// Number of requests that were due and sent.
     pub total: u64,
     /// Dropped requests, by outcome.
@@ -149,7 +149,7 @@ pub struct Block {
     pub latency: BTreeMap<u32, u64>,
 }
 
-impl Block {
+impl TimeBlock {
     fn merge(&mut self, other: Self) {
         self.total += other.total;
         add_counts(&mut self.dropped, other.dropped);
@@ -179,7 +179,7 @@ impl Sample {
         let [.., longest] = BLOCK_LENGTHS;
         let end_s = analysis.charts.end_s;
         let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
-        let add = |blocks: &mut Vec<Block>, request: &Request| {
+        let add = |blocks: &mut Vec<TimeBlock>, request: &Request| {
             let class = OutcomeClass::of(&request.row);
             if request.row.phase != Phase::Main
                 || matches!(class, OutcomeClass::NotSent | OutcomeClass::Cancelled)
@@ -188,7 +188,7 @@ impl Sample {
             }
             let index = stats::index(timeline.seconds(request.row.scheduled) / block_s);
             if blocks.len() <= index {
-                blocks.resize_with(index + 1, Block::default);
+                blocks.resize_with(index + 1, TimeBlock::default);
             }
             let block = &mut blocks[index];
             block.total += 1;
@@ -202,7 +202,7 @@ impl Sample {
         };
         let blocks = requests.all(Vec::new, add, |blocks, others| {
             let missing = others.len().saturating_sub(blocks.len());
-            blocks.extend(std::iter::repeat_with(Block::default).take(missing));
+            blocks.extend(std::iter::repeat_with(TimeBlock::default).take(missing));
             blocks.iter_mut().zip(others).for_each(|(block, other)| block.merge(other));
         })?;
         Ok(Self {
@@ -217,12 +217,12 @@ impl Sample {
             total: result.requests.total,
             dropped: result.requests.lost(),
             app_errors: result.requests.app_errors,
-            latency: Quantiles::of(&blocks),
+            latency: LatencyQuantiles::of(&blocks),
             lag_p99_ms: (!is_closed_loop).then_some(result.load.send_lag_us.p99 / 1e3),
             terminations: result
                 .terminations
                 .iter()
-                .map(|t| Ended {
+                .map(|t| EndedPod {
                     mode: t.mode,
                     windows_s: (t.windows.iter().filter(|w| w.is_one()))
                         .map(|w| (w.consumer.clone(), w.upper_s))

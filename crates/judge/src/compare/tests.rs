@@ -9,10 +9,10 @@ use statrs::function::factorial::ln_binomial;
 
 use super::blocks::{FEW, FEWEST};
 use super::episodes::Episode;
-use super::sample::{Block, Ended, Quantiles, bin};
+use super::sample::{EndedPod, LatencyQuantiles, TimeBlock, bin};
 use super::*;
-use crate::gate::Figures;
-use crate::model::comparison::{LatencyKind, Method, Of};
+use crate::gate::ComparableFigures;
+use crate::judgements::comparison::{LatencyKind, Method, Proportion};
 use rolldrop_explain::model::{CheckVerdict, Mode};
 use rolldrop_record::{Outcome, Stamp};
 
@@ -48,7 +48,7 @@ fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
         if rng.random::<f64>() < service.outages {
             outage = 10;
         }
-        let mut block = Block { total: 20, ..Block::default() };
+        let mut block = TimeBlock { total: 20, ..TimeBlock::default() };
         for _ in 0..20 {
             if outage > 0 && rng.random::<f64>() < 0.5 {
                 *block.dropped.entry(Outcome::ConnectRefused).or_default() += 1;
@@ -66,7 +66,7 @@ fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
     of(blocks, Vec::new())
 }
 
-fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
+fn of(blocks: Vec<TimeBlock>, episodes: Vec<Episode>) -> Sample {
     Sample {
         name: "run".into(),
         fingerprint: BTreeMap::from([("rate".into(), "200 requests/s".into())]),
@@ -77,20 +77,20 @@ fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
         is_closed_loop: false,
         duration_s: blocks.len() as f64 / 10.0,
         total: blocks.iter().map(|b| b.total).sum(),
-        dropped: blocks.iter().map(Block::lost).sum(),
+        dropped: blocks.iter().map(TimeBlock::lost).sum(),
         app_errors: 0,
-        latency: Quantiles::of(&blocks),
+        latency: LatencyQuantiles::of(&blocks),
         lag_p99_ms: None,
         terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
         episodes,
-        by_key: Figures::default(),
+        by_key: ComparableFigures::default(),
         block_s: 0.1,
         blocks,
     }
 }
 
-fn quick() -> Options {
-    Options { tolerance: 0.0, replicates: 200, ..Options::default() }
+fn quick() -> CompareOptions {
+    CompareOptions { tolerance: 0.0, replicates: 200, ..CompareOptions::default() }
 }
 
 /// Returns `pairs` comparisons of two services, with two runs of `seconds` seconds per side.
@@ -209,11 +209,11 @@ fn latency_verdict_needs_two_runs() {
 #[test]
 fn single_run_proves_only_equal_rate() {
     let closed = |requests: u64| {
-        let of_block = |i: u64| Block { total: requests + i % 3, ..Block::default() };
+        let of_block = |i: u64| TimeBlock { total: requests + i % 3, ..TimeBlock::default() };
         Sample { is_closed_loop: true, ..of((0..300).map(of_block).collect(), Vec::new()) }
     };
     let rate = |requests| {
-        let options = Options { replicates: 200, ..Options::default() };
+        let options = CompareOptions { replicates: 200, ..CompareOptions::default() };
         let rows = compare(&[closed(100)], &[closed(requests)], &options).unwrap().rows;
         rows.into_iter().find(|row| row.metric == Metric::Rate).unwrap()
     };
@@ -228,7 +228,7 @@ fn single_run_proves_only_equal_rate() {
 fn tolerance_accepts_small_differences() {
     let mut rng = SmallRng::seed_from_u64(5);
     let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
-    let options = Options { tolerance: 0.15, replicates: 200, ..Options::default() };
+    let options = CompareOptions { tolerance: 0.15, replicates: 200, ..CompareOptions::default() };
     let comparison = compare(&[a], &[b], &options).unwrap();
     let median = comparison.rows.iter().find(|row| row.metric == P50).unwrap();
     assert_eq!(median.verdict, Some(Judgement::Same), "{median:?}");
@@ -236,9 +236,9 @@ fn tolerance_accepts_small_differences() {
     assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
 }
 
-fn ended(mode: Mode, window_s: f64) -> Ended {
+fn ended(mode: Mode, window_s: f64) -> EndedPod {
     let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
-    Ended { mode, windows_s }
+    EndedPod { mode, windows_s }
 }
 
 fn alone(dropped: u64) -> Episode {
@@ -248,7 +248,8 @@ fn alone(dropped: u64) -> Episode {
 #[test]
 fn three_terminations_prove_no_difference() {
     let verdict = |n: usize| {
-        let side = |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![alone(dropped); n]);
+        let side =
+            |dropped| of(vec![TimeBlock { total: 20, ..TimeBlock::default() }; 300], vec![alone(dropped); n]);
         let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
         let row = &comparison.rows[1];
         assert_eq!(row.metric, Metric::WithDrops(Mode::Isolated));
@@ -265,12 +266,12 @@ fn three_terminations_prove_no_difference() {
 fn rollout_counts_as_one_lossy_episode() {
     let side = |dropped| {
         let episode = Episode { mode: Mode::Rollout, terminations: 6, dropped };
-        of(vec![Block { total: 20, ..Block::default() }; 300], vec![episode])
+        of(vec![TimeBlock { total: 20, ..TimeBlock::default() }; 300], vec![episode])
     };
     let comparison = compare(&[side(0)], &[side(96)], &quick()).unwrap();
     let row = |metric: Metric| comparison.rows.iter().find(|row| row.metric == metric).unwrap().clone();
     let with_drops = row(Metric::WithDrops(Mode::Rollout));
-    let hits = [0, 1].map(|hits| Of { hits, n: 1 });
+    let hits = [0, 1].map(|hits| Proportion { hits, n: 1 });
     assert!(matches!(with_drops.method, Method::Fisher { hits: of, .. } if of == hits), "{with_drops:?}");
     assert_eq!((with_drops.verdict, with_drops.looks_worse()), (Some(Judgement::CannotTell), true));
     let check = check(row(Metric::DropsEach(Mode::Rollout)), comparison.tolerance).unwrap();
@@ -294,7 +295,7 @@ fn comparison_refuses_different_runs() {
         Difference::Validity { baseline: None, candidate: Some(vec!["it fell behind".into()]) },
     ];
     assert_eq!(compare(&a, &b, &quick()).unwrap_err(), Incomparable::Differs(differences));
-    let anyway = compare(&a, &b, &Options { anyway: true, ..quick() }).unwrap();
+    let anyway = compare(&a, &b, &CompareOptions { anyway: true, ..quick() }).unwrap();
     assert_eq!(anyway.differences.len(), 2);
     assert_eq!(compare(&[], &b, &quick()).unwrap_err(), Incomparable::Nothing);
 }
@@ -326,7 +327,7 @@ fn totals(total: u64, dropped: u64, terminations: usize) -> Sample {
     sample
 }
 
-fn verdict_of(baseline: &Sample, candidate: &Sample, name: &CheckName) -> (CheckVerdict, Evidence) {
+fn verdict_of(baseline: &Sample, candidate: &Sample, name: &CheckName) -> (CheckVerdict, CheckEvidence) {
     let checks = checks(slice::from_ref(baseline), candidate, &quick()).unwrap();
     let check = checks.into_iter().find(|check| check.name == *name).unwrap();
     (check.verdict, check.evidence)
@@ -340,9 +341,9 @@ fn lossy_rollout_fails_lossless_baseline() {
     let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
     let (verdict, evidence) = verdict_of(&none, &lost, &DROPPED);
     assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
-    let Evidence::Row(row) = evidence else { panic!("{evidence:?}") };
+    let CheckEvidence::Row(row) = evidence else { panic!("{evidence:?}") };
     assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
-    assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Of { hits, n: 5_000 })));
+    assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })));
     // With one run per side, losing a few requests, or as many as before, is no evidence.
     assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
@@ -361,9 +362,9 @@ fn app_errors_are_compared() {
 
 #[test]
 fn hundred_requests_cannot_pass() {
-    let few = || of(vec![Block { total: 10, ..Block::default() }; 10], Vec::new());
+    let few = || of(vec![TimeBlock { total: 10, ..TimeBlock::default() }; 10], Vec::new());
     let judged = verdict_of(&few(), &few(), &CheckName::Requests);
-    assert_eq!(judged, (CheckVerdict::Inconclusive, Evidence::FewRequestsASide(100)));
+    assert_eq!(judged, (CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100)));
 }
 
 #[test]
@@ -384,7 +385,7 @@ fn disjoint_latencies_fail_despite_correlation() {
             let wave = 1.0 + 0.05 * (f64::from(i) / 50.0 * std::f64::consts::TAU).sin();
             #[expect(clippy::cast_possible_truncation, reason = "a latency in nanoseconds")]
             let ns = (ms * wave * 1e6) as i64;
-            Block { total: 20, latency: BTreeMap::from([(bin(ns), 20)]), ..Block::default() }
+            TimeBlock { total: 20, latency: BTreeMap::from([(bin(ns), 20)]), ..TimeBlock::default() }
         };
         of((0..300).map(block).collect(), Vec::new())
     };
@@ -392,7 +393,7 @@ fn disjoint_latencies_fail_despite_correlation() {
     let p50 = CheckName::Baseline(P50);
     let (verdict, evidence) = verdict_of(&fast, &slow, &p50);
     assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
-    assert!(matches!(evidence, Evidence::Row(row) if matches!(row.method, Method::Apart(_))));
+    assert!(matches!(evidence, CheckEvidence::Row(row) if matches!(row.method, Method::Apart(_))));
     let saved = fast.figures();
     let p99 = CheckName::Baseline(Metric::Latency(LatencyKind::Response, Quantile::P99));
     assert_eq!(verdict_of(&saved, &slow, &p99).0, CheckVerdict::Fail);

@@ -1,8 +1,8 @@
 //! Compares a figure that has bounds with a limit: pass, fail or inconclusive.
 
-use super::known::Known;
-use crate::model::basis::{Basis, Measured};
-use crate::model::check::{Check, CheckName, Evidence, Side};
+use super::known::KnownFigure;
+use crate::judgements::basis::{Basis, Measured};
+use crate::judgements::gate_check::{Check, CheckEvidence, CheckName, LimitSide};
 use rolldrop_explain::model::{CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
 
@@ -32,8 +32,8 @@ impl Measured {
     }
 
     /// Returns the figure's upper bound, or its basis if that bound is unknown.
-    pub(super) fn most(self) -> Known {
-        self.figure.high.map_or(Known::Unbounded(self.basis), Known::Value)
+    pub(super) fn most(self) -> KnownFigure {
+        self.figure.high.map_or(KnownFigure::Unbounded(self.basis), KnownFigure::Value)
     }
 
     /// Returns true if the figure is known exactly.
@@ -54,9 +54,9 @@ impl Measured {
         Self { figure, ..self }
     }
 
-    fn check(&self, key: String, limit: f64, side: Side, verdict: CheckVerdict) -> Check {
+    fn check(&self, key: String, limit: f64, side: LimitSide, verdict: CheckVerdict) -> Check {
         let measured = self.clone();
-        let evidence = Evidence::Limit { measured, limit, side, by_default: false };
+        let evidence = CheckEvidence::Limit { measured, limit, side, by_default: false };
         Check::new(CheckName::Limit(key), verdict, evidence)
     }
 
@@ -68,7 +68,7 @@ impl Measured {
             (_, Some(high)) if high < min => CheckVerdict::Fail,
             _ => CheckVerdict::Inconclusive,
         };
-        self.check(format!("{key}.min"), min, Side::Min, verdict)
+        self.check(format!("{key}.min"), min, LimitSide::Min, verdict)
     }
 
     /// Checks an upper limit: passes if the figure is certainly at most `max`, fails if it is certainly above.
@@ -79,7 +79,7 @@ impl Measured {
             (Some(low), _) if low > max => CheckVerdict::Fail,
             _ => CheckVerdict::Inconclusive,
         };
-        self.check(format!("{key}.max"), max, Side::Max, verdict)
+        self.check(format!("{key}.max"), max, LimitSide::Max, verdict)
     }
 
     /// Checks the figure against both limits, if they are set.
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(judge(&[known(1.0), unknown()], 0.5).verdict, Fail);
         let open = judge(&[known(1.0), unknown()], 2.0);
         assert_eq!(open.verdict, Inconclusive);
-        let Evidence::Limit { measured, .. } = open.evidence else { panic!("{open:?}") };
+        let CheckEvidence::Limit { measured, .. } = open.evidence else { panic!("{open:?}") };
         assert_eq!(measured.basis, Basis::NoEnd);
         assert_eq!(judge(&[], 2.0).verdict, Inconclusive);
     }

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::figure::largest;
-use super::known::{Figures, Keyed, Known, OfTarget};
-use super::requests::{Requests, no_termination};
-use super::windows::{Windows, no_window};
+use super::known::{ComparableFigures, FiguresOfTarget, Keyed, KnownFigure};
+use super::request_checks::{CheckedRequests, no_termination};
+use super::window_checks::{Windows, no_window};
 use super::{planned, times};
-use crate::model::basis::Measured;
-use crate::model::check::{Check, CheckName, Evidence};
+use crate::judgements::basis::Measured;
+use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
 use rolldrop_explain::model::{
     CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests, Unit,
 };
@@ -16,16 +16,16 @@ use rolldrop_record::Cause;
 use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
 
 /// Figures of all requests, or of a part of them.
-pub(super) struct Part<'a> {
+pub(super) struct PartFigures<'a> {
     result: &'a RunResult,
-    pub(super) requests: Requests<'a>,
+    pub(super) requests: CheckedRequests<'a>,
     latency_ms: &'a Latencies,
     longest_outage_s: f64,
     /// Consumer to which the part is limited; `None` for all.
     consumer: Option<&'a str>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> PartFigures<'a> {
     /// Returns the whole run as a part.
     pub(super) fn all(result: &'a RunResult) -> Self {
         let of = result.terminations.iter().map(|t| (t.pod.as_str(), &t.requests)).collect();
@@ -102,7 +102,7 @@ impl<'a> Part<'a> {
             all.insert(key.to_owned(), largest(&each).unwrap_or_else(nothing).most());
         }
         let not_ready = result.requests.by_cause.get(&Cause::NotReadyYet).copied().unwrap_or(0);
-        all.insert("starts.dropped".to_owned(), Known::Value(not_ready as f64));
+        all.insert("starts.dropped".to_owned(), KnownFigure::Value(not_ready as f64));
         all.insert("restarts".to_owned(), planned::restarted(result).most());
         all
     }
@@ -137,8 +137,8 @@ fn requests<'a>(
     groups: &'a [LossGroup],
     terminations: Vec<(&'a str, &'a TerminationRequests)>,
     confidence: f64,
-) -> Requests<'a> {
-    Requests { counts, groups, terminations, confidence }
+) -> CheckedRequests<'a> {
+    CheckedRequests { counts, groups, terminations, confidence }
 }
 
 /// Returns the checks that are limited to a consumer or a target.
@@ -149,17 +149,20 @@ pub(super) fn of_parts(result: &RunResult, expect: &Expect) -> Vec<Check> {
 }
 
 /// Returns the figures of a run that can be compared with a baseline.
-pub(crate) fn figures(result: &RunResult) -> Figures {
-    let of = |target: &TargetResult| OfTarget {
+pub(crate) fn figures(result: &RunResult) -> ComparableFigures {
+    let of = |target: &TargetResult| FiguresOfTarget {
         name: target.name.clone(),
         consumer: target.consumer.clone(),
         // The figures of a single target are those of the whole run.
         figures: match result.targets.is_empty() {
             true => Keyed::new(),
-            false => Part::of_target(result, target).figures(),
+            false => PartFigures::of_target(result, target).figures(),
         },
     };
-    Figures { all: Part::all(result).figures_of_all(), targets: known(result).iter().map(of).collect() }
+    ComparableFigures {
+        all: PartFigures::all(result).figures_of_all(),
+        targets: known(result).iter().map(of).collect(),
+    }
 }
 
 /// Returns the targets that a limit names. If the clients of each node are a target of their own (`NAME@node`), NAME
@@ -193,7 +196,7 @@ fn of_part(result: &RunResult, named: &Named, expect: &Expect) -> Vec<Check> {
     let is_one = meant.len() == 1;
     let of = |target: &&TargetResult| {
         let prefix = if is_one { key.clone() } else { format!("{key}.{}", target.name) };
-        let checks = Part::of_target(result, target).checks(expect);
+        let checks = PartFigures::of_target(result, target).checks(expect);
         let named =
             |check: Check| Check { name: CheckName::Limit(format!("{prefix}.{}", check.name)), ..check };
         checks.into_iter().map(named).collect::<Vec<_>>()
@@ -224,6 +227,6 @@ fn unknown(key: String, part: &Named, known: &[TargetResult]) -> Check {
         Named::Target(_) => known.iter().map(|t| &*t.name).collect(),
     };
     let known = names.into_iter().map(str::to_owned).collect();
-    let evidence = Evidence::UnknownPart { part: part.clone(), known };
+    let evidence = CheckEvidence::UnknownPart { part: part.clone(), known };
     Check::new(CheckName::Limit(key), CheckVerdict::Inconclusive, evidence)
 }

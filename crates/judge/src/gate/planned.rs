@@ -1,8 +1,8 @@
 //! Checks that the run did what it planned, and that nothing else ended. A gate must not pass on terminations that
 //! never happened, or despite containers that exited on their own.
 
-use crate::model::basis::{Basis, Measured};
-use crate::model::check::{Check, CheckName, Evidence};
+use crate::judgements::basis::{Basis, Measured};
+use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
 use rolldrop_explain::model::{CheckVerdict, FindingKind, FindingText, RunResult};
 use rolldrop_record::expect::{Bounds, Expect};
 
@@ -13,7 +13,7 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     let not_done = found(result, FindingKind::NotDone);
     (is_asked && !not_done.is_empty()).then(|| {
         let name = CheckName::Limit("terminations.planned".to_owned());
-        Check::new(name, CheckVerdict::Fail, Evidence::NotDone(not_done))
+        Check::new(name, CheckVerdict::Fail, CheckEvidence::NotDone(not_done))
     })
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::figure::each_within;
-use crate::model::basis::{Basis, LatencyBasis, Measured, PodFact};
-use crate::model::check::Check;
+use crate::judgements::basis::{Basis, LatencyBasis, Measured, PodFact};
+use crate::judgements::gate_check::Check;
 use rolldrop_explain::model::{
     Latencies, Mode, Percentiles, RunResult, Stage, Start, StartStage, Termination, Unit,
 };

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::basis::{LossUnits, PodFact};
-use crate::model::check::{CheckName, Grounds};
+use crate::judgements::basis::{LossUnits, PodFact};
+use crate::judgements::gate_check::{BaselineGrounds, CheckName};
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{
     Aim, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
@@ -390,8 +390,8 @@ fn worse_limit_without_baseline_is_inconclusive() {
     let result = run(&[2, 3, 0]);
     let check = only(&result, json!({"dropped": {"worse": "10%"}}));
     assert_eq!(check.name, CheckName::Worse("dropped".to_owned()));
-    let Evidence::Worse(worsening) = &check.evidence else { panic!("{check:?}") };
-    assert_eq!((worsening.now, &worsening.grounds), (Some(5.0), &Grounds::NoBaseline));
+    let CheckEvidence::Worse(worsening) = &check.evidence else { panic!("{check:?}") };
+    assert_eq!((worsening.now, &worsening.grounds), (Some(5.0), &BaselineGrounds::NoBaseline));
     // The run still counts as a baseline, unless another check did not pass.
     let alone = crate::compare::verdict_alone;
     let mut all = vec![check];
@@ -424,8 +424,8 @@ fn every_gate_key_has_comparable_figure() {
         of(&result, &worse.key);
     }
     let value = |result: &RunResult, key: &str| match of(result, key) {
-        gate::Known::Value(value) => value,
-        gate::Known::Unbounded(basis) => panic!("{key}: {basis:?}"),
+        gate::KnownFigure::Value(value) => value,
+        gate::KnownFigure::Unbounded(basis) => panic!("{key}: {basis:?}"),
     };
     let known = [
         ("dropped", 5.0),
@@ -456,7 +456,7 @@ fn every_gate_key_has_comparable_figure() {
     // A window without an upper bound has no figure to compare.
     result.terminations[0].windows[0].upper_s = None;
     let open = of(&result, "windows");
-    let gate::Known::Unbounded(Basis::LongestWindow(longest)) = open else { panic!("{open:?}") };
+    let gate::KnownFigure::Unbounded(Basis::LongestWindow(longest)) = open else { panic!("{open:?}") };
     assert_eq!((longest.unbounded, longest.windows), (1, 3));
 }
 

@@ -11,7 +11,7 @@ use super::timeline_chart::{self, StackedColumn};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
 use rolldrop_explain::model::LatencyHistograms;
-use rolldrop_judge::model::comparison::{Side, SideChart};
+use rolldrop_judge::judgements::comparison::{ComparisonSide, SideChart};
 use rolldrop_record::Outcome;
 
 /// Heights of the latency plot with its labels, of one consumer's windows, and of the dropped requests.
@@ -34,7 +34,7 @@ fn columns(side: &SideChart) -> Vec<StackedColumn> {
 
 /// Draws a comparison of two sides, the baseline first, with the conclusion as its title.
 pub(crate) fn draw(
-    [before, now]: [&Side; 2],
+    [before, now]: [&ComparisonSide; 2],
     title: String,
     baseline: &SideChart,
     candidate: &SideChart,

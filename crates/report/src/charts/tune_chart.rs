@@ -5,7 +5,7 @@ use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, len, percent};
-use rolldrop_judge::tune::{Purpose, Step, Tuning};
+use rolldrop_judge::tuning::{Purpose, Tuning, TuningStep};
 
 /// Height of the plot of a consumer's windows.
 const PLOT: f64 = 190.0;
@@ -16,7 +16,7 @@ const BELOW: f64 = 260.0;
 const BAR: f64 = 34.0;
 
 /// Draws a tuning with its result as the title. `proof` combines all rounds of the proof, if there is one.
-pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Result<Chart, ChartError> {
+pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&TuningStep>) -> Result<Chart, ChartError> {
     let consumers = tuning.chosen.as_ref().map(|choice| &choice.consumers[..]).unwrap_or_default();
     let subtitle = format!("{}, on Kubernetes {}", tuning.workload, tuning.cluster.version);
     let legend = [
@@ -65,10 +65,10 @@ pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&Step>) -> Resu
 }
 
 /// Draws the losses per termination, before the tuning and with the chosen settings.
-fn bars(canvas: &mut Canvas, tuning: &Tuning, proof: Option<&Step>, top: f64) {
+fn bars(canvas: &mut Canvas, tuning: &Tuning, proof: Option<&TuningStep>, top: f64) {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
-    let shown: Vec<&Step> = before.into_iter().chain(proof).collect();
-    let each = |step: &Step| step.lost as f64 / step.terminations.max(1) as f64;
+    let shown: Vec<&TuningStep> = before.into_iter().chain(proof).collect();
+    let each = |step: &TuningStep| step.lost as f64 / step.terminations.max(1) as f64;
     let most = shown.iter().map(|step| each(step)).fold(0.0, f64::max);
     canvas.text(LEFT, top, "lost requests per termination", &bold(SMALL));
     let x = Axis::linear(0.0, most, LEFT + 220.0, RIGHT - 320.0);

@@ -8,7 +8,7 @@ use crate::format::{count, counted, either, len};
 use crate::words;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded};
-use rolldrop_judge::tune::{Rollout, Settings, Strategy};
+use rolldrop_judge::tuning::{PodSettings, RolloutShape, Strategy};
 
 const HEIGHT: u32 = 826;
 /// Height of a cost scale.
@@ -104,7 +104,7 @@ fn title(series: &WhatIfSeries) -> String {
 /// Returns the number of seconds by which a rollout becomes longer with another sleep: for a Deployment and, if there
 /// are several pods, for a workload that replaces them one by one.
 fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
-    let settings = |pre_stop_seconds| Settings {
+    let settings = |pre_stop_seconds| PodSettings {
         pre_stop_seconds,
         termination_grace_period_seconds: 0,
         min_ready_seconds: 0,
@@ -112,7 +112,7 @@ fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
     };
     let strategies =
         [("Deployment", Strategy::Rolling { at_once: 1 }), ("StatefulSet", Strategy::InPlace { at_once: 1 })];
-    let price = |strategy| Rollout { pods, strategy }.price(settings(from_s), settings(to_s));
+    let price = |strategy| RolloutShape { pods, strategy }.price(settings(from_s), settings(to_s));
     let shown = strategies.into_iter().take(if pods > 1 { 2 } else { 1 });
     shown.map(|(name, strategy)| (name, price(strategy).seconds_each_rollout)).collect()
 }

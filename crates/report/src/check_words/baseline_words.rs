@@ -7,13 +7,15 @@ use crate::format::{count, counted, len};
 use crate::methods;
 use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{Figure, Unit};
-use rolldrop_judge::model::check::{Doubt, Grounds, NoFigure, Prediction, Trend, Unfit, Worsening};
-use rolldrop_judge::model::comparison::{self, FEWEST_REQUESTS, FEWEST_RUNS, Row};
+use rolldrop_judge::judgements::comparison::{self, ComparisonRow, FEWEST_REQUESTS, FEWEST_RUNS};
+use rolldrop_judge::judgements::gate_check::{
+    BaselineGrounds, LatencyDoubt, NoFigure, Prediction, Trend, UnfitRun, Worsening,
+};
 
 pub(super) const NOT_VALID: &str = "an invalid or partial run is compared with nothing";
 const MORE_RUNS: &str = "a baseline of at least 5 runs";
 
-pub(super) fn row(row: &Row) -> Told {
+pub(super) fn row(row: &ComparisonRow) -> Told {
     let value = |value: Option<f64>| {
         value.map_or_else(|| "nothing".to_owned(), |value| methods::write(row.unit, value))
     };
@@ -26,19 +28,19 @@ pub(super) fn few_requests(n: u64, of: &str) -> Told {
     Told::new(limit, count(n), "so few would not show that 1 % fail")
 }
 
-pub(super) fn history(used: usize, left_out: &BTreeMap<Unfit, usize>) -> Told {
+pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Told {
     let (mut why, settle) = match FEWEST_RUNS.checked_sub(used) {
         None | Some(0) => {
             ("the limits are joint prediction limits for one more run".to_owned(), String::new())
         }
         Some(more) => ("so few do not show how much runs differ".to_owned(), format!("{more} more runs")),
     };
-    let reason = |unfit: &Unfit| match unfit {
-        Unfit::NotPassed => "did not pass".to_owned(),
-        Unfit::Invalid => "invalid".to_owned(),
-        Unfit::Partial => "partial".to_owned(),
-        Unfit::Unreadable => "unreadable".to_owned(),
-        Unfit::Differs(settings) => format!("with another {}", settings.join(", ")),
+    let reason = |unfit: &UnfitRun| match unfit {
+        UnfitRun::NotPassed => "did not pass".to_owned(),
+        UnfitRun::Invalid => "invalid".to_owned(),
+        UnfitRun::Partial => "partial".to_owned(),
+        UnfitRun::Unreadable => "unreadable".to_owned(),
+        UnfitRun::Differs(settings) => format!("with another {}", settings.join(", ")),
     };
     if !left_out.is_empty() {
         let left_out: Vec<String> =
@@ -52,7 +54,7 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<Unfit, usize>) -> Told {
 pub(super) fn prediction(prediction: &Prediction) -> Told {
     let Prediction { unit, limit, value, earlier, trend, doubt } = prediction;
     let write = |value: f64| match unit {
-        comparison::Unit::Count => limit_words::write(Unit::Count, value.round().max(0.0)),
+        comparison::MetricUnit::Count => limit_words::write(Unit::Count, value.round().max(0.0)),
         _ => methods::write(*unit, value),
     };
     let mut why = range(earlier, write);
@@ -62,7 +64,7 @@ pub(super) fn prediction(prediction: &Prediction) -> Told {
         ));
     }
     why.extend(doubt.map(doubtful));
-    let side = if *unit == comparison::Unit::PerSecond { "least" } else { "most" };
+    let side = if *unit == comparison::MetricUnit::PerSecond { "least" } else { "most" };
     Told::new(format!("at {side} {}", write(*limit)), write(*value), why).settled_by(doubt.map_or("", settle))
 }
 
@@ -72,13 +74,13 @@ fn range(values: &[f64], write: impl Fn(f64) -> String) -> String {
     format!("{}: {} to {}", counted(len(values.len()), "run"), write(least), write(most))
 }
 
-fn doubtful(doubt: Doubt) -> String {
+fn doubtful(doubt: LatencyDoubt) -> String {
     match doubt {
-        Doubt::Lateness { now_ms, usual_ms } => format!(
+        LatencyDoubt::Lateness { now_ms, usual_ms } => format!(
             "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
              late, usually {usual_ms:.1} ms"
         ),
-        Doubt::FewMoments { share, least, allowed } => format!(
+        LatencyDoubt::FewMoments { share, least, allowed } => format!(
             "; few moments decide that: {} of the answers took longer than the limit, but between moments that varies so \
              much that it may usually be {}; up to {} are allowed",
             percent(share),
@@ -88,10 +90,10 @@ fn doubtful(doubt: Doubt) -> String {
     }
 }
 
-const fn settle(doubt: Doubt) -> &'static str {
+const fn settle(doubt: LatencyDoubt) -> &'static str {
     match doubt {
-        Doubt::Lateness { .. } => "a run on a machine that is less busy",
-        Doubt::FewMoments { .. } => "a longer run",
+        LatencyDoubt::Lateness { .. } => "a run on a machine that is less busy",
+        LatencyDoubt::FewMoments { .. } => "a longer run",
     }
 }
 
@@ -111,12 +113,12 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
     let write = |value| limit_words::write(*unit, value);
     let runs = |n: usize| counted(len(n), "run");
     match grounds {
-        Grounds::NoBaseline => "there is no baseline to compare with".to_owned(),
-        Grounds::NotValid => NOT_VALID.to_owned(),
-        Grounds::FewRuns => format!("the baseline has fewer than {FEWEST_RUNS} runs that count"),
-        Grounds::Unknown(NoFigure::Absent) => "the run has no such figure".to_owned(),
-        Grounds::Unknown(NoFigure::Unbounded(basis)) => limit_words::reason(basis),
-        Grounds::FewFigures { known, runs: all, without, .. } => {
+        BaselineGrounds::NoBaseline => "there is no baseline to compare with".to_owned(),
+        BaselineGrounds::NotValid => NOT_VALID.to_owned(),
+        BaselineGrounds::FewRuns => format!("the baseline has fewer than {FEWEST_RUNS} runs that count"),
+        BaselineGrounds::Unknown(NoFigure::Absent) => "the run has no such figure".to_owned(),
+        BaselineGrounds::Unknown(NoFigure::Unbounded(basis)) => limit_words::reason(basis),
+        BaselineGrounds::FewFigures { known, runs: all, without, .. } => {
             let known = format!("{known} of {} of the baseline have this figure", runs(*all));
             match without {
                 None => known,
@@ -126,14 +128,14 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
                 }
             }
         }
-        Grounds::Within(runs) => range(runs, write),
-        Grounds::ShareOfNothing(runs) => format!("{by} of 0 says nothing; {}", range(runs, write)),
-        Grounds::AfterNone { runs: n, most } => format!(
+        BaselineGrounds::Within(runs) => range(runs, write),
+        BaselineGrounds::ShareOfNothing(runs) => format!("{by} of 0 says nothing; {}", range(runs, write)),
+        BaselineGrounds::AfterNone { runs: n, most } => format!(
             "{by} of 0 says nothing: after {} without any the test of totals allows {}",
             runs(*n),
             write(*most)
         ),
-        Grounds::Spread { last, runs, doubt } => {
+        BaselineGrounds::Spread { last, runs, doubt } => {
             let side = if *unit == Unit::Share { "at least" } else { "at most" };
             format!(
                 "runs differ: one that is just as much worse as allowed has {side} {}; {}{}",
@@ -142,11 +144,11 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
                 doubt.map(doubtful).unwrap_or_default()
             )
         }
-        Grounds::Apart(apart) => methods::apart(*apart),
-        Grounds::FewToDiffer(n) => {
+        BaselineGrounds::Apart(apart) => methods::apart(*apart),
+        BaselineGrounds::FewToDiffer(n) => {
             format!("a baseline of {} does not show how much runs differ", runs(*n))
         }
-        Grounds::Totals { before, runs: n, is_share_of_nothing, by_chance } => {
+        BaselineGrounds::Totals { before, runs: n, is_share_of_nothing, by_chance } => {
             let nothing =
                 if *is_share_of_nothing { format!("{by} of 0 says nothing; ") } else { String::new() };
             let now = now.map(write).unwrap_or_default();
@@ -157,21 +159,21 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
 }
 
 /// Explains how to settle an inconclusive check.
-fn way(grounds: &Grounds) -> String {
+fn way(grounds: &BaselineGrounds) -> String {
     let way = match grounds {
-        Grounds::NoBaseline => "rolldrop gate RUN --baseline RUN|FILE|FOLDER",
-        Grounds::Unknown(NoFigure::Unbounded(basis)) => return limit_words::settle(basis),
-        Grounds::FewFigures { needed, .. } => return format!("at least {needed} such runs"),
-        Grounds::ShareOfNothing(_) => "an absolute limit, such as worse: 200ms or worse: 5",
-        Grounds::Spread { doubt: None, .. } => "more runs in the baseline, or a wider limit",
-        Grounds::Spread { doubt: Some(doubt), .. } => settle(*doubt),
-        Grounds::FewToDiffer(_) | Grounds::Totals { .. } => MORE_RUNS,
-        Grounds::NotValid
-        | Grounds::FewRuns
-        | Grounds::Unknown(NoFigure::Absent)
-        | Grounds::Within(_)
-        | Grounds::AfterNone { .. }
-        | Grounds::Apart(_) => "",
+        BaselineGrounds::NoBaseline => "rolldrop gate RUN --baseline RUN|FILE|FOLDER",
+        BaselineGrounds::Unknown(NoFigure::Unbounded(basis)) => return limit_words::settle(basis),
+        BaselineGrounds::FewFigures { needed, .. } => return format!("at least {needed} such runs"),
+        BaselineGrounds::ShareOfNothing(_) => "an absolute limit, such as worse: 200ms or worse: 5",
+        BaselineGrounds::Spread { doubt: None, .. } => "more runs in the baseline, or a wider limit",
+        BaselineGrounds::Spread { doubt: Some(doubt), .. } => settle(*doubt),
+        BaselineGrounds::FewToDiffer(_) | BaselineGrounds::Totals { .. } => MORE_RUNS,
+        BaselineGrounds::NotValid
+        | BaselineGrounds::FewRuns
+        | BaselineGrounds::Unknown(NoFigure::Absent)
+        | BaselineGrounds::Within(_)
+        | BaselineGrounds::AfterNone { .. }
+        | BaselineGrounds::Apart(_) => "",
     };
     way.to_owned()
 }

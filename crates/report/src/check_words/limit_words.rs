@@ -4,8 +4,10 @@ use super::Told;
 use crate::format::{count, counted, either, len};
 use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
-use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
-use rolldrop_judge::model::check::Side;
+use rolldrop_judge::judgements::basis::{
+    Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
+};
+use rolldrop_judge::judgements::gate_check::LimitSide;
 use rolldrop_record::expect::LatencyFigure;
 
 const MORE_CONNECTIONS: &str =
@@ -17,14 +19,14 @@ const UNTIL_GONE: &str = "a load that goes on until the pod is gone";
 
 pub(super) fn told(
     measured: &Measured,
-    (limit, side): (f64, Side),
+    (limit, side): (f64, LimitSide),
     by_default: bool,
     verdict: CheckVerdict,
 ) -> Told {
     let Measured { figure, basis } = measured;
     let side = match side {
-        Side::Min => "at least",
-        Side::Max => "at most",
+        LimitSide::Min => "at least",
+        LimitSide::Max => "at most",
     };
     let mut why = match (verdict, basis) {
         (CheckVerdict::Fail, Basis::LongestWindow(LongestWindow { lasted: Some((lower_s, whose)), .. })) => {
@@ -194,11 +196,11 @@ fn in_words(units: LossUnits) -> String {
     }
 }
 
-fn owner(whose: &Whose) -> String {
+fn owner(whose: &WindowOwner) -> String {
     match whose {
-        Whose::Pod(pod) => format!("pod {pod}"),
-        Whose::OneOf(1) => "a pod".to_owned(),
-        Whose::OneOf(pods) => format!("one of {pods} pods"),
+        WindowOwner::Pod(pod) => format!("pod {pod}"),
+        WindowOwner::OneOf(1) => "a pod".to_owned(),
+        WindowOwner::OneOf(pods) => format!("one of {pods} pods"),
     }
 }
 

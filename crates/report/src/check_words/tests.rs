@@ -2,14 +2,17 @@ use std::collections::BTreeMap;
 
 use super::*;
 use rolldrop_explain::model::{FindingText, Severity, Stage, StartStage, Unit};
-use rolldrop_judge::model::basis::{Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, Whose};
-use rolldrop_judge::model::check::{
-    CheckName, Doubt, Grounds, MarginLimit, NoFigure, Prediction, Side, Trend, Unfit, Worsening,
+use rolldrop_judge::judgements::basis::{
+    Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
 };
-use rolldrop_judge::model::comparison::{self, Method, Metric, Of, Row};
+use rolldrop_judge::judgements::comparison::{self, ComparisonRow, Method, Metric, Proportion};
+use rolldrop_judge::judgements::gate_check::{
+    BaselineGrounds, CheckName, LatencyDoubt, LimitSide, MarginLimit, NoFigure, Prediction, Trend, UnfitRun,
+    Worsening,
+};
 use rolldrop_record::expect::{LatencyFigure, Margin, Share};
 
-fn check(verdict: CheckVerdict, evidence: Evidence) -> CheckText {
+fn check(verdict: CheckVerdict, evidence: CheckEvidence) -> CheckText {
     let name = CheckName::Limit("key.max".to_owned());
     written(&Check { name, verdict, evidence, invalid: None })
 }
@@ -18,7 +21,7 @@ fn check(verdict: CheckVerdict, evidence: Evidence) -> CheckText {
 fn open(basis: Basis) -> CheckText {
     let figure = Figure { unit: Unit::Seconds, low: Some(0.1), value: None, high: None };
     let measured = Measured { figure, basis };
-    let evidence = Evidence::Limit { measured, limit: 1.0, side: Side::Max, by_default: false };
+    let evidence = CheckEvidence::Limit { measured, limit: 1.0, side: LimitSide::Max, by_default: false };
     check(CheckVerdict::Inconclusive, evidence)
 }
 
@@ -99,7 +102,7 @@ fn open_checks_state_reason_and_way() {
     assert_eq!(open(Basis::NoEnd).observed, "at least 0.100 s");
     let figure = Figure { unit: Unit::Millis, low: None, value: None, high: None };
     let measured = Measured { figure, basis: Basis::NoWindow };
-    let evidence = Evidence::Limit { measured, limit: 1.0, side: Side::Max, by_default: false };
+    let evidence = CheckEvidence::Limit { measured, limit: 1.0, side: LimitSide::Max, by_default: false };
     assert_eq!(check(CheckVerdict::Inconclusive, evidence).observed, "unknown");
 }
 
@@ -133,19 +136,19 @@ fn unmeasured_figures_state_reason_and_way() {
 
 #[test]
 fn longest_window_names_owner() {
-    let lasted = Some((0.7, Whose::OneOf(1)));
+    let lasted = Some((0.7, WindowOwner::OneOf(1)));
     let longest = LongestWindow { windows: 3, unbounded: 1, upper_s: None, lasted };
     let judged = |longest: &LongestWindow, verdict| {
         let figure = Figure { unit: Unit::Seconds, low: Some(0.7), value: None, high: None };
         let measured = Measured { figure, basis: Basis::LongestWindow(longest.clone()) };
-        let evidence = Evidence::Limit { measured, limit: 0.6, side: Side::Max, by_default: false };
+        let evidence = CheckEvidence::Limit { measured, limit: 0.6, side: LimitSide::Max, by_default: false };
         in_words(&check(verdict, evidence))
     };
     let still = "still got new connections 0.700 s after its deletion";
     let fails = |longest: &LongestWindow| judged(longest, CheckVerdict::Fail);
     assert_eq!(fails(&longest), format!("no upper bound (limit at most 0.6 s): a pod {still}"));
     let of_six =
-        LongestWindow { lasted: Some((0.7, Whose::OneOf(6))), upper_s: Some(2.0), ..longest.clone() };
+        LongestWindow { lasted: Some((0.7, WindowOwner::OneOf(6))), upper_s: Some(2.0), ..longest.clone() };
     assert_eq!(fails(&of_six), format!("at most 2.000 s (limit at most 0.6 s): one of 6 pods {still}"));
     let open = judged(&longest, CheckVerdict::Inconclusive);
     assert!(open.contains(": 1 of 3 windows without an upper bound; a higher rate of new"), "{open}");
@@ -165,12 +168,12 @@ fn passed_check_states_power_and_bounds() {
     assert!(power(2, true).ends_with("of the runs with 2 groups of terminations"));
     let figure = Figure { unit: Unit::Share, low: Some(0.00031), value: Some(0.006), high: Some(0.01556) };
     let measured = Measured { figure, basis: Basis::Observed };
-    let evidence = Evidence::Limit { measured, limit: 0.02, side: Side::Max, by_default: false };
+    let evidence = CheckEvidence::Limit { measured, limit: 0.02, side: LimitSide::Max, by_default: false };
     let passed = check(CheckVerdict::Pass, evidence);
     assert_eq!(in_words(&passed), "0.6 % (0.031 % to 1.56 %) (limit at most 2 %)");
     let figure = Figure { unit: Unit::Seconds, low: Some(4.4), value: None, high: Some(4.5) };
     let measured = Measured { figure, basis: Basis::NoEnd };
-    let evidence = Evidence::Limit { measured, limit: 5.0, side: Side::Max, by_default: false };
+    let evidence = CheckEvidence::Limit { measured, limit: 5.0, side: LimitSide::Max, by_default: false };
     let passed = check(CheckVerdict::Pass, evidence);
     assert_eq!((&*passed.observed, &*passed.settle), ("4.400 s to 4.500 s", ""), "nothing to settle");
 }
@@ -180,7 +183,7 @@ fn default_checks_name_replacing_limit() {
     let none = Figure { unit: Unit::Count, low: Some(0.0), value: Some(0.0), high: Some(0.0) };
     let written = |basis| {
         let measured = Measured { figure: none, basis };
-        let evidence = Evidence::Limit { measured, limit: 1.0, side: Side::Min, by_default: true };
+        let evidence = CheckEvidence::Limit { measured, limit: 1.0, side: LimitSide::Min, by_default: true };
         in_words(&check(CheckVerdict::Fail, evidence))
     };
     assert_eq!(
@@ -196,7 +199,7 @@ fn default_checks_name_replacing_limit() {
 #[test]
 fn invalid_run_explains_open_checks() {
     let name = CheckName::Limit("terminations.planned".to_owned());
-    let evidence = Evidence::NotDone(vec![found("deletePod was not done"), found("drain was not done")]);
+    let evidence = CheckEvidence::NotDone(vec![found("deletePod was not done"), found("drain was not done")]);
     let mut planned = Check { name, verdict: CheckVerdict::Fail, evidence, invalid: None };
     assert_eq!(
         in_words(&written(&planned)),
@@ -209,22 +212,27 @@ fn invalid_run_explains_open_checks() {
 
 #[test]
 fn history_lists_unfit_runs() {
-    let unfit = [Unfit::NotPassed, Unfit::Invalid, Unfit::Partial, Unfit::Differs(vec!["rate".to_owned()])];
-    let left_out: BTreeMap<Unfit, usize> = unfit.map(|unfit| (unfit, 1)).into();
+    let unfit = [
+        UnfitRun::NotPassed,
+        UnfitRun::Invalid,
+        UnfitRun::Partial,
+        UnfitRun::Differs(vec!["rate".to_owned()]),
+    ];
+    let left_out: BTreeMap<UnfitRun, usize> = unfit.map(|unfit| (unfit, 1)).into();
     assert_eq!(
-        in_words(&check(CheckVerdict::Inconclusive, Evidence::History { used: 3, left_out })),
+        in_words(&check(CheckVerdict::Inconclusive, CheckEvidence::History { used: 3, left_out })),
         "3 (limit at least 5 valid runs that passed): so few do not show how much runs differ; do not count: 1 did not \
          pass, 1 invalid, 1 partial, 1 with another rate; 2 more runs"
     );
-    let few = check(CheckVerdict::Inconclusive, Evidence::FewRequestsASide(100));
+    let few = check(CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100));
     assert_eq!(in_words(&few), "100 (limit at least 299 a side): so few would not show that 1 % fail");
 }
 
 #[test]
 fn prediction_states_trend_and_doubt() {
     let of = |trend, doubt| {
-        let evidence = Evidence::Predicted(Prediction {
-            unit: comparison::Unit::Milliseconds,
+        let evidence = CheckEvidence::Predicted(Prediction {
+            unit: comparison::MetricUnit::Milliseconds,
             limit: 20.0,
             value: 30.0,
             earlier: vec![10.0, 12.0],
@@ -238,21 +246,26 @@ fn prediction_states_trend_and_doubt() {
         "30.00 ms (limit at most 20.00 ms): 2 runs: 10.00 ms to 12.00 ms; it gets steadily worse over the last 13 runs \
          (Mann-Kendall test, p = 1.0e-7)"
     );
-    let late = of(None, Some(Doubt::Lateness { now_ms: 31.0, usual_ms: 0.2 }));
+    let late = of(None, Some(LatencyDoubt::Lateness { now_ms: 31.0, usual_ms: 0.2 }));
     let told = "the load generator's machine may explain that: 99 % of the requests were sent at most 31.0 ms late, \
                 usually 0.2 ms; a run on a machine that is less busy";
     assert!(late.ends_with(told), "{late}");
-    let few = of(None, Some(Doubt::FewMoments { share: 0.011, least: 0.004, allowed: 0.01 }));
+    let few = of(None, Some(LatencyDoubt::FewMoments { share: 0.011, least: 0.004, allowed: 0.01 }));
     let told = "; few moments decide that: 1.1 % of the answers took longer than the limit, but between moments that \
                 varies so much that it may usually be 0.4 %; up to 1 % are allowed; a longer run";
     assert!(few.ends_with(told), "{few}");
 }
 
 /// Returns the words for a figure that is allowed to be 10 % worse.
-fn worse(verdict: CheckVerdict, now: Option<f64>, limit: Option<MarginLimit>, grounds: Grounds) -> String {
+fn worse(
+    verdict: CheckVerdict,
+    now: Option<f64>,
+    limit: Option<MarginLimit>,
+    grounds: BaselineGrounds,
+) -> String {
     let by = Margin::Share(Share(0.1));
     let worsening = Worsening { unit: Unit::Count, now, by, limit, grounds };
-    in_words(&check(verdict, Evidence::Worse(Box::new(worsening))))
+    in_words(&check(verdict, CheckEvidence::Worse(Box::new(worsening))))
 }
 
 #[test]
@@ -261,15 +274,19 @@ fn worse_limits_state_grounds() {
     let without = |grounds| worse(Inconclusive, None, None, grounds);
     let limit = "unknown (limit at most 10% worse than the baseline)";
     assert_eq!(
-        worse(Inconclusive, Some(5.0), None, Grounds::NoBaseline),
+        worse(Inconclusive, Some(5.0), None, BaselineGrounds::NoBaseline),
         "5 (limit at most 10% worse than the baseline): there is no baseline to compare with; rolldrop gate RUN \
          --baseline RUN|FILE|FOLDER"
     );
     let no_rollout = || NoFigure::Unbounded(Basis::NoRollout);
-    let unknown = without(Grounds::Unknown(no_rollout()));
+    let unknown = without(BaselineGrounds::Unknown(no_rollout()));
     assert_eq!(unknown, format!("{limit}: no rollout was measured; roll a workload out"));
-    let few =
-        Grounds::FewFigures { known: 0, runs: 6, needed: 5, without: Some(("a run".into(), no_rollout())) };
+    let few = BaselineGrounds::FewFigures {
+        known: 0,
+        runs: 6,
+        needed: 5,
+        without: Some(("a run".into(), no_rollout())),
+    };
     assert_eq!(
         without(few),
         format!(
@@ -277,21 +294,21 @@ fn worse_limits_state_grounds() {
         )
     );
     let allowed = Some(MarginLimit { allowed: 22.0, usual: 20.0 });
-    let spread = Grounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
+    let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     assert_eq!(
         worse(Fail, Some(26.0), allowed, spread),
         "26 (limit 22: 10% worse than 20): runs differ: one that is just as much worse as allowed has at most 25; 2 \
          runs: 18 to 22"
     );
-    let spread = Grounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
+    let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     for (grounds, told) in [
         (spread, "; 2 runs: 18 to 22; more runs in the baseline, or a wider limit"),
         (
-            Grounds::ShareOfNothing(vec![0.0; 6]),
+            BaselineGrounds::ShareOfNothing(vec![0.0; 6]),
             ": 10% of 0 says nothing; 6 runs: 0 to 0; an absolute limit, such as worse: 200ms or worse: 5",
         ),
         (
-            Grounds::FewToDiffer(1),
+            BaselineGrounds::FewToDiffer(1),
             ": a baseline of 1 run does not show how much runs differ; a baseline of at least 5 runs",
         ),
     ] {
@@ -299,11 +316,11 @@ fn worse_limits_state_grounds() {
         assert!(open.ends_with(told), "{open}");
     }
     let none = Some(MarginLimit { allowed: 0.0, usual: 0.0 });
-    let after = worse(Pass, Some(2.0), none, Grounds::AfterNone { runs: 6, most: 3.0 });
+    let after = worse(Pass, Some(2.0), none, BaselineGrounds::AfterNone { runs: 6, most: 3.0 });
     let told = "10% of 0 says nothing: after 6 runs without any the test of totals allows 3";
     assert!(after.ends_with(told), "{after}");
     let totals = |before, is_share_of_nothing, by_chance| {
-        let grounds = Grounds::Totals { before, runs: 1, is_share_of_nothing, by_chance };
+        let grounds = BaselineGrounds::Totals { before, runs: 1, is_share_of_nothing, by_chance };
         worse(if by_chance.is_some() { Inconclusive } else { Fail }, Some(200.0), allowed, grounds)
     };
     let failed = totals(1, false, None);
@@ -316,19 +333,19 @@ fn worse_limits_state_grounds() {
 
 #[test]
 fn compared_row_becomes_check() {
-    let row = Row {
+    let row = ComparisonRow {
         metric: Metric::Dropped,
-        unit: comparison::Unit::Share,
+        unit: comparison::MetricUnit::Share,
         baseline: Some(0.0),
         candidate: Some(0.0192),
         change: None,
         p: None,
         verdict: None,
-        method: Method::Totals([0, 96].map(|hits| Of { hits, n: 5_000 })),
+        method: Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })),
         by_chance: None,
     };
     assert_eq!(
-        in_words(&check(CheckVerdict::Fail, Evidence::Row(Box::new(row)))),
+        in_words(&check(CheckVerdict::Fail, CheckEvidence::Row(Box::new(row)))),
         "1.92 % (limit not worse than 0.00 %): 0 of 5,000, then 96 of 5,000; test of totals"
     );
 }

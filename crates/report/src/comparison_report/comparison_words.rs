@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::methods;
 use rolldrop_judge::compare::Incomparable;
-use rolldrop_judge::model::comparison::{Caveat, Change, Comparison, Difference, Judgement, Row, Side, Unit};
+use rolldrop_judge::judgements::comparison::{
+    Caveat, Comparison, ComparisonRow, ComparisonSide, Difference, FigureChange, Judgement, MetricUnit,
+};
 
 /// Version of `comparison.json`.
 const SCHEMA_VERSION: u32 = 1;
@@ -18,8 +20,8 @@ pub(crate) struct ComparisonText {
     pub(super) verdict: Judgement,
     pub(super) confidence: f64,
     pub(super) tolerance: f64,
-    pub(crate) baseline: Side,
-    pub(crate) candidate: Side,
+    pub(crate) baseline: ComparisonSide,
+    pub(crate) candidate: ComparisonSide,
     pub(super) differences: Vec<DifferenceText>,
     pub(super) caveats: Vec<String>,
     pub(super) rows: Vec<RowText>,
@@ -39,10 +41,10 @@ pub(super) struct RowText {
     metric: String,
     /// Human-readable name.
     pub(super) label: String,
-    pub(super) unit: Unit,
+    pub(super) unit: MetricUnit,
     pub(super) baseline: Option<f64>,
     pub(super) candidate: Option<f64>,
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<FigureChange>,
     p: Option<f64>,
     pub(super) verdict: Option<Judgement>,
     /// Method by which the row was judged, or the reason why it is inconclusive.
@@ -67,7 +69,7 @@ impl ComparisonText {
     }
 }
 
-fn row(row: &Row) -> RowText {
+fn row(row: &ComparisonRow) -> RowText {
     RowText {
         metric: row.metric.to_string(),
         label: methods::label(&row.metric),

@@ -1,14 +1,16 @@
 //! Puts the reasons for a tuning's decisions into words.
 
 use crate::format::{counted, len};
-use rolldrop_judge::tune::{EndedEarly, LostAtStart, StartSetting, Unit, Units, Unproven, Unsupported};
+use rolldrop_judge::tuning::{
+    CoverageUnit, EndedEarly, LostAtStart, StartSetting, Units, Unproven, Unsupported,
+};
 
 /// Formats a number of units in words.
-pub fn counted_units(unit: Unit, number: usize) -> String {
+pub fn counted_units(unit: CoverageUnit, number: usize) -> String {
     match unit {
-        Unit::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
-        Unit::Rollouts => counted(len(number), "rollout"),
-        Unit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
+        CoverageUnit::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
+        CoverageUnit::Rollouts => counted(len(number), "rollout"),
+        CoverageUnit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
     }
 }
 
@@ -16,8 +18,8 @@ pub fn counted_units(unit: Unit, number: usize) -> String {
 pub fn units(units: Units) -> String {
     let counted_units = counted_units(units.unit, units.number);
     match units.unit {
-        Unit::Ends => format!("{counted_units}, in {}", counted(len(units.rollouts), "rollout")),
-        Unit::Rollouts | Unit::Deletions => counted_units,
+        CoverageUnit::Ends => format!("{counted_units}, in {}", counted(len(units.rollouts), "rollout")),
+        CoverageUnit::Rollouts | CoverageUnit::Deletions => counted_units,
     }
 }
 
@@ -69,12 +71,12 @@ mod tests {
         let early = EndedEarly { pod: "web-1".into(), ended_s: 0.4, sleep_s: 20 };
         let told = "pod web-1 ended 0.4 s after its deletion, though it was to sleep for 20 s first: its preStop hook failed (";
         assert!(ended_early(&early).starts_with(told), "{}", ended_early(&early));
-        let deletions = Units { unit: Unit::Deletions, number: 2, rollouts: 0 };
+        let deletions = Units { unit: CoverageUnit::Deletions, number: 2, rollouts: 0 };
         assert_eq!(
             unproven(&Unproven::FewUnits { seen: deletions, needed: 29 }),
             ["2 deletions one at a time were seen, and 29 are needed"]
         );
-        let ends = Units { unit: Unit::Ends, number: 6, rollouts: 2 };
+        let ends = Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 };
         assert_eq!(units(ends), "6 ends that left the rules apart, in 2 rollouts");
         assert_eq!(unsupported(&Unsupported::NoEnd), ["no pod ended, so there is no window"]);
         let setting = StartSetting::ReadinessDelay;
