@@ -11,7 +11,7 @@ use super::compare::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::say::say;
-use rolldrop_campaign::analysis::{Given, Judged, analyse};
+use rolldrop_campaign::analysis::{Given, JudgedRun, analyse};
 use rolldrop_campaign::baseline::sample;
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::gate;
@@ -83,7 +83,7 @@ impl GateArgs {
             let against = self.compare.judge(earlier, &candidate, expect.worse())?;
             checks.extend(against.checks);
             compared_with = against.runs;
-            judged = Judged::new(judged.analysed, checks);
+            judged = JudgedRun::new(judged.analysed, checks);
         }
         let analysis = &judged.analysed.analysis;
         let result = &analysis.result;

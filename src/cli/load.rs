@@ -160,7 +160,7 @@ impl LoadArgs {
         table: Option<(&Path, File)>,
     ) -> anyhow::Result<ExitCode> {
         let Ended { summary, stopped, interrupted } = ended;
-        let report = load_result::Report::new(plan, summary, *stopped);
+        let report = load_result::LoadReport::new(plan, summary, *stopped);
         let text = match self.format {
             Format::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",

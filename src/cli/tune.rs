@@ -15,7 +15,9 @@ use super::run::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::Listener;
-use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
+use rolldrop_campaign::tune::{
+    self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState, Verified,
+};
 use rolldrop_drive::run::Source;
 use rolldrop_judge::tuning::TuningOutcome;
 use rolldrop_record::Clock;
@@ -49,7 +51,7 @@ enum EvidenceArg {
     Conntrack,
 }
 
-impl From<EvidenceArg> for Asked {
+impl From<EvidenceArg> for EvidenceChoice {
     fn from(arg: EvidenceArg) -> Self {
         match arg {
             EvidenceArg::Auto => Self::Any,
@@ -187,14 +189,14 @@ impl TuneArgs {
         Source { workload: self.workload.clone(), ..source }
     }
 
-    fn request(&self) -> anyhow::Result<Request> {
-        Ok(Request {
+    fn request(&self) -> anyhow::Result<TuningRequest> {
+        Ok(TuningRequest {
             source: self.source(),
             options: self.measure.options()?,
             coverage: self.coverage.share(),
             max_sleep: self.max_sleep,
             disrupt: self.disrupt.map(Disrupt::from),
-            evidence: self.evidence.map(Asked::from),
+            evidence: self.evidence.map(EvidenceChoice::from),
             tight: self.tight,
             max_rollouts: self.max_rollouts,
             shutdown_budget: self.shutdown_budget,
@@ -212,10 +214,10 @@ impl TuneArgs {
     }
 
     /// Returns the arguments and state of the tuning to resume; without `--resume`, returns these arguments.
-    fn resumed(self) -> anyhow::Result<(Self, Option<State>)> {
+    fn resumed(self) -> anyhow::Result<(Self, Option<TuningState>)> {
         let Some(dir) = &self.resume else { return Ok((self, None)) };
         let dir = absolute(dir)?;
-        let state = State::read(&dir)?;
+        let state = TuningState::read(&dir)?;
         std::env::set_current_dir(&state.directory).with_context(|| {
             format!("failed to go to {}, where the tuning began", state.directory.display())
         })?;
@@ -256,17 +258,16 @@ fn parse(arguments: &[String]) -> anyhow::Result<TuneArgs> {
     TuneArgs::from_arg_matches(&matches).context("failed to read the tuning's arguments")
 }
 
-fn exit(end: &End) -> anyhow::Result<Exit> {
+fn exit(end: &TuningEnd) -> anyhow::Result<Exit> {
     Ok(match end {
-        End::Planned(plan) => {
+        TuningEnd::Planned(plan) => {
             print_calls(plan)?;
             Exit::Ok
         }
-        End::Tuned(TuningOutcome::Proven | TuningOutcome::AlreadyRight) => Exit::Ok,
-        End::Futile | End::Tuned(TuningOutcome::NotForASleep | TuningOutcome::NoLonger { .. }) => {
-            Exit::GateFailed
-        }
-        End::Tuned(TuningOutcome::NotShown { .. }) => Exit::Inconclusive,
-        End::Tuned(TuningOutcome::Partial { .. }) => Exit::Interrupted,
+        TuningEnd::Tuned(TuningOutcome::Proven | TuningOutcome::AlreadyRight) => Exit::Ok,
+        TuningEnd::Futile
+        | TuningEnd::Tuned(TuningOutcome::NotForASleep | TuningOutcome::NoLonger { .. }) => Exit::GateFailed,
+        TuningEnd::Tuned(TuningOutcome::NotShown { .. }) => Exit::Inconclusive,
+        TuningEnd::Tuned(TuningOutcome::Partial { .. }) => Exit::Interrupted,
     })
 }

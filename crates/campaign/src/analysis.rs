@@ -20,13 +20,13 @@ pub struct Given<'a> {
 
 /// Analysed run with its checks.
 #[derive(Debug)]
-pub struct Judged {
+pub struct JudgedRun {
     /// Analysed run, with its whole result in words.
     pub analysed: Analysed,
     checks: Vec<Check>,
 }
 
-impl Judged {
+impl JudgedRun {
     /// Combines an analysis and its checks, and puts the checks into words.
     pub fn new(mut analysed: Analysed, checks: Vec<Check>) -> Self {
         analysed.analysis.result.checks = report::written(&checks);
@@ -45,7 +45,7 @@ const UNREAD: &str = "failed to read the run";
 ///
 /// # Errors
 /// Fails if the run cannot be read, or contradicts the user's statements.
-pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Judged, RunError> {
+pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<JudgedRun, RunError> {
     let (mut log, tables) = run_dir.recorded().map_err(RunError::failed(UNREAD))?;
     if let Some(stated) = given.service_proxy {
         log.info.cluster.assume(stated)?;
@@ -55,11 +55,11 @@ pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<Judged, RunError> 
 }
 
 /// Analyses and judges a run from its records.
-pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<Judged, RunError> {
+pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<JudgedRun, RunError> {
     let mut analysed = Analysed::of(log, tables).map_err(RunError::failed(UNREAD))?;
     report::tell(&mut analysed.analysis);
     let checks = rolldrop_judge::check(&analysed.analysis.result, expect);
-    Ok(Judged::new(analysed, checks))
+    Ok(JudgedRun::new(analysed, checks))
 }
 
 /// Writes a run's report into its directory.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::analysis::{Given, Judged, analyse};
+use crate::analysis::{Given, JudgedRun, analyse};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::Analysed;
 use rolldrop_judge::compare::run_history::{RunHistory, TOLERANCE};
@@ -125,7 +125,7 @@ fn refused(why: Incomparable) -> RunError {
 ///
 /// # Errors
 /// Fails if the run's rows cannot be read.
-pub fn sample(run_dir: &RunDir, judged: &Judged) -> Result<Sample, RunError> {
+pub fn sample(run_dir: &RunDir, judged: &JudgedRun) -> Result<Sample, RunError> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = &judged.analysed;
     Sample::of(name, timeline, requests, analysis, judged.checks())

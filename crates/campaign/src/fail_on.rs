@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::load_result::Report;
+use crate::load_result::LoadReport;
 use rolldrop_record::Outcome;
 use rolldrop_record::load::duration;
 
@@ -10,22 +10,22 @@ use rolldrop_record::load::duration;
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     text: String,
-    metric: Metric,
+    metric: FailOnMetric,
     limit: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Metric {
+enum FailOnMetric {
     /// A number of requests.
-    Count(Requests),
+    Count(CountedRequests),
     /// The same count, as a percentage of all scheduled requests.
-    Percent(Requests),
+    Percent(CountedRequests),
     /// Percentile of the response time (closed loop: service time), in milliseconds.
     LatencyMs(Percentile),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Requests {
+enum CountedRequests {
     Dropped,
     AppErrors,
     Of(Outcome),
@@ -42,17 +42,19 @@ enum Percentile {
 
 impl FailOn {
     /// Describes the violation if the result exceeds the limit, or returns `None`.
-    pub fn exceeded(&self, report: &Report) -> Option<String> {
+    pub fn exceeded(&self, report: &LoadReport) -> Option<String> {
         let requests = &report.requests;
         let count = |which| match which {
-            Requests::Dropped => requests.by_class.dropped,
-            Requests::AppErrors => requests.by_class.app_errors,
-            Requests::Of(outcome) => requests.by_outcome.get(&outcome).copied().unwrap_or(0),
+            CountedRequests::Dropped => requests.by_class.dropped,
+            CountedRequests::AppErrors => requests.by_class.app_errors,
+            CountedRequests::Of(outcome) => requests.by_outcome.get(&outcome).copied().unwrap_or(0),
         };
         let (observed, unit) = match self.metric {
-            Metric::Count(which) => (count(which) as f64, " requests"),
-            Metric::Percent(which) => (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %"),
-            Metric::LatencyMs(percentile) => {
+            FailOnMetric::Count(which) => (count(which) as f64, " requests"),
+            FailOnMetric::Percent(which) => {
+                (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %")
+            }
+            FailOnMetric::LatencyMs(percentile) => {
                 let p = report.latency_ms.response.as_ref().unwrap_or(&report.latency_ms.service);
                 let p = &p.percentiles;
                 let value = match percentile {
@@ -67,7 +69,7 @@ impl FailOn {
         };
         // Without a single response, the latency does not count as within the limit.
         let is_unknown =
-            matches!(self.metric, Metric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
+            matches!(self.metric, FailOnMetric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
         if is_unknown {
             return Some(format!("--fail-on {}: nothing was answered", self.text));
         }
@@ -92,19 +94,23 @@ impl FromStr for FailOn {
             };
             if let Some(percentile) = percentile {
                 let limit = duration(limit)?.as_secs_f64() * 1e3;
-                return Some(Self { text: text.to_owned(), metric: Metric::LatencyMs(percentile), limit });
+                return Some(Self {
+                    text: text.to_owned(),
+                    metric: FailOnMetric::LatencyMs(percentile),
+                    limit,
+                });
             }
             let requests = match metric {
-                "dropped" => Requests::Dropped,
-                "app_errors" => Requests::AppErrors,
-                outcome => Requests::Of(outcome.parse().ok()?),
+                "dropped" => CountedRequests::Dropped,
+                "app_errors" => CountedRequests::AppErrors,
+                outcome => CountedRequests::Of(outcome.parse().ok()?),
             };
             let (metric, limit) = match limit.strip_suffix('%') {
-                Some(percent) => (Metric::Percent(requests), percent.trim()),
-                None => (Metric::Count(requests), limit),
+                Some(percent) => (FailOnMetric::Percent(requests), percent.trim()),
+                None => (FailOnMetric::Count(requests), limit),
             };
             // Reject a limit that cannot be exceeded.
-            let most = if matches!(metric, Metric::Percent(_)) { 100.0 } else { f64::INFINITY };
+            let most = if matches!(metric, FailOnMetric::Percent(_)) { 100.0 } else { f64::INFINITY };
             let limit: f64 = limit.parse().ok().filter(|limit| (0.0..most).contains(limit))?;
             Some(Self { text: text.to_owned(), metric, limit })
         };
@@ -123,10 +129,10 @@ mod tests {
     #[test]
     fn limit_parses_counts_percentages_and_durations() {
         let parsed = |text: &str| text.parse::<FailOn>().map(|limit| (limit.metric, limit.limit));
-        assert_eq!(parsed("dropped>0.1%"), Ok((Metric::Percent(Requests::Dropped), 0.1)));
-        let refused = Requests::Of(Outcome::ConnectRefused);
-        assert_eq!(parsed("connect_refused > 3"), Ok((Metric::Count(refused), 3.0)));
-        assert_eq!(parsed("p99.9>1s"), Ok((Metric::LatencyMs(Percentile::P999), 1000.0)));
+        assert_eq!(parsed("dropped>0.1%"), Ok((FailOnMetric::Percent(CountedRequests::Dropped), 0.1)));
+        let refused = CountedRequests::Of(Outcome::ConnectRefused);
+        assert_eq!(parsed("connect_refused > 3"), Ok((FailOnMetric::Count(refused), 3.0)));
+        assert_eq!(parsed("p99.9>1s"), Ok((FailOnMetric::LatencyMs(Percentile::P999), 1000.0)));
         for wrong in [
             "dropped",
             "dropped>many",

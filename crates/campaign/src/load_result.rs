@@ -2,7 +2,7 @@
 //!
 //! Only produces bytes; the command writes them.
 
-mod figures;
+mod load_figures;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::classes::ByClass;
-use figures::{Bytes, Distribution, Latencies, SecondFigures, TargetFigures};
+use load_figures::{Bytes, Distribution, LoadLatencies, SecondFigures, TargetFigures};
 use rolldrop_explain::conclude::validity::not_as_planned;
 use rolldrop_explain::model::figure_text::count;
 use rolldrop_explain::model::{LoadResult, SendLag, Verdict};
@@ -27,7 +27,7 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// Content of `--format json`, with the names of result.json.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     schema_version: u32,
     tool: Tool,
     /// Time the schedule began, in UTC.
@@ -35,8 +35,8 @@ pub struct Report {
     /// Verdict on whether this was the requested load.
     pub verdict: Verdict,
     load: LoadFigures,
-    pub(crate) requests: Requests,
-    pub(crate) latency_ms: Latencies,
+    pub(crate) requests: LoadRequests,
+    pub(crate) latency_ms: LoadLatencies,
     bytes: Bytes,
     targets: Vec<TargetFigures>,
     seconds: Vec<SecondFigures>,
@@ -69,7 +69,7 @@ struct Rates {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Requests {
+pub(crate) struct LoadRequests {
     warmup: u64,
     pub(crate) total: u64,
     #[serde(flatten)]
@@ -92,7 +92,7 @@ struct WithRetries {
     by_outcome: BTreeMap<Outcome, u64>,
 }
 
-impl Report {
+impl LoadReport {
     /// Creates the result of a load with this plan. `stopped` is the time the schedule was stopped, possibly before the
     /// last request finished.
     pub fn new(plan: &LoadPlan, summary: &LoadSummary, stopped: Option<Stamp>) -> Self {
@@ -150,8 +150,8 @@ impl Report {
                 },
                 sent,
             },
-            requests: Requests::new(plan, tally),
-            latency_ms: Latencies::new(tally, is_closed_loop),
+            requests: LoadRequests::new(plan, tally),
+            latency_ms: LoadLatencies::new(tally, is_closed_loop),
             bytes: Bytes::sum(targets.iter().map(|target| &target.bytes)),
             targets,
             seconds: summary.seconds.iter().map(|of| SecondFigures::new(of, is_closed_loop)).collect(),
@@ -159,7 +159,7 @@ impl Report {
     }
 }
 
-impl Requests {
+impl LoadRequests {
     fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
         let mut statuses = BTreeMap::new();
@@ -188,7 +188,7 @@ pub fn latency<'a>(plan: &LoadPlan, summary: &'a LoadSummary) -> &'a Histogram<u
 }
 
 /// Formats the result for people, with the summary on the first line unless the result cannot be trusted.
-pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &LoadSummary, color: bool) -> String {
+pub fn text(url: &str, plan: &LoadPlan, report: &LoadReport, summary: &LoadSummary, color: bool) -> String {
     let mut out = String::new();
     if let Some(alarm) = report.alarm() {
         let (on, off) = if color { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
@@ -200,7 +200,7 @@ pub fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &LoadSummary, 
     out
 }
 
-impl Report {
+impl LoadReport {
     /// Returns a warning with reasons if the figures do not reflect the requested load.
     fn alarm(&self) -> Option<String> {
         match &self.verdict {
@@ -238,8 +238,8 @@ impl Report {
     }
 }
 
-fn write_text(out: &mut String, url: &str, report: &Report, summary: &LoadSummary) -> std::fmt::Result {
-    let Report { load, requests, latency_ms, .. } = report;
+fn write_text(out: &mut String, url: &str, report: &LoadReport, summary: &LoadSummary) -> std::fmt::Result {
+    let LoadReport { load, requests, latency_ms, .. } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
     writeln!(out, "{url}: {}\n", load.in_words())?;
     writeln!(out, "requests   {:>10}", requests.total)?;
@@ -309,7 +309,7 @@ fn write_statuses(out: &mut String, statuses: &BTreeMap<u16, u64>) -> std::fmt::
     if statuses.is_empty() { Ok(()) } else { writeln!(out) }
 }
 
-fn write_times(out: &mut String, times: &Latencies) -> std::fmt::Result {
+fn write_times(out: &mut String, times: &LoadLatencies) -> std::fmt::Result {
     if times.rows().next().is_none() {
         return Ok(());
     }
@@ -424,12 +424,12 @@ mod tests {
         }
     }
 
-    fn report() -> (LoadPlan, LoadSummary, Report) {
+    fn report() -> (LoadPlan, LoadSummary, LoadReport) {
         let settings =
             Load { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Load::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
         let summary = summary();
-        let report = Report::new(&plan, &summary, None);
+        let report = LoadReport::new(&plan, &summary, None);
         (plan, summary, report)
     }
 
@@ -450,7 +450,7 @@ mod tests {
         summary.tally.outcomes.add(Outcome::Ok, 40);
         // The last responses arrived later.
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);
-        let report = Report::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
+        let report = LoadReport::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);
         let first = "PARTIAL: interrupted after 0.4 s of 1 s; the figures cover what was sent until then\n\n\
                      40 requests, 100.0/s, fresh connections: all ok\n";
@@ -462,7 +462,7 @@ mod tests {
         let schema: Value = serde_json::from_str(include_str!("../../../docs/load.schema.json")).unwrap();
         let (mut plan, summary, _) = report();
         let check = |plan: &LoadPlan| {
-            let value = serde_json::to_value(Report::new(plan, &summary, None)).unwrap();
+            let value = serde_json::to_value(LoadReport::new(plan, &summary, None)).unwrap();
             rolldrop_testing::schema::meets(&value, &schema).unwrap();
         };
         check(&plan);

@@ -4,22 +4,22 @@
 //! settings; one in which pods sleep long enough to show every complete window, if something names the pods; and one
 //! with the chosen settings (`tuner`). [`rolldrop_judge::tuning`] draws the conclusions.
 
-mod evidence;
+mod evidence_choice;
 mod forecast;
-mod handover;
-mod limits;
+mod platform_limits;
 mod resume;
 mod state;
-mod steps;
+mod step_runner;
 mod subject;
 mod tuner;
+mod tuning_output;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use evidence::{Asked, Means};
+pub use evidence_choice::{EvidenceChoice, Means};
 pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
 use rolldrop_drive::coordinator::{GitOps, Plan};
@@ -27,9 +27,9 @@ use rolldrop_drive::run::{self, Options, RunError, Source};
 use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
-pub use state::State;
-pub use steps::Disrupt;
-use steps::Steps;
+pub use state::TuningState;
+pub use step_runner::Disrupt;
+use step_runner::StepRunner;
 use subject::{Elsewhere, Subject};
 use tuner::Tuner;
 
@@ -38,7 +38,7 @@ const CONFIDENCE: f64 = 0.95;
 const NO_NAMES: &str = "nothing names the pods that new connections went to";
 
 /// Tuning requested by the user.
-pub struct Request {
+pub struct TuningRequest {
     /// The scenario and the cluster.
     pub source: Source,
     /// Settings of the runs.
@@ -50,7 +50,7 @@ pub struct Request {
     /// Action that terminates pods, if the user chose one.
     pub disrupt: Option<Disrupt>,
     /// Means of naming pods if responses do not.
-    pub evidence: Option<Asked>,
+    pub evidence: Option<EvidenceChoice>,
     /// True to also prove that one second less would lose requests.
     pub tight: bool,
     /// Maximum number of rollouts to make.
@@ -80,7 +80,7 @@ pub struct Request {
 }
 
 /// Result of the tune command.
-pub enum End {
+pub enum TuningEnd {
     /// No sleep helps the workload.
     Futile,
     /// API calls of one run, as planned by a dry run.
@@ -89,7 +89,7 @@ pub enum End {
     Tuned(TuningOutcome),
 }
 
-impl Request {
+impl TuningRequest {
     fn print(&self, text: &str) -> Result<(), RunError> {
         (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
     }
@@ -102,19 +102,23 @@ impl Request {
         &self,
         clock: Clock,
         operator: &Operator,
-        resumed: Option<State>,
+        resumed: Option<TuningState>,
         verified: Option<ChosenSettings>,
-    ) -> Result<End, RunError> {
+    ) -> Result<TuningEnd, RunError> {
         if let (Some(state), Some(dir)) = (&resumed, &self.out) {
             resume::put_back(self, state, dir, operator).await?;
         }
         let subject = Subject::find(self, &operator.interrupts).await?;
         if let Some(controller) = subject.managed_by().filter(|_| self.options.gitops == GitOps::Refuse) {
-            return Err(RunError::Refused(handover::to_a_repository(&subject, controller, self.max_sleep)));
+            return Err(RunError::Refused(tuning_output::to_a_repository(
+                &subject,
+                controller,
+                self.max_sleep,
+            )));
         }
         if let Some(why) = subject.why_no_sleep_helps() {
             self.print(&format!("{why}\n"))?;
-            return Ok(End::Futile);
+            return Ok(TuningEnd::Futile);
         }
         if self.apply && subject.is_own() {
             let why =
@@ -128,10 +132,11 @@ impl Request {
             .out
             .clone()
             .unwrap_or_else(|| run::default_out("rolldrop-tune", &subject.name(), clock.now()));
-        let mut steps = Steps { request: self, subject: &subject, out: &out, operator, clock, holder: None };
+        let mut steps =
+            StepRunner { request: self, subject: &subject, out: &out, operator, clock, holder: None };
         let takes = forecast::say(&steps, verified.is_some());
         if self.dry_run {
-            return steps.dry_run().await.map(End::Planned);
+            return steps.dry_run().await.map(TuningEnd::Planned);
         }
         forecast::ask(&steps, takes).await?;
         let failed = || format!("failed to make {}", out.display());
@@ -139,7 +144,7 @@ impl Request {
         let cluster = subject.elsewhere().map(|Elsewhere { title, .. }| title.clone());
         let state = match resumed {
             Some(state) => state,
-            None => State::begin(&self.arguments, cluster, subject.object().clone())?,
+            None => TuningState::begin(&self.arguments, cluster, subject.object().clone())?,
         };
         let tenure = subject.hold(self, &operator.interrupts, (&out, clock)).await?;
         steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());
@@ -152,14 +157,14 @@ impl Request {
                 .filter(|undone| undone.is_left())
                 .for_each(|undone| operator.viewer.warn(&undone.to_string()));
         }
-        tuned.map(End::Tuned)
+        tuned.map(TuningEnd::Tuned)
     }
 
     /// Makes the runs and reports the conclusions.
     async fn carry_out(
         &self,
-        steps: &Steps<'_>,
-        state: State,
+        steps: &StepRunner<'_>,
+        state: TuningState,
         verified: Option<ChosenSettings>,
     ) -> Result<TuningOutcome, RunError> {
         let tuner = Tuner::new(steps, state);
@@ -172,17 +177,17 @@ impl Request {
     }
 
     /// Writes and prints the result, and applies it if requested.
-    async fn hand_over(&self, steps: &Steps<'_>, tuning: &Tuning) -> Result<(), RunError> {
-        let Steps { subject, out, operator, .. } = steps;
-        handover::write_report(out, tuning)?;
+    async fn hand_over(&self, steps: &StepRunner<'_>, tuning: &Tuning) -> Result<(), RunError> {
+        let StepRunner { subject, out, operator, .. } = steps;
+        tuning_output::write_report(out, tuning)?;
         let chosen = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown());
         let basis = rolldrop_report::tuning_headline(tuning);
-        for file in chosen.map(|choice| handover::patches(subject, choice, &basis)).unwrap_or_default() {
-            handover::write(out, &file)?;
+        for file in chosen.map(|choice| tuning_output::patches(subject, choice, &basis)).unwrap_or_default() {
+            tuning_output::write(out, &file)?;
         }
         self.print(&rolldrop_report::tuning_text(tuning, &self.text))?;
         if let (Some(path), Some(choice)) = (&self.file, chosen) {
-            self.print(&handover::lines(path, subject, choice)?)?;
+            self.print(&tuning_output::lines(path, subject, choice)?)?;
         }
         if let (true, Some(choice)) = (self.apply, chosen) {
             steps.apply(choice.settings).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::CONFIDENCE;
-use super::steps::{Disrupt, FIRST_LOOK, StepPlan, Steps};
+use super::step_runner::{Disrupt, FIRST_LOOK, StepPlan, StepRunner};
 use super::subject::{Elsewhere, Subject};
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
@@ -30,7 +30,7 @@ const KNOWN_AFTER_S: f64 = 0.4;
 
 /// Pace of rollouts or deletions: their duration, and the units they show.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct RolloutPace {
     disrupt: Disrupt,
     /// Time from one rollout to the next, with the current sleep.
     each: Duration,
@@ -60,7 +60,7 @@ pub(super) struct Leg {
     pub(super) takes: Duration,
 }
 
-impl Pace {
+impl RolloutPace {
     /// Returns the assumed pace, before anything is measured.
     pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
         let [real, embedded] = EACH_POD;
@@ -189,15 +189,20 @@ fn looks(ended: usize) -> u32 {
 
 /// Sequence of runs, if the first proof holds.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct ForecastPlan {
     pub(super) legs: Vec<Leg>,
     rollouts: usize,
     pub(super) takes: Duration,
 }
 
-impl Steps<'_> {
+impl StepRunner<'_> {
     /// Plans the runs after the first. `names` and the sleep to prove are as known by then.
-    pub(super) fn plan_after(&self, pace: &Pace, names: PodNaming, sleep_s: Option<u64>) -> Plan {
+    pub(super) fn plan_after(
+        &self,
+        pace: &RolloutPace,
+        names: PodNaming,
+        sleep_s: Option<u64>,
+    ) -> ForecastPlan {
         let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
         let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
         if names == PodNaming::Unknown {
@@ -205,26 +210,31 @@ impl Steps<'_> {
         }
         let first = self.subject.sleeps(self.request.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
-        Plan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
+        ForecastPlan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
     }
 
     /// Plans a proof of this sleep with this error probability.
-    pub(super) fn plan_of_proof(&self, pace: &Pace, names: PodNaming, (sleep_s, error): (u64, f64)) -> Plan {
+    pub(super) fn plan_of_proof(
+        &self,
+        pace: &RolloutPace,
+        names: PodNaming,
+        (sleep_s, error): (u64, f64),
+    ) -> ForecastPlan {
         let needed = self.proof(self.subject.settings(), error).needed;
-        Plan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
+        ForecastPlan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
     }
 
     /// Plans two proofs: one whose first look shows that this sleep is too short, then one of the next longer sleep.
-    fn plan_if_too_short(&self, pace: &Pace, names: PodNaming, sleep_s: u64) -> Plan {
+    fn plan_if_too_short(&self, pace: &RolloutPace, names: PodNaming, sleep_s: u64) -> ForecastPlan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
-        let too_short = Plan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
+        let too_short = ForecastPlan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
         too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
     }
 }
 
-impl Plan {
+impl ForecastPlan {
     /// Creates a plan with a single run.
-    fn of(leg: Leg, pace: &Pace) -> Self {
+    fn of(leg: Leg, pace: &RolloutPace) -> Self {
         Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
     }
 
@@ -259,7 +269,7 @@ impl Plan {
 }
 
 /// Prints the plan and returns its duration.
-pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
+pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     let (subject, viewer, disrupt) = (steps.subject, &steps.operator.viewer, steps.disrupt());
     let set = subject.settings();
     viewer.say(&format!(
@@ -270,7 +280,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
         set.termination_grace_period_seconds,
     ));
     subject.cautions().iter().for_each(|caution| viewer.warn(caution));
-    let pace = Pace::assumed(subject, disrupt);
+    let pace = RolloutPace::assumed(subject, disrupt);
     let (named, unnamed) =
         (steps.plan_after(&pace, PodNaming::Known, None), steps.plan_after(&pace, PodNaming::Unknown, None));
     if is_verifying {
@@ -291,7 +301,7 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
     }
     let too_short = steps.plan_if_too_short(&pace, PodNaming::Unknown, ASSUMED_SLEEP_S);
     let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
-    let plan = Plan::of(before, &pace).then(longest);
+    let plan = ForecastPlan::of(before, &pace).then(longest);
     viewer.say(&format!(
         "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
          and its proof. No run has more than {}",
@@ -302,7 +312,11 @@ pub(super) fn say(steps: &Steps<'_>, is_verifying: bool) -> Duration {
 }
 
 /// Prints the remaining plan as measured, both for a first proof that holds and for one that fails.
-pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, PodNaming)) {
+pub(super) fn say_again(
+    steps: &StepRunner<'_>,
+    plan: &ForecastPlan,
+    (pace, names): (&RolloutPace, PodNaming),
+) {
     let is_own = steps.subject.is_own();
     let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
     if let ([proof], PodNaming::Unknown) = (&plan.legs[..], names) {
@@ -313,7 +327,7 @@ pub(super) fn say_again(steps: &Steps<'_>, plan: &Plan, (pace, names): (&Pace, P
 }
 
 /// Continues only with consent.
-pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> Result<(), RunError> {
+pub(super) async fn ask(steps: &StepRunner<'_>, takes: Duration) -> Result<(), RunError> {
     let (subject, viewer) = (steps.subject, &steps.operator.viewer);
     let elsewhere = subject.elsewhere();
     if let Some(Elsewhere { title, flag, naming }) = elsewhere {
@@ -332,7 +346,7 @@ pub(super) async fn ask(steps: &Steps<'_>, takes: Duration) -> Result<(), RunErr
 
 /// Progress of a run, as of its last look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct RunPosition {
     /// Time since the run's load began.
     pub(super) elapsed: Duration,
     /// Approximate number of units so far, including those from interrupted parts.
@@ -341,9 +355,9 @@ pub(super) struct Position {
     pub(super) own: usize,
 }
 
-impl Pace {
+impl RolloutPace {
     /// Returns the remaining time of a run.
-    pub(super) fn left(&self, plan: StepPlan, names: PodNaming, position: Position) -> Duration {
+    pub(super) fn left(&self, plan: StepPlan, names: PodNaming, position: RunPosition) -> Duration {
         let sleep_s = plan.settings.pre_stop_seconds;
         let missing = plan.needed.saturating_sub(position.units);
         let leg = self.leg(plan.purpose, (sleep_s, plan.needed), names);
@@ -365,8 +379,8 @@ mod tests {
     use rolldrop_explain::Analysed;
     use rolldrop_record::RunDir;
 
-    fn pace(ends_s: &[f64]) -> Pace {
-        Pace {
+    fn pace(ends_s: &[f64]) -> RolloutPace {
+        RolloutPace {
             disrupt: Disrupt::RollingRestart,
             each: Duration::from_secs(10),
             around: Duration::from_secs(20),
@@ -386,7 +400,7 @@ mod tests {
         assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
         assert_eq!(apart.units_of_each(9, PodNaming::Known), 3, "names show when each left the rules");
         assert_eq!(pace(&[0.0, 0.1, 0.2]).units_of_each(0, PodNaming::Unknown), 1);
-        let deleted = Pace { disrupt: Disrupt::DeletePod, ..apart.clone() };
+        let deleted = RolloutPace { disrupt: Disrupt::DeletePod, ..apart.clone() };
         assert_eq!(deleted.units_of_each(0, PodNaming::Known), 1);
     }
 

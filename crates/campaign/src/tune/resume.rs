@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Request;
-use super::state::State;
+use super::TuningRequest;
+use super::state::TuningState;
 use super::subject::{Subject, whose, workload};
 use rolldrop_drive::Operator;
 use rolldrop_drive::cluster::Cluster;
@@ -29,7 +29,7 @@ pub struct Verified {
 /// # Errors
 /// Fails if the tuning proved nothing.
 pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
-    let state = State::read(tuning)?;
+    let state = TuningState::read(tuning)?;
     let path = tuning.join("tune.json");
     let failed = || format!("failed to read {}", path.display());
     let text = std::fs::read(&path).map_err(RunError::failed(failed()))?;
@@ -49,8 +49,8 @@ pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
 /// # Errors
 /// Fails, without changing anything, if the workload is neither as the tuning found it nor as the tuning set it.
 pub(super) async fn put_back(
-    request: &Request,
-    state: &State,
+    request: &TuningRequest,
+    state: &TuningState,
     out: &Path,
     operator: &Operator,
 ) -> Result<(), RunError> {
@@ -69,7 +69,7 @@ pub(super) async fn put_back(
 
 async fn put_back_by(
     caller: &Caller,
-    (state, scenario): (&State, &Scenario),
+    (state, scenario): (&TuningState, &Scenario),
     left: LeftOvers,
     (out, viewer): (&Path, &dyn Viewer),
 ) -> Result<(), RunError> {
@@ -94,7 +94,7 @@ async fn put_back_by(
     Ok(())
 }
 
-fn differs(state: &State, what: &str) -> RunError {
+fn differs(state: &TuningState, what: &str) -> RunError {
     RunError::Refused(format!(
         "{} {} is neither as the tuning found it nor as it set it: somebody has changed it since ({what}). Nothing is \
          changed. Begin a new tuning",
@@ -104,7 +104,7 @@ fn differs(state: &State, what: &str) -> RunError {
 }
 
 /// Checks that the workload is still as the tuning found it.
-pub(super) fn check(state: &State, subject: &Subject) -> Result<(), RunError> {
+pub(super) fn check(state: &TuningState, subject: &Subject) -> Result<(), RunError> {
     let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {
         return Err(RunError::Refused(format!(

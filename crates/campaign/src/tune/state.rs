@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::steps::StepPlan;
+use super::step_runner::StepPlan;
 use crate::analysis;
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::RunResult;
@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 
 /// Contents of `state.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct TuningState {
     version: u32,
     /// Arguments after `rolldrop tune`.
     pub arguments: Vec<String>,
@@ -32,12 +32,12 @@ pub struct State {
     /// Workload object as the tuning found it.
     pub(super) object: Value,
     /// Runs, in order.
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<TuningRun>,
 }
 
 /// Record of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Run {
+pub(super) struct TuningRun {
     /// Name of the run's directory inside the tuning's directory.
     pub(super) name: String,
     pub(super) plan: StepPlan,
@@ -50,7 +50,7 @@ pub(super) struct Run {
     pub(super) gave_up: Option<String>,
 }
 
-impl State {
+impl TuningState {
     /// Creates the state of a new tuning.
     pub(super) fn begin(
         arguments: &[OsString],
@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-impl Run {
+impl TuningRun {
     /// Creates the record of a new run.
     pub(super) fn begin(name: String, plan: StepPlan) -> Self {
         Self { name, plan, step: None, is_whole: false, took: Duration::ZERO, gave_up: None }
@@ -143,14 +143,14 @@ mod tests {
     fn state_survives_write_and_read() {
         let dir = tempfile::tempdir().unwrap();
         let state =
-            State::begin(&["web".into()], Some("staging, namespace shop".into()), Value::Null).unwrap();
+            TuningState::begin(&["web".into()], Some("staging, namespace shop".into()), Value::Null).unwrap();
         state.write(dir.path()).unwrap();
-        let read = State::read(dir.path()).unwrap();
+        let read = TuningState::read(dir.path()).unwrap();
         assert_eq!((read.arguments, read.directory), (state.arguments.clone(), state.directory.clone()));
-        let other = State { version: 9, ..state };
+        let other = TuningState { version: 9, ..state };
         other.write(dir.path()).unwrap();
-        assert!(State::read(dir.path()).unwrap_err().to_string().contains("is of version 9"));
-        let none = State::read(&dir.path().join("x")).unwrap_err().to_string();
+        assert!(TuningState::read(dir.path()).unwrap_err().to_string().contains("is of version 9"));
+        let none = TuningState::read(&dir.path().join("x")).unwrap_err().to_string();
         assert!(none.contains("name a directory that rolldrop tune made"), "{none}");
     }
 }

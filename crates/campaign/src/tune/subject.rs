@@ -7,8 +7,8 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use super::Request;
-use super::limits::Limits;
+use super::TuningRequest;
+use super::platform_limits::PlatformLimits;
 use rolldrop_drive::Interrupts;
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
 use rolldrop_drive::coordinator::{
@@ -35,7 +35,7 @@ pub(super) struct Subject {
     sleepers: Sleepers,
     ending: Ending,
     rollout: RolloutShape,
-    limits: Limits,
+    limits: PlatformLimits,
     /// The workload's Kubernetes object.
     object: Value,
     /// True if the scenario creates the workload.
@@ -68,8 +68,8 @@ pub(super) fn ending_of(settings: PodSettings) -> Ending {
 
 impl Subject {
     /// Finds the workload without changing anything.
-    pub(super) async fn find(request: &Request, interrupts: &Interrupts) -> Result<Self, RunError> {
-        let Request { source, options, .. } = request;
+    pub(super) async fn find(request: &TuningRequest, interrupts: &Interrupts) -> Result<Self, RunError> {
+        let TuningRequest { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
         let naming = source.naming(cluster.as_ref());
         let choice = source.choice(cluster, Path::new("."));
@@ -125,16 +125,16 @@ impl Subject {
         let each_node = embedded_nodes.map_or_else(|| nodes_for(&object, &nodes), u64::from);
         let rollout = rollout(&object, &kind, each_node)?;
         cautions.extend(ends_all(&object, rollout));
-        let limits = Limits::find(&nodes, &objects, request.shutdown_budget);
+        let limits = PlatformLimits::find(&nodes, &objects, request.shutdown_budget);
         Ok(Self { sleepers, ending, rollout, limits, object, is_own, elsewhere, cautions })
     }
 
     /// Reconnects to the workload's cluster.
     async fn connect(
-        request: &Request,
+        request: &TuningRequest,
         interrupts: &Interrupts,
     ) -> Result<(Scenario, Caller, Option<Origin>), RunError> {
-        let Request { source, options, .. } = request;
+        let TuningRequest { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
         let cluster = Cluster::connect(source.choice(cluster, Path::new("."))).await?;
         let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
@@ -149,7 +149,7 @@ impl Subject {
     /// Fails if another run or tuning is using the workload.
     pub(super) async fn hold(
         &self,
-        request: &Request,
+        request: &TuningRequest,
         interrupts: &Interrupts,
         (out, clock): (&Path, Clock),
     ) -> Result<Option<Tenure>, RunError> {
@@ -178,7 +178,7 @@ impl Subject {
     /// Fails if the cluster cannot be read.
     pub(super) async fn changed_since(
         &self,
-        request: &Request,
+        request: &TuningRequest,
         interrupts: &Interrupts,
     ) -> Result<Option<String>, RunError> {
         if self.is_own {
@@ -247,7 +247,7 @@ impl Subject {
         self.is_own
     }
 
-    pub(super) const fn limits(&self) -> &Limits {
+    pub(super) const fn limits(&self) -> &PlatformLimits {
         &self.limits
     }
 

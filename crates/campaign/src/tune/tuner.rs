@@ -2,11 +2,11 @@
 //!
 //! A resumed tuning repeats the same steps but reads finished runs from their directories.
 
-use super::evidence::{Asked, Means};
-use super::forecast::{self, Pace, Plan};
-use super::handover;
-use super::state::{Run, State};
-use super::steps::{Ended, Outlook, StepPlan, Steps};
+use super::evidence_choice::{EvidenceChoice, Means};
+use super::forecast::{self, ForecastPlan, RolloutPace};
+use super::state::{TuningRun, TuningState};
+use super::step_runner::{EndedRun, Outlook, StepPlan, StepRunner};
+use super::tuning_output;
 use super::{CONFIDENCE, NO_NAMES};
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::model::figure_text::counted;
@@ -25,8 +25,8 @@ const MOST_REPEATS: usize = 3;
 
 /// The runs completed so far, and their findings.
 pub(super) struct Tuner<'a> {
-    steps: &'a Steps<'a>,
-    state: State,
+    steps: &'a StepRunner<'a>,
+    state: TuningState,
     /// Number of runs in the state that have been replayed.
     replayed: usize,
     /// Means of naming the pods if responses do not.
@@ -36,9 +36,9 @@ pub(super) struct Tuner<'a> {
     /// The first run; the others are compared with it.
     first: Option<RunResult>,
     choice: Option<ChosenSettings>,
-    pace: Pace,
+    pace: RolloutPace,
     names: PodNaming,
-    plan: Option<Plan>,
+    plan: Option<ForecastPlan>,
 }
 
 /// Reason why a tuning stops without a result.
@@ -57,7 +57,7 @@ impl From<RunError> for Halt {
 }
 
 impl<'a> Tuner<'a> {
-    pub(super) fn new(steps: &'a Steps<'a>, state: State) -> Self {
+    pub(super) fn new(steps: &'a StepRunner<'a>, state: TuningState) -> Self {
         Self {
             steps,
             state,
@@ -67,7 +67,7 @@ impl<'a> Tuner<'a> {
             seen: LongestWindows::default(),
             first: None,
             choice: None,
-            pace: Pace::assumed(steps.subject, steps.disrupt()),
+            pace: RolloutPace::assumed(steps.subject, steps.disrupt()),
             names: if steps.has_names() { PodNaming::Known } else { PodNaming::Unknown },
             plan: None,
         }
@@ -109,7 +109,7 @@ impl<'a> Tuner<'a> {
     }
 
     async fn find(&mut self) -> Result<TuningOutcome, Halt> {
-        let Steps { subject, request, .. } = self.steps;
+        let StepRunner { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
         // The settings for starting pods are chosen together with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout());
@@ -123,7 +123,7 @@ impl<'a> Tuner<'a> {
             return Err(Halt::NotShown(vec![why]));
         }
         self.names = match names(&before) {
-            PodNaming::Unknown if request.evidence == Some(Asked::Any) => {
+            PodNaming::Unknown if request.evidence == Some(EvidenceChoice::Any) => {
                 self.means = Some(self.steps.means().await?);
                 PodNaming::Known
             }
@@ -162,7 +162,7 @@ impl<'a> Tuner<'a> {
     /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses. Losses of starting pods
     /// seen meanwhile are added to `wish`. Returns `None` if too few windows have bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<ChosenSettings>, Halt> {
-        let Steps { subject, request, operator, .. } = self.steps;
+        let StepRunner { subject, request, operator, .. } = self.steps;
         for sleep_s in subject.sleeps(request.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
             trusted(&windows)?;
@@ -242,7 +242,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// Prints the remaining plan, based on the measurements so far.
-    fn say_plan(&mut self, plan: Plan) {
+    fn say_plan(&mut self, plan: ForecastPlan) {
         forecast::say_again(self.steps, &plan, (&self.pace, self.names));
         self.plan = Some(plan);
     }
@@ -354,7 +354,7 @@ impl<'a> Tuner<'a> {
     async fn make(&mut self, plan: StepPlan) -> Result<RunResult, Halt> {
         let most_rollouts = self.rollouts_left(plan)?;
         let name = format!("{}-{}", self.state.runs.len() + 1, plan.purpose.name());
-        self.state.runs.push(Run::begin(name.clone(), plan));
+        self.state.runs.push(TuningRun::begin(name.clone(), plan));
         self.replayed = self.state.runs.len();
         self.state.write(self.steps.out)?;
         let later = self.plan.clone().unwrap_or_else(|| self.steps.plan_after(&self.pace, self.names, None));
@@ -366,11 +366,11 @@ impl<'a> Tuner<'a> {
             before: self.units_before(plan),
         };
         let ended = self.steps.run(plan, &name, outlook).await?;
-        let Ended { analysis, is_interrupted, took, gave_up } = ended;
+        let EndedRun { analysis, is_interrupted, took, gave_up } = ended;
         let step = TuningStep::of(plan.purpose, &name, plan.settings, (&analysis.result, &analysis.lost));
         // A run interrupted before its load shows nothing.
         let step = Some(step).filter(|step| !is_interrupted || step.requests > 0);
-        let run = Run { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
+        let run = TuningRun { name, plan, step: step.clone(), is_whole: !is_interrupted, took, gave_up };
         if let Some(last) = self.state.runs.last_mut() {
             *last = run;
         }
@@ -396,7 +396,7 @@ impl<'a> Tuner<'a> {
     /// Returns the number of rollouts that a run may make for its windows; `None` if no flag limits it.
     fn rollouts_left(&self, plan: StepPlan) -> Result<Option<usize>, Halt> {
         let Some(most) = self.steps.request.max_rollouts else { return Ok(None) };
-        let of = |run: &Run| {
+        let of = |run: &TuningRun| {
             self.steps.rollouts_of_changes(&run.plan) + run.step.as_ref().map_or(0, |step| step.rollouts)
         };
         let used: usize = self.state.runs.iter().map(of).sum();
@@ -421,7 +421,7 @@ impl<'a> Tuner<'a> {
 
     /// Returns the tuning result so far, with this outcome; `None` before the first run.
     fn so_far(&self, outcome: TuningOutcome) -> Option<Tuning> {
-        let Steps { subject, request, .. } = self.steps;
+        let StepRunner { subject, request, .. } = self.steps;
         let first = self.first.as_ref()?;
         let set = subject.settings();
         let settings = self.choice.as_ref().map(|choice| choice.settings);
@@ -448,7 +448,7 @@ impl<'a> Tuner<'a> {
 
     /// Writes the tuning result so far.
     fn write(&self, outcome: TuningOutcome) -> Result<(), RunError> {
-        self.so_far(outcome).map_or(Ok(()), |tuning| handover::write_report(self.steps.out, &tuning))
+        self.so_far(outcome).map_or(Ok(()), |tuning| tuning_output::write_report(self.steps.out, &tuning))
     }
 }
 

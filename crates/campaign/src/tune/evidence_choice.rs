@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::steps::Steps;
-use super::{NO_NAMES, Request};
+use super::step_runner::StepRunner;
+use super::{NO_NAMES, TuningRequest};
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::run::{self, RunError};
 use rolldrop_scenario::{Loaded, Place};
 
 /// Evidence requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum EvidenceChoice {
     /// Any available means, if the first run shows no names.
     Any,
     /// This particular means.
@@ -29,10 +29,10 @@ pub enum Means {
 
 impl Means {
     /// Returns the means if it is known before the first run.
-    pub(super) const fn of(asked: Option<Asked>) -> Option<Self> {
+    pub(super) const fn of(asked: Option<EvidenceChoice>) -> Option<Self> {
         match asked {
-            Some(Asked::Means(means)) => Some(means),
-            Some(Asked::Any) | None => None,
+            Some(EvidenceChoice::Means(means)) => Some(means),
+            Some(EvidenceChoice::Any) | None => None,
         }
     }
 
@@ -45,7 +45,7 @@ impl Means {
     }
 }
 
-impl Steps<'_> {
+impl StepRunner<'_> {
     /// Chooses the means of naming pods, announces it, and continues only with consent.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Steps<'_> {
     /// Returns the reason why connection tracking cannot name the pods, or needs more than this machine allows; `None`
     /// if it works.
     async fn why_no_conntrack(&self) -> Result<Option<String>, RunError> {
-        let Request { source, options, .. } = self.request;
+        let TuningRequest { source, options, .. } = self.request;
         let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;
         if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
             return Ok(Some("what answers at a URL balances by itself".to_owned()));

@@ -27,14 +27,14 @@ const DEREGISTRATION: &str = "deregistration_delay.timeout_seconds=";
 
 /// Platform limits on pod termination.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(super) struct PlatformLimits {
     /// Time in seconds that pods have when their node shuts down, with the source of the figure.
     shutdown: BTreeSet<(u64, String)>,
     /// Time in seconds that a load balancer gives requests to finish, with the name of its Service or Ingress.
     deregistration: Vec<(u64, String)>,
 }
 
-impl Limits {
+impl PlatformLimits {
     /// Finds the limits in node labels, Services and Ingresses. `budget` is the node shutdown time stated by the user.
     pub(super) fn find(
         nodes: &[BTreeMap<String, String>],
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn preemptible_nodes_limit_pod_shutdown() {
         let spot = BTreeMap::from([("cloud.google.com/gke-spot".to_owned(), "true".to_owned())]);
-        let limits = Limits::find(&[spot, BTreeMap::new()], &[], None);
+        let limits = PlatformLimits::find(&[spot, BTreeMap::new()], &[], None);
         let of = |sleep_s, grace_s| limits.of(settings(sleep_s, grace_s)).concat();
         assert!(of(4, 30).contains("15 s (1 of 2 nodes with cloud.google.com/gke-spot=true, on GKE)"));
         assert!(of(4, 30).contains("11 s are left for the app"));
         assert!(of(20, 50).contains("uses up"));
         assert!(of(4, 10).contains("is enough"));
-        assert!(Limits::find(&[BTreeMap::new()], &[], None).of(settings(4, 30)).is_empty());
-        let by_flag = Limits::find(&[], &[], Some(Duration::from_secs(25)));
+        assert!(PlatformLimits::find(&[BTreeMap::new()], &[], None).of(settings(4, 30)).is_empty());
+        let by_flag = PlatformLimits::find(&[], &[], Some(Duration::from_secs(25)));
         assert!(by_flag.of(settings(4, 30)).concat().contains("25 s (--shutdown-budget)"));
     }
 
@@ -122,7 +122,7 @@ mod tests {
         for (kind, annotation) in TARGET_GROUP {
             let object =
                 json!({"kind": kind, "metadata": {"name": "web", "annotations": {annotation: attributes}}});
-            let limits = Limits::find(&[], &[object], None);
+            let limits = PlatformLimits::find(&[], &[object], None);
             let told = limits.of(settings(4, 30)).concat();
             assert!(told.contains(&format!("{kind} web lets requests end for 60 s")), "{told}");
             assert!(limits.of(settings(4, 60)).is_empty());

@@ -34,7 +34,7 @@ impl Distribution {
 
 /// Latency distributions of the requests.
 #[derive(Debug, Serialize)]
-pub(crate) struct Latencies {
+pub(crate) struct LoadLatencies {
     /// Time from the intended send time; `None` in a closed loop, which has no such time.
     pub(crate) response: Option<Distribution>,
     /// Time from the actual send time, as in result.json.
@@ -47,7 +47,7 @@ pub(crate) struct Latencies {
     pub(super) head: Option<Distribution>,
 }
 
-impl Latencies {
+impl LoadLatencies {
     pub(super) fn new(tally: &Tally, is_closed_loop: bool) -> Self {
         Self {
             response: (!is_closed_loop).then(|| Distribution::of_ns(&tally.response_ns)),
@@ -133,17 +133,17 @@ pub(super) struct SecondFigures {
     #[serde(flatten)]
     by_class: ByClass,
     bytes_received: u64,
-    response_ms: Option<Quantiles>,
-    service_ms: Option<Quantiles>,
+    response_ms: Option<SecondQuantiles>,
+    service_ms: Option<SecondQuantiles>,
 }
 
 #[derive(Debug, Serialize)]
-struct Quantiles {
+struct SecondQuantiles {
     p50: f64,
     p99: f64,
 }
 
-impl Quantiles {
+impl SecondQuantiles {
     fn of(recent: Recent) -> Self {
         Self { p50: recent.p50.as_secs_f64() * 1e3, p99: recent.p99.as_secs_f64() * 1e3 }
     }
@@ -156,8 +156,8 @@ impl SecondFigures {
             total: second.outcomes.total(),
             by_class: ByClass::of(&second.outcomes, &second.error_statuses),
             bytes_received: second.bytes_received,
-            response_ms: second.response.filter(|_| !is_closed_loop).map(Quantiles::of),
-            service_ms: second.service.map(Quantiles::of),
+            response_ms: second.response.filter(|_| !is_closed_loop).map(SecondQuantiles::of),
+            service_ms: second.service.map(SecondQuantiles::of),
         }
     }
 }

@@ -8,10 +8,10 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Means;
-use super::forecast::{Pace, Plan, Position};
+use super::evidence_choice::Means;
+use super::forecast::{ForecastPlan, RolloutPace, RunPosition};
 use super::subject::{Subject, ending_of, whose};
-use super::{CONFIDENCE, Request};
+use super::{CONFIDENCE, TuningRequest};
 use crate::analysis;
 use crate::gate_looks;
 use rolldrop_drive::Operator;
@@ -75,8 +75,8 @@ impl StepPlan {
 }
 
 /// Context shared by all runs of a tuning.
-pub(super) struct Steps<'a> {
-    pub(super) request: &'a Request,
+pub(super) struct StepRunner<'a> {
+    pub(super) request: &'a TuningRequest,
     pub(super) subject: &'a Subject,
     pub(super) out: &'a Path,
     pub(super) operator: &'a Operator,
@@ -86,7 +86,7 @@ pub(super) struct Steps<'a> {
 }
 
 /// Finished run.
-pub(super) struct Ended {
+pub(super) struct EndedRun {
     pub(super) analysis: Analysis,
     pub(super) is_interrupted: bool,
     pub(super) took: Duration,
@@ -97,7 +97,7 @@ pub(super) struct Ended {
 /// Facts about the rest of the tuning, used during a run.
 #[derive(Clone, Debug)]
 pub(super) struct Outlook {
-    pub(super) pace: Pace,
+    pub(super) pace: RolloutPace,
     pub(super) names: PodNaming,
     /// Duration of the remaining runs if this one succeeds.
     pub(super) later: Duration,
@@ -114,7 +114,7 @@ impl Outlook {
     }
 }
 
-impl Steps<'_> {
+impl StepRunner<'_> {
     pub(super) fn disrupt(&self) -> Disrupt {
         self.request.disrupt.unwrap_or_default()
     }
@@ -196,7 +196,7 @@ impl Steps<'_> {
         &'a self,
         plan: StepPlan,
         (first, length): (usize, Duration),
-        watched: Watched<'a>,
+        watched: RunObserver<'a>,
     ) -> Result<(Job<'a>, Option<ClusterChoice<lab::ClusterConfig>>), RunError> {
         let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
@@ -227,12 +227,17 @@ impl Steps<'_> {
         let Self { request, subject, operator, .. } = self;
         let first = subject.sleeps(request.max_sleep)[0];
         let plan = self.windows(subject.wide(first));
-        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), Watched::default())?;
+        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), RunObserver::default())?;
         job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
     }
 
     /// Makes a run in a directory with this name.
-    pub(super) async fn run(&self, plan: StepPlan, name: &str, outlook: Outlook) -> Result<Ended, RunError> {
+    pub(super) async fn run(
+        &self,
+        plan: StepPlan,
+        name: &str,
+        outlook: Outlook,
+    ) -> Result<EndedRun, RunError> {
         let Self { request, operator, .. } = self;
         if let Some(what) = self.subject.changed_since(request, &operator.interrupts).await? {
             return Err(RunError::Refused(format!(
@@ -255,9 +260,9 @@ impl Steps<'_> {
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to make the run directory"))?;
         let bound = Self::bound(plan, &outlook);
-        let watch = Watch::new(plan, name, outlook, bound);
+        let watch = RunWatch::new(plan, name, outlook, bound);
         let told = |ended| watch.in_words(ended);
-        let watched = Watched { told: Some(&told), look: Some(&watch) };
+        let watched = RunObserver { told: Some(&told), look: Some(&watch) };
         let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
         let first = first.min(watch.most_ended(0, 0)).max(1);
         let (job, cluster) = self.job(plan, (first, bound), watched)?;
@@ -274,11 +279,11 @@ impl Steps<'_> {
             decision_words::units(Units::of(result)),
             took.as_secs_f64()
         ));
-        Ok(Ended { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
+        Ok(EndedRun { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
     }
 
     /// Returns the time needed after a run with this purpose, if the run succeeds.
-    pub(super) fn later(&self, purpose: Purpose, plan: &Plan) -> Duration {
+    pub(super) fn later(&self, purpose: Purpose, plan: &ForecastPlan) -> Duration {
         let follows = |leg: &&super::forecast::Leg| match purpose {
             Purpose::Before => true,
             Purpose::Windows => leg.purpose == Purpose::Proof,
@@ -290,7 +295,7 @@ impl Steps<'_> {
     /// Applies the chosen settings in the cluster permanently.
     pub(super) async fn apply(&self, settings: PodSettings) -> Result<(), RunError> {
         let Self { request, subject, operator, .. } = self;
-        let Request { source, options, .. } = request;
+        let TuningRequest { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
         let cluster = Cluster::connect(source.choice(cluster, self.out)).await?;
         let caller = run::caller(&cluster, options.namespace.as_deref(), &operator.interrupts)?;
@@ -305,7 +310,7 @@ impl Steps<'_> {
 
 /// Observer of a run in progress.
 #[derive(Clone, Copy, Default)]
-struct Watched<'a> {
+struct RunObserver<'a> {
     /// Describes the run's progress, given the number of terminated pods.
     told: Option<&'a dyn Fn(usize) -> String>,
     /// Judges the record so far.
@@ -313,7 +318,7 @@ struct Watched<'a> {
 }
 
 /// Watches one run to report its progress and to decide when to stop it.
-struct Watch<'a> {
+struct RunWatch<'a> {
     plan: StepPlan,
     name: &'a str,
     outlook: Outlook,
@@ -328,13 +333,13 @@ struct Watch<'a> {
     gave_up: Cell<Option<String>>,
 }
 
-impl Look<Coverage> for Watch<'_> {
+impl Look<Coverage> for RunWatch<'_> {
     fn look(&self, so_far: SoFar) -> LocalBoxFuture<'_, Result<Option<Coverage>, RunError>> {
         async { Ok(gate_looks::result_of(so_far).await?.map(|result| self.coverage(&result))) }.boxed_local()
     }
 }
 
-impl<'a> Watch<'a> {
+impl<'a> RunWatch<'a> {
     fn new(plan: StepPlan, name: &'a str, outlook: Outlook, longest: Duration) -> Self {
         let (began, ended_before) = (Cell::default(), Cell::default());
         let (seen, gave_up) = (RefCell::default(), Cell::default());
@@ -370,7 +375,7 @@ impl<'a> Watch<'a> {
         let Self { plan, name, outlook, .. } = self;
         let own = self.units_of(ended);
         let units = (own + outlook.counted()).min(plan.needed);
-        let position = Position { elapsed: self.elapsed(), units, own };
+        let position = RunPosition { elapsed: self.elapsed(), units, own };
         let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
         let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);
         let done = match (plan.purpose, *self.seen.borrow()) {
