@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
 use super::say::{print, say};
+use rolldrop_drive::api::{Caller, Limits};
 use rolldrop_drive::cluster::{Choice, Cluster};
-use rolldrop_drive::coordinator::{Caller, LeftOvers, Limits};
+use rolldrop_drive::undo::LeftOvers;
 
 /// Arguments of `rolldrop cleanup`.
 #[derive(Debug, clap::Args)]

@@ -16,7 +16,7 @@ use super::say::{print, say};
 use super::signals::Listener;
 pub(super) use args::RunArgs;
 use rolldrop_campaign::gate_looks;
-use rolldrop_drive::coordinator::Plan;
+use rolldrop_drive::plan::Plan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
 use rolldrop_record::{Clock, Looks, RunDir};
 use rolldrop_scenario::{Loaded, Scenario};

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub use evidence_choice::{EvidenceChoice, Means};
 pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
-use rolldrop_drive::coordinator::{GitOps, Plan};
+use rolldrop_drive::plan::{GitOps, Plan};
 use rolldrop_drive::run::{self, Options, RunError, Source};
 use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
 use rolldrop_record::Clock;

@@ -29,10 +29,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{Caller, Limits};
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{
-    Caller, Closed, CoordinatorError, GitOps, Limits, Plan, Ready, Session, SessionStart, Undone,
-};
+use crate::error::CoordinatorError;
+use crate::observe::Ready;
+use crate::plan::{GitOps, Plan};
+use crate::session::{Closed, Session, SessionStart};
+use crate::undo::Undone;
 use crate::viewer::Viewer;
 use crate::{Interrupts, Operator};
 use admin_secret::AdminSecret;

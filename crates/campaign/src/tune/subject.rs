@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::TuningRequest;
 use super::platform_limits::PlatformLimits;
 use rolldrop_drive::Interrupts;
+use rolldrop_drive::act::Tenure;
+use rolldrop_drive::api::{Caller, why_no_rollout};
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
-use rolldrop_drive::coordinator::{
-    Caller, Round, Tenure, Whose, changed_by_others, controller_of, number_of, services_behind_in,
-    why_no_rollout,
-};
+use rolldrop_drive::observe::changed_by_others;
+use rolldrop_drive::plan::{Round, Whose, controller_of, number_of, services_behind_in};
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};

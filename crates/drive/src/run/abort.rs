@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use super::Ended;
-use crate::coordinator::Losses;
+use crate::act::Losses;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 

@@ -11,7 +11,7 @@ use super::error::RunError;
 use super::intent::Intent;
 use crate::Operator;
 use crate::cluster::{Cluster, Origin};
-use crate::coordinator::Plan;
+use crate::plan::Plan;
 use rolldrop_scenario::Scenario;
 
 /// Namespaces of the cluster's own components.

@@ -6,8 +6,9 @@ use super::error::RunError;
 use super::intent::Intent;
 use super::{caller, connect};
 use super::{ports, sending};
+use crate::api::Caller;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, Plan};
+use crate::plan::Plan;
 use crate::{Operator, private_dir};
 use rolldrop_scenario::Scenario;
 

@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use crate::cluster::ClusterError;
-use crate::coordinator::CoordinatorError;
 use crate::embedded::child::Died;
+use crate::error::CoordinatorError;
 use rolldrop_load::PlanError;
 use rolldrop_load::load_process::ProcessError;
 use rolldrop_load::remote::fleet::FleetError;

@@ -8,8 +8,8 @@ use tokio::process::Command;
 use super::error::RunError;
 use super::sending::load_workers;
 use crate::Interrupts;
+use crate::api::Caller;
 use crate::cluster::Cluster;
-use crate::coordinator::Caller;
 use rolldrop_scenario::Scenario;
 
 /// Returns the reason that a load from this machine cannot get the evidence that a scenario asks for; `None` if it can.

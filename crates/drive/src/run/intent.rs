@@ -9,7 +9,8 @@ use super::admin_secret::AdminSecret;
 use super::consent::{self, Consent};
 use super::error::RunError;
 use super::{Extras, Options};
-use crate::coordinator::{Caller, LiveChanges, Plan, Sidecar, Whose, Work};
+use crate::api::Caller;
+use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work};
 use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::admin_secret::{AdminSecret, random_token};
 use super::error::RunError;
-use crate::coordinator;
 use rolldrop_record::wire::AdminToken;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject::{self, InjectError};
@@ -52,7 +51,7 @@ fn meant(scenario: &Scenario) -> Vec<bool> {
     for target in &scenario.targets {
         match &target.place {
             Place::Service { name, .. } => _ = services.insert(name.clone()),
-            Place::Url(url) => behind.extend(coordinator::services_behind_in(url, manifests)),
+            Place::Url(url) => behind.extend(crate::plan::services_behind_in(url, manifests)),
         }
     }
     let is_anything_meant = behind.is_empty();

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::command::UserCommand;
 use super::error::RunError;
 use super::under_load::Measuring;
-use crate::coordinator::Programs;
-use rolldrop_scenario::{Disruption, DisruptionAction, Scenario};
+use crate::act::Programs;
+use rolldrop_scenario::{Action, Disruption, Scenario};
 
 /// A scenario's programs, which are looked up before the run.
 pub(super) struct UserPrograms<'a> {

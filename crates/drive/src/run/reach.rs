@@ -5,7 +5,7 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-use crate::coordinator::list_at_once;
+use crate::api::list_at_once;
 use rolldrop_scenario::{Place, Scenario};
 
 /// Describes why the targets may not respond, and the other paths to them that the cluster shows.

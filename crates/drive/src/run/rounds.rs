@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::RunError;
 use super::under_load::Measuring;
-use crate::coordinator::Workloads;
+use crate::observe::Workloads;
 use rolldrop_load as load;
 use rolldrop_load::remote::row_collector::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;

@@ -10,8 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin_secret::random_token;
 use super::error::RunError;
+use crate::act::{LOAD_PORT, LoadJob, LoadPod};
+use crate::api::Caller;
 use crate::cluster::Cluster;
-use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
+use crate::observe::{Ready, at_node};
+use crate::session::Session;
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
 use rolldrop_load::load_process::worker_protocol::Prepare;
@@ -50,7 +53,7 @@ pub(super) async fn load_workers(
             let nodes = caller.schedulable_nodes().await?;
             // Pods on the host network all use the same port, so each needs its own node.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
-            Ok(Some(coordinator::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
+            Ok(Some(crate::act::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))
         }
     }
 }

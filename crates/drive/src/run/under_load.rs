@@ -17,9 +17,12 @@ use super::rounds::{Round, Sent};
 use super::sending::{self, Sending};
 use super::settings::redacted;
 use super::{reach, stages};
+use crate::act::{Settle, Silence, UnderLoad, until_silent};
 use crate::cluster::Cluster;
-use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
+use crate::error::CoordinatorError;
 use crate::follow;
+use crate::observe::Ready;
+use crate::session::Session;
 use crate::viewer::Planned;
 use rolldrop_load as load;
 use rolldrop_load::load_process::Note;
@@ -321,7 +324,7 @@ impl Measuring<'_> {
         let kubeconfig = self.command_kubeconfig()?;
         let status = command.run(kubeconfig.as_deref(), halt, &run.interrupts.abort).await;
         let status = status.map_err(RunError::failed("failed to run the command"))?;
-        let (code, signal) = coordinator::codes(status);
+        let (code, signal) = crate::act::codes(status);
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
         run.viewer.say(&format!("the command ended ({status}); waiting until its changes have settled"));
         match session.await_rollout(&before, None).await {

@@ -1,0 +1,10 @@
+//! Changes the cluster: deploys the manifests, changes workloads, terminates pods, and starts the load's pods.
+
+pub(crate) mod apply;
+pub(crate) mod disrupt;
+pub(crate) mod hold;
+pub(crate) mod load_job;
+
+pub(crate) use disrupt::{Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
+pub use hold::Tenure;
+pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, default_workers};

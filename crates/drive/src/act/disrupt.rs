@@ -1,0 +1,203 @@
+//! Terminates pods as the scenario says, and timestamps the run's own calls.
+//!
+//! This module decides when to act; [`recovery`] decides when the next action may follow. Actions on pods are in
+//! [`pod_actions`], those on workloads and other objects in [`object_actions`], and those on nodes in [`node_actions`]. [`external_actions`] covers
+//! what others do.
+
+mod acting;
+mod external_actions;
+mod node_actions;
+mod object_actions;
+mod pod_actions;
+mod programs;
+mod recovery;
+mod silence;
+
+use std::ops::Range;
+
+use futures::future::join_all;
+use tokio::time::{sleep, sleep_until};
+
+use crate::error::Result;
+use crate::session::Session;
+use crate::viewer::Standing;
+pub(crate) use acting::Disrupted;
+pub(crate) use acting::UnderLoad;
+use acting::{Acting, Refusal};
+pub(crate) use programs::NoPrograms;
+pub(crate) use programs::{Programs, codes};
+use recovery::Whole;
+use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
+pub(crate) use silence::{Losses, Settle, Silence, until_silent};
+
+/// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its limits.
+pub(crate) async fn check(session: &Session, disruption: &Disruption) -> Result<()> {
+    let now = session.clock.now();
+    let load = UnderLoad::of(now, now, 0.0);
+    let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
+    match &disruption.action {
+        DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => acting.check_pods(pods).await,
+        DisruptionAction::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
+        DisruptionAction::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
+        DisruptionAction::RollingRestart(workload) => acting.check_restart(workload).await,
+        DisruptionAction::SetImage { workload, container, .. } => {
+            acting.check_container(workload, container).await
+        }
+        DisruptionAction::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+        DisruptionAction::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
+        DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
+            acting.check_node(node).await
+        }
+        DisruptionAction::RestartNodeAgent { node } => acting.node(node).await.map(drop),
+        DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => Ok(()),
+    }
+}
+
+impl Session {
+    /// Carries out the disruptions during a load. Refused actions are recorded and counted in the result.
+    pub(crate) async fn disrupt(
+        &self,
+        disruptions: &[Disruption],
+        load: UnderLoad<'_>,
+        programs: &dyn Programs,
+    ) -> Disrupted {
+        let all = disruptions.iter().enumerate().map(|(index, disruption)| {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            Acting { session: self, index, disruption, load, programs }.repeat()
+        });
+        join_all(all).await.into_iter().sum()
+    }
+}
+
+impl Acting<'_> {
+    async fn repeat(self) -> Disrupted {
+        // True if each of the action's calls is about one pod.
+        let is_about_pods =
+            matches!(self.disruption.action, DisruptionAction::DeletePod(_) | DisruptionAction::Evict(_));
+        let mut done = Disrupted::default();
+        let mut whole = Whole::default();
+        // Numbers of pods that had ended before, and of pods that have ended in isolation since.
+        let (first, mut alone) = (self.pods_ended(), 0);
+        for repetition in 0.. {
+            if self.until_due(repetition).await.is_err() {
+                break;
+            }
+            if repetition > 0 && self.now_is_late() {
+                self.not_reached("the load had ended");
+                break;
+            }
+            if repetition == 0 && self.disruption.action.is_rollout() {
+                // The later wait skips workloads that have not reached their specified state now.
+                whole.workloads = self.session.workloads().await.unwrap_or_default();
+            }
+            self.stands(Standing::Acts);
+            let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
+            done += self.act(repetition, &mut whole).await;
+            let until = match self.disruption.repeat {
+                Repeat::Times(times) if repetition + 1 >= times => break,
+                Repeat::Times(_) => None,
+                Repeat::Until(until) => Some(until),
+            };
+            if until.is_some() && self.now_is_late() {
+                self.not_reached("the load had ended");
+                break;
+            }
+            if let Err(why) = self.recovered(&whole).await {
+                if self.session.caller.stop.is_cancelled() {
+                    break;
+                }
+                match (until, self.disruption.repeat) {
+                    (None, Repeat::Times(times)) => done += self.left_out(repetition + 1..times, &why),
+                    _ => self.not_reached(&why),
+                }
+                break;
+            }
+            let ended_by_this = done.accepted - accepted_before;
+            if self.pods_ended() - ended_before == ended_by_this {
+                alone += ended_by_this;
+            }
+            let enough = |number| match until {
+                Some(Until::Windows { .. }) => alone >= number,
+                _ if is_about_pods => done.accepted >= number,
+                _ => self.pods_ended() - first >= number,
+            };
+            if until.is_some_and(|until| until.terminations().is_none_or(enough)) {
+                break;
+            }
+        }
+        self.stands(Standing::Done);
+        done
+    }
+
+    /// Carries out the action once.
+    async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
+        let acted = match &self.disruption.action {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. } => Ok(self.end_pods(pods, repetition, whole).await),
+            DisruptionAction::Relabel { pods, label, restore } => {
+                self.relabel(pods, label.as_deref(), *restore, repetition, whole).await
+            }
+            DisruptionAction::RollingRestart(workload) => self.restart(workload).await,
+            DisruptionAction::SetImage { workload, container, image, restore } => {
+                self.set_image(workload, container, image, *restore).await
+            }
+            DisruptionAction::Patch { object, patch, restore } => self.patch(object, patch, *restore).await,
+            DisruptionAction::Scale { workload, replicas, restore } => {
+                self.scale(workload, *replicas, *restore).await
+            }
+            DisruptionAction::Drain { node, restore } => self.drain(node, *restore).await,
+            DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
+                self.shut_node_down(node, *grace_seconds, *restore).await
+            }
+            DisruptionAction::RestartNodeAgent { node } => Ok(self.restart_agent(node).await),
+            DisruptionAction::Exec { command } => self.exec(command).await,
+            DisruptionAction::Observe { lasts } => Ok(self.observe(*lasts).await),
+        };
+        acted.unwrap_or_else(|why: Refusal| self.refused(self.mode(), why))
+    }
+
+    async fn until_due(&self, repetition: u32) -> Result<()> {
+        let is_again = repetition > 0 && self.disruption.every.is_zero();
+        let period = self.session.period();
+        if is_again {
+            let pause = self.disruption.phase(repetition, period);
+            self.stands(Standing::Due { repetition, at: self.session.clock.now() + pause });
+            return self.session.caller.stoppable(sleep(pause)).await;
+        }
+        let due = self.load.zero + self.disruption.due(repetition, period);
+        let due = if repetition > 0 { due.min(self.load.end) } else { due };
+        self.stands(Standing::Due { repetition, at: due });
+        let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
+        self.session.caller.stoppable(sleep_until(due.into())).await
+    }
+
+    fn now_is_late(&self) -> bool {
+        self.load_left_ns() <= 0
+    }
+
+    fn left_out(&self, repetitions: Range<u32>, why: &str) -> Disrupted {
+        let which = match repetitions.len() {
+            0 => return Disrupted::default(),
+            1 => format!("repetition {} was", repetitions.end),
+            _ => format!("repetitions {} to {} were", repetitions.start + 1, repetitions.end),
+        };
+        let one = self.skipped(format!("{which} skipped: {why}"));
+        Disrupted { skipped: repetitions.len(), ..one }
+    }
+
+    /// Records that a goal was not reached. If the disruption only observes, this is a warning, because others were
+    /// meant to terminate the pods.
+    fn not_reached(&self, why: &str) {
+        let Repeat::Until(until) = self.disruption.repeat else { return };
+        let why = format!("should have continued until {until}, but {why}");
+        match self.disruption.action {
+            DisruptionAction::Observe { .. } => {
+                self.session.warn(format!("{} {why}", self.disruption.action.name()))
+            }
+            _ => {
+                self.skipped(why);
+            }
+        }
+    }
+}

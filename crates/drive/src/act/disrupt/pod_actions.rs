@@ -1,0 +1,269 @@
+//! Actions on pods: deleting, evicting or crashing them, or taking them out of their Services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ApiResource, DeleteParams, EvictParams, Preconditions};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use super::recovery::Whole;
+use crate::error::{CoordinatorError, Result};
+use crate::plan::claims::{Choice, Claims, oldest_ready_first};
+use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_record::Mode;
+use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
+
+/// Value that a label gets to take its pod out of a Service.
+const LEFT: &str = "left-by-rolldrop";
+/// Rules for repeating a deletion.
+const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
+/// Rules for repeating an eviction.
+const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
+
+impl Acting<'_> {
+    /// Checks that the selector matches a pod, and that not all pods would end at once.
+    pub(super) async fn check_pods(&self, pods: &Pods) -> Result<()> {
+        let choice = Claims::default().sort(self.selected(pods).await?);
+        let first = self.disruption.chosen(pods, 0, &choice.ready);
+        let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
+        self.check_bounds(pods, first, &choice).await
+    }
+
+    /// Lists the pods that match a selector; it is an error if there are none.
+    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>> {
+        let found = self.listed(&pods.selector).await?;
+        if found.is_empty() {
+            let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
+            return Err(CoordinatorError::NoPods { selector, namespace });
+        }
+        Ok(found)
+    }
+
+    /// Checks that no more pods would end than may end at once, including those that are already terminating.
+    async fn check_bounds(
+        &self,
+        pods: &Pods,
+        going: &[Candidate],
+        Choice { ready, leaving, .. }: &Choice,
+    ) -> Result<()> {
+        if self.disruption.allow_outage || going.is_empty() {
+            return Ok(());
+        }
+        let action = &self.disruption.action;
+        let bounds = self.session.caller.bounds(action).await?;
+        match bounds.refuse_action(action, going, ready, leaving) {
+            None => Ok(()),
+            Some(why) => Err(self.too_many(&pods.selector, why)),
+        }
+    }
+
+    pub(super) fn too_many(&self, of: &str, why: String) -> CoordinatorError {
+        let action = self.disruption.action.name();
+        CoordinatorError::TooMany { action, of: of.to_owned(), why }
+    }
+
+    /// Terminates the requested number of pods, batch by batch.
+    pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
+        let mut done = Disrupted::default();
+        let mut left = None;
+        loop {
+            let began = Instant::now();
+            done += match self.take(pods, repetition, &mut left, whole).await {
+                Ok((going, missing)) => missing + self.end_batch(pods, going).await,
+                Err(why) => self.refused(self.mode(), why),
+            };
+            let Some(left) = left.as_ref().filter(|left| !left.is_empty()) else { return done };
+            let mut recovered = self.recovered(whole).await;
+            if recovered.is_ok() && self.while_loaded(sleep_until(began + pods.spacing)).await.is_none() {
+                recovered = Err("the load ended".to_owned());
+            }
+            if let Err(why) = recovered {
+                self.give_back(left).await;
+                return done + left.iter().map(|_| self.skipped(why.clone())).sum::<Disrupted>();
+            }
+        }
+    }
+
+    /// Chooses the next pods from those that no other action has chosen. They belong to this action until it gives them
+    /// back. `left` holds the pods from the first choice whose turn is still to come; it is `None` before that choice,
+    /// and if no pod is free to choose. Pods that the action should take but cannot are recorded as skipped.
+    async fn take(
+        &self,
+        pods: &Pods,
+        repetition: u32,
+        left: &mut Option<Vec<Candidate>>,
+        whole: &mut Whole,
+    ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
+        let before = left.take();
+        // Held until the end, so that the second of two concurrent actions chooses from the pods that the first left.
+        let mut claims = self.session.claims.lock().await;
+        let found = self.listed(&pods.selector).await?;
+        self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
+        let choice = claims.sort(found);
+        let (wanted, mut going) = match before {
+            None => {
+                if choice.free.is_empty() {
+                    return Err(no_free_pod(&choice));
+                }
+                let chosen = self.disruption.chosen(pods, repetition, &choice.free);
+                let wanted = match pods.count {
+                    Count::Number(number) => number,
+                    Count::Share(_) | Count::All => chosen.len(),
+                };
+                (wanted, chosen)
+            }
+            Some(mut before) => {
+                let wanted = before.len();
+                claims.give_back(&before);
+                // Others may have terminated some of them in the meantime.
+                before.retain(|pod| choice.ready.iter().any(|other| other.uid() == pod.uid()));
+                (wanted, before)
+            }
+        };
+        let why =
+            format!("only {} of {wanted} pods were ready and not chosen by another action", going.len());
+        let missing = (going.len()..wanted).map(|_| self.skipped(why.clone())).sum();
+        let later = going.split_off(pods.batch.unwrap_or(going.len()).min(going.len()));
+        claims.take(&[], &later);
+        *left = Some(later);
+        self.check_bounds(pods, &going, &choice).await?;
+        claims.take(&going, &[]);
+        Ok((going, missing))
+    }
+
+    /// Gives pods back once a list shows that they are terminating, or if this action does not terminate them.
+    async fn give_back(&self, pods: &[Candidate]) {
+        self.session.claims.lock().await.give_back(pods);
+    }
+
+    async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
+        // A single termination, with recovery before the next one, is isolated.
+        let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
+        let ends = going.iter().map(|pod| async move {
+            match &self.disruption.action {
+                DisruptionAction::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
+                DisruptionAction::Crash { container, .. } => self.crash(pod, container.as_deref()).await,
+                _ => self.delete(mode, pod, pods.grace_seconds).await,
+            }
+        });
+        let done = join_all(ends).await.into_iter().map(Disrupted::from).sum();
+        self.give_back(&going).await;
+        done
+    }
+
+    async fn delete(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
+        let (api, name, params) = (self.pod_api(pod), pod.name_any(), only(pod, grace_seconds));
+        self.insist(Some(mode), Some(pod), DELETION, || api.delete(&name, &params)).await.is_accepted
+    }
+
+    /// Evicts a pod. If a budget does not allow it yet, retries while the load lasts.
+    pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
+        let (api, name) = (self.pod_api(pod), pod.name_any());
+        let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
+        self.insist(Some(mode), Some(pod), EVICTION, || api.evict(&name, &params)).await.is_accepted
+    }
+
+    /// Checks that the pods exist, and that a Service selects each of them by a label.
+    pub(super) async fn check_relabel(&self, pods: &Pods, label: Option<&str>) -> Result<()> {
+        self.check_pods(pods).await?;
+        for pod in oldest_ready_first(self.selected(pods).await?) {
+            self.label_of(&pod, label).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the label to change so that the pod leaves its Service: the named one, or one by which a Service selects
+    /// the pod. Among several, prefers one that only Services use.
+    async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String> {
+        let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
+        let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
+        let selectors = self.session.caller.list_kind_as(of_service).await?;
+        let selectors = selectors.iter().flatten();
+        let selects = |selector: &&BTreeMap<String, String>| {
+            !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
+        };
+        let by: BTreeSet<&String> = selectors.filter(selects).flat_map(BTreeMap::keys).collect();
+        if let Some(named) = named {
+            return match by.iter().any(|label| *label == named) {
+                true => Ok(named.to_owned()),
+                false => Err(wrong(format!("no Service selects it by {named:?}"))),
+            };
+        }
+        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let of_set = |set: ReplicaSet| {
+            let is_owner = owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid));
+            set.spec.filter(|_| is_owner).and_then(|spec| spec.selector.match_labels)
+        };
+        let of_owner = self.session.caller.list_kind_as(of_set).await?.into_iter().flatten().next();
+        let is_free =
+            |label: &&&String| !of_owner.as_ref().is_some_and(|labels| labels.contains_key(**label));
+        let label = by.iter().find(is_free).or(by.first());
+        label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
+    }
+
+    /// Takes pods out of their Services by changing a label; the pods keep running.
+    pub(super) async fn relabel(
+        &self,
+        pods: &Pods,
+        label: Option<&str>,
+        restore: Restore,
+        repetition: u32,
+        whole: &mut Whole,
+    ) -> Result<Disrupted, Refusal> {
+        let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
+        let api = self.session.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
+        let mut changes = Vec::new();
+        for pod in &going {
+            let label = match self.label_of(pod, label).await {
+                Ok(label) => label,
+                Err(error) => {
+                    done += self.refused(None, error.into());
+                    self.give_back(std::slice::from_ref(pod)).await;
+                    continue;
+                }
+            };
+            let current = json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod.metadata});
+            let leave = |pod: &mut Value| pod["metadata"]["labels"][label.as_str()] = LEFT.into();
+            let changing = self.session.alter(&api, &current, leave);
+            let (is_accepted, change) = self.noted(None, Some(pod), changing).await;
+            changes.extend(change.flatten());
+            done += is_accepted.into();
+        }
+        self.restore(restore, None, &changes).await;
+        // Pods that stay out of their Services until the end of the run are not given back.
+        if restore != Restore::AtTheEnd {
+            self.give_back(&going).await;
+        }
+        Ok(done)
+    }
+
+    fn pod_api(&self, pod: &Candidate) -> Api<Pod> {
+        let namespace = pod.namespace().unwrap_or_else(|| self.session.caller.namespace.clone());
+        Api::namespaced(self.session.caller.client.clone(), &namespace)
+    }
+}
+
+/// Returns parameters that delete only this pod, not another pod with the same name, and that override its grace
+/// period.
+fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+        grace_period_seconds: grace_seconds,
+        ..DeleteParams::default()
+    }
+}
+
+fn no_free_pod(choice: &Choice) -> Refusal {
+    let besides = match (choice.ready.is_empty(), choice.leaving.is_empty()) {
+        (false, _) => " and not chosen by another action",
+        (true, false) => " and not already ending",
+        (true, true) => "",
+    };
+    Refusal(format!("no pod that it selects is ready{besides}"))
+}

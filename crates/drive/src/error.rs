@@ -1,0 +1,188 @@
+//! Errors that end a run.
+
+use std::time::Duration;
+
+use crate::api::caller::is_too_many;
+use crate::undo::change_journal::JournalError;
+use rolldrop_record::RunDirError;
+use rolldrop_record::event::ActionName;
+use rolldrop_scenario::{Scenario, ScenarioError};
+use rolldrop_sidecar::inject::KubernetesVersion;
+use rolldrop_sidecar::inject::ending::EndingError;
+
+/// Result of a step that can end a run.
+pub(crate) type Result<T, E = CoordinatorError> = std::result::Result<T, E>;
+
+/// Error that ends a run.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// The API server refused a call, or did not respond.
+    #[error("failed to {what}: {why}")]
+    Api { what: String, why: String },
+    /// A call got no response in time.
+    #[error("failed to {what}: no answer within {limit:?}")]
+    Timeout { what: String, limit: Duration },
+    /// An object from the manifests already exists in the cluster.
+    #[error(
+        "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
+         manifests"
+    )]
+    Exists(String),
+    /// A manifest is of a kind that the cluster does not know.
+    #[error(
+        "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
+    )]
+    UnknownKind { kind: String, api_version: String },
+    /// A pod reports that it cannot start.
+    #[error("a pod never starts: {0}")]
+    PodNeverStarts(String),
+    /// The run cannot find out which pods its connections are routed to.
+    #[error("--evidence conntrack: {0}")]
+    NoEvidence(String),
+    /// No pod of the load's Job was ready in time.
+    #[error("no load worker is ready after {limit:?}: {why}")]
+    NoLoadWorker { limit: Duration, why: String },
+    /// The pods were not ready in time. The reason follows a colon; it is empty if none is known.
+    #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
+    NotReady { service: String, ready: usize, wanted: usize, limit: Duration, why: String },
+    /// Workloads of the run did not get their pods in time. `why` is formatted as in `NotReady`.
+    #[error("{missing} after {limit:?}{why}")]
+    WorkloadNotReady { missing: String, limit: Duration, why: String },
+    /// The target Service cannot be used.
+    #[error("service {service}: {why}")]
+    Service { service: String, why: String },
+    /// Another run is changing this workload.
+    #[error(
+        "{workload} is in use by {holder}: wait until that has ended, or use `rolldrop cleanup` with its directory if it \
+         was killed; if neither is possible, {remedy} forgets it"
+    )]
+    InUse { workload: String, holder: String, remedy: String },
+    /// Others repeatedly changed an object between the run's read and its write.
+    #[error("failed to change {0}: others keep changing it")]
+    Conflict(String),
+    /// A selector matches nothing.
+    #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
+    NoPods { selector: String, namespace: String },
+    /// The run lacks rights that it needs.
+    #[error(
+        "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
+        .rights.join(", ")
+    )]
+    MissingRights { rights: Vec<String>, namespace: String },
+    /// An action would terminate too many pods.
+    #[error(
+        "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
+    )]
+    TooMany { action: ActionName, of: String, why: String },
+    /// The cluster is too old for something that the manifests use.
+    #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
+    TooOld { version: KubernetesVersion, lacking: Vec<String> },
+    /// A workload or a pod has no such container.
+    #[error("{of} has no container {container:?}: name one of its containers")]
+    NoContainer { of: String, container: String },
+    /// A workload would not replace its pods.
+    #[error("{workload} would not replace its pods: {why}")]
+    NoRollout { workload: String, why: &'static str },
+    /// An object to be patched is not in the run's namespace.
+    #[error("{object} is not in the run's namespace: the run changes only objects there")]
+    NotInNamespace { object: String },
+    /// A pod cannot be taken out of a Service.
+    #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
+    Relabel { pod: String, why: String },
+    /// A node has no pods that the action would terminate.
+    #[error(
+        "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
+         {namespace} -o wide)"
+    )]
+    NoPodsOnNode { node: String, namespace: String },
+    /// A node has only pods that a drain does not evict.
+    #[error(
+        "the pods of namespace {namespace} on node {node} are of DaemonSets, which a drain leaves where they are: end \
+         them by nodeShutdown or deletePod"
+    )]
+    OnlyDaemonSets { node: String, namespace: String },
+    /// The cluster offers no way to carry out an action.
+    #[error(
+        "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
+    )]
+    NotOffered { action: ActionName, path: String, answer: String, instead: &'static str },
+    /// The scenario does not fit the cluster.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The run cannot tell which workloads are behind a target.
+    #[error("the workload behind the target is not known: {0}")]
+    Behind(String),
+    /// The sidecar cannot be added to the pods.
+    #[error("the sidecar cannot be added: {0}")]
+    Sidecar(String),
+    /// The pods' termination settings cannot be changed.
+    #[error(transparent)]
+    Ending(#[from] EndingError),
+    /// The rollout of a change did not settle in time.
+    #[error("the rollout of the changed workloads had not settled after {limit:?}: {missing}")]
+    Unsettled { missing: String, limit: Duration },
+    /// A GitOps controller manages an object.
+    #[error(
+        "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
+         --change-gitops, or make the change in its repository"
+    )]
+    Managed { object: String, controller: String },
+    /// The run's changes could not be recorded.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The records could not be written.
+    #[error(transparent)]
+    Record(#[from] RunDirError),
+    /// The recorder stopped too early.
+    #[error("the recorder ended too early")]
+    RecorderGone,
+    /// The run was stopped on purpose.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl CoordinatorError {
+    /// Adds the place in the scenario that the error is about, if the user can fix the error there.
+    #[must_use]
+    pub(crate) fn at(self, scenario: &Scenario, key: &str) -> Self {
+        match self {
+            Self::NoPods { .. }
+            | Self::TooMany { .. }
+            | Self::NoContainer { .. }
+            | Self::NotInNamespace { .. }
+            | Self::Relabel { .. }
+            | Self::NoPodsOnNode { .. }
+            | Self::OnlyDaemonSets { .. }
+            | Self::NoRollout { .. }
+            | Self::UnknownKind { .. }
+            | Self::Service { .. } => scenario.invalid(key, self.to_string()).into(),
+            other => other,
+        }
+    }
+
+    /// Converts a Kubernetes client error into a [`CoordinatorError::Api`].
+    pub(crate) fn api(what: &str, error: &kube::Error) -> Self {
+        Self::Api { what: what.to_owned(), why: Self::why(error) }
+    }
+
+    /// Returns the message of a Kubernetes client error.
+    pub(crate) fn why(error: &kube::Error) -> String {
+        match error {
+            // The server's message may not mention that the server was busy.
+            error @ kube::Error::Api(status) if is_too_many(error) => {
+                format!("{} (429 Too Many Requests)", status.message)
+            }
+            kube::Error::Api(status) => status.message.clone(),
+            other => innermost(other),
+        }
+    }
+}
+
+/// Returns the message of the innermost cause, which is the most informative one.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

@@ -1,0 +1,290 @@
+//! Follows a kind of object: a list, and then a watch that is resumed where it broke off.
+//!
+//! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but the changes in between arrive
+//! late, and the delay is recorded. The watch restarts with a list only if the API server has forgotten that version
+//! (410). Then the changes between the last good line and the list are unknown: a gap is recorded, and no transition
+//! is invented. [`super::sinks`] processes the objects.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{ListParams, WatchParams};
+use kube::core::WatchEvent;
+use kube::{Api, Resource, ResourceExt};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::event_recorder::RecorderHandle;
+use super::namespace_view::Views;
+use crate::api::caller::{Limits, Pauses, retry_after};
+use crate::api::pages::{Pages, page};
+use crate::error::CoordinatorError;
+use rolldrop_kubernetes::Listed;
+use rolldrop_kubernetes::guard::distrust;
+use rolldrop_record::event::Change;
+use rolldrop_record::{Clock, EventKind, Stamp};
+
+/// Time for which the API server may keep a watch open, in seconds. A quiet watch shows that it is alive only when it
+/// is opened, and when it is closed on time.
+const WATCH_S: u32 = 30;
+/// Time without a sign of life after which a watch counts as dead.
+pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
+/// Shortest interruption to record. A shorter one delays events by less than the precision of a termination's
+/// times.
+const SHORTEST_DELAY: Duration = Duration::from_secs(1);
+
+/// Processes the objects of one watch, and returns the events to record.
+pub(crate) trait Sink<K>: Send {
+    /// Part of an object to keep. A list is processed as a whole, and may contain thousands of objects.
+    type Seen: Send;
+
+    fn see(&self, change: Change, object: K) -> Self::Seen;
+    fn take(&mut self, change: Change, seen: Self::Seen) -> Option<EventKind>;
+    /// Forgets all objects, since a list follows.
+    fn begin_list(&mut self) {}
+    fn end_list(&mut self) {}
+}
+
+/// Importance of a watch or a call for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing can be measured without it.
+    Must,
+    /// It helps to explain results; it is skipped if it is not allowed or not known.
+    Helps,
+}
+
+/// Objects of one kind that the run follows.
+pub(crate) struct Following<K, S> {
+    pub(crate) resource: &'static str,
+    pub(crate) need: Need,
+    pub(crate) fields: Option<&'static str>,
+    pub(crate) api: Api<K>,
+    pub(crate) sink: S,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) recorder: RecorderHandle,
+    pub(crate) views: Views,
+    pub(crate) state: State,
+}
+
+/// Reason that a watch is not open.
+enum Broken {
+    /// It was closed or interrupted, or could not be opened.
+    Cut { why: Option<String>, pause: Option<Duration> },
+    /// It was silent for longer than a watch may stay open.
+    Silent,
+    /// The API server has forgotten the version to resume from.
+    Forgotten,
+    /// It is not allowed, or the cluster does not know the kind.
+    NotToBeHad(String),
+    /// It shows something other than what was asked for.
+    Unbelieved(String),
+}
+
+impl Broken {
+    fn of(error: &kube::Error) -> Self {
+        if let Some(why) = distrust(error) {
+            return Self::Unbelieved(why.to_string());
+        }
+        match error {
+            kube::Error::Api(status) if status.code == 410 => Self::Forgotten,
+            kube::Error::Api(status) if [403, 404].contains(&status.code) => {
+                Self::NotToBeHad(status.message.clone())
+            }
+            error => Self::Cut { why: Some(CoordinatorError::why(error)), pause: retry_after(error) },
+        }
+    }
+}
+
+/// State of a watch.
+pub(crate) struct State {
+    /// Version to resume from; `None` before a list.
+    version: Option<String>,
+    /// Time of its last sign of life.
+    last_good: Stamp,
+    /// Time at which it broke; `None` if it is open.
+    broken: Option<Stamp>,
+    has_listed: bool,
+}
+
+impl State {
+    /// Returns the state of a watch that has listed nothing at this time.
+    pub(crate) const fn at(now: Stamp) -> Self {
+        Self { version: None, last_good: now, broken: None, has_listed: false }
+    }
+}
+
+impl<K, S> Following<K, S>
+where
+    K: Resource + Listed + Debug + Send + 'static,
+    S: Sink<K>,
+{
+    /// Follows the objects until stopped.
+    pub(crate) async fn until(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.for_ever()).await;
+        // Events since the break are unknown, and there is no time left to ask for them.
+        let State { broken, has_listed, .. } = self.state;
+        if let Some(from) = broken.filter(|from| has_listed && self.is_long_since(*from)) {
+            self.note(from, |resource, from| EventKind::WatchGap { resource, from });
+        }
+    }
+
+    async fn for_ever(&mut self) {
+        let mut pauses = Pauses::default();
+        loop {
+            let begun = Instant::now();
+            let broken = match self.state.version.clone() {
+                None => self.list().await.err(),
+                Some(version) => Some(self.watch(&version).await),
+            };
+            let Some(broken) = broken else { continue };
+            let now = self.clock.now();
+            let is_late = matches!(broken, Broken::Silent | Broken::Forgotten);
+            let since = if is_late { self.state.last_good } else { now };
+            self.state.broken.get_or_insert(since);
+            let resource = self.resource;
+            let mut told = None;
+            match broken {
+                Broken::Cut { why, pause } => {
+                    if let Some(why) = why {
+                        tracing::debug!(resource, %why, "a watch is interrupted");
+                        self.views.update(|view| {
+                            view.trouble.insert(resource, why);
+                        });
+                    }
+                    told = pause;
+                }
+                Broken::Silent => tracing::debug!(resource, "a watch is silent"),
+                Broken::Forgotten => self.state.version = None,
+                Broken::NotToBeHad(why) if self.need == Need::Helps => {
+                    tracing::debug!(resource, %why, "a watch is left out");
+                    self.note(now, |resource, _| EventKind::NotWatched { resource, why });
+                    // The run misses nothing that it could have seen.
+                    self.state.broken = None;
+                    return;
+                }
+                Broken::NotToBeHad(why) => self.views.update(|view| {
+                    view.trouble.insert(resource, why);
+                }),
+                Broken::Unbelieved(why) => self.disbelieve(why),
+            }
+            // A watch that was open for a while is resumed at once.
+            if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
+                pauses = Pauses::default();
+            } else {
+                sleep(told.unwrap_or_else(|| pauses.next())).await;
+            }
+        }
+    }
+
+    /// Lists all objects. This also ends a gap.
+    async fn list(&mut self) -> Result<(), Broken> {
+        let mut pages =
+            Pages::of(&ListParams { field_selector: self.field_selector(), ..ListParams::default() });
+        let mut objects = Vec::new();
+        let version = loop {
+            let listing = timeout(self.limits.api_call, page(&self.api, &pages.next())).await;
+            let page = listing.map_err(|_| Broken::Silent)?.and_then(|page| pages.take(page));
+            let page = page.map_err(|error| Broken::of(&error))?;
+            objects.extend(page.into_iter().map(|object| self.sink.see(Change::Listed, object)));
+            if let Some(version) = pages.version() {
+                break version.to_owned();
+            }
+        };
+        if self.state.has_listed {
+            self.note(self.state.last_good, |resource, from| EventKind::WatchGap { resource, from });
+        }
+        let now = self.clock.now();
+        self.sink.begin_list();
+        for object in objects {
+            self.keep(Change::Listed, object, now);
+        }
+        self.sink.end_list();
+        self.state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
+        Ok(())
+    }
+
+    /// Watches until the watch breaks, and returns the reason.
+    async fn watch(&mut self, version: &str) -> Broken {
+        let params = WatchParams {
+            field_selector: self.field_selector(),
+            timeout: Some(WATCH_S),
+            ..WatchParams::default()
+        };
+        let limit = self.limits.api_call;
+        let end = Instant::now() + Duration::from_secs(WATCH_S.into()) + limit;
+        let stream = match timeout(limit, self.api.watch(&params, version)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Broken::of(&error),
+            Err(_) => return Broken::Silent,
+        };
+        let mut stream = pin!(stream);
+        self.opened();
+        loop {
+            let event = match timeout_at(end, stream.next()).await {
+                Ok(Some(Ok(event))) => event,
+                Ok(Some(Err(error))) => return Broken::of(&error),
+                Ok(None) => return Broken::Cut { why: None, pause: None },
+                Err(_) => return Broken::Silent,
+            };
+            let now = self.clock.now();
+            let (change, object) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
+                WatchEvent::Deleted(object) => (Change::Deleted, object),
+                WatchEvent::Bookmark(bookmark) => {
+                    self.state.last_good = now;
+                    self.state.version = Some(bookmark.metadata.resource_version);
+                    continue;
+                }
+                WatchEvent::Error(status) => return Broken::of(&kube::Error::Api(status)),
+            };
+            let version = object.resource_version();
+            let seen = self.sink.see(change, object);
+            self.keep(change, seen, now);
+            self.state.last_good = now;
+            self.state.version = version.or(self.state.version.take());
+        }
+    }
+
+    /// Warns once that the watch is ignored until the API server shows what was asked for.
+    fn disbelieve(&self, why: String) {
+        let resource = self.resource;
+        if self.views.read(|view| view.unbelieved.contains_key(resource)) {
+            return;
+        }
+        let message = format!("the watch of {resource} shows nothing usable: {why}");
+        self.recorder.event(self.clock.now(), EventKind::Warning { message });
+        self.views.update(|view| {
+            view.unbelieved.insert(resource, why);
+        });
+    }
+
+    /// Notes that a watch is open again, and records the delay if it was long.
+    fn opened(&mut self) {
+        if let Some(from) = self.state.broken.take().filter(|from| self.is_long_since(*from)) {
+            self.note(from, |resource, from| EventKind::WatchLate { resource, from });
+        }
+        self.views.update_if(|view| view.trouble.remove(self.resource).is_some());
+    }
+
+    fn is_long_since(&self, from: Stamp) -> bool {
+        self.clock.now() > from + SHORTEST_DELAY
+    }
+
+    fn keep(&mut self, change: Change, seen: S::Seen, now: Stamp) {
+        if let Some(kind) = self.sink.take(change, seen) {
+            self.recorder.event(now, kind);
+        }
+    }
+
+    fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
+        self.recorder.event(self.clock.now(), kind(self.resource.to_owned(), from));
+    }
+
+    fn field_selector(&self) -> Option<String> {
+        self.fields.map(str::to_owned)
+    }
+}

@@ -1,0 +1,144 @@
+//! Current state of the namespace according to the watches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::watch;
+
+use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
+
+/// Reasons that a waiting container will not start by itself, except those about its image.
+const STUCK: [&str; 4] =
+    ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff"];
+/// Reasons that a container's image cannot be pulled (`pkg/kubelet/images/types.go`).
+const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
+
+/// A container that will not start by itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pod {pod}, container {container}: {why}")]
+pub(crate) struct Stuck {
+    pod: String,
+    container: String,
+    /// Kubernetes' reason, followed by its message if there is one.
+    why: String,
+    /// True if its image cannot be pulled.
+    pub(crate) lacks_image: bool,
+}
+
+/// The namespace's pods and EndpointSlices, as last seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) pods: BTreeMap<String, SeenPod>,
+    pub(crate) slices: BTreeMap<String, EndpointSliceEvent>,
+    /// False while a list is arriving: until it is complete, a pod that is missing here may still exist.
+    pub(crate) pods_listed: bool,
+    pub(crate) slices_listed: bool,
+    /// Reasons that watches are not open, by watched resource.
+    pub(crate) trouble: BTreeMap<&'static str, String>,
+    /// Reasons that the API server's responses are not trusted, by resource.
+    pub(crate) unbelieved: BTreeMap<&'static str, String>,
+    /// UIDs of all pods whose end was seen.
+    pub(crate) ended: BTreeSet<String>,
+}
+
+/// A pod's event, and what else the collector needs.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenPod {
+    pub(crate) event: PodEvent,
+    /// Port named `rolldrop-admin` of the recording proxy beside the app; `None` until its container runs.
+    pub(crate) admin_port: Option<u16>,
+}
+
+impl View {
+    pub(crate) fn listed(&self) -> bool {
+        self.pods_listed && self.slices_listed
+    }
+
+    /// Applies a pod's change that the watch reports.
+    pub(crate) fn see(&mut self, change: Change, seen: SeenPod) {
+        let SeenPod { event, .. } = &seen;
+        let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");
+        if is_over || event.deletion_timestamp.is_some() || change == Change::Deleted {
+            self.ended.insert(event.uid.clone());
+        }
+        match change {
+            Change::Deleted => {
+                self.pods.remove(&event.uid);
+            }
+            Change::Listed | Change::Applied => {
+                self.pods.insert(event.uid.clone(), seen);
+            }
+        }
+    }
+
+    /// Returns the pods that are being deleted.
+    pub(crate) fn terminating(&self) -> impl Iterator<Item = &PodEvent> {
+        self.pods.values().map(|seen| &seen.event).filter(|pod| pod.deletion_timestamp.is_some())
+    }
+
+    pub(crate) fn ready_endpoints(&self, service: &str) -> usize {
+        self.slices
+            .values()
+            .filter(|slice| slice.service.as_deref() == Some(service))
+            .flat_map(|slice| &slice.endpoints)
+            .filter(|endpoint| endpoint.ready)
+            .count()
+    }
+
+    /// Returns the first container in these pods that reports that it cannot start, with the reason.
+    pub(crate) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<Stuck> {
+        let pods = self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod));
+        pods.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).find_map(stuck)
+    }
+}
+
+fn stuck((pod, container): (&PodEvent, &ContainerState)) -> Option<Stuck> {
+    let reason = container.reason.as_deref().filter(|_| container.state.as_deref() == Some("waiting"))?;
+    let lacks_image = NO_IMAGE.contains(&reason);
+    (lacks_image || STUCK.contains(&reason)).then(|| Stuck {
+        pod: pod.name.clone(),
+        container: container.name.clone(),
+        why: container.message.as_ref().map_or_else(|| reason.to_owned(), |said| format!("{reason}: {said}")),
+        lacks_image,
+    })
+}
+
+/// Shares the view between the watches, which update it, and the tasks that wait for changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Views(watch::Sender<View>);
+
+impl Views {
+    pub(crate) fn new() -> Self {
+        Self(watch::Sender::new(View::default()))
+    }
+
+    pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
+        self.0.send_modify(change);
+    }
+
+    /// Updates the view, and wakes waiting tasks only if `change` returns true.
+    pub(crate) fn update_if(&self, change: impl FnOnce(&mut View) -> bool) {
+        self.0.send_if_modified(change);
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<View> {
+        self.0.subscribe()
+    }
+
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&View) -> T) -> T {
+        read(&self.0.borrow())
+    }
+
+    /// Waits for the next change after this call.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let mut view = self.0.subscribe();
+        async move {
+            // The sender lives as long as the session.
+            let _ = view.changed().await;
+        }
+    }
+
+    /// Waits until the view satisfies a condition.
+    pub(crate) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
+        let _ = self.0.subscribe().wait_for(is_so).await;
+    }
+}

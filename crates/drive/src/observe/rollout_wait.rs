@@ -1,0 +1,389 @@
+//! Changes that an external command made to the namespace's workloads, and the wait until they have settled.
+//!
+//! Works by polling: a workload's own status shows when its controller has finished.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::time::{Instant, sleep};
+
+use super::sinks::template_digest;
+use crate::api::caller::Caller;
+use crate::error::{CoordinatorError, Result};
+use crate::session::Session;
+use rolldrop_record::{EventKind, Mode};
+
+/// Time between two polls.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Time without a change after which workloads have settled: a controller takes a moment to notice a change.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// Snapshot of a namespace's workloads, by kind and name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Workloads(BTreeMap<String, Workload>);
+
+#[derive(Clone, Debug)]
+struct Workload {
+    generation: i64,
+    /// Requested number of pods.
+    replicas: i32,
+    /// Digest of its pod template; see [`template_digest`].
+    template: String,
+    /// Description of what is missing; `None` when everything is as requested.
+    missing: Option<String>,
+}
+
+impl Workload {
+    /// Returns a workload with its title. `have` lists pod counts, each with a description and the number that it has
+    /// to reach.
+    fn new(
+        kind: &str,
+        meta: &ObjectMeta,
+        observed: Option<i64>,
+        replicas: i32,
+        template: &PodTemplateSpec,
+        have: &[(&str, Option<i32>, i32)],
+    ) -> (String, Self) {
+        let generation = meta.generation.unwrap_or(0);
+        let missing = if observed.unwrap_or(0) < generation {
+            Some("its controller has not seen the change".to_owned())
+        } else {
+            have.iter()
+                .find(|(_, count, wanted)| count.unwrap_or(0) != *wanted)
+                .map(|(what, count, wanted)| format!("{} {what}, {wanted} wanted", count.unwrap_or(0)))
+        };
+        let title = format!("{kind} {}", meta.name.as_deref().unwrap_or_default());
+        (title, Self { generation, replicas, template: template_digest(Some(template)), missing })
+    }
+}
+
+impl Workloads {
+    /// Describes what the first incomplete one of these workloads lacks; `None` if none is known to lack anything.
+    pub(crate) fn missing_of(&self, titles: &[String]) -> Option<String> {
+        titles.iter().find_map(|title| {
+            let missing = self.0.get(title)?.missing.as_ref()?;
+            Some(format!("{title}: {missing}"))
+        })
+    }
+
+    /// Returns a workload that has not settled, and what it lacks. Ignores workloads that had not settled before and
+    /// have not changed since.
+    fn unsettled_since(&self, before: &Workloads) -> Option<(&str, &str)> {
+        let mut unsettled = self.0.iter().filter_map(|(name, now)| {
+            let counts = match before.0.get(name) {
+                Some(then) => then.missing.is_none() || then.generation != now.generation,
+                None => true,
+            };
+            now.missing.as_deref().filter(|_| counts).map(|missing| (name.as_str(), missing))
+        });
+        unsettled.next()
+    }
+
+    /// Returns true if a workload's pod template or number of pods has changed. A new generation alone proves nothing:
+    /// it may be due to the annotation by which another run marks the workload as in use.
+    fn is_changed_since(&self, before: &Workloads) -> bool {
+        let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {
+            let makes_the_same = now.template == then.template && now.replicas == then.replicas;
+            name == name_then && (now.generation == then.generation || makes_the_same)
+        };
+        self.0.len() != before.0.len() || !self.0.iter().zip(&before.0).all(is_same)
+    }
+
+    /// Returns the analysis' mode for the terminations that the changes caused.
+    fn mode_since(&self, before: &Workloads) -> Mode {
+        let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
+        if pairs().any(|(then, now)| then.template != now.template) {
+            Mode::Rollout
+        } else if pairs().any(|(then, now)| then.replicas > now.replicas) {
+            Mode::ScaleDown
+        } else {
+            Mode::Other
+        }
+    }
+}
+
+impl Session {
+    /// Returns the current state of the workloads; see `Caller::workloads`.
+    ///
+    /// # Errors
+    /// Fails if the API server does not respond.
+    pub(crate) async fn workloads(&self) -> Result<Workloads> {
+        self.caller.workloads().await
+    }
+
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Records the mode
+    /// of the terminations. `disruption` is the scenario's disruption that started the changes.
+    ///
+    /// # Errors
+    /// Fails if the run is stopped, or if the API server does not respond.
+    pub(crate) async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
+        let (now, missing) = self.until_settled(before).await?;
+        let mode = now.mode_since(before);
+        let limit = self.caller.limits.rollout;
+        let unsettled = missing.map(|missing| format!("{missing}, after {limit:?}"));
+        self.record(EventKind::CommandSettled { mode, disruption, unsettled });
+        Ok(())
+    }
+
+    /// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is the
+    /// workloads' state before the round.
+    ///
+    /// # Errors
+    /// Fails if the run is stopped.
+    pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<()> {
+        if let (_, Some(missing)) = self.until_settled(before).await? {
+            let limit = self.caller.limits.rollout;
+            self.warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
+        }
+        Ok(())
+    }
+
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
+    /// workloads' final state, and what is missing if the limit has passed.
+    pub(crate) async fn until_settled(&self, before: &Workloads) -> Result<(Workloads, Option<String>)> {
+        let limit = self.caller.limits.rollout;
+        let (deadline, mut waiting) = (Instant::now() + limit, self.waiting(limit));
+        let (mut settled_since, mut because) = (None, None);
+        let mut last = before.clone();
+        loop {
+            let now = match self.workloads().await {
+                Ok(now) => now,
+                // The wait continues, as the load does.
+                Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
+                    settled_since = None;
+                    if Instant::now() >= deadline {
+                        return Ok((last, Some(error.to_string())));
+                    }
+                    self.caller.stoppable(sleep(PERIOD)).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let missing = match now.unsettled_since(before) {
+                Some((workload, what)) => {
+                    if waiting.wants_reason() {
+                        because = self.why_unready_of(workload).await;
+                    }
+                    let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                    Some(format!("{workload}: {what}{because}"))
+                }
+                None => {
+                    let first = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
+                    first.map(|pod| format!("pod {pod} is terminating"))
+                }
+            };
+            self.viewer.unsettled(missing.as_deref());
+            let at = Instant::now();
+            if missing.is_some() {
+                settled_since = None;
+            }
+            let is_steady = missing.is_none() && *settled_since.get_or_insert(at) + STEADY <= at;
+            if is_steady || at >= deadline {
+                return Ok((now, missing));
+            }
+            last = now;
+            self.caller.stoppable(sleep(PERIOD)).await?;
+        }
+    }
+
+    /// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run has
+    /// the right to read it.
+    async fn why_unready_of(&self, workload: &str) -> Option<String> {
+        let owner = |object: &ObjectMeta| {
+            let owner =
+                object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+            Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
+        };
+        // A Deployment owns its pods through ReplicaSets.
+        let of_set = |set: ReplicaSet| {
+            let (_, of) = owner(&set.metadata)?;
+            set.metadata.uid.filter(|_| of == workload)
+        };
+        let sets: BTreeSet<String> =
+            self.caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
+        let is_own = |pod: &Pod| {
+            owner(&pod.metadata).is_some_and(|(uid, title)| title == workload || sets.contains(&uid))
+        };
+        self.why_unready(None, is_own).await
+    }
+
+    /// Waits until others have changed a workload and the change has settled.
+    pub(crate) async fn until_rolled_out(&self) {
+        let mut before = None;
+        loop {
+            // An API server that does not respond now may respond later; the end of the load ends the wait.
+            if let Ok(now) = self.workloads().await {
+                let before: &Workloads = before.get_or_insert_with(|| now.clone());
+                if now.is_changed_since(before) && matches!(self.until_settled(before).await, Ok((_, None))) {
+                    return;
+                }
+            }
+            sleep(PERIOD).await;
+        }
+    }
+}
+
+impl Caller {
+    /// Returns the current state of the workloads. Leaves out kinds that the cluster does not know or does not let the
+    /// run list.
+    ///
+    /// # Errors
+    /// Fails if the API server does not respond.
+    pub(crate) async fn workloads(&self) -> Result<Workloads> {
+        let of_deployment = |deployment: Deployment| {
+            let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
+            let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
+            let have = [
+                ("pods updated", status.updated_replicas, replicas),
+                ("pods in all", status.replicas, replicas),
+                ("pods available", status.available_replicas, replicas),
+            ];
+            let observed = status.observed_generation;
+            Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
+        };
+        let deployments = self.list_kind_as(of_deployment).await?;
+        let stateful_sets = self.list_kind_as(of_stateful_set).await?;
+        let daemon_sets = self.list_kind_as(of_daemon_set).await?;
+        Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
+    }
+
+    /// Lists the Deployments without their templates and annotations, which make up most of their size.
+    pub(crate) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>> {
+        let known = |mut deployment: Deployment| {
+            deployment.metadata.annotations = None;
+            if let Some(spec) = &mut deployment.spec {
+                spec.template = PodTemplateSpec::default();
+            }
+            deployment
+        };
+        self.list_kind_as(known).await
+    }
+}
+
+fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {
+    let (spec, status) = (set.spec?, set.status?);
+    let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
+    // Pods below the partition are not meant to be replaced; with OnDelete, no pods are.
+    let strategy = spec.update_strategy.unwrap_or_default();
+    let held_back = match strategy.type_.as_deref() {
+        Some("OnDelete") => replicas,
+        _ => strategy.rolling_update.and_then(|rolling| rolling.partition).unwrap_or(0),
+    };
+    let wanted = (replicas - held_back).max(0);
+    let updated = status.updated_replicas.map(|updated| updated.min(wanted));
+    let have = [("pods ready", status.ready_replicas, replicas), ("pods updated", updated, wanted)];
+    let observed = status.observed_generation;
+    Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, &have))
+}
+
+fn of_daemon_set(set: DaemonSet) -> Option<(String, Workload)> {
+    let (spec, status) = (set.spec?, set.status?);
+    let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
+    let have = [
+        ("pods updated", status.updated_number_scheduled, wanted),
+        ("pods available", status.number_available, wanted),
+    ];
+    let is_on_delete =
+        spec.update_strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
+    let have = if is_on_delete { &have[1..] } else { &have[..] };
+    let observed = status.observed_generation;
+    Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, have))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> Workload {
+        let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
+        let have = [("pods updated", Some(updated), replicas)];
+        let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
+        let meta = ObjectMeta { generation: Some(generation), ..ObjectMeta::default() };
+        Workload::new("Deployment", &meta, Some(observed), replicas, &template, &have).1
+    }
+
+    fn workloads(all: &[(&str, Workload)]) -> Workloads {
+        Workloads(all.iter().map(|(name, workload)| ((*name).to_owned(), workload.clone())).collect())
+    }
+
+    #[test]
+    fn only_changed_workloads_must_settle() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a")), ("broken", workload(1, 1, 3, 0, "a"))]);
+        let broken = ("broken", workload(1, 1, 3, 0, "a"));
+        let unsettled = |web: Workload| {
+            let now = workloads(&[("web", web), broken.clone()]);
+            now.unsettled_since(&before).map(|(workload, what)| format!("{workload}: {what}"))
+        };
+        assert_eq!(unsettled(workload(1, 1, 3, 3, "a")), None);
+        let unseen = Some("web: its controller has not seen the change".to_owned());
+        assert_eq!(unsettled(workload(2, 1, 3, 3, "b")), unseen);
+        assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 pods updated, 3 wanted");
+        assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
+        let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);
+        assert!(changed.unsettled_since(&before).is_some());
+    }
+
+    #[test]
+    fn wait_ignores_held_back_pods() {
+        let missing = |replicas: i32, strategy: Value, updated: i32| {
+            let set = json!({
+                "metadata": {"name": "web", "generation": 2},
+                "spec": {
+                    "replicas": replicas, "serviceName": "web", "selector": {}, "template": {},
+                    "updateStrategy": strategy,
+                },
+                "status": {
+                    "observedGeneration": 2, "replicas": replicas, "readyReplicas": replicas,
+                    "updatedReplicas": updated,
+                },
+            });
+            of_stateful_set(serde_json::from_value(set).unwrap()).unwrap().1.missing
+        };
+        let partition =
+            |partition: i32| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
+        assert_eq!(missing(3, partition(0), 2).unwrap(), "2 pods updated, 3 wanted");
+        assert_eq!(missing(3, partition(1), 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(missing(3, partition(1), 2), None);
+        // There was nothing to change.
+        assert_eq!(missing(3, partition(1), 3), None);
+        assert_eq!(missing(3, partition(9), 0), None);
+        assert_eq!(missing(3, json!({"type": "OnDelete"}), 0), None);
+
+        let on_nodes = |strategy: &str, updated: i32| {
+            let set = json!({
+                "metadata": {"name": "agent", "generation": 2},
+                "spec": {"selector": {}, "template": {}, "updateStrategy": {"type": strategy}},
+                "status": {
+                    "observedGeneration": 2, "desiredNumberScheduled": 2, "currentNumberScheduled": 2,
+                    "numberMisscheduled": 0, "numberReady": 2, "numberAvailable": 2,
+                    "updatedNumberScheduled": updated,
+                },
+            });
+            of_daemon_set(serde_json::from_value(set).unwrap()).unwrap().1.missing
+        };
+        assert_eq!(on_nodes("RollingUpdate", 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(on_nodes("OnDelete", 0), None);
+    }
+
+    #[test]
+    fn workload_annotation_triggers_no_rollout() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
+        let is_changed = |web: Workload| workloads(&[("web", web)]).is_changed_since(&before);
+        assert!(!is_changed(workload(2, 2, 3, 3, "a")), "a new generation alone");
+        assert!(is_changed(workload(2, 2, 3, 3, "b")) && is_changed(workload(2, 2, 4, 4, "a")));
+        assert!(workloads(&[]).is_changed_since(&before));
+    }
+
+    #[test]
+    fn mode_follows_workload_change() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
+        let mode = |web: Workload| workloads(&[("web", web)]).mode_since(&before);
+        assert_eq!(mode(workload(2, 2, 3, 3, "b")), Mode::Rollout);
+        assert_eq!(mode(workload(2, 2, 1, 1, "a")), Mode::ScaleDown);
+        assert_eq!(mode(workload(1, 1, 3, 3, "a")), Mode::Other);
+    }
+}

@@ -1,0 +1,311 @@
+//! Processes the objects from the watches: pods and EndpointSlices for the view and the record; workloads, nodes and
+//! Events to explain the end of a pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{Api, Resource, ResourceExt};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::event_recorder::Recorder;
+use super::list_watch::{Following, Need, Sink, State};
+use super::namespace_view::{SeenPod, Views};
+use crate::api::caller::Caller;
+use rolldrop_kubernetes::Listed;
+use rolldrop_kubernetes::pods::ListedPod;
+use rolldrop_record::event::{
+    Change, EndpointSliceEvent, EndpointState, NodeEvent, Replacement, WorkloadEvent,
+};
+use rolldrop_record::{Clock, EventKind};
+use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
+use rolldrop_sidecar::observed::{controller, pod_event, statuses};
+
+/// Number of hexadecimal digits in a template's digest, enough to distinguish the templates in a run.
+const DIGEST_DIGITS: usize = 16;
+
+/// A run's watches.
+pub(crate) struct Watches<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) clock: Clock,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) views: &'a Views,
+    pub(crate) stop: &'a CancellationToken,
+}
+
+impl Watches<'_> {
+    /// Starts all watches.
+    pub(crate) fn spawn(&self, tasks: &mut JoinSet<()>) {
+        let (caller, views) = (self.caller, || self.views.clone());
+        self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
+        self.follow(tasks, Need::Must, None, caller.api::<EndpointSlice>(), SliceSink(views()));
+        let of_pods = Some("involvedObject.kind=Pod");
+        self.follow(tasks, Need::Helps, of_pods, caller.api::<ClusterEvent>(), ClusterEventSink);
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(deployment));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(replica_set));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(stateful_set));
+        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(daemon_set));
+        self.follow(tasks, Need::Helps, None, Api::all(caller.client.clone()), Changed::of(node));
+    }
+
+    fn follow<K>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        need: Need,
+        fields: Option<&'static str>,
+        api: Api<K>,
+        sink: impl Sink<K> + 'static,
+    ) where
+        K: Resource<DynamicType = ()> + Listed,
+        K: k8s_openapi::Resource + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let following = Following {
+            resource: <K as k8s_openapi::Resource>::URL_PATH_SEGMENT,
+            need,
+            fields,
+            api,
+            sink,
+            clock: self.clock,
+            limits: self.caller.limits,
+            recorder: self.recorder.handle(),
+            views: self.views.clone(),
+            state: State::at(self.clock.now()),
+        };
+        tasks.spawn(following.until(self.stop.clone()));
+    }
+}
+
+struct PodSink(Views);
+
+impl Sink<ListedPod> for PodSink {
+    type Seen = SeenPod;
+
+    fn see(&self, change: Change, ListedPod(pod): ListedPod) -> SeenPod {
+        SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) }
+    }
+
+    fn take(&mut self, change: Change, seen: SeenPod) -> Option<EventKind> {
+        let event = seen.event.clone();
+        self.0.update(|view| view.see(change, seen));
+        Some(EventKind::Pod(event))
+    }
+
+    fn begin_list(&mut self) {
+        self.0.update(|view| {
+            view.pods.clear();
+            view.pods_listed = false;
+        });
+    }
+
+    fn end_list(&mut self) {
+        self.0.update(|view| view.pods_listed = true);
+    }
+}
+
+struct SliceSink(Views);
+
+impl Sink<EndpointSlice> for SliceSink {
+    type Seen = EndpointSliceEvent;
+
+    fn see(&self, change: Change, slice: EndpointSlice) -> EndpointSliceEvent {
+        slice_event(change, &slice)
+    }
+
+    fn take(&mut self, change: Change, event: EndpointSliceEvent) -> Option<EventKind> {
+        self.0.update(|view| match change {
+            Change::Deleted => {
+                view.slices.remove(&event.name);
+            }
+            Change::Listed | Change::Applied => {
+                view.slices.insert(event.name.clone(), event.clone());
+            }
+        });
+        Some(EventKind::EndpointSlice(event))
+    }
+
+    fn begin_list(&mut self) {
+        self.0.update(|view| view.slices.clear());
+    }
+
+    fn end_list(&mut self) {
+        self.0.update(|view| view.slices_listed = true);
+    }
+}
+
+struct ClusterEventSink;
+
+impl Sink<ClusterEvent> for ClusterEventSink {
+    type Seen = Option<EventKind>;
+
+    fn see(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
+        // Events in the initial list happened before the run.
+        (change == Change::Applied).then(|| EventKind::ClusterEvent {
+            container: event.involved_object.field_path.as_deref().and_then(container),
+            pod: event.involved_object.name.unwrap_or_default(),
+            reason: event.reason.unwrap_or_default(),
+            message: event.message.unwrap_or_default(),
+        })
+    }
+
+    fn take(&mut self, _: Change, seen: Option<EventKind>) -> Option<EventKind> {
+        seen
+    }
+}
+
+/// Returns the container named in a field path, such as `spec.containers{app}`.
+fn container(path: &str) -> Option<String> {
+    let (_, name) = path.strip_suffix('}')?.split_once("ontainers{")?;
+    Some(name.to_owned())
+}
+
+/// Records an event about an object only if it differs from the last event about that object.
+struct Changed<K> {
+    of: fn(&K) -> EventKind,
+    last: BTreeMap<String, EventKind>,
+}
+
+impl<K> Changed<K> {
+    fn of(of: fn(&K) -> EventKind) -> Self {
+        Self { of, last: BTreeMap::new() }
+    }
+}
+
+impl<K: ResourceExt> Sink<K> for Changed<K> {
+    /// Name of the object and the event.
+    type Seen = (String, EventKind);
+
+    fn see(&self, _: Change, object: K) -> (String, EventKind) {
+        (object.name_any(), (self.of)(&object))
+    }
+
+    fn take(&mut self, change: Change, (name, mut kind): (String, EventKind)) -> Option<EventKind> {
+        let before = match change {
+            Change::Deleted => self.last.remove(&name),
+            Change::Listed | Change::Applied => self.last.insert(name, kind.clone()),
+        };
+        let is_news = change == Change::Deleted || before.as_ref() != Some(&kind);
+        if let EventKind::Workload(WorkloadEvent { change: said, .. })
+        | EventKind::Node(NodeEvent { change: said, .. }) = &mut kind
+        {
+            *said = change;
+        }
+        is_news.then_some(kind)
+    }
+}
+
+fn deployment(object: &Deployment) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    let strategy = spec.and_then(|spec| spec.strategy.as_ref());
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
+    workload("Deployment", object, replicas, spec.map(|spec| &spec.template), replaced)
+}
+
+fn replica_set(object: &ReplicaSet) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    let template = spec.and_then(|spec| spec.template.as_ref());
+    workload("ReplicaSet", object, replicas, template, (None, None))
+}
+
+fn stateful_set(object: &StatefulSet) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
+    workload("StatefulSet", object, replicas, spec.map(|spec| &spec.template), replaced)
+}
+
+fn daemon_set(object: &DaemonSet) -> EventKind {
+    let spec = object.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let limit = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_unavailable.as_ref());
+    let replaced = (strategy.and_then(|strategy| strategy.type_.as_deref()), limit);
+    workload("DaemonSet", object, None, spec.map(|spec| &spec.template), replaced)
+}
+
+/// Creates an event as if the workload had been applied; the sink fills in the real change later. The last argument is
+/// the workload's strategy for replacing its pods, with the maximum number of unavailable ones.
+fn workload(
+    kind: &str,
+    object: &impl ResourceExt,
+    replicas: Option<i32>,
+    template: Option<&PodTemplateSpec>,
+    (strategy, max_unavailable): (Option<&str>, Option<&IntOrString>),
+) -> EventKind {
+    EventKind::Workload(WorkloadEvent {
+        change: Change::Applied,
+        workload: format!("{kind}/{}", object.name_any()),
+        replicas,
+        owner: controller(object),
+        template: template_digest(template),
+        strategy: strategy.map(|name| match name {
+            "RollingUpdate" => Replacement::RollingUpdate,
+            "Recreate" => Replacement::Recreate,
+            "OnDelete" => Replacement::OnDelete,
+            _ => Replacement::Other,
+        }),
+        max_unavailable: max_unavailable.map(|limit| match limit {
+            IntOrString::Int(pods) => pods.to_string(),
+            IntOrString::String(share) => share.clone(),
+        }),
+    })
+}
+
+/// Returns a digest that distinguishes a template from the others in a run.
+pub(crate) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
+    let template = serde_json::to_vec(&template).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &template);
+    let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    digest.chars().take(DIGEST_DIGITS).collect()
+}
+
+fn node(object: &Node) -> EventKind {
+    let conditions = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    EventKind::Node(NodeEvent {
+        change: Change::Applied,
+        node: object.name_any(),
+        ready: conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        unschedulable: object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+    })
+}
+
+/// Returns the admin port of the recording proxy; `None` unless its container runs.
+fn admin_port(pod: &Pod) -> Option<u16> {
+    let spec = pod.spec.as_ref()?;
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let (name, port) = containers.flat_map(|c| c.ports.iter().flatten().map(|p| (&c.name, p))).find_map(
+        |(container, port)| {
+            (port.name.as_deref() == Some(ADMIN_PORT_NAME)).then_some((container, port.container_port))
+        },
+    )?;
+    let runs =
+        statuses(pod).any(|s| s.name == *name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
+    runs.then(|| u16::try_from(port).ok()).flatten()
+}
+
+fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {
+    let endpoints = slice.endpoints.iter().flatten().map(|endpoint| {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        EndpointState {
+            pod: endpoint.target_ref.as_ref().and_then(|t| t.name.clone()),
+            address: endpoint.addresses.first().cloned().unwrap_or_default(),
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.or(conditions.ready).unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+            node: endpoint.node_name.clone(),
+        }
+    });
+    EndpointSliceEvent {
+        change,
+        namespace: slice.namespace().unwrap_or_default(),
+        name: slice.name_any(),
+        service: slice.labels().get("kubernetes.io/service-name").cloned(),
+        endpoints: endpoints.collect(),
+    }
+}

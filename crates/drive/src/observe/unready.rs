@@ -1,0 +1,206 @@
+//! Reasons that pods do not become ready: from their status, or from the latest warning about them.
+//!
+//! If the run lacks the rights to read events or logs, the reasons are less detailed.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Event, Pod};
+use kube::ResourceExt;
+use kube::api::{ListParams, LogParams};
+
+use crate::error::Result;
+use crate::session::Session;
+use rolldrop_sidecar::observed::statuses;
+
+impl Session {
+    /// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
+    /// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
+    pub(crate) async fn why_unready(
+        &self,
+        selector: Option<&str>,
+        is_own: impl Fn(&Pod) -> bool,
+    ) -> Option<String> {
+        let params = selector.map_or_else(ListParams::default, |labels| ListParams::default().labels(labels));
+        let pods: Vec<Pod> =
+            self.caller.list("list pods that are not ready", &self.caller.api(), &params).await.ok()?;
+        let mut pods_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| is_own(pod) && is_awaited(pod)) {
+            let why = self.why_pod_unready(pod).await.ok()?;
+            pods_of.entry(why).or_default().push(pod.name_any());
+        }
+        if pods.is_empty() {
+            // The pods are not created at all, because of an admission policy or a quota.
+            let refused = "type=Warning,reason=FailedCreate";
+            return self.latest_event(refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
+        }
+        let each = pods_of.iter().filter_map(|(why, pods)| match pods.as_slice() {
+            [] => None,
+            [pod] => Some(format!("pod {pod}: {why}")),
+            [pod, others @ ..] => Some(format!("pod {pod} and {} more: {why}", others.len())),
+        });
+        Some(each.collect::<Vec<_>>().join("; ")).filter(|why| !why.is_empty())
+    }
+
+    /// Returns the reason that a pod is not ready.
+    pub(crate) async fn why_pod_unready(&self, pod: &Pod) -> Result<String> {
+        if let Some(why) = own_reason(pod) {
+            let said = self.last_words(pod).await;
+            return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
+        }
+        let about = format!("involvedObject.name={},type=Warning", pod.name_any());
+        Ok(self.latest_event(&about).await?.unwrap_or_else(|| state(pod)))
+    }
+
+    /// Returns the last line of output of a container that has exited and is waiting to be restarted.
+    async fn last_words(&self, pod: &Pod) -> Option<String> {
+        let crashed = statuses(pod).find(|status| last_end(status).is_some())?;
+        let params = LogParams {
+            container: Some(crashed.name.clone()),
+            previous: true,
+            tail_lines: Some(1),
+            ..LogParams::default()
+        };
+        let (pods, name) = (self.caller.api::<Pod>(), pod.name_any());
+        let log = self.caller.limited("read the log of a pod", pods.logs(&name, &params)).await.ok()?.ok()?;
+        last_line(&log).map(str::to_owned)
+    }
+
+    /// Returns the latest event that matches this field selector; `None` if there is none, or the run may not read
+    /// events.
+    pub(crate) async fn latest_event(&self, fields: &str) -> Result<Option<String>> {
+        let about = ListParams::default().fields(fields);
+        let said = |event: Event| {
+            let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+            let message = last_line(&message).unwrap_or_default().to_owned();
+            (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
+        };
+        let events = self.caller.api();
+        let events = self.caller.list_as("list events about pods", &events, &about, said).await?;
+        Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
+    }
+}
+
+/// Returns true if a pod is not ready but should become ready.
+fn is_awaited(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let is_ready = status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_ready = is_ready.filter(|c| c.type_ == "Ready").any(|c| c.status == "True");
+    let is_over = status.and_then(|status| status.phase.as_deref()) == Some("Succeeded");
+    !is_ready && !is_over && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Returns the last termination of a container that is waiting to be restarted.
+fn last_end(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    status.state.as_ref()?.waiting.as_ref()?;
+    status.last_state.as_ref()?.terminated.as_ref()
+}
+
+/// Returns the reason that a pod's own status gives for not being ready.
+pub(crate) fn own_reason(pod: &Pod) -> Option<String> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    if let Some(unscheduled) = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False") {
+        return Some(said(unscheduled.reason.as_ref(), unscheduled.message.as_ref()));
+    }
+    let ended = |end: &ContainerStateTerminated| {
+        let why = said(end.reason.as_ref(), end.message.as_ref());
+        format!("it ended with exit code {} ({why})", end.exit_code)
+    };
+    let status = pod.status.as_ref()?;
+    let end = |status: &'_ ContainerStatus| status.state.as_ref()?.terminated.clone();
+    // An init container that has succeeded is not a reason.
+    let of_init =
+        status.init_container_statuses.iter().flatten().filter_map(end).filter(|end| end.exit_code != 0);
+    if let Some(end) = of_init.chain(status.container_statuses.iter().flatten().filter_map(end)).next() {
+        return Some(ended(&end));
+    }
+    let waiting = statuses(pod).find(|status| {
+        let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
+        waiting.is_some_and(|waiting| waiting.message.is_some())
+    })?;
+    let why = waiting.state.as_ref().and_then(|state| state.waiting.as_ref());
+    let why = why.map(|why| said(why.reason.as_ref(), why.message.as_ref())).unwrap_or_default();
+    Some(match last_end(waiting) {
+        Some(end) => format!("{why}; {}", ended(end)),
+        None => why,
+    })
+}
+
+/// Describes the state of a pod that reports no reason.
+pub(crate) fn state(pod: &Pod) -> String {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
+    let spec = pod.spec.as_ref();
+    let has_probe = spec.is_some_and(|spec| spec.containers.iter().any(|c| c.readiness_probe.is_some()));
+    match spec.and_then(|spec| spec.node_name.as_deref()) {
+        Some(_) if phase == "Running" && has_probe => "its readiness probe has not succeeded yet".to_owned(),
+        Some(node) => format!("{phase} on node {node}, which does not say why"),
+        None => format!("{phase}, and on no node yet"),
+    }
+}
+
+fn said(reason: Option<&String>, message: Option<&String>) -> String {
+    let message = message.and_then(|message| last_line(message));
+    reason.map(String::as_str).into_iter().chain(message).collect::<Vec<_>>().join(": ")
+}
+
+/// Returns the last non-empty line of a text.
+pub(crate) fn last_line(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(status: &Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {}, "spec": {"containers": [], "nodeName": "node-2"},
+            "status": status}))
+        .unwrap()
+    }
+
+    fn with_container(state: &Value, last: &Value) -> Value {
+        json!({"phase": "Pending", "containerStatuses": [{"name": "x", "image": "x", "imageID": "",
+            "ready": false, "restartCount": 0, "state": state, "lastState": last}]})
+    }
+
+    #[test]
+    fn unready_pod_reports_its_reason() {
+        let reason = |status: Value| own_reason(&pod(&status));
+        let unschedulable = json!({"conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
+        assert_eq!(reason(unschedulable).unwrap(), "Unschedulable: 0/2 nodes are available");
+        let is = |state: Value| with_container(&state, &Value::Null);
+        let pull = is(json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}));
+        assert_eq!(reason(pull).unwrap(), "ErrImagePull: no such image");
+        let ended =
+            is(json!({"terminated": {"exitCode": 2, "reason": "Error", "message": "no such option\n"}}));
+        assert_eq!(reason(ended).unwrap(), "it ended with exit code 2 (Error: no such option)");
+        let crashes = with_container(
+            &json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}),
+            &json!({"terminated": {"exitCode": 1, "reason": "Error"}}),
+        );
+        let why = "CrashLoopBackOff: back-off 10s restarting; it ended with exit code 1 (Error)";
+        assert_eq!(reason(crashes).unwrap(), why);
+        let creating = is(json!({"waiting": {"reason": "ContainerCreating"}}));
+        assert_eq!(state(&pod(&creating)), "Pending on node node-2, which does not say why");
+        assert_eq!(reason(creating), None);
+    }
+
+    #[test]
+    fn running_pod_waits_for_probe() {
+        let mut running = pod(&json!({"phase": "Running"}));
+        assert!(state(&running).starts_with("Running on node"));
+        let app = json!({"name": "app", "readinessProbe": {"tcpSocket": {"port": 80}}});
+        running.spec.as_mut().unwrap().containers = serde_json::from_value(json!([app])).unwrap();
+        assert_eq!(state(&running), "its readiness probe has not succeeded yet");
+    }
+
+    #[test]
+    fn only_unready_pods_are_awaited() {
+        let ready = |status: &str| json!({"conditions": [{"type": "Ready", "status": status}]});
+        assert!(is_awaited(&pod(&ready("False"))) && is_awaited(&pod(&json!({}))));
+        assert!(!is_awaited(&pod(&ready("True"))) && !is_awaited(&pod(&json!({"phase": "Succeeded"}))));
+    }
+}

@@ -1,0 +1,66 @@
+//! A wait for pods. It ends early once a pod has reported for some time that it cannot start.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{CoordinatorError, Result};
+use crate::session::Session;
+
+/// Maximum time between two checks if the watch shows no change.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Time after which to look up the reason for a wait, and then the interval between further lookups.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Limits of a wait, and its progress so far.
+pub(crate) struct Waiting {
+    deadline: Instant,
+    /// See [`crate::api::caller::Limits::stuck`].
+    stuck: Duration,
+    stuck_since: Option<Instant>,
+    /// Time at which to look up the reason again.
+    asked: Instant,
+}
+
+impl Waiting {
+    /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if a pod reports one now.
+    ///
+    /// # Errors
+    pub(crate) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool> {
+        let now = Instant::now();
+        match stuck {
+            None => self.stuck_since = None,
+            Some(why) if now >= *self.stuck_since.get_or_insert(now) + self.stuck => {
+                return Err(CoordinatorError::PodNeverStarts(why.to_string()));
+            }
+            Some(_) => {}
+        }
+        Ok(now >= self.deadline)
+    }
+
+    /// Returns true when it is time to look up the reason for a long wait.
+    pub(crate) fn wants_reason(&mut self) -> bool {
+        let now = Instant::now();
+        let is_due = now >= self.asked;
+        if is_due {
+            self.asked = now + PATIENCE;
+        }
+        is_due
+    }
+}
+
+impl Session {
+    /// Begins a wait with this limit.
+    pub(crate) fn waiting(&self, limit: Duration) -> Waiting {
+        let now = Instant::now();
+        let stuck = self.caller.limits.stuck;
+        Waiting { deadline: now + limit, stuck, stuck_since: None, asked: now + PATIENCE }
+    }
+
+    /// Waits until the watch shows a change, or until the next check is due.
+    pub(crate) async fn look_again(&self, waiting: &Waiting) -> Result<()> {
+        let at = (Instant::now() + PERIOD).min(waiting.deadline);
+        self.caller.stoppable(timeout_at(at, self.views.changed())).await.map(drop)
+    }
+}

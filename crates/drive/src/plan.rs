@@ -1,0 +1,456 @@
+//! The API calls that a run will make, in order: for `--dry-run`, for checking rights, and for telling the user in
+//! advance what the run will do. Planning only reads from the cluster. [`disruptions`] lists the disruptions' calls;
+//! [`target_checks`] and [`disruption_checks`] check that the scenario's targets and disruptions are possible.
+
+mod call;
+pub(crate) mod claims;
+mod conntrack_rights;
+mod disruption_checks;
+mod disruptions;
+mod expected;
+pub(crate) mod gitops;
+pub(crate) mod live_changes;
+pub(crate) mod outage_limits;
+mod rivals;
+pub(crate) mod routes;
+mod source_ports;
+mod target_checks;
+mod versions;
+
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
+use kube::api::{ApiResource, PostParams};
+use kube::core::TypeMeta;
+use kube::discovery::Scope;
+use kube::{Api, Resource};
+use serde_json::Value;
+
+use crate::act::apply::is_ownable;
+use crate::act::hold;
+use crate::api::caller::Caller;
+use crate::error::{CoordinatorError, Result};
+use crate::observe::list_watch::Need;
+use crate::observe::{proxy_detection, target_service};
+use crate::undo::effect::has_pods;
+pub use call::Plan;
+use call::{About, Right};
+use disruption_checks::Checks;
+pub(crate) use disruption_checks::pods_of;
+pub(crate) use expected::Made;
+pub use gitops::{GitOps, controller_of};
+use live_changes::{Live, Wanted};
+pub use live_changes::{LiveChanges, Sidecar, Whose};
+pub use outage_limits::{Round, number_of};
+use rolldrop_record::Evidence;
+use rolldrop_scenario::{Disruption, Place, Scenario};
+use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
+pub use routes::services_behind_in;
+
+/// Maximum number of concurrent checks of rights.
+const REVIEWS: usize = 8;
+/// Placeholder for the name of the object that owns everything the run creates.
+const OWNER: &str = "rolldrop-run-...";
+/// Reason that the plan gives for creating the owner.
+const OWNS_ALL: &str = "owns everything that the run creates";
+
+/// Everything that a run will do.
+pub struct Work<'a> {
+    /// Scenario whose manifests are deployed, and whose targets are loaded and disrupted.
+    pub scenario: &'a Scenario,
+    /// Secrets that the run creates before the deployment, and removes after it.
+    pub secrets: &'a [Value],
+    /// Changes to existing workloads.
+    pub live: Option<LiveChanges<'a>>,
+    /// True if a command terminates pods, instead of the scenario's disruptions.
+    pub has_command: bool,
+    /// True if the run may repeat the disruptions in further rounds.
+    pub has_rounds: bool,
+    /// True if the run writes to its own ConfigMap while pods may be terminated.
+    pub beats: bool,
+    /// Number of pods that send the load; `None` if the load is not sent from the cluster.
+    pub load_workers: Option<usize>,
+    /// Name of the tuning that uses the workloads, if the run is part of one.
+    pub holder: Option<&'a str>,
+}
+
+impl Work<'_> {
+    /// Returns the length of the load, including the warm-up; `None` if it is not known in advance.
+    fn length(&self) -> Option<Duration> {
+        let load = &self.scenario.load;
+        (!self.has_command && !self.has_rounds).then(|| load.duration() + load.settings.warmup)
+    }
+}
+
+/// Plans the reads that find out what implements Services; the run stops at the first conclusive one.
+fn plan_service_proxy(plan: &mut Plan) {
+    fn of<K: Resource<DynamicType = ()>>() -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(proxy_detection::NAMESPACE))
+    }
+    plan.helps(
+        "get",
+        &of::<ConfigMap>().named(proxy_detection::CILIUM),
+        "whether Cilium implements Services",
+    );
+    let set = of::<DaemonSet>().named(proxy_detection::DAEMON_SET);
+    plan.helps("get", &set, "whether kube-proxy implements Services");
+    for name in proxy_detection::KUBE_PROXY_MAPS {
+        plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
+    }
+    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+}
+
+/// Returns the workloads with pods in the state that they will have when the load begins: those from the manifests,
+/// those that the run changes, and other existing ones.
+fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>) -> Vec<Value> {
+    let has_template = |object: &&Value| !object["spec"]["template"].is_null();
+    let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
+    let changed: Vec<&Live> =
+        changed.into_iter().flat_map(|wanted| &wanted.live).filter(|object| !object.is_service()).collect();
+    let is_other = |object: &Live| changed.iter().all(|changed| changed.title() != object.title());
+    workloads.extend(there.iter().filter(|object| is_other(object)).map(|object| object.current.clone()));
+    workloads.extend(changed.iter().map(|object| object.wanted.clone()));
+    workloads
+}
+
+impl Caller {
+    /// Refers to all objects of a kind in the run's namespace.
+    fn own<K: Resource<DynamicType = ()>>(&self) -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(&self.namespace))
+    }
+
+    /// Refers to the kinds of workloads that have pods.
+    fn workload_kinds(&self) -> [About; 3] {
+        [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
+    }
+
+    /// Plans a run.
+    ///
+    /// # Errors
+    /// Fails if the run is not possible as the scenario describes it, or if a read that the plan needs fails.
+    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan> {
+        let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
+        let mut plan = Plan::default();
+        plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.server_version().await?;
+        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
+        let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
+        for disruption in disruptions {
+            self.plan_means(disruption, &mut plan).await?;
+        }
+        self.plan_watches(&mut plan);
+        plan.open_call("/version", "32 times: the API server's clock");
+
+        let mut undo = Plan::default();
+        let live = match live {
+            Some(changes) => Some(self.plan_live(changes).await?),
+            None => None,
+        };
+        let there = self.workloads_there(scenario).await;
+        self.plan_holds(work, live.as_ref(), &there, &mut plan, &mut undo).await?;
+        self.plan_manifests(work, &mut plan, &mut undo).await?;
+        if let Some(wanted) = &live {
+            self.plan_changes(wanted, &mut plan, &mut undo);
+        }
+        for target in &scenario.targets {
+            if let Place::Service { name, node, .. } = &target.place {
+                plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+                if let Some(node) = node {
+                    plan.must("get", &disruptions::node_of(node), "the address of the target's node");
+                }
+            }
+        }
+        for disruption in disruptions {
+            self.plan_check(disruption, "whether it is there", &mut plan).await?;
+        }
+        plan.open_call("/version", "for the report");
+        plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
+        plan_service_proxy(&mut plan);
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        let why = "what the proxies recorded, of each pod that has one";
+        let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
+        if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
+            plan.must("get", &proxies, why);
+        } else {
+            plan.helps("get", &proxies, why);
+        }
+
+        self.plan_evidence(scenario, *load_workers, &mut plan).await?;
+        if let Some(workers) = load_workers {
+            self.plan_load(*workers, scenario.load.settings.evidence, &mut plan, &mut undo);
+        }
+        if *beats {
+            self.plan_beats(&mut plan, &mut undo);
+        }
+        for kind in self.workload_kinds() {
+            if *has_command {
+                let why = "before the command, and then every 250 ms until its changes have settled";
+                plan.helps("list", &kind, why);
+            }
+            if *has_rounds {
+                plan.helps(
+                    "list",
+                    &kind,
+                    "before the first round, and after each until its changes have settled",
+                );
+            }
+        }
+        self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
+        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
+        let made = Made::by(&scenario.manifests, &self.namespace);
+        let checks = Checks { caller: self, scenario, made: &made };
+        checks.targets(&mut plan).await?;
+        let workloads = with_pods(scenario, live.as_ref(), there);
+        checks.source_ports(&workloads, work.length(), &mut plan).await?;
+        checks.disruptions(disruptions, &mut plan).await?;
+        undo.calls.reverse();
+        self.plan_effect(&mut undo);
+        plan.calls.append(&mut undo.calls);
+        Ok(plan)
+    }
+
+    /// Returns the namespace's workloads if a target's Service may route to an existing one; otherwise none.
+    async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
+        match hold::services_of(scenario).is_empty() {
+            true => Vec::new(),
+            false => self.live_workloads().await,
+        }
+    }
+
+    fn plan_watches(&self, plan: &mut Plan) {
+        for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
+            plan.must("list", &watched, "what is there");
+            plan.must("watch", &watched, "to the end of the run");
+        }
+        plan.helps("list", &self.own::<Event>(), "what is there");
+        plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+        let replica_sets = self.own::<ReplicaSet>();
+        for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
+            plan.helps("list", &explains, "what there is: who ends pods");
+            plan.helps("watch", &explains, "to the end of the run");
+        }
+    }
+
+    /// Describes how the run covers all phases of consumers that have their own clock; `None` if it need not.
+    async fn random_phases(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Option<String>> {
+        let Some(first) = disruptions.first() else { return Ok(None) };
+        for target in &scenario.targets {
+            if let Place::Service { name, node: None, .. } = &target.place
+                && target_service::is_headless(self, name, &scenario.manifests).await?
+            {
+                return Ok(Some(format!(
+                    "clients of the headless Service {name} keep a DNS answer for its TTL: each disruption is \
+                     delayed by a random part of that, or of its jitter if that is longer (seed {})",
+                    first.seed
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Plans the Job whose pods send the load.
+    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
+        self.plan_owner(Need::Must, plan, undo);
+        let s = if workers == 1 { "" } else { "s" };
+        let privileged = match evidence {
+            None => "",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+        };
+        let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
+        for (about, why) in [
+            (&secrets, "the token that the load workers check".to_owned()),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
+        ] {
+            plan.creates(about, &about.clone().later("load"), why, undo);
+        }
+        plan.must("patch", &secrets.later("load"), "owned by the Job");
+        plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
+        plan.helps("list", &self.own::<Event>(), "why they are not");
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        plan.must("create", &proxies, "orders to each load worker");
+        plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
+    }
+
+    /// Plans the creation of the owner, once, before that of anything it owns.
+    fn plan_owner(&self, need: Need, plan: &mut Plan, undo: &mut Plan) {
+        let config_maps = self.own::<ConfigMap>();
+        if plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            return;
+        }
+        let (owner, why) = (config_maps.clone().later(OWNER), "owned everything that the run created");
+        if need == Need::Must {
+            plan.must("create", &config_maps, OWNS_ALL);
+            undo.must("delete", &owner, why);
+        } else {
+            plan.helps("create", &config_maps, OWNS_ALL);
+            undo.helps("delete", &owner, why);
+        }
+        undo.discovers(&config_maps);
+    }
+
+    /// Plans the beats, without which the times of others' deletions are known only to the second.
+    fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
+        self.plan_owner(Need::Helps, plan, undo);
+        let why = "ten times a second while pods may end: its versions date deletions by others";
+        plan.helps("patch", &self.own::<ConfigMap>().later(OWNER), why);
+        plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
+        plan.own.push(
+            "writes to its own ConfigMap ten times a second while pods may end, and removes it at the end (not \
+             with --no-beats)"
+                .to_owned(),
+        );
+    }
+
+    /// Plans the wait until the undoing has taken effect.
+    fn plan_effect(&self, undo: &mut Plan) {
+        let with_pods = |verb| undo.calls.iter().any(|call| call.is_about(verb, has_pods));
+        let (removes, restores) = (with_pods("delete"), with_pods("patch"));
+        if removes || restores {
+            let why = "until the run's own pods are gone; not on a cluster that ends with the run";
+            undo.must("list", &self.own::<Pod>(), why);
+        }
+        for kind in self.workload_kinds().iter().filter(|_| restores) {
+            undo.helps("list", kind, "until what was changed back has rolled out; the same");
+        }
+    }
+
+    async fn plan_manifests(&self, work: &Work<'_>, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
+        let Work { scenario, secrets, .. } = work;
+        for secret in *secrets {
+            self.plan_manifest(secret, plan, undo).await?;
+        }
+        for (manifest, key) in scenario.manifests.iter().zip(&scenario.manifest_keys) {
+            let planned = self.plan_manifest(manifest, plan, undo).await;
+            planned.map_err(|error| error.at(scenario, key))?;
+        }
+        Ok(())
+    }
+
+    async fn plan_manifest(&self, manifest: &Value, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
+        let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
+        let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
+        let (resource, scope) = self.kind_of(&types.api_version, &types.kind).await?;
+        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace) {
+            self.plan_owner(Need::Must, plan, undo);
+        }
+        let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
+        plan.creates(&about, &about.clone().named(name), format!("{} {name} of the run", types.kind), undo);
+        plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
+        Ok(())
+    }
+
+    /// Plans the marking of the run's workloads as in use, so that no other run uses them.
+    async fn plan_holds(
+        &self,
+        work: &Work<'_>,
+        live: Option<&Wanted<'_>>,
+        there: &[Live],
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<()> {
+        plan.holds = hold::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
+        for workload in &plan.holds.clone() {
+            let about = self.workload(workload);
+            plan.must("get", &about, "whether another run uses it");
+            plan.must("patch", &about, "the annotation that this run uses it, now and every 3 min");
+            undo.must("patch", &about, "no longer used");
+            undo.must("get", &about, "as it is then");
+        }
+        let services = hold::services_of(work.scenario);
+        let services: Vec<About> = services.iter().map(|name| self.own::<Service>().named(name)).collect();
+        let why = "whether another run changes the pods behind a target";
+        services.iter().for_each(|service| plan.helps("get", service, why));
+        if !services.is_empty() {
+            self.workload_kinds().iter().for_each(|kind| plan.helps("list", kind, why));
+        }
+        plan.warnings.extend(self.check_holds(&plan.holds, work.holder).await?);
+        plan.warnings.extend(self.held_by_others(work, &plan.holds, there).await);
+        Ok(())
+    }
+
+    fn plan_changes(&self, wanted: &Wanted<'_>, plan: &mut Plan, undo: &mut Plan) {
+        let changes = wanted.changes;
+        plan.open_call("/version", "whether it has native sidecars");
+        for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
+            plan.must("list", &kind, "whose pods are the target's");
+        }
+        if changes.whose.services.is_empty() && changes.whose.workloads.is_empty() {
+            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            for kind in [self.own::<Ingress>(), routes] {
+                plan.helps("list", &kind, "which Service the target's URL routes to");
+            }
+        }
+        let (services, workloads): (Vec<_>, Vec<_>) =
+            wanted.changed().partition(|object| object.is_service());
+        let mut change = |object: &Live, plan: &mut Plan| {
+            let about = About::all(object.resource.clone(), Some(&self.namespace)).named(object.name());
+            plan.must("patch", &about, "a merge patch of this resourceVersion");
+            undo.restores(&about);
+        };
+        for object in workloads {
+            change(object, plan);
+            let title = object.title();
+            let effect = "and undoes that at the end: each is a rollout of its pods";
+            plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
+        }
+        for kind in self.workload_kinds() {
+            plan.must("list", &kind, "every 250 ms, until the rollout has settled");
+        }
+        for object in services {
+            change(object, plan);
+            plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
+        }
+    }
+
+    /// Asks the API server whether the run has the rights for its calls.
+    ///
+    /// # Errors
+    /// Fails if a right is missing, with a list of all missing rights.
+    pub async fn check_rights(&self, plan: &Plan) -> Result<()> {
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let ask = |right: Right| {
+            let reviews = reviews.clone();
+            async move {
+                let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+                let About { resource, subresource, namespace, .. } = &right.about;
+                let attributes = ResourceAttributes {
+                    verb: text(right.verb),
+                    group: text(&resource.group),
+                    resource: text(&resource.plural),
+                    subresource: text(subresource),
+                    namespace: namespace.clone(),
+                    name: right.about.known_name(),
+                    ..ResourceAttributes::default()
+                };
+                let spec = SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(attributes),
+                    ..SelfSubjectAccessReviewSpec::default()
+                };
+                let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+                let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
+                let params = PostParams::default();
+                let answer = self.must(what, || reviews.create(&params, &review)).await?;
+                let allowed = answer.status.is_some_and(|status| status.allowed);
+                Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
+            }
+        };
+        let missing: Vec<Option<String>> =
+            stream::iter(plan.rights()).map(ask).buffered(REVIEWS).try_collect().await?;
+        let missing: Vec<String> = missing.into_iter().flatten().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(CoordinatorError::MissingRights { rights: missing, namespace: self.namespace.clone() })
+    }
+}

@@ -1,0 +1,406 @@
+//! Plans the API calls that disruptions make.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use http::Request;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{ApiResource, ListParams};
+use kube::discovery::Scope;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+
+use super::call::{About, Plan};
+use crate::api::caller::Caller;
+use crate::api::kinds::resource_of;
+use crate::error::{CoordinatorError, Result};
+use crate::undo::agent_path;
+use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
+
+/// Describes the effect of a disruption; `None` if it changes nothing.
+fn effect(disruption: &Disruption) -> Option<String> {
+    let pods = |pods: &Pods| {
+        let mut text = format!("{} of {}", pods.count, pods.selector);
+        if let Some(batch) = pods.batch {
+            text.push_str(&format!(", {batch} at a time"));
+        }
+        match pods.grace_seconds {
+            None => {}
+            Some(0) => text.push_str(", by force"),
+            Some(seconds) => text.push_str(&format!(", with {seconds} s of grace")),
+        }
+        text
+    };
+    let mut effect = match &disruption.action {
+        DisruptionAction::DeletePod(all) => format!("deletes {}", pods(all)),
+        DisruptionAction::Evict(all) => format!("evicts {}", pods(all)),
+        DisruptionAction::Crash { pods: all, container } => {
+            let container = container.as_deref().map_or_else(String::new, |name| format!(" {name}"));
+            format!("kills the container{container} in {}", pods(all))
+        }
+        DisruptionAction::Relabel { pods: all, .. } => {
+            format!("takes {} out of their Services by a label", pods(all))
+        }
+        DisruptionAction::RollingRestart(workload) => format!("restarts {workload}"),
+        DisruptionAction::SetImage { workload, container, image, .. } => {
+            format!("gives container {container} of {workload} the image {image}")
+        }
+        DisruptionAction::Patch { object, .. } => format!("patches {object}"),
+        DisruptionAction::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
+        DisruptionAction::Drain { node, .. } => format!("drains node {node} of the pods of all namespaces"),
+        DisruptionAction::NodeShutdown { node, grace_seconds, .. } => {
+            format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace")
+        }
+        DisruptionAction::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
+        DisruptionAction::Exec { command } => format!("runs {}", command.join(" ")),
+        DisruptionAction::Observe { .. } => return None,
+    };
+    let after = match &disruption.action {
+        DisruptionAction::Relabel { restore, .. }
+        | DisruptionAction::SetImage { restore, .. }
+        | DisruptionAction::Patch { restore, .. }
+        | DisruptionAction::Scale { restore, .. } => format!(", {restore}"),
+        DisruptionAction::Drain { restore, .. } => node_back("uncordons", *restore),
+        DisruptionAction::NodeShutdown { restore, .. } => node_back("boots", *restore),
+        _ => String::new(),
+    };
+    effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
+    let every = disruption.every.as_secs_f64();
+    match disruption.repeat {
+        Repeat::Times(1) => {}
+        Repeat::Times(times) => {
+            effect.push_str(&format!(" and again every {every:.1} s, {times} times in all"));
+        }
+        Repeat::Until(until) if every == 0.0 => effect.push_str(&format!(" and again until {until}")),
+        Repeat::Until(until) => effect.push_str(&format!(" and again every {every:.1} s until {until}")),
+    }
+    Some(effect + &after)
+}
+
+/// Describes when an action on a node is reverted.
+fn node_back(does: &str, restore: Restore) -> String {
+    match restore {
+        Restore::After(after) => format!(", and {does} it {:.1} s later", after.as_secs_f64()),
+        Restore::AtTheEnd | Restore::Never => format!(", and {does} it at the end"),
+    }
+}
+
+pub(super) fn node_of(name: &str) -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).named(name)
+}
+
+fn agent_of(name: &str) -> About {
+    About { subresource: "proxy", ..node_of(name) }
+}
+
+fn pods_of_nodes() -> About {
+    About::all(ApiResource::erase::<Pod>(&()), None)
+}
+
+impl Plan {
+    /// Adds a call to a node's agent.
+    fn agent(&mut self, verb: &'static str, agent: &About, command: &str, why: impl Into<String>) {
+        self.must(verb, agent, why);
+        if let Some(call) = self.calls.last_mut() {
+            call.path = format!("{}/{command}", call.path);
+        }
+    }
+
+    /// Adds a patch as a dry run, which changes nothing.
+    fn dry_run(&mut self, about: &About, why: impl Into<String>) {
+        self.must("patch", about, why);
+        if let Some(call) = self.calls.last_mut() {
+            call.path.push_str("?dryRun=All");
+        }
+    }
+
+    /// Adds the calls that undo a change, unless the scenario keeps it.
+    fn undo(&mut self, restore: Restore, about: &About, undo: &mut Plan) {
+        match restore {
+            Restore::Never => {}
+            Restore::AtTheEnd => undo.restores(about),
+            Restore::After(after) => {
+                self.discovers(about);
+                self.must("get", about, format!("{:.1} s later: as it is then", after.as_secs_f64()));
+                self.must("patch", about, "changed back, by a merge patch");
+            }
+        }
+    }
+}
+
+impl Caller {
+    /// Checks that the cluster offers an action for which Kubernetes has no call.
+    pub(super) async fn plan_means(&self, disruption: &Disruption, plan: &mut Plan) -> Result<()> {
+        let (node, command, instead) = match &disruption.action {
+            DisruptionAction::NodeShutdown { node, .. } => (
+                Some(node),
+                "shutdown",
+                "drain ends a node's pods on any cluster, and exec shuts it down with your own means, such as \
+                 command: [ssh, NODE, systemctl, poweroff]",
+            ),
+            DisruptionAction::RestartNodeAgent { node } => (
+                Some(node),
+                "restart",
+                "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
+            ),
+            // The pods, and hence their nodes, are known only later.
+            DisruptionAction::Crash { .. } => (
+                None,
+                "kill/NAMESPACE/POD/CONTAINER",
+                "exec does it with your own means, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
+            ),
+            _ => return Ok(()),
+        };
+        let node = match node {
+            Some(node) => node.clone(),
+            None => {
+                let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+                plan.must("list", &nodes, "one whose agent can be asked");
+                self.any_node().await?
+            }
+        };
+        plan.agent("get", &agent_of(&node), command, "whether the cluster offers it: then it answers 405");
+        let what = format!("ask whether the cluster offers {}", disruption.action.name());
+        let path = agent_path(&node, command);
+        // The path accepts only POST; if it does not exist at all, the response is 404.
+        let call = || async {
+            let request = Request::get(&path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            self.client.request::<Value>(request).await
+        };
+        let answer = match self.ask(&what, call).await? {
+            Err(kube::Error::Api(status)) if status.code == 405 => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code < 500 => status.message.trim().to_owned(),
+            Err(error) => return Err(CoordinatorError::api(&what, &error)),
+            Ok(_) => "something else".to_owned(),
+        };
+        let action = disruption.action.name();
+        Err(CoordinatorError::NotOffered { action, path, answer, instead })
+    }
+
+    async fn any_node(&self) -> Result<String> {
+        let what = "list nodes";
+        let nodes = Api::<Node>::all(self.client.clone());
+        let first = ListParams::default().limit(1);
+        let found = self.must(what, || nodes.list(&first)).await?;
+        Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
+    }
+
+    /// Adds the calls that check whether an action is possible and within its limits.
+    pub(super) async fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) -> Result<()> {
+        match &disruption.action {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, why, plan);
+            }
+            DisruptionAction::Relabel { pods, .. } => {
+                self.plan_pods(disruption, pods, why, plan);
+                self.plan_labels(plan);
+            }
+            DisruptionAction::RollingRestart(workload)
+            | DisruptionAction::Scale { workload, .. }
+            | DisruptionAction::SetImage { workload, .. } => {
+                plan.must("get", &self.workload(workload), why);
+            }
+            DisruptionAction::Patch { object, .. } => {
+                let about = self.object(object, plan).await?;
+                plan.must("get", &about, why);
+                plan.dry_run(&about, "whether it can be patched");
+            }
+            DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
+                plan.must("get", &node_of(node), why);
+                self.plan_node(node, why, plan);
+            }
+            DisruptionAction::RestartNodeAgent { node } => plan.must("get", &node_of(node), why),
+            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn plan_pods(&self, disruption: &Disruption, pods: &Pods, why: &str, plan: &mut Plan) {
+        plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
+        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        if !matches!(disruption.action, DisruptionAction::Evict(_)) {
+            plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+        }
+    }
+
+    fn plan_labels(&self, plan: &mut Plan) {
+        plan.must("list", &self.own::<Service>(), "which label selects it");
+        plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+    }
+
+    fn plan_node(&self, node: &str, why: &str, plan: &mut Plan) {
+        plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
+        plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+    }
+
+    pub(super) fn workload(&self, workload: &Workload) -> About {
+        About::all(resource_of(workload.kind), Some(&self.namespace)).named(&workload.name)
+    }
+
+    async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About> {
+        let Object { api_version, kind, name } = object;
+        let (resource, scope) = self.kind_of(api_version, kind).await?;
+        if scope != Scope::Namespaced {
+            return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
+        }
+        let about = About::all(resource, Some(&self.namespace)).named(name);
+        plan.discovers(&about);
+        Ok(about)
+    }
+
+    pub(super) async fn plan_disruptions(
+        &self,
+        disruptions: &[Disruption],
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<()> {
+        let mut due: Vec<(Duration, &Disruption)> = Vec::new();
+        for disruption in disruptions {
+            let times = match disruption.repeat {
+                Repeat::Times(times) => times,
+                // Listed once here, because the number of calls is known only later.
+                Repeat::Until(_) => 1,
+            };
+            due.extend((0..times).map(|n| (disruption.due(n, Duration::ZERO), disruption)));
+        }
+        due.sort_by_key(|(at, _)| *at);
+        for (at, disruption) in due {
+            let mut at = format!("{:.1} s into the load", at.as_secs_f64());
+            if let Repeat::Until(until) = disruption.repeat {
+                at.push_str(&format!(", and again until {until}"));
+            }
+            self.plan_disruption(disruption, &at, plan, undo).await?;
+            if disruption.looks_at_workloads() {
+                for kind in self.workload_kinds() {
+                    plan.helps("list", &kind, "before it, and then until its changes have settled");
+                }
+            }
+        }
+        plan.effects.extend(disruptions.iter().filter_map(effect));
+        Ok(())
+    }
+
+    async fn plan_disruption(
+        &self,
+        disruption: &Disruption,
+        at: &dyn Display,
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<()> {
+        match &disruption.action {
+            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                let pod = self.own::<Pod>().later("pod");
+                for which in each(pods, at) {
+                    self.plan_end(&disruption.action, pod.clone(), &which, plan);
+                }
+            }
+            DisruptionAction::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                let agent = About { subresource: "proxy", ..node_later() };
+                for which in each(pods, at) {
+                    plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
+                }
+            }
+            DisruptionAction::Relabel { pods, restore, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                self.plan_labels(plan);
+                let pod = self.own::<Pod>().later("pod");
+                for which in each(pods, at) {
+                    plan.must("patch", &pod, format!("{which}: the label"));
+                    plan.undo(*restore, &pod, undo);
+                }
+            }
+            DisruptionAction::RollingRestart(workload) => {
+                plan.must("get", &self.workload(workload), format!("{at}: as it is"));
+                plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
+            }
+            DisruptionAction::SetImage { workload, container, image, restore } => {
+                let about = self.workload(workload);
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.dry_run(&about, format!("{at}: what changes"));
+                plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
+                plan.undo(*restore, &about, undo);
+            }
+            DisruptionAction::Patch { object, patch, restore } => {
+                let about = self.object(object, plan).await?;
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.dry_run(&about, format!("{at}: what changes"));
+                plan.must("patch", &about, format!("{at}: {}", patch.body));
+                plan.undo(*restore, &about, undo);
+            }
+            DisruptionAction::Scale { workload, replicas, restore } => {
+                let about = self.workload(workload);
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                plan.undo(*restore, &about, undo);
+            }
+            DisruptionAction::Drain { node, restore } => {
+                self.plan_drain(disruption, node, at, plan);
+                plan.undo(*restore, &node_of(node), undo);
+            }
+            DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
+                let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
+                plan.agent("create", &agent, &command, format!("{at}: shut down"));
+                let plan = match restore {
+                    Restore::After(_) => plan,
+                    Restore::AtTheEnd | Restore::Never => undo,
+                };
+                plan.agent("create", &agent, "restart", "booted");
+            }
+            DisruptionAction::RestartNodeAgent { node } => {
+                plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
+            }
+            DisruptionAction::Exec { command } => plan.runs(
+                command,
+                format!("{at}: runs on this machine; the API calls that it makes are not listed"),
+            ),
+            DisruptionAction::Observe { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn plan_drain(&self, disruption: &Disruption, node: &str, at: &dyn Display, plan: &mut Plan) {
+        let about = node_of(node);
+        plan.must("get", &about, format!("{at}: as it is"));
+        self.plan_node(node, &at.to_string(), plan);
+        plan.must("patch", &about, format!("{at}: unschedulable"));
+        plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+        let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
+        self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
+        // The right has to cover all namespaces.
+        if let Some(call) = plan.calls.last_mut() {
+            call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
+        }
+    }
+
+    /// Adds the call that terminates a pod.
+    fn plan_end(&self, action: &DisruptionAction, pod: About, why: &str, plan: &mut Plan) {
+        if matches!(action, DisruptionAction::DeletePod(_)) {
+            plan.must("delete", &pod, why);
+        } else {
+            plan.must("create", &About { subresource: "eviction", ..pod }, why);
+        }
+    }
+}
+
+/// Describes the pods that an action takes, with one line per pod if their number is known in advance, otherwise with
+/// one line for all.
+fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
+    let Pods { selector, count, order, .. } = pods;
+    match count {
+        Count::Number(number) => {
+            vec![format!("{at}: a ready one of {selector}, {order}"); *number]
+        }
+        _ => vec![format!("{at}: each of {count} of {selector}, {order}")],
+    }
+}
+
+fn node_later() -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).later("node")
+}

@@ -1,0 +1,325 @@
+//! Limits on the number of pods that may be terminated at once: never the last ready one, and no more than their
+//! PodDisruptionBudgets allow.
+//!
+//! Deletions must also stay within the Deployment's `maxUnavailable`. One pod at a time is always allowed, because the
+//! failure of a node takes as many. Evictions, drains and node shutdowns ignore `maxUnavailable`, which is a rollout
+//! setting. Budgets hold evictions back one by one, so evicted pods that a budget protects do not all end at once.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use kube::core::{Selector, SelectorExt};
+
+use crate::api::caller::Caller;
+use crate::error::Result;
+use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::DisruptionAction;
+
+/// Budgets and Deployments that limit the number of pods that may end at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bounds {
+    pub(crate) budgets: Vec<PodDisruptionBudget>,
+    pub(crate) deployments: Vec<Deployment>,
+}
+
+impl Caller {
+    /// Reads the budgets and Deployments that limit an action.
+    ///
+    /// # Errors
+    /// Fails if the API server does not respond.
+    pub(crate) async fn bounds(&self, action: &Action) -> Result<Bounds> {
+        let budgets = self.list_kind().await?;
+        let deployments = match Bounds::has_deployments(action) {
+            true => self.deployments_without_templates().await?,
+            false => Vec::new(),
+        };
+        Ok(Bounds { budgets, deployments })
+    }
+}
+
+/// Returns true if the API server holds the action back until the budgets allow it.
+fn is_by_eviction(action: &DisruptionAction) -> bool {
+    matches!(action, DisruptionAction::Evict(_) | DisruptionAction::Drain { .. })
+}
+
+impl Bounds {
+    /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
+    pub(crate) const fn has_deployments(action: &Action) -> bool {
+        !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
+    }
+
+    /// Returns the reason that an action may not terminate these ready pods in addition to those that are already
+    /// terminating; `None` if it may.
+    pub(crate) fn refuse_action(
+        &self,
+        action: &DisruptionAction,
+        asked: &[Candidate],
+        ready: &[Candidate],
+        leaving: &[Candidate],
+    ) -> Option<String> {
+        let going = self.at_once(action, asked);
+        if going.is_empty() {
+            None
+        } else if is_by_eviction(action) {
+            Self::default().refuse(&going, ready, leaving)
+        } else {
+            self.refuse(&going, ready, leaving)
+        }
+    }
+
+    /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
+    /// returns as many as the budget allows now.
+    pub(crate) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
+        if !is_by_eviction(action) {
+            return asked.to_vec();
+        }
+        let allowed = |budget: &PodDisruptionBudget| {
+            number(budget.status.as_ref().and_then(|status| status.disruptions_allowed))
+        };
+        let mut left: Vec<usize> = self.budgets.iter().map(allowed).collect();
+        let mut ends = |pod: &&Candidate| {
+            let protects = |(_, budget): &(usize, &PodDisruptionBudget)| {
+                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                selector.is_some_and(|selector| selects(selector, pod.labels()))
+            };
+            let of: Vec<usize> = self.budgets.iter().enumerate().filter(protects).map(|(n, _)| n).collect();
+            let is_allowed = of.iter().all(|budget| left[*budget] > 0);
+            if is_allowed {
+                of.iter().for_each(|budget| left[*budget] -= 1);
+            }
+            is_allowed
+        };
+        asked.iter().filter(|pod| ends(pod)).cloned().collect()
+    }
+
+    /// Returns the reason that these pods may not end at once; `None` if they may.
+    fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
+        let besides = match leaving.len() {
+            0 => "",
+            _ => ", not counting pods that are already ending",
+        };
+        if going.len() >= ready.len() {
+            return Some(match ready.len() {
+                1 => format!("it is the last ready pod{besides}"),
+                all => format!("all {all} ready pods would end at once{besides}"),
+            });
+        }
+        let of = |pods: &[Candidate], selector: &LabelSelector| {
+            pods.iter().filter(|pod| selects(selector, pod.labels())).count()
+        };
+        // The status lags: it may still count terminating pods, and also pods other than those considered here.
+        let now = |counted: usize, selector: &LabelSelector| {
+            counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
+        };
+        for budget in &self.budgets {
+            let Some(selector) = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
+                continue;
+            };
+            let meant = of(going, selector);
+            let status = budget.status.clone().unwrap_or_default();
+            let healthy = number(status.current_healthy);
+            let missing = healthy.saturating_sub(now(healthy, selector));
+            let allowed = number(status.disruptions_allowed).saturating_sub(missing);
+            if meant > allowed {
+                return Some(format!(
+                    "PodDisruptionBudget {} allows {allowed} of {} to end",
+                    budget.name_any(),
+                    in_words(meant)
+                ));
+            }
+        }
+        for deployment in &self.deployments {
+            let Some(spec) = &deployment.spec else { continue };
+            let meant = of(going, &spec.selector);
+            let rolling = spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+            let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
+            let replicas = number(spec.replicas.or(Some(1)));
+            let allowed = number_of(max, replicas, Round::Down).max(1);
+            // Pods that are already unavailable count, too: a rollout or another action may be in progress.
+            let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
+            let away = replicas.saturating_sub(now(counted, &spec.selector));
+            if meant > 0 && meant + away > allowed {
+                let away = match away {
+                    0 => String::new(),
+                    1 => "1 is already unavailable, and ".to_owned(),
+                    away => format!("{away} are already unavailable, and "),
+                };
+                return Some(format!(
+                    "maxUnavailable of Deployment {} is {}, so {allowed} of {} may be unavailable at once; \
+                     {away}{} would end",
+                    deployment.name_any(),
+                    match max {
+                        IntOrString::Int(number) => number.to_string(),
+                        IntOrString::String(share) => share.clone(),
+                    },
+                    in_words(replicas),
+                    in_words(meant)
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Converts a number from a status, where none is negative.
+fn number(number: Option<i32>) -> usize {
+    usize::try_from(number.unwrap_or(0)).unwrap_or(0)
+}
+
+fn in_words(pods: usize) -> String {
+    if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") }
+}
+
+/// Direction in which a share of pods is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// Up to the next whole pod.
+    Up,
+    /// Down to the previous whole pod.
+    Down,
+}
+
+/// Returns a number of pods that is given as a number or as a share of all pods.
+pub fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize {
+    match value {
+        IntOrString::Int(value) => number(Some(*value)),
+        IntOrString::String(share) => {
+            let share = share.strip_suffix('%').and_then(|share| share.parse::<usize>().ok());
+            let hundredths = share.unwrap_or(0).saturating_mul(pods);
+            if round == Round::Up { hundredths.div_ceil(100) } else { hundredths / 100 }
+        }
+    }
+}
+
+pub(crate) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    // A selector with an unknown operator selects nothing.
+    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use rolldrop_scenario::{Count, Order, Pods, Restore};
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pods(count: usize) -> Vec<Candidate> {
+        vec![read(json!({"metadata": {"name": "web", "labels": {"app": "web"}}})); count]
+    }
+
+    #[test]
+    fn bounds_refuse_excess_terminations() {
+        let budget = |allowed: i32| -> PodDisruptionBudget {
+            let terms = json!([{"key": "app", "operator": "In", "values": ["web", "api"]}]);
+            read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchExpressions": terms}},
+                "status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3}}))
+        };
+        let ready = |max: Value, ready: i32| -> Deployment {
+            read(json!({"metadata": {"name": "web"}, "status": {"readyReplicas": ready},
+                "spec": {"replicas": 10, "template": {}, "selector": {"matchLabels": {"app": "web"}},
+                    "strategy": {"rollingUpdate": {"maxUnavailable": max}}}}))
+        };
+        let deployment = |max: Value| ready(max, 10);
+        let none = Bounds::default();
+        assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
+        let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
+        assert_eq!(why, "it is the last ready pod, not counting pods that are already ending");
+        assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would end at once");
+        assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
+        let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
+        assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
+        let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
+        assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
+        let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
+        assert_eq!(
+            why,
+            "maxUnavailable of Deployment web is 25%, so 2 of 10 pods may be unavailable at once; 3 pods would end"
+        );
+        assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
+        // In the middle of a rollout, or of another action.
+        let rolling = Bounds { deployments: vec![ready(json!("25%"), 9)], ..Bounds::default() };
+        assert_eq!(rolling.refuse(&pods(1), &pods(9), &[]), None);
+        let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
+        assert!(
+            why.ends_with(
+                "2 of 10 pods may be unavailable at once; 1 is already unavailable, and 2 pods would end"
+            ),
+            "{why}"
+        );
+        // Just after another action has begun, no status shows it yet.
+        let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
+        assert!(
+            why.ends_with(
+                "1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"
+            ),
+            "{why}"
+        );
+        let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        // A terminating pod that has been replaced is not missing.
+        assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
+        assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
+    }
+
+    /// Only budgets hold evictions back (`pkg/registry/core/pod/storage/eviction.go`).
+    #[test]
+    fn evictions_obey_budgets_only() {
+        let deployment: Deployment =
+            read(json!({"metadata": {"name": "web"}, "status": {"readyReplicas": 4},
+            "spec": {"replicas": 4, "template": {}, "selector": {"matchLabels": {"app": "web"}},
+                "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}}));
+        let budget = |allowed: i32| -> PodDisruptionBudget {
+            read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
+                "status": {"disruptionsAllowed": allowed, "currentHealthy": 4}}))
+        };
+        let pods_of = |action: fn(Pods) -> DisruptionAction| {
+            let (count, order) = (Count::All, Order::Oldest);
+            let selector = "app=web".to_owned();
+            action(Pods { selector, count, order, batch: None, spacing: Duration::ZERO, grace_seconds: None })
+        };
+        let (restore, node) = (Restore::AtTheEnd, "node-1".to_owned());
+        let drain = DisruptionAction::Drain { node: node.clone(), restore };
+        let shutdown = DisruptionAction::NodeShutdown { node, grace_seconds: 30, restore };
+        let (evict, delete) = (pods_of(DisruptionAction::Evict), pods_of(DisruptionAction::DeletePod));
+        assert_eq!(
+            [&delete, &evict, &drain, &shutdown].map(Bounds::has_deployments),
+            [true, false, false, false]
+        );
+        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction| {
+            let deployments = Bounds::has_deployments(action).then(|| deployment.clone());
+            Bounds { budgets, deployments: deployments.into_iter().collect() }
+        };
+        let refused = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction, going: usize| {
+            bounds(budgets, action).refuse_action(action, &pods(going), &pods(4), &[])
+        };
+        assert!(refused(vec![], &delete, 3).unwrap().starts_with("maxUnavailable of Deployment web is 0"));
+        for action in [&evict, &drain, &shutdown] {
+            assert_eq!(refused(vec![], action, 3), None, "{action:?}");
+            assert_eq!(
+                refused(vec![], action, 4).unwrap(),
+                "all 4 ready pods would end at once",
+                "{action:?}"
+            );
+        }
+        // The API server evicts as many pods as the budget allows, and the rest once those are replaced.
+        for action in [&evict, &drain] {
+            assert_eq!(refused(vec![budget(1)], action, 4), None, "{action:?}");
+            assert!(refused(vec![budget(4)], action, 4).is_some(), "{action:?}");
+        }
+        // A node shutdown does not respect budgets once it takes effect.
+        let why = refused(vec![budget(1)], &shutdown, 3).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to end");
+    }
+}

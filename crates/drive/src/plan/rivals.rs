@@ -1,0 +1,201 @@
+//! Controllers that may change a workload while it is measured: autoscalers for its replicas or its pods' resources.
+
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use serde_json::Value;
+
+use crate::api::caller::Caller;
+use crate::error::Result;
+
+/// A kind of autoscaler.
+struct Kind {
+    group: &'static str,
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+    /// JSON pointer to the reference that contains the workload's name, and its kind unless it is a Deployment.
+    target: &'static str,
+    /// Describes the change that an autoscaler may make, with the remedy; `None` if it makes none.
+    says: fn(&Value, &str) -> Option<String>,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        group: "autoscaling",
+        version: "v2",
+        name: "HorizontalPodAutoscaler",
+        plural: "horizontalpodautoscalers",
+        target: "/spec/scaleTargetRef",
+        says: horizontal,
+    },
+    Kind {
+        group: "keda.sh",
+        version: "v1alpha1",
+        name: "ScaledObject",
+        plural: "scaledobjects",
+        target: "/spec/scaleTargetRef",
+        says: keda,
+    },
+    Kind {
+        group: "autoscaling.k8s.io",
+        version: "v1",
+        name: "VerticalPodAutoscaler",
+        plural: "verticalpodautoscalers",
+        target: "/spec/targetRef",
+        says: vertical,
+    },
+];
+/// Annotations that pause KEDA.
+const PAUSED: [&str; 2] = ["autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"];
+
+fn horizontal(scaler: &Value, namespace: &str) -> Option<String> {
+    let of_keda = |owner: &Value| owner["kind"] == "ScaledObject";
+    if scaler["metadata"]["ownerReferences"].as_array().is_some_and(|owners| owners.iter().any(of_keda)) {
+        return None;
+    }
+    let (name, spec) = (scaler["metadata"]["name"].as_str()?, &scaler["spec"]);
+    let least = spec["minReplicas"].as_u64().unwrap_or(1);
+    let most = spec["maxReplicas"].as_u64().filter(|most| *most != least)?;
+    Some(format!(
+        "HorizontalPodAutoscaler {name} may change the replicas ({least} to {most}) in mid-run, which ends the run: keep \
+         minReplicas and maxReplicas equal meanwhile (kubectl edit hpa {name} -n {namespace})"
+    ))
+}
+
+fn keda(scaler: &Value, namespace: &str) -> Option<String> {
+    let name = scaler["metadata"]["name"].as_str()?;
+    let annotations = &scaler["metadata"]["annotations"];
+    let is_paused = PAUSED.iter().any(|paused| annotations[paused].as_str().is_some_and(|is| is != "false"));
+    let [paused, _] = PAUSED;
+    (!is_paused).then(|| {
+        format!(
+            "ScaledObject {name} of KEDA may change the replicas in mid-run, which ends the run: pause it meanwhile \
+             (kubectl annotate scaledobject {name} -n {namespace} {paused}=true)"
+        )
+    })
+}
+
+fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
+    let name = scaler["metadata"]["name"].as_str()?;
+    let mode = scaler["spec"]["updatePolicy"]["updateMode"].as_str().unwrap_or("Auto");
+    (!["Off", "Initial"].contains(&mode)).then(|| {
+        format!(
+            "VerticalPodAutoscaler {name} may evict pods in mid-run (updateMode {mode}), which are no rollout: set \
+             updateMode to Off meanwhile (kubectl edit vpa {name} -n {namespace})"
+        )
+    })
+}
+
+impl Caller {
+    /// Returns a warning for each autoscaler that may change a workload while it is measured.
+    ///
+    /// # Errors
+    /// Fails if the API server does not respond.
+    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>> {
+        let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
+        for Kind { group, version, name, plural, target, says } in KINDS {
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: format!("{group}/{version}"),
+                kind: name.to_owned(),
+                plural: plural.to_owned(),
+            };
+            let api = self.dynamic_api(&resource);
+            let is_meant = |scaler: &Value| {
+                let target = scaler.pointer(target).unwrap_or(&Value::Null);
+                target["name"] == workload["metadata"]["name"]
+                    && target["kind"].as_str().unwrap_or("Deployment") == workload["kind"]
+            };
+            let of = |scaler: DynamicObject| {
+                let scaler = serde_json::to_value(scaler).unwrap_or_default();
+                is_meant(&scaler).then(|| says(&scaler, &self.namespace)).flatten()
+            };
+            match self.list_as(&format!("list {plural}"), &api, &ListParams::default(), of).await? {
+                Ok(found) => rivals.extend(found.into_iter().flatten()),
+                // The cluster does not have this kind.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(_) => unknown.push(format!("{plural}.{group}")),
+            }
+        }
+        if !unknown.is_empty() {
+            rivals.push(format!(
+                "it is not known whether an autoscaler changes it: list {} in namespace {} is refused",
+                unknown.join(", "),
+                self.namespace
+            ));
+        }
+        Ok(rivals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::api::Limits;
+    use crate::session::tests::api;
+
+    async fn rivals(answer: fn(&str) -> (u16, Vec<Value>)) -> Vec<String> {
+        let (client, _) = api(move |_, path| {
+            let (code, items) = answer(path.rsplit('/').next().unwrap());
+            let body = match code {
+                200 => json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}),
+                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": "as told", "message": "as told"}),
+            };
+            (code, body.to_string())
+        });
+        let (limits, stop) = (Limits::default(), CancellationToken::new());
+        let caller = Caller::in_shop(client, limits, stop);
+        caller.rivals(&json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
+    }
+
+    fn scaler(spec: Value) -> Value {
+        json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec})
+    }
+
+    #[tokio::test]
+    async fn autoscalers_are_named_with_remedy() {
+        let found = rivals(|plural| {
+            let target = json!({"kind": "Deployment", "name": "web"});
+            let items = match plural {
+                "horizontalpodautoscalers" => vec![
+                    scaler(json!({"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 10})),
+                    scaler(json!({"scaleTargetRef": target, "minReplicas": 3, "maxReplicas": 3})),
+                    scaler(
+                        json!({"scaleTargetRef": {"kind": "Deployment", "name": "other"}, "maxReplicas": 10}),
+                    ),
+                ],
+                "scaledobjects" => vec![scaler(json!({"scaleTargetRef": {"name": "web"}}))],
+                _ => vec![
+                    scaler(json!({"targetRef": target})),
+                    scaler(json!({"targetRef": target,
+                    "updatePolicy": {"updateMode": "Off"}})),
+                ],
+            };
+            (200, items)
+        });
+        let found = found.await;
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            found[0].starts_with("HorizontalPodAutoscaler web may change the replicas (2 to 10)"),
+            "{found:?}"
+        );
+        assert!(
+            found[1].contains("kubectl annotate scaledobject web -n shop autoscaling.keda.sh/paused=true")
+        );
+        assert!(found[2].contains("VerticalPodAutoscaler web may evict pods in mid-run (updateMode Auto)"));
+    }
+
+    #[tokio::test]
+    async fn unknown_autoscalers_are_not_none() {
+        let found =
+            rivals(|plural| if plural == "scaledobjects" { (404, Vec::new()) } else { (403, Vec::new()) });
+        let said = "it is not known whether an autoscaler changes it: list horizontalpodautoscalers.autoscaling, \
+            verticalpodautoscalers.autoscaling.k8s.io in namespace shop is refused";
+        assert_eq!(found.await, [said]);
+        assert!(rivals(|_| (404, Vec::new())).await.is_empty());
+    }
+}

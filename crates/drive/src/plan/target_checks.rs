@@ -1,0 +1,208 @@
+//! Checks, before anything is touched, that the targets can be reached as the scenario says.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::Value;
+
+use super::call::Plan;
+use super::disruption_checks::Checks;
+use crate::api::caller::Caller;
+use crate::error::Result;
+use crate::observe::target_service;
+use crate::observe::ways::{self, Way};
+use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::pods::Candidate;
+use rolldrop_scenario::{Place, Scenario};
+use rolldrop_sidecar::inject;
+
+/// A target that is reached through a node port.
+struct NodePort<'a> {
+    service: &'a Service,
+    node: &'a str,
+    key: &'a str,
+}
+
+/// A Service that every cluster has. Its address shows whether Services have IPv4 or IPv6 addresses.
+const ANY_SERVICE: (&str, &str) = ("default", "kubernetes");
+
+impl Caller {
+    /// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL.
+    /// The address is the real one, or another Service's if the manifests create the target's Service. The port only
+    /// tells targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if
+    /// an address cannot be known.
+    ///
+    /// # Errors
+    /// Fails if the API server does not respond.
+    pub async fn expected_remotes(&self, scenario: &Scenario) -> Result<Option<Vec<Option<String>>>> {
+        let mut remotes = Vec::new();
+        let mut standing_in: Vec<(&str, Option<&str>, Option<&str>)> = Vec::new();
+        for target in &scenario.targets {
+            let Place::Service { name, port, node, .. } = &target.place else {
+                remotes.push(None);
+                continue;
+            };
+            let (port, node) = (port.as_deref(), node.as_deref());
+            let host = match (node, target_service::is_headless(self, name, &scenario.manifests).await?) {
+                (Some(node), _) => self.address_of_node(node).await?,
+                (None, true) => None,
+                (None, false) => self.address_like(name, &scenario.manifests).await?,
+            };
+            let Some(host) = host else { return Ok(None) };
+            let one = (name.as_str(), port, node);
+            let number = standing_in.iter().position(|other| *other == one).unwrap_or_else(|| {
+                standing_in.push(one);
+                standing_in.len() - 1
+            });
+            let number = number + 1;
+            remotes.push(Some(if host.contains(':') {
+                format!("[{host}]:{number}")
+            } else {
+                format!("{host}:{number}")
+            }));
+        }
+        Ok(Some(remotes))
+    }
+
+    async fn address_of_node(&self, node: &str) -> Result<Option<String>> {
+        let (nodes, part) = (Api::<Node>::all(self.client.clone()), in_path(node));
+        let node = self.ask(&format!("read Node {node}"), || nodes.get(&part)).await?;
+        Ok(node.ok().and_then(|node| ways::address(&node)))
+    }
+
+    /// Returns the address of a Service or, if that does not exist yet, of another Service.
+    async fn address_like(&self, name: &str, manifests: &[Value]) -> Result<Option<String>> {
+        let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
+        let (namespace, name) = if is_own { ANY_SERVICE } else { (self.namespace.as_str(), name) };
+        let (services, part) = (Api::<Service>::namespaced(self.client.clone(), namespace), in_path(name));
+        let found = self.ask(&format!("read Service {name}"), || services.get(&part)).await?;
+        let address = found.ok().and_then(|service| service.spec?.cluster_ip);
+        Ok(address.filter(|address| address.parse::<IpAddr>().is_ok()))
+    }
+}
+
+impl Checks<'_> {
+    /// Checks that each target's Service exists and has its port, and, if the target names a node, that the NodePort
+    /// can be reached through that node. Adds findings to the plan.
+    pub(super) async fn targets(&self, plan: &mut Plan) -> Result<()> {
+        let is_list = self.scenario.resolved()["spec"]["target"].is_array();
+        for (index, target) in self.scenario.targets.iter().enumerate() {
+            let Place::Service { name, port, path, node } = &target.place else { continue };
+            let key = if is_list { format!("spec.target[{index}]") } else { "spec.target".to_owned() };
+            let Some((service, is_own)) = self.service_of_target(name, &key).await? else { continue };
+            let has_ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()).next().is_some();
+            if is_own && !has_ports {
+                // The API server reports what is wrong with the Service.
+                continue;
+            }
+            let way = Way { service: &service, name, port: port.as_deref(), path };
+            let found = way.port().map_err(|error| error.at(self.scenario, &format!("{key}.port")))?;
+            let Some(node) = node else { continue };
+            let to = NodePort { service: &service, node, key: &format!("{key}.node") };
+            self.has_node_port(&way, found, is_own).map_err(|error| error.at(self.scenario, to.key))?;
+            self.check_target_node(&to).await?;
+            self.check_local_pods(&to, plan).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the Service, and true if the manifests create it; `None` if it cannot be read.
+    pub(super) async fn service_of_target(&self, name: &str, key: &str) -> Result<Option<(Service, bool)>> {
+        let is_it = |object: &&Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
+        if let Some(own) = self.scenario.manifests.iter().find(is_it) {
+            return Ok(serde_json::from_value(own.clone()).ok().map(|service| (service, true)));
+        }
+        let (services, part) = (self.caller.api::<Service>(), in_path(name));
+        match self.caller.ask(&format!("read Service {name}"), || services.get(&part)).await? {
+            Ok(service) => Ok(Some((service, false))),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let why = format!(
+                    "there is no Service {name} in namespace {}: correct the name, or name another namespace (-n)",
+                    self.caller.namespace
+                );
+                Err(self.scenario.invalid(&format!("{key}.service"), why).into())
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn has_node_port(&self, way: &Way<'_>, port: &ServicePort, is_own: bool) -> Result<()> {
+        let kind = way.service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+        // The API server chooses the number when the Service is created.
+        let will_have = is_own && matches!(kind, Some("NodePort" | "LoadBalancer"));
+        if will_have { Ok(()) } else { way.node_port(port).map(drop) }
+    }
+
+    /// Checks that the node exists, is ready and has an address.
+    async fn check_target_node(&self, to: &NodePort<'_>) -> Result<()> {
+        let (nodes, part) = (Api::<Node>::all(self.caller.client.clone()), in_path(to.node));
+        let wrong = |why: String| Err(self.scenario.invalid(to.key, why).into());
+        let node = match self.caller.ask(&format!("read Node {}", to.node), || nodes.get(&part)).await? {
+            Ok(node) => node,
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                return wrong(format!("{}: name one that is there (kubectl get nodes)", status.message));
+            }
+            // Without the right to read the node, problems are left for the run itself to report.
+            Err(_) => return Ok(()),
+        };
+        if ways::address(&node).is_none() {
+            return wrong(format!(
+                "node {} has no address: name another, or give the target as a url",
+                to.node
+            ));
+        }
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        match conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready" && condition.status != "True")
+        {
+            None => Ok(()),
+            Some(condition) => {
+                let mut why = format!("node {} is not ready", to.node);
+                if let Some(reason) = &condition.reason {
+                    let _ = write!(why, " ({reason})");
+                }
+                wrong(format!("{why}, so its NodePort may not answer: name another"))
+            }
+        }
+    }
+
+    /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local`, it responds only then.
+    async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<()> {
+        let spec = to.service.spec.clone().unwrap_or_default();
+        let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };
+        if spec.external_traffic_policy.as_deref() != Some("Local") {
+            return Ok(());
+        }
+        let service = serde_json::to_value(to.service).unwrap_or_default();
+        let is_meant = |pod: &Candidate| {
+            inject::selects(&service, &serde_json::to_value(&pod.metadata.labels).unwrap_or_default())
+        };
+        let node = to.node;
+        if self.made.may_differ || self.made.pods.iter().any(is_meant) {
+            let why = format!(
+                "answers on node {node} only while a pod of the Service is there (externalTrafficPolicy: Local): \
+                 the load fails as long as the scheduler puts none there"
+            );
+            plan.findings.push(self.scenario.invalid(to.key, why).to_string());
+            return Ok(());
+        }
+        let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let params = ListParams::default().labels(&terms.join(","));
+        let pods = self.caller.api::<Candidate>();
+        let known = |pod: Candidate| pod.is_ready && pod.node.as_deref() == Some(node);
+        match self.caller.list_as("list the target's pods", &pods, &params, known).await? {
+            Ok(are_there) if !are_there.contains(&true) => {
+                let why = format!(
+                    "node {node} answers only while a ready pod of the Service is there (externalTrafficPolicy: \
+                     Local), and none is: name a node that has one"
+                );
+                Err(self.scenario.invalid(to.key, why).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Tests of the pods that disruptions choose, and of the times at which they terminate them.
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::act::disrupt::Disrupted;
+use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
+
+/// Deleted pods with the times of their deletion.
+type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
+
+/// State of a pod after its deletion.
+#[derive(Clone, Copy)]
+enum Deleted {
+    /// It remains terminating.
+    Lingers,
+    /// Another pod replaces it at once.
+    IsReplaced,
+}
+
+/// Creates an API server that has only these pods, all ready. Returns a client for it.
+fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
+    let deletions = Deletions::default();
+    let seen = Arc::clone(&deletions);
+    let (client, _) = api(move |method, path| {
+        let mut gone = seen.lock().unwrap();
+        if *method == Method::DELETE {
+            gone.push((path.rsplit('/').next().unwrap().to_owned(), Instant::now()));
+            return (200, json!({"metadata": {"name": "web"}}).to_string());
+        }
+        let pod = |name: &&str| {
+            let is_gone = gone.iter().any(|(other, _)| other == name);
+            let (name, created, deleted) = match deleted {
+                Deleted::IsReplaced if is_gone => (format!("{name}-next"), "2026-01-01T00:00:09Z", None),
+                Deleted::Lingers if is_gone => {
+                    ((*name).to_owned(), "2026-01-01T00:00:00Z", Some("2026-01-01T00:00:09Z"))
+                }
+                _ => ((*name).to_owned(), "2026-01-01T00:00:00Z", None),
+            };
+            let metadata = json!({"name": name, "uid": name, "creationTimestamp": created, "deletionTimestamp": deleted});
+            json!({"metadata": metadata,
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        };
+        let items: Vec<Value> = match path.ends_with("/pods") {
+            true => names.iter().map(pod).collect(),
+            false => Vec::new(),
+        };
+        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+    });
+    (client, deletions)
+}
+
+/// Returns a disruption that deletes `count` pods at once, oldest first, as often as `repeat` says.
+fn deletion(count: Count, repeat: Repeat) -> Disruption {
+    Disruption {
+        at: Duration::ZERO,
+        every: Duration::from_millis(1),
+        jitter: Duration::ZERO,
+        seed: 0,
+        repeat,
+        allow_outage: false,
+        action: DisruptionAction::DeletePod(Pods {
+            selector: "app=web".into(),
+            count,
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
+    }
+}
+
+#[tokio::test]
+async fn refused_deletion_records_both_stamps() {
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let (client, _) = api(move |method, _| match *method {
+        Method::GET => (200, list.clone()),
+        _ => status(403, "Forbidden", "pods \"web-1\" is forbidden"),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disruption = Disruption { allow_outage: true, ..deletion(Count::Number(1), Repeat::Times(1)) };
+    let zero = session.clock.now();
+    let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let events = events_of(&run_dir);
+    let action = events.iter().find_map(|e| match &e.kind {
+        EventKind::Action(action) => Some((e.at, action)),
+        _ => None,
+    });
+    let (sent, action) = action.unwrap();
+    assert!(zero <= sent && sent <= action.answered);
+    assert_eq!((action.pod.as_deref(), action.status), (Some("web-1"), Some(403)));
+    assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
+}
+
+/// Budgets refuse an eviction for longer than an outage may last; a single fault after that is not an outage.
+#[tokio::test(start_paused = true)]
+async fn first_fault_starts_outage_limit() {
+    let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
+    let tries = Arc::new(AtomicUsize::new(0));
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let count = Arc::clone(&tries);
+    let (client, _) = api(move |method, _| match *method {
+        Method::GET => (200, list.clone()),
+        _ => match count.fetch_add(1, Ordering::SeqCst) {
+            0..3 => status(429, "TooManyRequests", "a budget would be violated"),
+            3 => status(503, "ServiceUnavailable", "away"),
+            _ => (201, json!({"kind": "Status", "status": "Success"}).to_string()),
+        },
+    });
+    let (session, _run_dir, _dir) = session(client, limits);
+    let mut eviction = deletion(Count::Number(1), Repeat::Times(1));
+    eviction.allow_outage = true;
+    let DisruptionAction::DeletePod(pods) = eviction.action else { unreachable!() };
+    eviction.action = DisruptionAction::Evict(pods);
+    let disrupted = session.disrupt(&[eviction], beside(session.clock.now()), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 0 });
+    assert_eq!(tries.load(Ordering::SeqCst), 5);
+    session.finish(CancellationToken::new()).await.unwrap();
+}
+
+#[tokio::test]
+async fn second_action_takes_remaining_pods() {
+    let both = [deletion(Count::Number(1), Repeat::Times(1)), deletion(Count::Number(1), Repeat::Times(1))];
+    let cases: [(&'static [&str], Disrupted); 2] = [
+        (&["web-1", "web-2", "web-3"], Disrupted { accepted: 2, failed: 0, skipped: 0 }),
+        (&["web-1", "web-2"], Disrupted { accepted: 1, failed: 1, skipped: 0 }),
+    ];
+    for (pods, expected) in cases {
+        let (client, deletions) = shop(pods, Deleted::Lingers);
+        let (session, run_dir, _dir) = session(client, Limits::default());
+        let zero = session.clock.now();
+        assert_eq!(session.disrupt(&both, beside(zero), &NoPrograms).await, expected);
+        session.finish(CancellationToken::new()).await.unwrap();
+        let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+        assert_eq!(deleted, pods[..expected.accepted]);
+        let refused = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+            EventKind::Action(action) => action.error,
+            _ => None,
+        });
+        let why = "it is the last ready pod, not counting pods that are already ending";
+        assert_eq!(refused.is_some_and(|said| said.contains(why)), expected.failed > 0);
+    }
+}
+
+/// Returns the seconds between consecutive deletions.
+fn distances_s(deletions: &Deletions) -> Vec<f64> {
+    let deletions = deletions.lock().unwrap();
+    let pairs = deletions.iter().zip(&deletions[1..]);
+    pairs.map(|((_, before), (_, after))| (*after - *before).as_secs_f64()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn termination_spacing_equals_required_silence() {
+    // The lag of a Service proxy, 1 s, and ln(n/α)/λ for two pods that share the rate.
+    for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
+        let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
+        let (session, _, _dir) = session(client, Limits::default());
+        let load = UnderLoad { rate, ..beside(session.clock.now()) };
+        let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
+        let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
+        assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
+        for distance_s in distances_s(&deletions) {
+            assert!((distance_s - expected_s).abs() < 0.05, "{distance_s} s, {expected_s} s wanted");
+        }
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_batch_awaits_previous_recovery() {
+    for (spacing_s, expected_s) in [(0, 1.0), (5, 5.0)] {
+        let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4", "web-5"], Deleted::IsReplaced);
+        let (session, _, _dir) = session(client, Limits::default());
+        let mut all = deletion(Count::All, Repeat::Times(1));
+        let DisruptionAction::DeletePod(pods) = &mut all.action else { unreachable!() };
+        (pods.batch, pods.spacing) = (Some(2), Duration::from_secs(spacing_s));
+        let disrupted = session.disrupt(&[all], beside(session.clock.now()), &NoPrograms).await;
+        assert_eq!(disrupted, Disrupted { accepted: 5, failed: 0, skipped: 0 });
+        let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+        assert_eq!(deleted, ["web-1", "web-2", "web-3", "web-4", "web-5"]);
+        for (number, distance_s) in distances_s(&deletions).into_iter().enumerate() {
+            let expected_s = if number % 2 == 0 { 0.0 } else { expected_s };
+            assert!((distance_s - expected_s).abs() < 0.05, "{number}: {distance_s} s");
+        }
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
+}
+
+/// Returns a disruption that deletes pods one by one.
+fn one_by_one(count: Count) -> Disruption {
+    let mut deletion = deletion(count, Repeat::Times(1));
+    let DisruptionAction::DeletePod(pods) = &mut deletion.action else { unreachable!() };
+    pods.batch = Some(1);
+    deletion
+}
+
+fn errors_of(run_dir: &RunDir) -> Vec<String> {
+    let events = events_of(run_dir).into_iter();
+    let error = |event: rolldrop_record::Event| match event.kind {
+        EventKind::Action(action) => action.error,
+        _ => None,
+    };
+    events.filter_map(error).collect()
+}
+
+/// The second action begins while a pod of the first action is waiting for its turn.
+#[tokio::test(start_paused = true)]
+async fn overlapping_actions_take_distinct_pods() {
+    let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];
+    let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4"], Deleted::IsReplaced);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disrupted = session.disrupt(&both, beside(session.clock.now()), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+    assert_eq!(deleted, ["web-1", "web-3", "web-2"]);
+    assert_eq!(errors_of(&run_dir), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_missed_pod_is_recorded() {
+    let mut all = one_by_one(Count::Number(2));
+    all.allow_outage = true;
+    let mut more = deletion(Count::Number(3), Repeat::Times(1));
+    more.allow_outage = true;
+    let (client, _) = shop(&["web-1", "web-2", "web-3"], Deleted::Lingers);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let disrupted = session.disrupt(&[all, more], load, &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 2, failed: 0, skipped: 3 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let mut errors = errors_of(&run_dir);
+    errors.sort();
+    insta::assert_snapshot!(errors.join("\n"), @r"
+    only 1 of 3 pods were ready and not chosen by another action
+    only 1 of 3 pods were ready and not chosen by another action
+    the pods of the previous one had not recovered when the load ended
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreached_repetitions_share_one_record() {
+    let (client, _) = shop(&["web-1", "web-2"], Deleted::Lingers);
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
+    let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 2 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let errors = errors_of(&run_dir);
+    assert!(errors.len() == 1 && errors[0].starts_with("repetitions 2 to 3 were skipped: "), "{errors:?}");
+}

@@ -1,0 +1,240 @@
+//! Undoes a run's changes in a cluster, latest first.
+//!
+//! Undoing can be repeated safely. Values that others have changed since stay as they are, and are reported. An object
+//! that was replaced in the meantime is left alone entirely.
+
+pub(crate) mod change_journal;
+pub(crate) mod effect;
+pub(crate) mod left_over;
+
+use std::fmt;
+use std::time::Duration;
+
+use http::Request;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::act::hold;
+use crate::api::caller::Caller;
+use crate::api::edits::{self, Edit};
+use crate::error::{CoordinatorError, Result};
+use change_journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
+pub use left_over::{LeftOvers, Since};
+use rolldrop_kubernetes::guard::names::in_path;
+
+/// Number of attempts at a change that conflicts with others' changes.
+pub(crate) const ATTEMPTS: u32 = 5;
+/// Pause between two attempts at making or undoing a change that conflicts with others' changes.
+pub(crate) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
+/// Time that Service proxies get to follow a change to a Service; they take about a second. Only after this time is all
+/// traffic routed according to the new Service, so that the former endpoints may be removed.
+pub(crate) const FOLLOW: Duration = Duration::from_secs(2);
+
+/// Result of undoing a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The change is undone.
+    Undone {
+        /// Fields that others have changed since, which stay as they are.
+        others: Vec<String>,
+    },
+    /// There was nothing left to undo.
+    Nothing(String),
+    /// The object belongs to someone else now.
+    LeftAlone(String),
+    /// The change could not be undone; another attempt is possible.
+    Failed(String),
+}
+
+/// A change and the result of undoing it.
+#[derive(Clone, Debug)]
+pub struct Undone {
+    object: ObjectRef,
+    change: Change,
+    /// Result of undoing it.
+    pub outcome: Outcome,
+}
+
+impl Undone {
+    /// Returns true if the user should look at the object.
+    pub fn is_left(&self) -> bool {
+        match &self.outcome {
+            Outcome::Undone { others } => !others.is_empty(),
+            Outcome::Nothing(_) => false,
+            Outcome::LeftAlone(_) | Outcome::Failed(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, change, outcome } = self;
+        write!(f, "{object}: ")?;
+        match (outcome, change) {
+            (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
+            (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
+            (Outcome::Undone { .. }, Change::Hold { .. }) => f.write_str("released"),
+            (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
+            (Outcome::Undone { others }, Change::Edit { .. }) => {
+                write!(f, "restored, except what others have changed since: {}", others.join(", "))
+            }
+            (Outcome::Nothing(why), _) => f.write_str(why),
+            (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
+            (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
+            (Outcome::Failed(why), Change::ShutDown) => write!(f, "not booted: {why}"),
+            (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
+            (Outcome::Failed(why), Change::Hold { .. }) => write!(f, "not released: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)?;
+        self.namespace.iter().try_for_each(|namespace| write!(f, " in {namespace}"))
+    }
+}
+
+/// Undoes a journal's open changes within the limit for undoing, and retries after temporary faults.
+pub(crate) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
+    let run = journal.run().to_owned();
+    let deadline = Instant::now() + caller.limits.undo;
+    let mut undone = Vec::new();
+    let mut is_rerouted = false;
+    for open in journal.open_changes() {
+        if is_rerouted && open.object.kind != "Service" {
+            sleep(FOLLOW).await;
+            is_rerouted = false;
+        }
+        let id = open.id;
+        let result = one(caller, &run, open, deadline).await;
+        is_rerouted |= result.object.kind == "Service"
+            && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
+        if !matches!(result.outcome, Outcome::Failed(_)) {
+            journal.undone(id, result.to_string())?;
+        }
+        undone.push(result);
+    }
+    Ok(undone)
+}
+
+/// Undoes one change before a deadline.
+pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
+    let Open { object, change, .. } = open;
+    let undoing = async {
+        match &change {
+            Change::Create => remove(caller, run, &object).await,
+            Change::Edit { edits } => restore(caller, &object, edits).await,
+            Change::ShutDown => boot(caller, &object).await,
+            Change::Hold { run } => hold::release(caller, &object, run).await,
+        }
+    };
+    let outcome = match timeout_at(deadline, undoing).await {
+        Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
+        Err(_) => Outcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo)),
+    };
+    Undone { object, change, outcome }
+}
+
+/// Returns the API path where a node's agent accepts a command for which Kubernetes has no call.
+pub(crate) fn agent_path(node: &str, command: &str) -> String {
+    format!("/api/v1/nodes/{}/proxy/{command}", in_path(node))
+}
+
+/// Sends a command to a node's agent.
+pub(crate) async fn ask_agent(client: &Client, node: &str, command: &str) -> kube::Result<()> {
+    let request = Request::post(agent_path(node, command)).body(Vec::new());
+    client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
+}
+
+pub(crate) fn gone() -> Outcome {
+    Outcome::Nothing("gone already".into())
+}
+
+/// Boots a node that was shut down. If the node is running, only its agent restarts, which terminates no pods.
+async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome> {
+    let what = format!("boot {node}");
+    match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
+        Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
+        Err(error) => Err(CoordinatorError::api(&what, &error)),
+    }
+}
+
+async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>> {
+    let (resource, scope) = caller.kind_of(&object.api_version, &object.kind).await?;
+    Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
+}
+
+/// Removes an object that the run created, together with everything that the object owns.
+async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome> {
+    let api = api_of(caller, object).await?;
+    let what = format!("remove {object}");
+    let uid = match &object.uid {
+        Some(uid) => uid.clone(),
+        // The run ended before it knew the UID. The label shows whether this is the run's object.
+        None => match caller.find(&api, &what, &object.name).await? {
+            None => return Ok(gone()),
+            Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
+                found.uid().unwrap_or_default()
+            }
+            Some(_) => return Ok(Outcome::LeftAlone("it does not belong to this run".into())),
+        },
+    };
+    let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+    let params = DeleteParams { preconditions, ..DeleteParams::background() };
+    let part = in_path(&object.name);
+    match caller.ask(&what, || api.delete(&part, &params)).await? {
+        Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            Ok(Outcome::LeftAlone("it has been replaced since".into()))
+        }
+        Err(error) => Err(CoordinatorError::api(&what, &error)),
+    }
+}
+
+/// Restores the old values of the fields that the run changed.
+async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome> {
+    let api = api_of(caller, object).await?;
+    let what = format!("restore {object}");
+    let mut is_asked = false;
+    loop {
+        let Some(current) = caller.find(&api, &what, &object.name).await? else { return Ok(gone()) };
+        if object.uid.is_some() && current.uid() != object.uid {
+            return Ok(Outcome::LeftAlone("it has been replaced since".into()));
+        }
+        let current = serde_json::to_value(current).unwrap_or_default();
+        let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
+        if restored == 0 {
+            return Ok(match (others.is_empty(), is_asked) {
+                // An earlier patch took effect, although its response was lost.
+                (true, true) => Outcome::Undone { others },
+                (true, false) => Outcome::Nothing("as it was already".into()),
+                (false, _) => Outcome::LeftAlone(format!("others have changed {}", others.join(", "))),
+            });
+        }
+        is_asked = true;
+        match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
+            Ok(_) => return Ok(Outcome::Undone { others }),
+            // During a rollout, a workload's status changes all the time. The deadline ends this loop.
+            Err(kube::Error::Api(status)) if status.code == 409 => sleep(AFTER_A_CONFLICT).await,
+            Err(error) => return Err(CoordinatorError::api(&what, &error)),
+        }
+    }
+}
+
+/// Patches an object into its wanted state, unless it has changed since it was read.
+pub(crate) async fn patch(
+    api: &Api<DynamicObject>,
+    name: &str,
+    current: &Value,
+    wanted: &Value,
+) -> kube::Result<DynamicObject> {
+    let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
+    // The API server refuses a patch that names an outdated version, so others' changes are not overwritten.
+    patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+    api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
+}

@@ -1,0 +1,142 @@
+//! Changes that killed runs left in a cluster: the entries in their journals that have not been undone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::change_journal::{Change, Journal, JournalError, Open};
+use super::{Undone, all};
+use crate::act::hold;
+use crate::api::caller::Caller;
+use crate::api::edits;
+use crate::cluster::Origin;
+use crate::observe::foreign_changes::differences;
+use rolldrop_record::Clock;
+
+/// Changes that one run, or the runs of one tuning, left in a cluster, as found in its directory.
+#[derive(Debug)]
+pub struct LeftOvers {
+    /// Journals of the runs, latest first, and then the tuning's own.
+    journals: Vec<Journal>,
+    cluster: Option<Origin>,
+}
+
+/// State of a workload compared with its state before a tuning.
+#[derive(Debug, PartialEq)]
+pub enum Since {
+    /// Same as before the tuning.
+    AsFound,
+    /// As a run of the tuning left it: undoing the run's changes restores the state before the tuning.
+    AsSet,
+    /// Others have changed it.
+    Changed {
+        /// Changed fields, each with its value then and now.
+        what: Vec<String>,
+    },
+}
+
+impl LeftOvers {
+    /// Reads the changes of the runs in a directory. While this value exists, no other process can undo them.
+    ///
+    /// # Errors
+    /// Fails if the directory does not belong to a run or a tuning, or if its run has not ended.
+    pub fn in_dir(dir: &Path) -> Result<Self, JournalError> {
+        let io = |source| JournalError::Io { path: dir.to_owned(), source };
+        let mut runs: Vec<PathBuf> = match fs::read_dir(dir) {
+            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().map_err(io)?,
+            Err(_) => return Err(JournalError::NotARun(dir.to_owned())),
+        };
+        runs.retain(|run| Journal::is_in(run));
+        runs.sort();
+        runs.reverse();
+        runs.extend(Journal::is_in(dir).then(|| dir.to_owned()));
+        if runs.is_empty() && !holds_no_run(dir).map_err(io)? {
+            return Err(JournalError::NotARun(dir.to_owned()));
+        }
+        let mut left = Self { journals: Vec::new(), cluster: None };
+        for run in runs {
+            let (journal, cluster) = Journal::resume(&run, Clock::start())?;
+            // If the cluster ended with its run, so did the changes.
+            if cluster.is_some() {
+                left.cluster = left.cluster.or(cluster);
+                left.journals.push(journal);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Returns the cluster with remaining changes; `None` if no changes are left.
+    pub fn cluster(&self) -> Option<&Origin> {
+        self.cluster.as_ref().filter(|_| self.open().next().is_some())
+    }
+
+    fn open(&self) -> impl Iterator<Item = Open> {
+        self.journals.iter().flat_map(Journal::open_changes)
+    }
+
+    /// Compares a workload with its state before the tuning, without changing anything.
+    pub fn since(&self, found: &Value, now: &Value) -> Since {
+        let text = |object: &Value, pointer: &str| {
+            object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let is_it = |open: &Open| {
+            open.object.kind == text(now, "/kind")
+                && open.object.name == text(now, "/metadata/name")
+                && open.object.uid.as_ref().is_none_or(|uid| *uid == text(now, "/metadata/uid"))
+        };
+        let (mut as_found, mut restored) = (now.clone(), 0);
+        for open in self.open().filter(is_it) {
+            if let Change::Edit { edits } = &open.change {
+                let reverted = edits::revert(edits, &as_found);
+                (as_found, restored) = (reverted.object, restored + reverted.restored);
+            }
+        }
+        match (differences(found, &as_found), restored) {
+            (what, _) if !what.is_empty() => Since::Changed { what },
+            (_, 0) => Since::AsFound,
+            (..) => Since::AsSet,
+        }
+    }
+
+    /// Undoes the changes.
+    ///
+    /// # Errors
+    /// Fails if a journal cannot be written.
+    pub async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
+        for Open { object, change, .. } in self.open() {
+            if let Change::Hold { run } = &change {
+                hold::take_over(caller, &object, run).await;
+            }
+        }
+        let mut undone = Vec::new();
+        for mut journal in self.journals {
+            undone.extend(all(caller, &mut journal).await?);
+        }
+        Ok(undone)
+    }
+}
+
+/// The file that a tuning writes before its first run.
+const STATE_OF_A_TUNING: &str = "state.json";
+
+/// Directory with the logs of an embedded cluster. It exists before the run changes anything.
+const LOGS: &str = "cluster";
+
+/// Returns true if a directory contains no files of a run, because the run or tuning was killed before it changed
+/// anything. The directory may contain the state of a tuning, a part of that state, or the logs of a cluster.
+fn holds_no_run(dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_known = if entry.file_type()?.is_dir() {
+            entry.file_name() == LOGS || holds_no_run(&entry.path())?
+        } else {
+            entry.file_name().to_string_lossy().starts_with(STATE_OF_A_TUNING)
+        };
+        if !is_known {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
