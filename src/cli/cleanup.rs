@@ -10,7 +10,7 @@ use super::exit::Exit;
 use super::say::{print, say};
 use rolldrop_drive::api::{Caller, Limits};
 use rolldrop_drive::cluster::{Choice, Cluster};
-use rolldrop_drive::undo::LeftOvers;
+use rolldrop_drive::undo::{LeftOvers, await_effect};
 
 /// Arguments of `rolldrop cleanup`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ impl CleanupArgs {
             let all = left.undo(&caller).await?;
             all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
             let tell = |what: &str| say(&format!("waiting until all is as before the run: {what}"));
-            let waited = caller.await_effect(&all, tell).await;
+            let waited = await_effect(&caller, &all, tell).await;
             if let Err(not_yet) = &waited {
                 say(&format!("warning: {not_yet}"));
             }

@@ -160,10 +160,24 @@ fn crates_respect_architecture_dependencies() {
     }
 }
 
+/// The rooms of `drive` through which a run uses its cluster, each above those that it may use.
+const ROOMS_OF_A_RUN: &[&str] = &["api", "observe", "collect", "undo", "plan", "act", "session"];
+
 #[test]
 fn coordinator_never_names_embedded_cluster() {
-    for source in sources().iter().filter(|s| s.library == "drive" && s.module == "coordinator") {
+    let is_in_room = |s: &&Source| s.library == "drive" && ROOMS_OF_A_RUN.contains(&s.module.as_str());
+    for source in sources().iter().filter(is_in_room) {
         assert!(!code(&source.text).contains("embedded::"), "{}", source.path.display());
+    }
+}
+
+#[test]
+fn coordinator_rooms_use_lower_rooms_only() {
+    for source in sources().iter().filter(|source| source.library == "drive") {
+        let Some(level) = ROOMS_OF_A_RUN.iter().position(|room| *room == source.module) else { continue };
+        let used = behind_the_root(source);
+        let above = ROOMS_OF_A_RUN[level + 1..].iter().find(|room| used.contains(**room));
+        assert_eq!(above, None, "{}", source.path.display());
     }
 }
 

@@ -4,7 +4,9 @@ pub(crate) mod apply;
 pub(crate) mod disrupt;
 pub(crate) mod hold;
 pub(crate) mod load_job;
+pub(crate) mod workload_changes;
 
 pub(crate) use disrupt::{Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use hold::Tenure;
 pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, default_workers};
+pub use workload_changes::change_for_good;

@@ -6,6 +6,7 @@
 pub(crate) mod caller;
 pub(crate) mod edits;
 pub(crate) mod kinds;
+pub(crate) mod node_agent;
 pub(crate) mod pages;
 
 pub use caller::{Caller, Limits};

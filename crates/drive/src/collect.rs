@@ -18,13 +18,15 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::Caller;
 use crate::api::caller::{Limits, Pauses};
+use crate::observe::Observer;
 use crate::observe::namespace_view::View;
-pub(crate) use endpoint::Context;
-use endpoint::{Endpoint, SILENCE, wants_token};
+use crate::tasks::Tasks;
+use endpoint::{Context, Endpoint, SILENCE, wants_token};
 use lines::lines;
 use rolldrop_record::run_info::{Role, Rows, Source};
-use rolldrop_record::wire::{ProxyLine, ROWS_PATH};
+use rolldrop_record::wire::{AdminToken, ProxyLine, ROWS_PATH};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// Pause between attempts at the first clock exchanges with a proxy.
@@ -83,6 +85,21 @@ impl Id {
 }
 
 impl Collector {
+    /// Begins to follow every proxy that the observer sees.
+    pub(crate) fn begin(
+        caller: &Caller,
+        observer: &Observer,
+        admin_token: Option<AdminToken>,
+        tasks: &mut Tasks,
+    ) -> Self {
+        let collector = Self::default();
+        let (client, namespace) = (caller.client.clone(), caller.namespace.clone());
+        let context = Context { client, namespace, recorder: observer.recorder().clone(), admin_token };
+        let views = observer.views().subscribe();
+        tasks.spawn_stoppable(|stop| run(collector.clone(), context, views, stop));
+        collector
+    }
+
     /// Waits until every live proxy has handed over its rows, or the limit passes, and records the counts.
     pub(crate) async fn catch_up(&self, limits: &Limits) {
         let limit = limits.hand_over;
@@ -203,7 +220,7 @@ impl Collector {
         if let Some((Endpoint { context, uid, .. }, rows)) = ended {
             let (pod, uid, of) = (id.pod.clone(), uid, id.source());
             let kind = EventKind::ProxyEnded { pod, uid, of, rows };
-            context.recorder.event(context.clock.now(), kind);
+            context.recorder.record(kind);
         }
     }
 
@@ -213,7 +230,7 @@ impl Collector {
 }
 
 /// Follows every proxy that the view shows, until stopped.
-pub(crate) async fn run(
+async fn run(
     collector: Collector,
     context: Context,
     mut views: watch::Receiver<View>,
@@ -420,7 +437,7 @@ impl Place {
 async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
     let mut taken = 0;
     while runs(endpoint, &mut views).await {
-        let clock = endpoint.context.clock;
+        let clock = endpoint.context.recorder.clock();
         let sent = clock.now();
         if let Some(answer) = endpoint.clock().await {
             let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());

@@ -1,9 +1,8 @@
 //! Errors that end a run.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::api::caller::is_too_many;
-use crate::undo::change_journal::JournalError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::event::ActionName;
 use rolldrop_scenario::{Scenario, ScenarioError};
@@ -141,6 +140,23 @@ pub enum CoordinatorError {
     Interrupted,
 }
 
+/// Reason that a journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file could not be read or written.
+    #[error("failed to use {path}")]
+    Io { path: PathBuf, source: std::io::Error },
+    /// The directory holds no journal.
+    #[error("{} has no changes.jsonl: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
+    NotARun(PathBuf),
+    /// The run has not ended.
+    #[error("the run in {} has not ended: it undoes its changes itself, also when interrupted by Ctrl-C", .0.display())]
+    InUse(PathBuf),
+    /// A line cannot be read.
+    #[error("{path}:{line}: {why}; restore the file")]
+    Malformed { path: PathBuf, line: usize, why: String },
+}
+
 impl CoordinatorError {
     /// Adds the place in the scenario that the error is about, if the user can fix the error there.
     #[must_use]
@@ -169,7 +185,7 @@ impl CoordinatorError {
     pub(crate) fn why(error: &kube::Error) -> String {
         match error {
             // The server's message may not mention that the server was busy.
-            error @ kube::Error::Api(status) if is_too_many(error) => {
+            kube::Error::Api(status) if status.code == 429 => {
                 format!("{} (429 Too Many Requests)", status.message)
             }
             kube::Error::Api(status) => status.message.clone(),

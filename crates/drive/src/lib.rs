@@ -17,6 +17,7 @@ pub mod plan;
 mod private_dir;
 pub mod run;
 mod session;
+mod tasks;
 pub mod undo;
 pub mod viewer;
 

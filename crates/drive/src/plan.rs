@@ -9,7 +9,9 @@ mod disruption_checks;
 mod disruptions;
 mod expected;
 pub(crate) mod gitops;
+mod holds;
 pub(crate) mod live_changes;
+pub(crate) mod node_limits;
 pub(crate) mod outage_limits;
 mod rivals;
 pub(crate) mod routes;
@@ -34,8 +36,6 @@ use kube::discovery::Scope;
 use kube::{Api, Resource};
 use serde_json::Value;
 
-use crate::act::apply::is_ownable;
-use crate::act::hold;
 use crate::api::caller::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::list_watch::Need;
@@ -43,17 +43,22 @@ use crate::observe::{proxy_detection, target_service};
 use crate::undo::effect::has_pods;
 pub use call::Plan;
 use call::{About, Right};
+use conntrack_rights::plan_evidence;
 use disruption_checks::Checks;
 pub(crate) use disruption_checks::pods_of;
 pub(crate) use expected::Made;
 pub use gitops::{GitOps, controller_of};
-use live_changes::{Live, Wanted};
-pub use live_changes::{LiveChanges, Sidecar, Whose};
+pub use holds::check_holds;
+use live_changes::{Live, Wanted, live_workloads, plan_live};
+pub use live_changes::{LiveChanges, Sidecar, Whose, kubernetes_version, node_labels, objects_behind};
+pub(crate) use node_limits::schedulable_nodes;
 pub use outage_limits::{Round, number_of};
+pub use rivals::find_rivals;
 use rolldrop_record::Evidence;
 use rolldrop_scenario::{Disruption, Place, Scenario};
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
-pub use routes::services_behind_in;
+pub use routes::{ingresses_to, services_behind_in};
+pub(crate) use target_checks::expected_remotes;
 
 /// Maximum number of concurrent checks of rights.
 const REVIEWS: usize = 8;
@@ -90,6 +95,11 @@ impl Work<'_> {
     }
 }
 
+/// Returns true if a run's owner may own an object, because the object is in the run's namespace.
+pub(crate) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -> bool {
+    *scope == Scope::Namespaced && namespace.is_none_or(|namespace| namespace == of_run)
+}
+
 /// Plans the reads that find out what implements Services; the run stops at the first conclusive one.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
@@ -121,10 +131,27 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
     workloads
 }
 
-impl Caller {
+/// Plans a run.
+///
+/// # Errors
+/// Fails if the run is not possible as the scenario describes it, or if a read that the plan needs fails.
+pub async fn plan_run(caller: &Caller, work: &Work<'_>) -> Result<Plan> {
+    let (plan, undo) = (Plan::default(), Plan::default());
+    Planner { caller, plan, undo }.plan_run(work).await
+}
+
+/// A plan in the making.
+struct Planner<'a> {
+    caller: &'a Caller,
+    plan: Plan,
+    /// Calls that will undo the run's changes, in the order of the changes.
+    undo: Plan,
+}
+
+impl Planner<'_> {
     /// Refers to all objects of a kind in the run's namespace.
     fn own<K: Resource<DynamicType = ()>>(&self) -> About {
-        About::all(ApiResource::erase::<K>(&()), Some(&self.namespace))
+        About::all(ApiResource::erase::<K>(&()), Some(&self.caller.namespace))
     }
 
     /// Refers to the kinds of workloads that have pods.
@@ -132,111 +159,110 @@ impl Caller {
         [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
     }
 
-    /// Plans a run.
-    ///
-    /// # Errors
-    /// Fails if the run is not possible as the scenario describes it, or if a read that the plan needs fails.
-    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan> {
+    async fn plan_run(mut self, work: &Work<'_>) -> Result<Plan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
-        let mut plan = Plan::default();
-        plan.open_call("/version", "whether it has what the scenario uses");
-        let version = self.server_version().await?;
-        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
+        self.plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.caller.server_version().await?;
+        self.plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
         for disruption in disruptions {
-            self.plan_means(disruption, &mut plan).await?;
+            self.plan_means(disruption).await?;
         }
-        self.plan_watches(&mut plan);
-        plan.open_call("/version", "32 times: the API server's clock");
+        self.plan_watches();
+        self.plan.open_call("/version", "32 times: the API server's clock");
 
-        let mut undo = Plan::default();
         let live = match live {
-            Some(changes) => Some(self.plan_live(changes).await?),
+            Some(changes) => Some(plan_live(self.caller, changes).await?),
             None => None,
         };
         let there = self.workloads_there(scenario).await;
-        self.plan_holds(work, live.as_ref(), &there, &mut plan, &mut undo).await?;
-        self.plan_manifests(work, &mut plan, &mut undo).await?;
+        self.plan_holds(work, live.as_ref(), &there).await?;
+        self.plan_manifests(work).await?;
         if let Some(wanted) = &live {
-            self.plan_changes(wanted, &mut plan, &mut undo);
+            self.plan_changes(wanted);
         }
         for target in &scenario.targets {
             if let Place::Service { name, node, .. } = &target.place {
-                plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+                self.plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
                 if let Some(node) = node {
-                    plan.must("get", &disruptions::node_of(node), "the address of the target's node");
+                    self.plan.must("get", &disruptions::node_of(node), "the address of the target's node");
                 }
             }
         }
         for disruption in disruptions {
-            self.plan_check(disruption, "whether it is there", &mut plan).await?;
+            self.plan_check(disruption, "whether it is there").await?;
         }
-        plan.open_call("/version", "for the report");
-        plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
-        plan_service_proxy(&mut plan);
+        self.plan.open_call("/version", "for the report");
+        self.plan.helps(
+            "list",
+            &About::all(ApiResource::erase::<Node>(&()), None),
+            "for the report: how many",
+        );
+        plan_service_proxy(&mut self.plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
         let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
         if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
-            plan.must("get", &proxies, why);
+            self.plan.must("get", &proxies, why);
         } else {
-            plan.helps("get", &proxies, why);
+            self.plan.helps("get", &proxies, why);
         }
 
-        self.plan_evidence(scenario, *load_workers, &mut plan).await?;
+        plan_evidence(self.caller, scenario, *load_workers, &mut self.plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, scenario.load.settings.evidence, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.settings.evidence);
         }
         if *beats {
-            self.plan_beats(&mut plan, &mut undo);
+            self.plan_beats();
         }
         for kind in self.workload_kinds() {
             if *has_command {
                 let why = "before the command, and then every 250 ms until its changes have settled";
-                plan.helps("list", &kind, why);
+                self.plan.helps("list", &kind, why);
             }
             if *has_rounds {
-                plan.helps(
+                self.plan.helps(
                     "list",
                     &kind,
                     "before the first round, and after each until its changes have settled",
                 );
             }
         }
-        self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
-        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
-        let made = Made::by(&scenario.manifests, &self.namespace);
-        let checks = Checks { caller: self, scenario, made: &made };
-        checks.targets(&mut plan).await?;
+        self.plan_disruptions(disruptions).await?;
+        let phases = self.random_phases(scenario, disruptions).await?;
+        self.plan.effects.extend(phases);
+        let made = Made::by(&scenario.manifests, &self.caller.namespace);
+        let checks = Checks { caller: self.caller, scenario, made: &made };
+        checks.targets(&mut self.plan).await?;
         let workloads = with_pods(scenario, live.as_ref(), there);
-        checks.source_ports(&workloads, work.length(), &mut plan).await?;
-        checks.disruptions(disruptions, &mut plan).await?;
-        undo.calls.reverse();
-        self.plan_effect(&mut undo);
-        plan.calls.append(&mut undo.calls);
-        Ok(plan)
+        checks.source_ports(&workloads, work.length(), &mut self.plan).await?;
+        checks.disruptions(disruptions, &mut self.plan).await?;
+        self.undo.calls.reverse();
+        self.plan_effect();
+        self.plan.calls.append(&mut self.undo.calls);
+        Ok(self.plan)
     }
 
     /// Returns the namespace's workloads if a target's Service may route to an existing one; otherwise none.
     async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
-        match hold::services_of(scenario).is_empty() {
+        match holds::services_of(scenario).is_empty() {
             true => Vec::new(),
-            false => self.live_workloads().await,
+            false => live_workloads(self.caller).await,
         }
     }
 
-    fn plan_watches(&self, plan: &mut Plan) {
+    fn plan_watches(&mut self) {
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
-            plan.must("list", &watched, "what is there");
-            plan.must("watch", &watched, "to the end of the run");
+            self.plan.must("list", &watched, "what is there");
+            self.plan.must("watch", &watched, "to the end of the run");
         }
-        plan.helps("list", &self.own::<Event>(), "what is there");
-        plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        self.plan.helps("list", &self.own::<Event>(), "what is there");
+        self.plan.helps("watch", &self.own::<Event>(), "to the end of the run");
         let nodes = About::all(ApiResource::erase::<Node>(&()), None);
         let replica_sets = self.own::<ReplicaSet>();
         for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
-            plan.helps("list", &explains, "what there is: who ends pods");
-            plan.helps("watch", &explains, "to the end of the run");
+            self.plan.helps("list", &explains, "what there is: who ends pods");
+            self.plan.helps("watch", &explains, "to the end of the run");
         }
     }
 
@@ -245,7 +271,7 @@ impl Caller {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
             if let Place::Service { name, node: None, .. } = &target.place
-                && target_service::is_headless(self, name, &scenario.manifests).await?
+                && target_service::is_headless(self.caller, name, &scenario.manifests).await?
             {
                 return Ok(Some(format!(
                     "clients of the headless Service {name} keep a DNS answer for its TTL: each disruption is \
@@ -258,8 +284,8 @@ impl Caller {
     }
 
     /// Plans the Job whose pods send the load.
-    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
-        self.plan_owner(Need::Must, plan, undo);
+    fn plan_load(&mut self, workers: usize, evidence: Option<Evidence>) {
+        self.plan_owner(Need::Must);
         let s = if workers == 1 { "" } else { "s" };
         let privileged = match evidence {
             None => "",
@@ -270,41 +296,43 @@ impl Caller {
             (&secrets, "the token that the load workers check".to_owned()),
             (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
-            plan.creates(about, &about.clone().later("load"), why, undo);
+            self.plan.creates(about, &about.clone().later("load"), why, &mut self.undo);
         }
-        plan.must("patch", &secrets.later("load"), "owned by the Job");
-        plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
-        plan.helps("list", &self.own::<Event>(), "why they are not");
+        self.plan.must("patch", &secrets.later("load"), "owned by the Job");
+        self.plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
+        self.plan.helps("list", &self.own::<Event>(), "why they are not");
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
-        plan.must("get", &proxies, "reports, clock and rows of each load worker");
-        plan.must("create", &proxies, "orders to each load worker");
-        plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
+        self.plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        self.plan.must("create", &proxies, "orders to each load worker");
+        self.plan
+            .own
+            .push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
     /// Plans the creation of the owner, once, before that of anything it owns.
-    fn plan_owner(&self, need: Need, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_owner(&mut self, need: Need) {
         let config_maps = self.own::<ConfigMap>();
-        if plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+        if self.plan.calls.iter().any(|call| call.why == OWNS_ALL) {
             return;
         }
         let (owner, why) = (config_maps.clone().later(OWNER), "owned everything that the run created");
         if need == Need::Must {
-            plan.must("create", &config_maps, OWNS_ALL);
-            undo.must("delete", &owner, why);
+            self.plan.must("create", &config_maps, OWNS_ALL);
+            self.undo.must("delete", &owner, why);
         } else {
-            plan.helps("create", &config_maps, OWNS_ALL);
-            undo.helps("delete", &owner, why);
+            self.plan.helps("create", &config_maps, OWNS_ALL);
+            self.undo.helps("delete", &owner, why);
         }
-        undo.discovers(&config_maps);
+        self.undo.discovers(&config_maps);
     }
 
     /// Plans the beats, without which the times of others' deletions are known only to the second.
-    fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
-        self.plan_owner(Need::Helps, plan, undo);
+    fn plan_beats(&mut self) {
+        self.plan_owner(Need::Helps);
         let why = "ten times a second while pods may end: its versions date deletions by others";
-        plan.helps("patch", &self.own::<ConfigMap>().later(OWNER), why);
-        plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
-        plan.own.push(
+        self.plan.helps("patch", &self.own::<ConfigMap>().later(OWNER), why);
+        self.plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
+        self.plan.own.push(
             "writes to its own ConfigMap ten times a second while pods may end, and removes it at the end (not \
              with --no-beats)"
                 .to_owned(),
@@ -312,145 +340,145 @@ impl Caller {
     }
 
     /// Plans the wait until the undoing has taken effect.
-    fn plan_effect(&self, undo: &mut Plan) {
-        let with_pods = |verb| undo.calls.iter().any(|call| call.is_about(verb, has_pods));
+    fn plan_effect(&mut self) {
+        let with_pods = |verb| self.undo.calls.iter().any(|call| call.is_about(verb, has_pods));
         let (removes, restores) = (with_pods("delete"), with_pods("patch"));
         if removes || restores {
             let why = "until the run's own pods are gone; not on a cluster that ends with the run";
-            undo.must("list", &self.own::<Pod>(), why);
+            self.undo.must("list", &self.own::<Pod>(), why);
         }
         for kind in self.workload_kinds().iter().filter(|_| restores) {
-            undo.helps("list", kind, "until what was changed back has rolled out; the same");
+            self.undo.helps("list", kind, "until what was changed back has rolled out; the same");
         }
     }
 
-    async fn plan_manifests(&self, work: &Work<'_>, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
+    async fn plan_manifests(&mut self, work: &Work<'_>) -> Result<()> {
         let Work { scenario, secrets, .. } = work;
         for secret in *secrets {
-            self.plan_manifest(secret, plan, undo).await?;
+            self.plan_manifest(secret).await?;
         }
         for (manifest, key) in scenario.manifests.iter().zip(&scenario.manifest_keys) {
-            let planned = self.plan_manifest(manifest, plan, undo).await;
+            let planned = self.plan_manifest(manifest).await;
             planned.map_err(|error| error.at(scenario, key))?;
         }
         Ok(())
     }
 
-    async fn plan_manifest(&self, manifest: &Value, plan: &mut Plan, undo: &mut Plan) -> Result<()> {
+    async fn plan_manifest(&mut self, manifest: &Value) -> Result<()> {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
-        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
-        let (resource, scope) = self.kind_of(&types.api_version, &types.kind).await?;
-        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace) {
-            self.plan_owner(Need::Must, plan, undo);
+        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.caller.namespace);
+        let (resource, scope) = self.caller.kind_of(&types.api_version, &types.kind).await?;
+        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.caller.namespace) {
+            self.plan_owner(Need::Must);
         }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
-        plan.creates(&about, &about.clone().named(name), format!("{} {name} of the run", types.kind), undo);
-        plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
+        self.plan.creates(
+            &about,
+            &about.clone().named(name),
+            format!("{} {name} of the run", types.kind),
+            &mut self.undo,
+        );
+        self.plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
         Ok(())
     }
 
     /// Plans the marking of the run's workloads as in use, so that no other run uses them.
-    async fn plan_holds(
-        &self,
-        work: &Work<'_>,
-        live: Option<&Wanted<'_>>,
-        there: &[Live],
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<()> {
-        plan.holds = hold::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
-        for workload in &plan.holds.clone() {
+    async fn plan_holds(&mut self, work: &Work<'_>, live: Option<&Wanted<'_>>, there: &[Live]) -> Result<()> {
+        self.plan.holds = holds::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
+        for workload in &self.plan.holds.clone() {
             let about = self.workload(workload);
-            plan.must("get", &about, "whether another run uses it");
-            plan.must("patch", &about, "the annotation that this run uses it, now and every 3 min");
-            undo.must("patch", &about, "no longer used");
-            undo.must("get", &about, "as it is then");
+            self.plan.must("get", &about, "whether another run uses it");
+            self.plan.must("patch", &about, "the annotation that this run uses it, now and every 3 min");
+            self.undo.must("patch", &about, "no longer used");
+            self.undo.must("get", &about, "as it is then");
         }
-        let services = hold::services_of(work.scenario);
+        let services = holds::services_of(work.scenario);
         let services: Vec<About> = services.iter().map(|name| self.own::<Service>().named(name)).collect();
         let why = "whether another run changes the pods behind a target";
-        services.iter().for_each(|service| plan.helps("get", service, why));
+        services.iter().for_each(|service| self.plan.helps("get", service, why));
         if !services.is_empty() {
-            self.workload_kinds().iter().for_each(|kind| plan.helps("list", kind, why));
+            self.workload_kinds().iter().for_each(|kind| self.plan.helps("list", kind, why));
         }
-        plan.warnings.extend(self.check_holds(&plan.holds, work.holder).await?);
-        plan.warnings.extend(self.held_by_others(work, &plan.holds, there).await);
+        let expired = holds::check_holds(self.caller, &self.plan.holds, work.holder).await?;
+        let others = holds::held_by_others(self.caller, work, &self.plan.holds, there).await;
+        self.plan.warnings.extend(expired.into_iter().chain(others));
         Ok(())
     }
 
-    fn plan_changes(&self, wanted: &Wanted<'_>, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_changes(&mut self, wanted: &Wanted<'_>) {
         let changes = wanted.changes;
-        plan.open_call("/version", "whether it has native sidecars");
+        self.plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
-            plan.must("list", &kind, "whose pods are the target's");
+            self.plan.must("list", &kind, "whose pods are the target's");
         }
         if changes.whose.services.is_empty() && changes.whose.workloads.is_empty() {
-            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            let routes = About::all(routes::http_route(), Some(&self.caller.namespace));
             for kind in [self.own::<Ingress>(), routes] {
-                plan.helps("list", &kind, "which Service the target's URL routes to");
+                self.plan.helps("list", &kind, "which Service the target's URL routes to");
             }
         }
         let (services, workloads): (Vec<_>, Vec<_>) =
             wanted.changed().partition(|object| object.is_service());
-        let mut change = |object: &Live, plan: &mut Plan| {
-            let about = About::all(object.resource.clone(), Some(&self.namespace)).named(object.name());
-            plan.must("patch", &about, "a merge patch of this resourceVersion");
-            undo.restores(&about);
-        };
         for object in workloads {
-            change(object, plan);
+            self.plan_change(object);
             let title = object.title();
             let effect = "and undoes that at the end: each is a rollout of its pods";
-            plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
+            self.plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
         }
         for kind in self.workload_kinds() {
-            plan.must("list", &kind, "every 250 ms, until the rollout has settled");
+            self.plan.must("list", &kind, "every 250 ms, until the rollout has settled");
         }
         for object in services {
-            change(object, plan);
-            plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
+            self.plan_change(object);
+            self.plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
         }
     }
 
-    /// Asks the API server whether the run has the rights for its calls.
-    ///
-    /// # Errors
-    /// Fails if a right is missing, with a list of all missing rights.
-    pub async fn check_rights(&self, plan: &Plan) -> Result<()> {
-        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
-        let ask = |right: Right| {
-            let reviews = reviews.clone();
-            async move {
-                let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-                let About { resource, subresource, namespace, .. } = &right.about;
-                let attributes = ResourceAttributes {
-                    verb: text(right.verb),
-                    group: text(&resource.group),
-                    resource: text(&resource.plural),
-                    subresource: text(subresource),
-                    namespace: namespace.clone(),
-                    name: right.about.known_name(),
-                    ..ResourceAttributes::default()
-                };
-                let spec = SelfSubjectAccessReviewSpec {
-                    resource_attributes: Some(attributes),
-                    ..SelfSubjectAccessReviewSpec::default()
-                };
-                let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-                let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
-                let params = PostParams::default();
-                let answer = self.must(what, || reviews.create(&params, &review)).await?;
-                let allowed = answer.status.is_some_and(|status| status.allowed);
-                Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
-            }
-        };
-        let missing: Vec<Option<String>> =
-            stream::iter(plan.rights()).map(ask).buffered(REVIEWS).try_collect().await?;
-        let missing: Vec<String> = missing.into_iter().flatten().collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(CoordinatorError::MissingRights { rights: missing, namespace: self.namespace.clone() })
+    fn plan_change(&mut self, object: &Live) {
+        let about = About::all(object.resource.clone(), Some(&self.caller.namespace)).named(object.name());
+        self.plan.must("patch", &about, "a merge patch of this resourceVersion");
+        self.undo.restores(&about);
     }
+}
+
+/// Asks the API server whether the run has the rights for its calls.
+///
+/// # Errors
+/// Fails if a right is missing, with a list of all missing rights.
+pub async fn check_rights(caller: &Caller, plan: &Plan) -> Result<()> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(caller.client.clone());
+    let ask = |right: Right| {
+        let reviews = reviews.clone();
+        async move {
+            let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            let About { resource, subresource, namespace, .. } = &right.about;
+            let attributes = ResourceAttributes {
+                verb: text(right.verb),
+                group: text(&resource.group),
+                resource: text(&resource.plural),
+                subresource: text(subresource),
+                namespace: namespace.clone(),
+                name: right.about.known_name(),
+                ..ResourceAttributes::default()
+            };
+            let spec = SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                ..SelfSubjectAccessReviewSpec::default()
+            };
+            let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+            let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
+            let params = PostParams::default();
+            let answer = caller.must(what, || reviews.create(&params, &review)).await?;
+            let allowed = answer.status.is_some_and(|status| status.allowed);
+            Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
+        }
+    };
+    let missing: Vec<Option<String>> =
+        stream::iter(plan.rights()).map(ask).buffered(REVIEWS).try_collect().await?;
+    let missing: Vec<String> = missing.into_iter().flatten().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(CoordinatorError::MissingRights { rights: missing, namespace: caller.namespace.clone() })
 }

@@ -33,9 +33,9 @@ use crate::api::{Caller, Limits};
 use crate::cluster::{Choice, Cluster};
 use crate::error::CoordinatorError;
 use crate::observe::Ready;
-use crate::plan::{GitOps, Plan};
+use crate::plan::{GitOps, Plan, check_rights};
 use crate::session::{Closed, Session, SessionStart};
-use crate::undo::Undone;
+use crate::undo::{Undone, await_effect};
 use crate::viewer::Viewer;
 use crate::{Interrupts, Operator};
 use admin_secret::AdminSecret;
@@ -289,7 +289,7 @@ impl Run<'_> {
         let load_workers = sending::load_workers(scenario, cluster, &first).await?;
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.viewer.warn(warning));
-        first.check_rights(&plan).await?;
+        check_rights(&first, &plan).await?;
         let open_end = self.intent.open_end(scenario);
         ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
         evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
@@ -357,7 +357,7 @@ impl Run<'_> {
             false => self.interrupts.stop.clone(),
         };
         let tell = |what: &str| self.viewer.step(&format!("waiting until all is as before the run: {what}"));
-        if let Err(not_yet) = (Caller { stop, ..caller }).await_effect(undone, tell).await {
+        if let Err(not_yet) = await_effect(&Caller { stop, ..caller }, undone, tell).await {
             self.viewer.warn(&not_yet.to_string());
         }
     }

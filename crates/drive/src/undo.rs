@@ -5,22 +5,24 @@
 
 pub(crate) mod change_journal;
 pub(crate) mod effect;
-pub(crate) mod left_over;
+pub(crate) mod holder;
+pub(crate) mod ledger;
+mod left_over;
 
 use std::fmt;
 use std::time::Duration;
 
-use http::Request;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::act::hold;
 use crate::api::caller::Caller;
 use crate::api::edits::{self, Edit};
-use crate::error::{CoordinatorError, Result};
-use change_journal::{Change, Journal, JournalError, ObjectRef, Open, RUN_LABEL};
+use crate::api::node_agent::ask_agent;
+use crate::error::{CoordinatorError, JournalError, Result};
+use change_journal::{Change, Journal, ObjectRef, Open, RUN_LABEL};
+pub use effect::await_effect;
 pub use left_over::{LeftOvers, Since};
 use rolldrop_kubernetes::guard::names::in_path;
 
@@ -128,7 +130,7 @@ pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
             Change::Create => remove(caller, run, &object).await,
             Change::Edit { edits } => restore(caller, &object, edits).await,
             Change::ShutDown => boot(caller, &object).await,
-            Change::Hold { run } => hold::release(caller, &object, run).await,
+            Change::Hold { run } => holder::release(caller, &object, run).await,
         }
     };
     let outcome = match timeout_at(deadline, undoing).await {
@@ -136,17 +138,6 @@ pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
         Err(_) => Outcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo)),
     };
     Undone { object, change, outcome }
-}
-
-/// Returns the API path where a node's agent accepts a command for which Kubernetes has no call.
-pub(crate) fn agent_path(node: &str, command: &str) -> String {
-    format!("/api/v1/nodes/{}/proxy/{command}", in_path(node))
-}
-
-/// Sends a command to a node's agent.
-pub(crate) async fn ask_agent(client: &Client, node: &str, command: &str) -> kube::Result<()> {
-    let request = Request::post(agent_path(node, command)).body(Vec::new());
-    client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
 }
 
 pub(crate) fn gone() -> Outcome {

@@ -9,8 +9,9 @@ use rolldrop_drive::Operator;
 use rolldrop_drive::api::Caller;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::observe::changed_by_others;
+use rolldrop_drive::plan::objects_behind;
 use rolldrop_drive::run::{self, RunError};
-use rolldrop_drive::undo::{LeftOvers, Since};
+use rolldrop_drive::undo::{LeftOvers, Since, await_effect};
 use rolldrop_drive::viewer::Viewer;
 use rolldrop_judge::tuning::{ChosenSettings, Tuning};
 use rolldrop_scenario::{Loaded, Scenario};
@@ -77,7 +78,7 @@ async fn put_back_by(
 ) -> Result<(), RunError> {
     let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
     if !is_own {
-        let objects = caller.behind(&whose(scenario)).await?;
+        let objects = objects_behind(&caller, &whose(scenario)).await?;
         if let Since::Changed { what } = left.since(&state.object, workload(&objects, scenario)?) {
             return Err(differs(state, &what.join("; ")));
         }
@@ -85,7 +86,7 @@ async fn put_back_by(
     viewer.say("putting back what the killed run had changed");
     let all = left.undo(caller).await.map_err(RunError::other)?;
     all.iter().for_each(|undone| viewer.say(&undone.to_string()));
-    if let Err(not_yet) = caller.await_effect(&all, |what: &str| viewer.say(what)).await {
+    if let Err(not_yet) = await_effect(&caller, &all, |what: &str| viewer.say(what)).await {
         return Err(RunError::Refused(format!("{not_yet}: resume later")));
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {

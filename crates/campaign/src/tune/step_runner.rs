@@ -15,6 +15,7 @@ use super::{CONFIDENCE, TuningRequest};
 use crate::analysis;
 use crate::gate_looks;
 use rolldrop_drive::Operator;
+use rolldrop_drive::act::change_for_good;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::embedded::lab;
 use rolldrop_drive::plan::{LiveChanges, Plan as Calls};
@@ -301,7 +302,7 @@ impl StepRunner<'_> {
         let caller = run::caller(&cluster, options.namespace.as_deref(), &operator.interrupts)?;
         let ending = Some((subject.sleepers(), ending_of(settings)));
         let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops: options.gitops };
-        let changed = caller.leave(&changes).await?;
+        let changed = change_for_good(&caller, &changes).await?;
         changed.iter().for_each(|title| operator.viewer.say(&format!("{title} has the chosen settings now")));
         cluster.shut_down().await;
         Ok(())

@@ -14,7 +14,10 @@ use rolldrop_drive::act::Tenure;
 use rolldrop_drive::api::{Caller, why_no_rollout};
 use rolldrop_drive::cluster::{Choice, Cluster, Origin};
 use rolldrop_drive::observe::changed_by_others;
-use rolldrop_drive::plan::{Round, Whose, controller_of, number_of, services_behind_in};
+use rolldrop_drive::plan::{
+    Round, Whose, check_holds, controller_of, find_rivals, ingresses_to, kubernetes_version, node_labels,
+    number_of, objects_behind, services_behind_in,
+};
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::{MAX_COARSENESS_S, RunResult};
@@ -91,8 +94,8 @@ impl Subject {
                 let cluster = Cluster::connect(choice).await;
                 let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
                 let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
-                let kubernetes = caller.kubernetes().await?;
-                nodes = caller.node_labels().await?;
+                let kubernetes = kubernetes_version(&caller).await?;
+                nodes = node_labels(&caller).await?;
                 let title =
                     format!("{}, namespace {}", cluster.title().unwrap_or_default(), caller.namespace);
                 let flag = run::flag_of(cluster.origin().as_ref());
@@ -100,13 +103,13 @@ impl Subject {
                 let objects = if is_own {
                     scenario.manifests.clone()
                 } else {
-                    let mut objects = caller.behind(&whose(&scenario)).await?;
-                    objects.extend(caller.ingresses_to(&objects).await?);
+                    let mut objects = objects_behind(&caller, &whose(&scenario)).await?;
+                    objects.extend(ingresses_to(&caller, &objects).await?);
                     let meant = workload(&objects, &scenario)?;
                     let reference = format!("{}/{}", text(&meant["kind"]), text(&meant["metadata"]["name"]));
                     let held = reference.parse().map_err(RunError::Refused)?;
-                    cautions = caller.check_holds(&[held], None).await?;
-                    cautions.extend(caller.rivals(meant).await?);
+                    cautions = check_holds(&caller, &[held], None).await?;
+                    cautions.extend(find_rivals(&caller, meant).await?);
                     objects
                 };
                 cluster.shut_down().await;
@@ -185,7 +188,7 @@ impl Subject {
             return Ok(None);
         }
         let (scenario, caller, _) = Self::connect(request, interrupts).await?;
-        let objects = caller.behind(&whose(&scenario)).await?;
+        let objects = objects_behind(&caller, &whose(&scenario)).await?;
         Ok(changed_by_others(&self.object, workload(&objects, &scenario)?))
     }
 

@@ -4,8 +4,6 @@
 //! it deletes everything that the run has created there. It cannot own objects that are cluster-scoped or in another
 //! namespace; these have only the run's label.
 
-use std::sync::{Mutex, PoisonError};
-
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -13,56 +11,97 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::discovery::Scope;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
-use crate::api::caller::{Caller, may_have_been_done};
+use crate::api::Caller;
+use crate::api::caller::may_have_been_done;
 use crate::api::edits::{self, Edit};
 use crate::error::{CoordinatorError, Result};
-use crate::session::Session;
-use crate::undo::change_journal::{Change, Journal, JournalError, ObjectRef, RUN_LABEL};
-use crate::undo::{self, Outcome};
+use crate::observe::event_recorder::RecorderHandle;
+use crate::plan::is_ownable;
+use crate::undo;
+use crate::undo::change_journal::{Change, ObjectRef, RUN_LABEL};
+use crate::undo::ledger::{Ledger, refusal};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_scenario::Patch;
+use rolldrop_sidecar::inject;
 
-/// Returns the name of the ConfigMap that owns what a run creates.
-pub(crate) fn owner_name(run: &str) -> String {
-    format!("rolldrop-run-{}", run.to_lowercase())
+/// Creates a run's objects.
+#[derive(Debug, Default)]
+pub(crate) struct Applier {
+    /// Owner of everything that the run creates; set when the run creates its first object.
+    owner: OnceCell<OwnerReference>,
 }
 
-/// Returns true if a run's owner may own an object, because the object is in the run's namespace.
-pub(crate) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -> bool {
-    *scope == Scope::Namespaced && namespace.is_none_or(|namespace| namespace == of_run)
-}
+impl Applier {
+    /// Creates the manifests' objects, labelled with the run's name.
+    ///
+    /// # Errors
+    /// Fails if an object exists already, or if the API server refuses one. Undoing removes the objects that were
+    /// created before the failure.
+    pub(crate) async fn deploy(
+        &self,
+        changer: Changer<'_>,
+        recorder: &RecorderHandle,
+        manifests: &[Value],
+    ) -> Result<()> {
+        let warnings = &changer.caller.warnings;
+        for manifest in manifests {
+            // Discards warnings from earlier calls, which are not about this object.
+            drop(warnings.take());
+            let object = self.create(changer, manifest).await?;
+            let kind = object.types.as_ref().map_or("object", |types| &types.kind);
+            let own = sidecar_path(manifest);
+            for warning in warnings.take() {
+                if own.as_ref().is_none_or(|path| !warning.starts_with(path)) {
+                    recorder.warn(format!("{kind} {}: {warning}", object.name_any()));
+                }
+            }
+        }
+        Ok(())
+    }
 
-impl Session {
     /// Creates one object; never changes an existing one.
-    pub(crate) async fn create(&self, manifest: &Value) -> Result<DynamicObject> {
+    pub(crate) async fn create(&self, changer: Changer<'_>, manifest: &Value) -> Result<DynamicObject> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
-        let (resource, scope) = self.caller.kind_of(&types.api_version, &types.kind).await?;
-        let own_namespace = &self.caller.namespace;
-        if is_ownable(&scope, object.namespace().as_deref(), own_namespace) {
-            let owner = self.owner.get_or_try_init(|| self.create_owner()).await?;
+        let (resource, scope) = changer.caller.kind_of(&types.api_version, &types.kind).await?;
+        if is_ownable(&scope, object.namespace().as_deref(), &changer.caller.namespace) {
+            let owner = self.owner(changer).await?;
             object.owner_references_mut().push(owner.clone());
         }
-        self.create_as(&resource, &scope, object).await
+        changer.create(&resource, &scope, object).await
     }
 
-    /// Creates the owner of everything else.
-    pub(crate) async fn create_owner(&self) -> Result<OwnerReference> {
-        let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
-        let name = owner_name(&run);
-        let mut object = DynamicObject::new(&name, &resource);
-        object.data = json!({"data": {"run": run, "about": "owns what this run of rolldrop has created"}});
-        let created = self.create_as(&resource, &Scope::Namespaced, object).await?;
-        let uid = created.uid().unwrap_or_default();
-        let (api_version, kind) = (resource.api_version, resource.kind);
-        Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
+    /// Returns the owner of everything else, which is created first.
+    pub(crate) async fn owner(&self, changer: Changer<'_>) -> Result<&OwnerReference> {
+        let create = || async {
+            let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), changer.ledger.run());
+            let name = format!("rolldrop-run-{}", run.to_lowercase());
+            let mut object = DynamicObject::new(&name, &resource);
+            object.data =
+                json!({"data": {"run": run, "about": "owns what this run of rolldrop has created"}});
+            let created = changer.create(&resource, &Scope::Namespaced, object).await?;
+            let uid = created.uid().unwrap_or_default();
+            let (api_version, kind) = (resource.api_version, resource.kind);
+            Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
+        };
+        self.owner.get_or_try_init(create).await
     }
+}
 
+/// Makes changes for a run, each recorded before it is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Changer<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) ledger: &'a Ledger,
+}
+
+impl Changer<'_> {
     /// Creates an object, and returns it as the API server returned it.
-    async fn create_as(
+    async fn create(
         &self,
         resource: &ApiResource,
         scope: &Scope,
@@ -72,9 +111,9 @@ impl Session {
         let what = format!("create {kind} {name}");
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
         let api = self.caller.api_of(resource, scope, &namespace);
-        object.labels_mut().insert(RUN_LABEL.into(), self.journal().run().to_owned());
+        object.labels_mut().insert(RUN_LABEL.into(), self.ledger.run().to_owned());
         let reference = ObjectRef::new(&resource.api_version, &kind, Some(namespace), &name);
-        let id = self.journal().announce(reference, Change::Create)?;
+        let id = self.ledger.journal().announce(reference, Change::Create)?;
         let params = PostParams::default();
         let asked = self.caller.insist(&what, || api.create(&params, &object)).await?;
         let error = match asked.answer {
@@ -86,7 +125,7 @@ impl Session {
             // It may be this run's own, from an attempt whose response was lost.
             let found = self.caller.find(&api, &what, &name).await?;
             let of_run = |object: &DynamicObject| {
-                object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
+                object.labels().get(RUN_LABEL).is_some_and(|run| run == self.ledger.run())
             };
             if let Some(own) = found.filter(of_run) {
                 return self.created(id, own);
@@ -94,7 +133,7 @@ impl Session {
         } else if asked.is_doubtful || may_have_been_done(&error) {
             return Err(CoordinatorError::api(&what, &error));
         }
-        self.journal().undone(id, "refused")?;
+        self.ledger.journal().undone(id, "refused")?;
         Err(if exists {
             CoordinatorError::Exists(format!("{kind} {name}"))
         } else {
@@ -103,7 +142,7 @@ impl Session {
     }
 
     fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject> {
-        self.journal().created(id, object.uid().unwrap_or_default())?;
+        self.ledger.journal().created(id, object.uid().unwrap_or_default())?;
         Ok(object)
     }
 
@@ -126,7 +165,7 @@ impl Session {
     }
 
     /// Changes an object in the cluster by a patch, which `patch_of` creates for the object's current state. The result
-    /// and the errors are those of [`Session::alter`].
+    /// and the errors are those of [`Changer::alter`].
     pub(crate) async fn patch(
         &self,
         api: &Api<DynamicObject>,
@@ -159,7 +198,7 @@ impl Session {
             let error = match change(&current).await {
                 Err(error @ CoordinatorError::Conflict(_)) => error,
                 // The conflicting change was this one, if its response was lost.
-                Ok(None) if is_again => return Ok(self.journal().last_of(&object)),
+                Ok(None) if is_again => return Ok(self.ledger.journal().last_of(&object)),
                 changed => return changed,
             };
             let found = self.caller.read(api, &format!("read {object}"), &object.name).await?;
@@ -188,7 +227,7 @@ impl Session {
         self.make(api, current, wanted, edits::between(current, wanted)).await
     }
 
-    /// Like [`Session::change`], for a workload that the run restarts, possibly without any other change. Undoing the
+    /// Like [`Changer::change`], for a workload that the run restarts, possibly without any other change. Undoing the
     /// change leaves the pod template as if there had been no restart.
     pub(crate) async fn change_and_restart(
         &self,
@@ -199,7 +238,7 @@ impl Session {
         let mut edits = edits::between(current, wanted);
         edits.push(Edit::of_restarts(current));
         if current == wanted {
-            self.journal().announce(reference(current), Change::Edit { edits })?;
+            self.ledger.journal().announce(reference(current), Change::Edit { edits })?;
             return Ok(None);
         }
         self.make(api, current, wanted, edits).await
@@ -241,62 +280,7 @@ impl Session {
         if edits.is_empty() {
             return Ok(None);
         }
-        announced(&self.caller, &self.journal, object, Change::Edit { edits }, call).await.map(Some)
-    }
-
-    /// Undoes one change before the end of the run.
-    pub(crate) async fn take_back(&self, id: u32) -> Result<()> {
-        let (run, open) = {
-            let journal = self.journal();
-            (journal.run().to_owned(), journal.open_changes().into_iter().find(|open| open.id == id))
-        };
-        let Some(open) = open else { return Ok(()) };
-        let deadline = Instant::now() + self.caller.limits.undo;
-        let undone = undo::one(&self.caller, &run, open, deadline).await;
-        if let Outcome::Failed(why) = &undone.outcome {
-            return Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() });
-        }
-        self.journal().undone(id, undone.to_string())?;
-        if !undone.is_left() {
-            self.taken_back.lock().unwrap_or_else(PoisonError::into_inner).push(undone);
-        }
-        Ok(())
-    }
-
-    /// Keeps a change beyond the end of the run.
-    pub(crate) fn keep_change(&self, id: u32) -> Result<(), JournalError> {
-        self.journal().undone(id, "kept, as the scenario says")
-    }
-}
-
-/// Records a change, and then makes it. Returns its ID in the journal.
-///
-/// # Errors
-/// [`CoordinatorError::Conflict`] if the object has changed in the meantime.
-pub(crate) async fn announced<F: Future<Output = kube::Result<DynamicObject>>>(
-    caller: &Caller,
-    journal: &Mutex<Journal>,
-    object: ObjectRef,
-    change: Change,
-    call: impl FnMut() -> F,
-) -> Result<u32> {
-    let locked = || journal.lock().unwrap_or_else(PoisonError::into_inner);
-    let what = format!("change {object}");
-    let id = locked().announce(object.clone(), change)?;
-    let asked = caller.insist(&what, call).await?;
-    let Err(error) = asked.answer else { return Ok(id) };
-    // If the change may still have taken effect, undoing it finds out.
-    if !asked.is_doubtful && !may_have_been_done(&error) {
-        locked().undone(id, "refused")?;
-    }
-    Err(refusal(&error, &what, &object))
-}
-
-/// Returns the error for a change that the API server refused, possibly because the object had changed in the meantime.
-fn refusal(error: &kube::Error, what: &str, object: &ObjectRef) -> CoordinatorError {
-    match error {
-        kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(object.to_string()),
-        error => CoordinatorError::api(what, error),
+        self.ledger.make(self.caller, object, Change::Edit { edits }, call).await.map(Some)
     }
 }
 
@@ -339,4 +323,13 @@ pub(crate) fn reference(object: &Value) -> ObjectRef {
         uid: text("/metadata/uid"),
         resource_version: text("/metadata/resourceVersion"),
     }
+}
+
+/// Returns the path of the recording proxy's container in a manifest. The run added this container, not the user.
+fn sidecar_path(manifest: &Value) -> Option<String> {
+    ["spec.template.spec", "spec"].into_iter().find_map(|pod| {
+        let list = manifest.pointer(&format!("/{}/initContainers", pod.replace('.', "/")))?.as_array()?;
+        let place = list.iter().position(|container| container["name"] == inject::SIDECAR_NAME)?;
+        Some(format!("{pod}.initContainers[{place}]."))
+    })
 }

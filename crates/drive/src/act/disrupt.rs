@@ -16,10 +16,15 @@ mod silence;
 use std::ops::Range;
 
 use futures::future::join_all;
+use tokio::sync::Mutex;
 use tokio::time::{sleep, sleep_until};
 
+use super::apply::Changer;
 use crate::error::Result;
-use crate::session::Session;
+use crate::observe::Observer;
+use crate::observe::rollout_wait::workloads;
+use crate::plan::GitOps;
+use crate::plan::claims::Claims;
 use crate::viewer::Standing;
 pub(crate) use acting::Disrupted;
 pub(crate) use acting::UnderLoad;
@@ -30,40 +35,58 @@ use recovery::Whole;
 use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
 pub(crate) use silence::{Losses, Settle, Silence, until_silent};
 
-/// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its limits.
-pub(crate) async fn check(session: &Session, disruption: &Disruption) -> Result<()> {
-    let now = session.clock.now();
-    let load = UnderLoad::of(now, now, 0.0);
-    let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
-    match &disruption.action {
-        DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => acting.check_pods(pods).await,
-        DisruptionAction::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
-        DisruptionAction::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
-        DisruptionAction::RollingRestart(workload) => acting.check_restart(workload).await,
-        DisruptionAction::SetImage { workload, container, .. } => {
-            acting.check_container(workload, container).await
-        }
-        DisruptionAction::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
-        DisruptionAction::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
-        DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
-            acting.check_node(node).await
-        }
-        DisruptionAction::RestartNodeAgent { node } => acting.node(node).await.map(drop),
-        DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => Ok(()),
-    }
+/// Carries out disruptions.
+pub(crate) struct Disruptor {
+    /// Pods that actions have chosen. Locked while an action chooses; otherwise concurrent actions would choose the
+    /// same pods.
+    claims: Mutex<Claims>,
+    gitops: GitOps,
 }
 
-impl Session {
+impl Disruptor {
+    /// Creates a service with this policy for objects that a GitOps controller manages.
+    pub(crate) fn new(gitops: GitOps) -> Self {
+        Self { claims: Mutex::default(), gitops }
+    }
+
+    /// Checks, before anything is disrupted, that an action's objects exist, and that the action stays within its
+    /// limits.
+    pub(crate) async fn check(
+        &self,
+        changer: Changer<'_>,
+        observer: &Observer,
+        disruption: &Disruption,
+    ) -> Result<()> {
+        let now = observer.recorder().clock().now();
+        let load = UnderLoad::of(now, now, 0.0);
+        let programs = &NoPrograms;
+        let acting = Acting { disruptor: self, changer, observer, index: 0, disruption, load, programs };
+        match &disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
+            Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
+            Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
+            Action::RollingRestart(workload) => acting.check_restart(workload).await,
+            Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
+            Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+            Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
+            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => acting.check_node(node).await,
+            Action::RestartNodeAgent { node } => acting.node(node).await.map(drop),
+            Action::Exec { .. } | Action::Observe { .. } => Ok(()),
+        }
+    }
+
     /// Carries out the disruptions during a load. Refused actions are recorded and counted in the result.
     pub(crate) async fn disrupt(
         &self,
+        changer: Changer<'_>,
+        observer: &Observer,
         disruptions: &[Disruption],
         load: UnderLoad<'_>,
         programs: &dyn Programs,
     ) -> Disrupted {
         let all = disruptions.iter().enumerate().map(|(index, disruption)| {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
-            Acting { session: self, index, disruption, load, programs }.repeat()
+            Acting { disruptor: self, changer, observer, index, disruption, load, programs }.repeat()
         });
         join_all(all).await.into_iter().sum()
     }
@@ -88,7 +111,7 @@ impl Acting<'_> {
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
                 // The later wait skips workloads that have not reached their specified state now.
-                whole.workloads = self.session.workloads().await.unwrap_or_default();
+                whole.workloads = workloads(self.changer.caller).await.unwrap_or_default();
             }
             self.stands(Standing::Acts);
             let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
@@ -103,7 +126,7 @@ impl Acting<'_> {
                 break;
             }
             if let Err(why) = self.recovered(&whole).await {
-                if self.session.caller.stop.is_cancelled() {
+                if self.changer.caller.stop.is_cancelled() {
                     break;
                 }
                 match (until, self.disruption.repeat) {
@@ -159,17 +182,17 @@ impl Acting<'_> {
 
     async fn until_due(&self, repetition: u32) -> Result<()> {
         let is_again = repetition > 0 && self.disruption.every.is_zero();
-        let period = self.session.period();
+        let period = self.observer.period();
         if is_again {
             let pause = self.disruption.phase(repetition, period);
-            self.stands(Standing::Due { repetition, at: self.session.clock.now() + pause });
-            return self.session.caller.stoppable(sleep(pause)).await;
+            self.stands(Standing::Due { repetition, at: self.now() + pause });
+            return self.changer.caller.stoppable(sleep(pause)).await;
         }
         let due = self.load.zero + self.disruption.due(repetition, period);
         let due = if repetition > 0 { due.min(self.load.end) } else { due };
         self.stands(Standing::Due { repetition, at: due });
-        let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
-        self.session.caller.stoppable(sleep_until(due.into())).await
+        let due = self.observer.recorder().clock().instant(due).unwrap_or_else(std::time::Instant::now);
+        self.changer.caller.stoppable(sleep_until(due.into())).await
     }
 
     fn now_is_late(&self) -> bool {
@@ -192,8 +215,8 @@ impl Acting<'_> {
         let Repeat::Until(until) = self.disruption.repeat else { return };
         let why = format!("should have continued until {until}, but {why}");
         match self.disruption.action {
-            DisruptionAction::Observe { .. } => {
-                self.session.warn(format!("{} {why}", self.disruption.action.name()))
+            Action::Observe { .. } => {
+                self.observer.recorder().warn(format!("{} {why}", self.disruption.action.name()))
             }
             _ => {
                 self.skipped(why);

@@ -10,18 +10,22 @@ mod worker_ends;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::apply::{Applier, Changer};
 use crate::api::caller::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::observe::namespace_view::View;
-use crate::session::Session;
+use crate::observe::Observer;
+use crate::observe::namespace_view::{View, Views};
+use crate::observe::unready::{latest_event, why_pod_unready};
+use crate::observe::waiting::Waiting;
+use crate::plan::node_limits::{COMPONENT, COMPONENT_LABEL};
 use crate::undo::change_journal::RUN_LABEL;
-use manifest::{COMPONENT, COMPONENT_LABEL, OS_LABEL, TOKEN_KEY};
+use manifest::TOKEN_KEY;
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
@@ -69,31 +73,6 @@ pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     nodes.min(most).max(least).clamp(1, MOST_WORKERS)
 }
 
-impl Caller {
-    /// Returns the number of nodes that can run the load's pods.
-    ///
-    /// # Errors
-    /// Fails if the nodes cannot be listed.
-    pub async fn schedulable_nodes(&self) -> Result<usize> {
-        let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
-        let nodes = Api::<Node>::all(self.client.clone());
-        let params = ListParams::default();
-        let takes = self.list_as(what, &nodes, &params, |node| takes_pods(&node)).await?;
-        let takes = takes.map_err(|e| CoordinatorError::api(what, &e))?;
-        Ok(takes.into_iter().filter(|takes| *takes).count())
-    }
-}
-
-/// Returns true if the scheduler may place one of the load's pods on a node.
-pub(crate) fn takes_pods(node: &Node) -> bool {
-    let spec = node.spec.as_ref();
-    let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
-    let repels = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
-    is_linux
-        && !spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
-        && !spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| repels(&taint.effect))
-}
-
 /// Returns the name of a run's Job and Secret. The names and host names of the pods begin with it.
 fn job_name(run: &str) -> String {
     let run: String =
@@ -104,116 +83,110 @@ fn job_name(run: &str) -> String {
     format!("rolldrop-load-{}", run[from..].trim_start_matches('-'))
 }
 
-/// Returns true if a pod sends this run's load.
-pub(crate) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
-    let has = |label: &str, value: &str| pod.labels().get(label).is_some_and(|found| found == value);
-    has(COMPONENT_LABEL, COMPONENT) && has(RUN_LABEL, run)
+/// Creates the Job and its Secret, which is removed with the Job.
+///
+/// # Errors
+/// Fails if the API server refuses to create one of them.
+pub(crate) async fn make(changer: Changer<'_>, applier: &Applier, job: &LoadJob<'_>) -> Result<()> {
+    let run = changer.ledger.run();
+    let name = job_name(run);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": name, "labels": {COMPONENT_LABEL: COMPONENT}},
+        "stringData": {TOKEN_KEY: job.token.as_str()},
+    });
+    let secret = applier.create(changer, &secret).await?;
+    let created = applier.create(changer, &manifest::job(&name, run, job)).await?;
+    give_to(changer.caller, &secret, &created).await
 }
 
-impl Session {
-    /// Creates the Job and its Secret, which is removed with the Job.
-    ///
-    /// # Errors
-    /// Fails if the API server refuses to create one of them.
-    pub(crate) async fn make_load_job(&self, job: &LoadJob<'_>) -> Result<()> {
-        let run = self.journal().run().to_owned();
-        let name = job_name(&run);
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": name, "labels": {COMPONENT_LABEL: COMPONENT}},
-            "stringData": {TOKEN_KEY: job.token.as_str()},
-        });
-        let secret = self.create(&secret).await?;
-        let created = self.create(&manifest::job(&name, &run, job)).await?;
-        self.give_to(&secret, &created).await
-    }
+/// Makes the Job the owner of the Secret, so that the Secret is removed with the Job, whoever removes that. The Job
+/// is the only owner: with several owners, the Secret would remain until all of them are gone.
+async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
+    let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    let secrets = caller.api::<Secret>();
+    let (what, name) = ("have the load workers' Secret go with their Job", secret.name_any());
+    let params = PatchParams::default();
+    caller.must(what, || secrets.patch(&name, &params, &patch)).await.map(drop)
+}
 
-    /// Makes the Job the owner of the Secret, so that the Secret is removed with the Job, whoever removes that. The Job
-    /// is the only owner: with several owners, the Secret would remain until all of them are gone.
-    async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
-        let owner =
-            json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
-        let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
-        let secrets = self.caller.api::<Secret>();
-        let (what, name) = ("have the load workers' Secret go with their Job", secret.name_any());
-        let params = PatchParams::default();
-        self.caller.must(what, || secrets.patch(&name, &params, &patch)).await.map(drop)
+/// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
+///
+/// # Errors
+/// Fails if no pod is ready by then, or as soon as every pod reports why it will never be.
+pub(crate) async fn await_pods(
+    caller: &Caller,
+    observer: &Observer,
+    (run, workers): (&str, usize),
+    limit: Duration,
+    tell: impl Fn(&str),
+) -> Result<LoadPods> {
+    let prefix = format!("{}-", job_name(run));
+    let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
+    let mut waiting = Waiting::begin(caller, limit);
+    let mut told_at = (PATIENCE < limit).then(|| Instant::now() + PATIENCE);
+    loop {
+        let (ready, hopeless) =
+            observer.views().read(|view| (ready_pods(view, is_own), worker_ends::why_hopeless(view, is_own)));
+        if ready.len() >= workers {
+            return Ok(LoadPods { ready, missing: Vec::new() });
+        }
+        if waiting.is_over(hopeless.as_ref())? {
+            let missing = why_not_ready(caller, (run, workers), &ready).await?;
+            if ready.is_empty() {
+                return Err(CoordinatorError::NoLoadWorker { limit, why: missing.join("; ") });
+            }
+            return Ok(LoadPods { ready, missing });
+        }
+        if told_at.take_if(|at| Instant::now() >= *at).is_some() {
+            why_not_ready(caller, (run, workers), &ready).await?.iter().for_each(|why| tell(why));
+        }
+        waiting.look_again(caller, observer.views()).await?;
     }
+}
 
-    /// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
-    ///
-    /// # Errors
-    /// Fails if no pod is ready by then, or as soon as every pod reports why it will never be.
-    pub(crate) async fn await_load_pods(
-        &self,
-        workers: usize,
-        limit: Duration,
-        tell: impl Fn(&str),
-    ) -> Result<LoadPods> {
-        let prefix = format!("{}-", job_name(self.journal().run()));
-        let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
-        let mut waiting = self.waiting(limit);
-        let mut told_at = (PATIENCE < limit).then(|| Instant::now() + PATIENCE);
-        loop {
-            let (ready, hopeless) =
-                self.views.read(|view| (ready_pods(view, is_own), worker_ends::why_hopeless(view, is_own)));
-            if ready.len() >= workers {
-                return Ok(LoadPods { ready, missing: Vec::new() });
-            }
-            if waiting.is_over(hopeless.as_ref())? {
-                let missing = self.why_not_ready(workers, &ready).await?;
-                if ready.is_empty() {
-                    return Err(CoordinatorError::NoLoadWorker { limit, why: missing.join("; ") });
-                }
-                return Ok(LoadPods { ready, missing });
-            }
-            if told_at.take_if(|at| Instant::now() >= *at).is_some() {
-                self.why_not_ready(workers, &ready).await?.iter().for_each(|why| tell(why));
-            }
-            self.look_again(&waiting).await?;
+/// Waits until a pod has ended, and returns the reason. A terminating pod has not ended: it still responds.
+pub(crate) fn pod_ended(views: &Views, uid: &str) -> impl Future<Output = String> + Send + use<> {
+    let (mut views, uid) = (views.subscribe(), uid.to_owned());
+    async move {
+        let ended = views.wait_for(|view| worker_ends::why_ended(view, &uid).is_some()).await;
+        match ended.map(|view| worker_ends::why_ended(&view, &uid)) {
+            Ok(Some(why)) => why,
+            // The session is over.
+            Ok(None) | Err(_) => std::future::pending().await,
         }
     }
+}
 
-    /// Waits until a pod has ended, and returns the reason. A terminating pod has not ended: it still responds.
-    pub(crate) fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
-        let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
-        async move {
-            let ended = views.wait_for(|view| worker_ends::why_ended(view, &uid).is_some()).await;
-            match ended.map(|view| worker_ends::why_ended(&view, &uid)) {
-                Ok(Some(why)) => why,
-                // The session is over.
-                Ok(None) | Err(_) => std::future::pending().await,
-            }
-        }
+/// Returns the reasons that workers are not ready: what their pods report, or the latest warning about the pods or
+/// the Job.
+async fn why_not_ready(
+    caller: &Caller,
+    (run, workers): (&str, usize),
+    ready: &[LoadPod],
+) -> Result<Vec<String>> {
+    let what = "list the load workers' pods";
+    let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");
+    let params = ListParams::default().labels(&labels);
+    let mut pods = caller.list(what, &caller.api::<Pod>(), &params).await?;
+    pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
+    // Earlier pods with the same index were replaced.
+    let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
+    let is_ready = |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
+    let mut reasons = Vec::new();
+    for pod in latest.values().filter(|pod| !is_ready(pod)) {
+        let why = why_pod_unready(caller, pod).await?;
+        reasons.push(format!("load worker {} is not ready: {why}", pod.name_any()));
     }
-
-    /// Returns the reasons that workers are not ready: what their pods report, or the latest warning about the pods or
-    /// the Job.
-    async fn why_not_ready(&self, workers: usize, ready: &[LoadPod]) -> Result<Vec<String>> {
-        let what = "list the load workers' pods";
-        let run = self.journal().run().to_owned();
-        let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");
-        let params = ListParams::default().labels(&labels);
-        let mut pods = self.caller.list(what, &self.caller.api::<Pod>(), &params).await?;
-        pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
-        // Earlier pods with the same index were replaced.
-        let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
-        let is_ready =
-            |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
-        let mut reasons = Vec::new();
-        for pod in latest.values().filter(|pod| !is_ready(pod)) {
-            let why = self.why_pod_unready(pod).await?;
-            reasons.push(format!("load worker {} is not ready: {why}", pod.name_any()));
-        }
-        let without = workers.saturating_sub(latest.len());
-        if without > 0 {
-            let job = job_name(&run);
-            let why = self.latest_event(&format!("involvedObject.name={job},type=Warning")).await?;
-            let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
-            reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
-        }
-        Ok(reasons)
+    let without = workers.saturating_sub(latest.len());
+    if without > 0 {
+        let job = job_name(run);
+        let why = latest_event(caller, &format!("involvedObject.name={job},type=Warning")).await?;
+        let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
+        reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
     }
+    Ok(reasons)
 }
 
 /// Returns the ready pods, one for each index.
@@ -252,18 +225,6 @@ mod tests {
         ] {
             assert_eq!(default_workers(nodes, rate), workers, "{nodes} nodes, {rate}/s");
         }
-    }
-
-    #[test]
-    fn unschedulable_nodes_take_no_load() {
-        let takes = |os: &str, spec: serde_json::Value| {
-            let node = json!({"metadata": {"labels": {OS_LABEL: os}}, "spec": spec});
-            takes_pods(&serde_json::from_value(node).unwrap())
-        };
-        let taint = |effect: &str| json!({"taints": [{"key": "x", "effect": effect}]});
-        assert!(takes("linux", json!({})) && takes("linux", taint("PreferNoSchedule")));
-        assert!(!takes("windows", json!({})) && !takes("linux", json!({"unschedulable": true})));
-        assert!(!takes("linux", taint("NoSchedule")) && !takes("linux", taint("NoExecute")));
     }
 
     #[test]

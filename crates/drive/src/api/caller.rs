@@ -5,13 +5,17 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::core::TypeMeta;
+use kube::discovery::{self, Scope};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::pages::{Pages, page};
 use crate::error::{CoordinatorError, Result};
+use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
 use rolldrop_kubernetes::warnings::Warnings;
@@ -24,6 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Time for which the API server may be down before a run starts. It is short, because the server may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
+/// Maximum number of restarts of a list because the API server has forgotten the position.
+const LIST_RESTARTS: usize = 3;
 
 /// Time limits. Each has the same name as in the error that reports it.
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +213,110 @@ impl Caller {
             tracing::debug!(what, ?pause, "the API call is retried");
             self.stoppable(sleep(pause)).await?;
         }
+    }
+
+    /// Returns the API for a kind, in this namespace if the kind is namespaced.
+    pub(crate) fn api_of(
+        &self,
+        resource: &ApiResource,
+        scope: &Scope,
+        namespace: &str,
+    ) -> Api<DynamicObject> {
+        match scope {
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+        }
+    }
+
+    /// Looks up the API resource and the scope of a kind in the cluster.
+    pub(crate) async fn kind_of(&self, api_version: &str, kind: &str) -> Result<(ApiResource, Scope)> {
+        let what = "discover the cluster's kinds";
+        let types = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
+        let gvk = GroupVersionKind::try_from(&types);
+        let unknown = || {
+            let TypeMeta { api_version, kind } = types;
+            CoordinatorError::UnknownKind { kind, api_version }
+        };
+        let Ok(gvk) = gvk else { return Err(unknown()) };
+        match self.ask(what, || discovery::pinned_kind(&self.client, &gvk)).await? {
+            Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
+            Err(kube::Error::Discovery(_)) => Err(unknown()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
+            Err(error) => Err(CoordinatorError::api(what, &error)),
+        }
+    }
+
+    /// Lists all selected objects.
+    pub(crate) async fn list<K>(&self, what: &str, api: &Api<K>, params: &ListParams) -> Result<Vec<K>>
+    where
+        K: Resource + Listed,
+    {
+        let listed = self.list_as(what, api, params, |object| object).await?;
+        listed.map_err(|error| CoordinatorError::api(what, &error))
+    }
+
+    /// Lists all objects of a kind, and keeps only the needed part of each, because there may be thousands. Returns an
+    /// empty list if the cluster does not know the kind, or does not let the run list it.
+    pub(crate) async fn list_shown<K, T>(
+        &self,
+        what: &str,
+        api: &Api<K>,
+        known: impl Fn(K) -> T,
+    ) -> Result<Vec<T>>
+    where
+        K: Resource + Listed,
+    {
+        match self.list_as(what, api, &ListParams::default(), known).await? {
+            Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
+            listed => listed.map_err(|error| CoordinatorError::api(what, &error)),
+        }
+    }
+
+    /// Like [`Caller::list_shown`], for a kind in the run's namespace.
+    pub(crate) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
+    {
+        self.list_shown(&format!("list {}", K::plural(&())), &self.api(), known).await
+    }
+
+    /// Lists all objects of a kind in the run's namespace.
+    pub(crate) async fn list_kind<K>(&self) -> Result<Vec<K>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
+    {
+        self.list_kind_as(|object: K| object).await
+    }
+
+    /// Lists all selected objects, and keeps only the needed part of each.
+    pub(crate) async fn list_as<K, T>(
+        &self,
+        what: &str,
+        api: &Api<K>,
+        params: &ListParams,
+        known: impl Fn(K) -> T,
+    ) -> Result<kube::Result<Vec<T>>>
+    where
+        K: Resource + Listed,
+    {
+        let (mut pages, mut all, mut restarts) = (Pages::of(params), Vec::new(), 0);
+        while pages.version().is_none() {
+            let next = pages.next();
+            let page = match self.ask(what, || page(api, &next)).await? {
+                Err(kube::Error::Api(status)) if status.code == 410 && restarts < LIST_RESTARTS => {
+                    (pages, restarts) = (Pages::of(params), restarts + 1);
+                    all.clear();
+                    continue;
+                }
+                Err(error) => return Ok(Err(error)),
+                Ok(page) => pages.take(page),
+            };
+            match page {
+                Ok(page) => all.extend(page.into_iter().map(&known)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(all))
     }
 }
 

@@ -1,14 +1,9 @@
 //! Kinds of objects in a cluster.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::core::TypeMeta;
-use kube::discovery::{self, Scope};
+use kube::api::ApiResource;
 use serde_json::Value;
 
-use super::caller::Caller;
-use crate::error::{CoordinatorError, Result};
 use rolldrop_scenario::WorkloadKind;
 
 /// Returns the API resource for a kind of workload.
@@ -17,39 +12,6 @@ pub(crate) fn resource_of(kind: WorkloadKind) -> ApiResource {
         WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
         WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
         WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
-    }
-}
-
-impl Caller {
-    /// Returns the API for a kind, in this namespace if the kind is namespaced.
-    pub(crate) fn api_of(
-        &self,
-        resource: &ApiResource,
-        scope: &Scope,
-        namespace: &str,
-    ) -> Api<DynamicObject> {
-        match scope {
-            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
-            Scope::Cluster => Api::all_with(self.client.clone(), resource),
-        }
-    }
-
-    /// Looks up the API resource and the scope of a kind in the cluster.
-    pub(crate) async fn kind_of(&self, api_version: &str, kind: &str) -> Result<(ApiResource, Scope)> {
-        let what = "discover the cluster's kinds";
-        let types = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
-        let gvk = GroupVersionKind::try_from(&types);
-        let unknown = || {
-            let TypeMeta { api_version, kind } = types;
-            CoordinatorError::UnknownKind { kind, api_version }
-        };
-        let Ok(gvk) = gvk else { return Err(unknown()) };
-        match self.ask(what, || discovery::pinned_kind(&self.client, &gvk)).await? {
-            Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
-            Err(kube::Error::Discovery(_)) => Err(unknown()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
-            Err(error) => Err(CoordinatorError::api(what, &error)),
-        }
     }
 }
 

@@ -1,16 +1,10 @@
 //! Lists from the API server, read page by page: at most one page of a list is in memory unprocessed.
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};
 
-use super::caller::Caller;
-use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::{MOST_PAGES, PAGE, Untrusted};
-
-/// Maximum number of restarts of a list because the API server has forgotten the position.
-const RESTARTS: usize = 3;
 
 /// Progress of a list.
 pub(crate) struct Pages {
@@ -68,81 +62,6 @@ pub(crate) async fn page<K: Resource + Listed>(
     K::page(&text).map_err(kube::Error::SerdeError)
 }
 
-impl Caller {
-    /// Lists all selected objects.
-    pub(crate) async fn list<K>(&self, what: &str, api: &Api<K>, params: &ListParams) -> Result<Vec<K>>
-    where
-        K: Resource + Listed,
-    {
-        let listed = self.list_as(what, api, params, |object| object).await?;
-        listed.map_err(|error| CoordinatorError::api(what, &error))
-    }
-
-    /// Lists all objects of a kind, and keeps only the needed part of each, because there may be thousands. Returns an
-    /// empty list if the cluster does not know the kind, or does not let the run list it.
-    pub(crate) async fn list_shown<K, T>(
-        &self,
-        what: &str,
-        api: &Api<K>,
-        known: impl Fn(K) -> T,
-    ) -> Result<Vec<T>>
-    where
-        K: Resource + Listed,
-    {
-        match self.list_as(what, api, &ListParams::default(), known).await? {
-            Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
-            listed => listed.map_err(|error| CoordinatorError::api(what, &error)),
-        }
-    }
-
-    /// Like [`Caller::list_shown`], for a kind in the run's namespace.
-    pub(crate) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
-    {
-        self.list_shown(&format!("list {}", K::plural(&())), &self.api(), known).await
-    }
-
-    /// Lists all objects of a kind in the run's namespace.
-    pub(crate) async fn list_kind<K>(&self) -> Result<Vec<K>>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Listed,
-    {
-        self.list_kind_as(|object: K| object).await
-    }
-
-    /// Lists all selected objects, and keeps only the needed part of each.
-    pub(crate) async fn list_as<K, T>(
-        &self,
-        what: &str,
-        api: &Api<K>,
-        params: &ListParams,
-        known: impl Fn(K) -> T,
-    ) -> Result<kube::Result<Vec<T>>>
-    where
-        K: Resource + Listed,
-    {
-        let (mut pages, mut all, mut restarts) = (Pages::of(params), Vec::new(), 0);
-        while pages.version().is_none() {
-            let next = pages.next();
-            let page = match self.ask(what, || page(api, &next)).await? {
-                Err(kube::Error::Api(status)) if status.code == 410 && restarts < RESTARTS => {
-                    (pages, restarts) = (Pages::of(params), restarts + 1);
-                    all.clear();
-                    continue;
-                }
-                Err(error) => return Ok(Err(error)),
-                Ok(page) => pages.take(page),
-            };
-            match page {
-                Ok(page) => all.extend(page.into_iter().map(&known)),
-                Err(error) => return Ok(Err(error)),
-            }
-        }
-        Ok(Ok(all))
-    }
-}
-
 /// Lists all selected objects without retries, and keeps only the needed part of each.
 ///
 /// # Errors
@@ -176,7 +95,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::caller::Limits;
+    use crate::api::{Caller, Limits};
 
     type Queries = Arc<Mutex<Vec<String>>>;
 

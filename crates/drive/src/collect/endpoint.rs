@@ -11,7 +11,6 @@ use crate::api::caller::{Limits, Pauses, is_passing};
 use crate::observe::event_recorder::RecorderHandle;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
-use rolldrop_record::{Clock, EventKind};
 
 /// Time after which the run gives up on a response that has not begun, or on a silent stream that should have more.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
@@ -20,13 +19,12 @@ const CLOCK_BYTES: u64 = 4096;
 
 /// Everything that is needed to follow a proxy.
 #[derive(Clone)]
-pub(crate) struct Context {
-    pub(crate) client: Client,
-    pub(crate) namespace: String,
-    pub(crate) clock: Clock,
-    pub(crate) recorder: RecorderHandle,
+pub(super) struct Context {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+    pub(super) recorder: RecorderHandle,
     /// Token for the admin ports.
-    pub(crate) admin_token: Option<AdminToken>,
+    pub(super) admin_token: Option<AdminToken>,
 }
 
 /// Admin port of a proxy, reached through the API server.
@@ -74,8 +72,7 @@ impl Endpoint {
     }
 
     pub(super) fn warn(&self, what: &str) {
-        let message = format!("the proxy of pod {} {what}", self.pod);
-        self.context.recorder.event(self.context.clock.now(), EventKind::Warning { message });
+        self.context.recorder.warn(format!("the proxy of pod {} {what}", self.pod));
     }
 
     pub(super) fn get(&self, path: &str) -> http::Result<Request<Vec<u8>>> {

@@ -10,15 +10,16 @@ use std::future::pending;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::act::apply::owner_name;
+use super::event_recorder::RecorderHandle;
+use crate::api::Caller;
 use crate::api::caller::{Pauses, is_passing, is_too_many, retry_after};
 use crate::error::{CoordinatorError, Result};
-use crate::session::Session;
 use rolldrop_record::EventKind;
 
 /// Time from one beat to the next. A shorter period hardly improves the precision of a deletion's time, because the
@@ -55,67 +56,68 @@ impl Pace {
     }
 }
 
-impl Session {
-    /// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
-    /// records a warning and stops writing; the run continues.
-    pub(crate) async fn beat(&self) -> Infallible {
-        if let Err(why) = self.beat_until_refused().await {
-            let message =
-                format!("beats ended: {why}; from now on deletions by others are known only to the second");
-            self.record(EventKind::Warning { message });
-        }
-        pending().await
+/// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
+/// records a warning and stops writing; the run continues.
+pub(crate) async fn beat(
+    caller: &Caller,
+    recorder: &RecorderHandle,
+    own: impl Future<Output = Result<&OwnerReference>>,
+) -> Infallible {
+    let beating = async { beat_until_refused(caller, recorder, &own.await?.name).await };
+    if let Err(why) = beating.await {
+        recorder.warn(format!(
+            "beats ended: {why}; from now on deletions by others are known only to the second"
+        ));
     }
+    pending().await
+}
 
-    async fn beat_until_refused(&self) -> Result<()> {
-        self.owner.get_or_try_init(|| self.create_owner()).await?;
-        let name = owner_name(self.journal().run());
-        let config_maps = self.caller.api::<ConfigMap>();
-        let pods = self.caller.api::<Pod>();
-        let mut pace = Pace { period: PERIOD, good: 0 };
-        let mut pauses = Pauses::default();
-        for number in 0u64.. {
-            let begun = Instant::now();
-            let patch = Patch::Merge(json!({"data": {"beat": number.to_string()}}));
-            let params = PatchParams::default();
-            let sent = self.clock.now();
-            let answer = timeout(LONGEST_ANSWER, config_maps.patch_metadata(&name, &params, &patch)).await;
-            let answered = self.clock.now();
-            let pause = match answer {
-                Ok(Ok(object)) => {
-                    let version = object.resource_version().unwrap_or_default();
-                    self.record_at(sent, EventKind::Beat { answered, version });
-                    pace.taken();
-                    pauses = Pauses::default();
-                    if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
-                        self.check_beats(&pods).await;
-                    }
-                    pace.period.saturating_sub(begun.elapsed())
+async fn beat_until_refused(caller: &Caller, recorder: &RecorderHandle, name: &str) -> Result<()> {
+    let config_maps = caller.api::<ConfigMap>();
+    let pods = caller.api::<Pod>();
+    let mut pace = Pace { period: PERIOD, good: 0 };
+    let mut pauses = Pauses::default();
+    for number in 0u64.. {
+        let begun = Instant::now();
+        let patch = Patch::Merge(json!({"data": {"beat": number.to_string()}}));
+        let params = PatchParams::default();
+        let sent = recorder.clock().now();
+        let answer = timeout(LONGEST_ANSWER, config_maps.patch_metadata(name, &params, &patch)).await;
+        let answered = recorder.clock().now();
+        let pause = match answer {
+            Ok(Ok(object)) => {
+                let version = object.resource_version().unwrap_or_default();
+                recorder.event(sent, EventKind::Beat { answered, version });
+                pace.taken();
+                pauses = Pauses::default();
+                if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
+                    check_beats(recorder, &pods).await;
                 }
-                Ok(Err(error)) if is_too_many(&error) => {
-                    pace.refused();
-                    retry_after(&error).unwrap_or(pace.period)
-                }
-                Ok(Err(error)) if !is_passing(&error) => {
-                    return Err(CoordinatorError::api(&format!("patch ConfigMap {name}"), &error));
-                }
-                Ok(Err(_)) | Err(_) => pauses.next(),
-            };
-            sleep(pause).await;
-        }
-        Ok(())
+                pace.period.saturating_sub(begun.elapsed())
+            }
+            Ok(Err(error)) if is_too_many(&error) => {
+                pace.refused();
+                retry_after(&error).unwrap_or(pace.period)
+            }
+            Ok(Err(error)) if !is_passing(&error) => {
+                return Err(CoordinatorError::api(&format!("patch ConfigMap {name}"), &error));
+            }
+            Ok(Err(_)) | Err(_) => pauses.next(),
+        };
+        sleep(pause).await;
     }
+    Ok(())
+}
 
-    /// Records the version of the pods' store, taken from a list.
-    async fn check_beats(&self, pods: &Api<Pod>) {
-        let params = ListParams::default().limit(1);
-        let sent = self.clock.now();
-        let listed = timeout(LONGEST_ANSWER, pods.list_metadata(&params)).await;
-        let answered = self.clock.now();
-        if let Ok(Ok(list)) = listed {
-            let version = list.metadata.resource_version.unwrap_or_default();
-            self.record_at(sent, EventKind::BeatCheck { answered, version });
-        }
+/// Records the version of the pods' store, taken from a list.
+async fn check_beats(recorder: &RecorderHandle, pods: &Api<Pod>) {
+    let params = ListParams::default().limit(1);
+    let sent = recorder.clock().now();
+    let listed = timeout(LONGEST_ANSWER, pods.list_metadata(&params)).await;
+    let answered = recorder.clock().now();
+    if let Ok(Ok(list)) = listed {
+        let version = list.metadata.resource_version.unwrap_or_default();
+        recorder.event(sent, EventKind::BeatCheck { answered, version });
     }
 }
 

@@ -33,7 +33,7 @@ enum Message {
 
 /// Owns the recorder thread.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct EventRecorder {
     handle: RecorderHandle,
     thread: Option<JoinHandle<()>>,
     result: oneshot::Receiver<Result<EventsWritten, RunDirError>>,
@@ -44,9 +44,10 @@ pub(crate) struct Recorder {
 pub(crate) struct RecorderHandle {
     messages: mpsc::SyncSender<Message>,
     viewer: Arc<dyn Viewer>,
+    clock: Clock,
 }
 
-impl Recorder {
+impl EventRecorder {
     pub(crate) fn start(
         run_dir: &RunDir,
         clock: Clock,
@@ -64,11 +65,11 @@ impl Recorder {
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
-        Ok(Self { handle: RecorderHandle { messages, viewer }, thread: Some(thread), result })
+        Ok(Self { handle: RecorderHandle { messages, viewer, clock }, thread: Some(thread), result })
     }
 
-    pub(crate) fn handle(&self) -> RecorderHandle {
-        self.handle.clone()
+    pub(crate) fn handle(&self) -> &RecorderHandle {
+        &self.handle
     }
 
     /// Writes everything sent so far, closes the files, and stops the thread. Returns the counts of written events.
@@ -125,10 +126,27 @@ impl Files {
 }
 
 impl RecorderHandle {
+    /// Returns the clock of this process.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Records an event that happened now.
+    pub(crate) fn record(&self, kind: EventKind) {
+        self.event(self.clock.now(), kind);
+    }
+
+    /// Records a warning.
+    pub(crate) fn warn(&self, message: String) {
+        self.record(EventKind::Warning { message });
+    }
+
+    /// Records an event in the coordinator's process.
     pub(crate) fn event(&self, at: Stamp, kind: EventKind) {
         self.event_of(SOURCE, at, kind);
     }
 
+    /// Records an event from another source, timestamped by that source's clock.
     pub(crate) fn event_of(&self, source: &str, at: Stamp, kind: EventKind) {
         let event = Event::new(at, source, kind);
         self.viewer.recorded(&event);
@@ -153,7 +171,8 @@ impl RecorderHandle {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::io::Read;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,8 +186,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();
-        let recorder = Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
-        let handle = recorder.handle();
+        let recorder = EventRecorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
+        let handle = recorder.handle().clone();
         handle.served("web-1", vec![served(0)]);
         let deadline = Instant::now() + Duration::from_secs(60);
         let on_disk = || rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
@@ -192,8 +211,8 @@ mod tests {
         nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
         let clock = Clock::start();
-        let recorder = Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
-        let (handle, sent) = (recorder.handle(), Arc::new(AtomicUsize::new(0)));
+        let recorder = EventRecorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
+        let (handle, sent) = (recorder.handle().clone(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&sent);
         let sender = std::thread::spawn(move || {
             for _ in 0..EVENTS {

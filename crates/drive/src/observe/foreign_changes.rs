@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
+use crate::api::Caller;
 use crate::api::edits::{self, Edit, RESTARTED_AT};
 use crate::api::kinds::resource_of;
-use crate::session::Session;
 use rolldrop_scenario::Workload;
 
 /// Time between two checks.
@@ -44,31 +44,29 @@ fn apart_from_restarts(workload: &Value) -> Value {
     serde_json::json!({"spec": spec})
 }
 
-impl Session {
-    /// Waits until others have changed this workload, and returns a description, such as `changed spec.replicas of
-    /// Deployment web`.
-    pub(crate) async fn until_others_change(&self, workload: &Workload) -> String {
-        let api = self.caller.dynamic_api(&resource_of(workload.kind));
-        let what = format!("read {workload}");
-        let mut first = None;
-        loop {
-            // An API server that does not respond shows no change.
-            match self.caller.find(&api, &what, &workload.name).await {
-                Ok(Some(found)) => {
-                    let now = serde_json::to_value(found).unwrap_or_default();
-                    let first = first.get_or_insert_with(|| now.clone());
-                    if first["metadata"]["uid"] != now["metadata"]["uid"] {
-                        return format!("replaced {workload}");
-                    }
-                    if let Some(field) = changed(first, &now) {
-                        return format!("changed {field} of {workload}");
-                    }
+/// Waits until others have changed this workload, and returns a description, such as `changed spec.replicas of
+/// Deployment web`.
+pub(crate) async fn until_others_change(caller: &Caller, workload: &Workload) -> String {
+    let api = caller.dynamic_api(&resource_of(workload.kind));
+    let what = format!("read {workload}");
+    let mut first = None;
+    loop {
+        // An API server that does not respond shows no change.
+        match caller.find(&api, &what, &workload.name).await {
+            Ok(Some(found)) => {
+                let now = serde_json::to_value(found).unwrap_or_default();
+                let first = first.get_or_insert_with(|| now.clone());
+                if first["metadata"]["uid"] != now["metadata"]["uid"] {
+                    return format!("replaced {workload}");
                 }
-                Ok(None) => return format!("deleted {workload}"),
-                Err(_) => {}
+                if let Some(field) = changed(first, &now) {
+                    return format!("changed {field} of {workload}");
+                }
             }
-            sleep(PERIOD).await;
+            Ok(None) => return format!("deleted {workload}"),
+            Err(_) => {}
         }
+        sleep(PERIOD).await;
     }
 }
 

@@ -24,7 +24,7 @@ use crate::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::event::Change;
-use rolldrop_record::{Clock, EventKind, Stamp};
+use rolldrop_record::{EventKind, Stamp};
 
 /// Time for which the API server may keep a watch open, in seconds. A quiet watch shows that it is alive only when it
 /// is opened, and when it is closed on time.
@@ -63,7 +63,6 @@ pub(crate) struct Following<K, S> {
     pub(crate) fields: Option<&'static str>,
     pub(crate) api: Api<K>,
     pub(crate) sink: S,
-    pub(crate) clock: Clock,
     pub(crate) limits: Limits,
     pub(crate) recorder: RecorderHandle,
     pub(crate) views: Views,
@@ -141,7 +140,7 @@ where
                 Some(version) => Some(self.watch(&version).await),
             };
             let Some(broken) = broken else { continue };
-            let now = self.clock.now();
+            let now = self.recorder.clock().now();
             let is_late = matches!(broken, Broken::Silent | Broken::Forgotten);
             let since = if is_late { self.state.last_good } else { now };
             self.state.broken.get_or_insert(since);
@@ -197,7 +196,7 @@ where
         if self.state.has_listed {
             self.note(self.state.last_good, |resource, from| EventKind::WatchGap { resource, from });
         }
-        let now = self.clock.now();
+        let now = self.recorder.clock().now();
         self.sink.begin_list();
         for object in objects {
             self.keep(Change::Listed, object, now);
@@ -230,7 +229,7 @@ where
                 Ok(None) => return Broken::Cut { why: None, pause: None },
                 Err(_) => return Broken::Silent,
             };
-            let now = self.clock.now();
+            let now = self.recorder.clock().now();
             let (change, object) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
                 WatchEvent::Deleted(object) => (Change::Deleted, object),
@@ -256,7 +255,7 @@ where
             return;
         }
         let message = format!("the watch of {resource} shows nothing usable: {why}");
-        self.recorder.event(self.clock.now(), EventKind::Warning { message });
+        self.recorder.warn(message);
         self.views.update(|view| {
             view.unbelieved.insert(resource, why);
         });
@@ -271,7 +270,7 @@ where
     }
 
     fn is_long_since(&self, from: Stamp) -> bool {
-        self.clock.now() > from + SHORTEST_DELAY
+        self.recorder.clock().now() > from + SHORTEST_DELAY
     }
 
     fn keep(&mut self, change: Change, seen: S::Seen, now: Stamp) {
@@ -281,7 +280,7 @@ where
     }
 
     fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
-        self.recorder.event(self.clock.now(), kind(self.resource.to_owned(), from));
+        self.recorder.record(kind(self.resource.to_owned(), from));
     }
 
     fn field_selector(&self) -> Option<String> {

@@ -10,10 +10,12 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep};
 
+use super::Observer;
 use super::sinks::template_digest;
+use super::unready::why_unready;
+use super::waiting::Waiting;
 use crate::api::caller::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::session::Session;
 use rolldrop_record::{EventKind, Mode};
 
 /// Time between two polls.
@@ -105,162 +107,146 @@ impl Workloads {
     }
 }
 
-impl Session {
-    /// Returns the current state of the workloads; see `Caller::workloads`.
-    ///
-    /// # Errors
-    /// Fails if the API server does not respond.
-    pub(crate) async fn workloads(&self) -> Result<Workloads> {
-        self.caller.workloads().await
-    }
+/// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Records the mode
+/// of the terminations. `disruption` is the scenario's disruption that started the changes.
+///
+/// # Errors
+/// Fails if the run is stopped, or if the API server does not respond.
+pub(crate) async fn await_rollout(
+    caller: &Caller,
+    observer: &Observer,
+    before: &Workloads,
+    disruption: Option<u32>,
+) -> Result<()> {
+    let (now, missing) = until_settled(caller, observer, before).await?;
+    let mode = now.mode_since(before);
+    let limit = caller.limits.rollout;
+    let unsettled = missing.map(|missing| format!("{missing}, after {limit:?}"));
+    observer.recorder().record(EventKind::CommandSettled { mode, disruption, unsettled });
+    Ok(())
+}
 
-    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Records the mode
-    /// of the terminations. `disruption` is the scenario's disruption that started the changes.
-    ///
-    /// # Errors
-    /// Fails if the run is stopped, or if the API server does not respond.
-    pub(crate) async fn await_rollout(&self, before: &Workloads, disruption: Option<u32>) -> Result<()> {
-        let (now, missing) = self.until_settled(before).await?;
-        let mode = now.mode_since(before);
-        let limit = self.caller.limits.rollout;
-        let unsettled = missing.map(|missing| format!("{missing}, after {limit:?}"));
-        self.record(EventKind::CommandSettled { mode, disruption, unsettled });
-        Ok(())
+/// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is the
+/// workloads' state before the round.
+///
+/// # Errors
+/// Fails if the run is stopped.
+pub(crate) async fn await_recovery(caller: &Caller, observer: &Observer, before: &Workloads) -> Result<()> {
+    if let (_, Some(missing)) = until_settled(caller, observer, before).await? {
+        let limit = caller.limits.rollout;
+        observer.recorder().warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
     }
+    Ok(())
+}
 
-    /// Waits until the workloads are complete again after a round, and no pod is terminating. `before` is the
-    /// workloads' state before the round.
-    ///
-    /// # Errors
-    /// Fails if the run is stopped.
-    pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<()> {
-        if let (_, Some(missing)) = self.until_settled(before).await? {
-            let limit = self.caller.limits.rollout;
-            self.warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
-        }
-        Ok(())
-    }
-
-    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
-    /// workloads' final state, and what is missing if the limit has passed.
-    pub(crate) async fn until_settled(&self, before: &Workloads) -> Result<(Workloads, Option<String>)> {
-        let limit = self.caller.limits.rollout;
-        let (deadline, mut waiting) = (Instant::now() + limit, self.waiting(limit));
-        let (mut settled_since, mut because) = (None, None);
-        let mut last = before.clone();
-        loop {
-            let now = match self.workloads().await {
-                Ok(now) => now,
-                // The wait continues, as the load does.
-                Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
-                    settled_since = None;
-                    if Instant::now() >= deadline {
-                        return Ok((last, Some(error.to_string())));
-                    }
-                    self.caller.stoppable(sleep(PERIOD)).await?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let missing = match now.unsettled_since(before) {
-                Some((workload, what)) => {
-                    if waiting.wants_reason() {
-                        because = self.why_unready_of(workload).await;
-                    }
-                    let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-                    Some(format!("{workload}: {what}{because}"))
-                }
-                None => {
-                    let first = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
-                    first.map(|pod| format!("pod {pod} is terminating"))
-                }
-            };
-            self.viewer.unsettled(missing.as_deref());
-            let at = Instant::now();
-            if missing.is_some() {
+/// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
+/// workloads' final state, and what is missing if the limit has passed.
+pub(crate) async fn until_settled(
+    caller: &Caller,
+    observer: &Observer,
+    before: &Workloads,
+) -> Result<(Workloads, Option<String>)> {
+    let limit = caller.limits.rollout;
+    let (deadline, mut waiting) = (Instant::now() + limit, Waiting::begin(caller, limit));
+    let (mut settled_since, mut because) = (None, None);
+    let mut last = before.clone();
+    loop {
+        let now = match workloads(caller).await {
+            Ok(now) => now,
+            // The wait continues, as the load does.
+            Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
                 settled_since = None;
-            }
-            let is_steady = missing.is_none() && *settled_since.get_or_insert(at) + STEADY <= at;
-            if is_steady || at >= deadline {
-                return Ok((now, missing));
-            }
-            last = now;
-            self.caller.stoppable(sleep(PERIOD)).await?;
-        }
-    }
-
-    /// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run has
-    /// the right to read it.
-    async fn why_unready_of(&self, workload: &str) -> Option<String> {
-        let owner = |object: &ObjectMeta| {
-            let owner =
-                object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-            Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
-        };
-        // A Deployment owns its pods through ReplicaSets.
-        let of_set = |set: ReplicaSet| {
-            let (_, of) = owner(&set.metadata)?;
-            set.metadata.uid.filter(|_| of == workload)
-        };
-        let sets: BTreeSet<String> =
-            self.caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
-        let is_own = |pod: &Pod| {
-            owner(&pod.metadata).is_some_and(|(uid, title)| title == workload || sets.contains(&uid))
-        };
-        self.why_unready(None, is_own).await
-    }
-
-    /// Waits until others have changed a workload and the change has settled.
-    pub(crate) async fn until_rolled_out(&self) {
-        let mut before = None;
-        loop {
-            // An API server that does not respond now may respond later; the end of the load ends the wait.
-            if let Ok(now) = self.workloads().await {
-                let before: &Workloads = before.get_or_insert_with(|| now.clone());
-                if now.is_changed_since(before) && matches!(self.until_settled(before).await, Ok((_, None))) {
-                    return;
+                if Instant::now() >= deadline {
+                    return Ok((last, Some(error.to_string())));
                 }
+                caller.stoppable(sleep(PERIOD)).await?;
+                continue;
             }
-            sleep(PERIOD).await;
+            Err(error) => return Err(error),
+        };
+        let missing = match now.unsettled_since(before) {
+            Some((workload, what)) => {
+                if waiting.wants_reason() {
+                    because = why_unready_of(caller, workload).await;
+                }
+                let because = because.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                Some(format!("{workload}: {what}{because}"))
+            }
+            None => {
+                let first = observer.views().read(|view| view.terminating().next().map(|p| p.name.clone()));
+                first.map(|pod| format!("pod {pod} is terminating"))
+            }
+        };
+        observer.viewer().unsettled(missing.as_deref());
+        let at = Instant::now();
+        if missing.is_some() {
+            settled_since = None;
         }
+        let is_steady = missing.is_none() && *settled_since.get_or_insert(at) + STEADY <= at;
+        if is_steady || at >= deadline {
+            return Ok((now, missing));
+        }
+        last = now;
+        caller.stoppable(sleep(PERIOD)).await?;
     }
 }
 
-impl Caller {
-    /// Returns the current state of the workloads. Leaves out kinds that the cluster does not know or does not let the
-    /// run list.
-    ///
-    /// # Errors
-    /// Fails if the API server does not respond.
-    pub(crate) async fn workloads(&self) -> Result<Workloads> {
-        let of_deployment = |deployment: Deployment| {
-            let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
-            let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
-            let have = [
-                ("pods updated", status.updated_replicas, replicas),
-                ("pods in all", status.replicas, replicas),
-                ("pods available", status.available_replicas, replicas),
-            ];
-            let observed = status.observed_generation;
-            Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
-        };
-        let deployments = self.list_kind_as(of_deployment).await?;
-        let stateful_sets = self.list_kind_as(of_stateful_set).await?;
-        let daemon_sets = self.list_kind_as(of_daemon_set).await?;
-        Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
-    }
+/// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run has
+/// the right to read it.
+async fn why_unready_of(caller: &Caller, workload: &str) -> Option<String> {
+    let owner = |object: &ObjectMeta| {
+        let owner = object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+        Some((owner.uid.clone(), format!("{} {}", owner.kind, owner.name)))
+    };
+    // A Deployment owns its pods through ReplicaSets.
+    let of_set = |set: ReplicaSet| {
+        let (_, of) = owner(&set.metadata)?;
+        set.metadata.uid.filter(|_| of == workload)
+    };
+    let sets: BTreeSet<String> = caller.list_kind_as(of_set).await.ok()?.into_iter().flatten().collect();
+    let is_own =
+        |pod: &Pod| owner(&pod.metadata).is_some_and(|(uid, title)| title == workload || sets.contains(&uid));
+    why_unready(caller, None, is_own).await
+}
 
-    /// Lists the Deployments without their templates and annotations, which make up most of their size.
-    pub(crate) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>> {
-        let known = |mut deployment: Deployment| {
-            deployment.metadata.annotations = None;
-            if let Some(spec) = &mut deployment.spec {
-                spec.template = PodTemplateSpec::default();
+/// Waits until others have changed a workload and the change has settled.
+pub(crate) async fn until_rolled_out(caller: &Caller, observer: &Observer) {
+    let mut before = None;
+    loop {
+        // An API server that does not respond now may respond later; the end of the load ends the wait.
+        if let Ok(now) = workloads(caller).await {
+            let before: &Workloads = before.get_or_insert_with(|| now.clone());
+            if now.is_changed_since(before)
+                && matches!(until_settled(caller, observer, before).await, Ok((_, None)))
+            {
+                return;
             }
-            deployment
-        };
-        self.list_kind_as(known).await
+        }
+        sleep(PERIOD).await;
     }
+}
+
+/// Returns the current state of the workloads. Leaves out kinds that the cluster does not know or does not let the
+/// run list.
+///
+/// # Errors
+/// Fails if the API server does not respond.
+pub(crate) async fn workloads(caller: &Caller) -> Result<Workloads> {
+    let of_deployment = |deployment: Deployment| {
+        let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
+        let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
+        let have = [
+            ("pods updated", status.updated_replicas, replicas),
+            ("pods in all", status.replicas, replicas),
+            ("pods available", status.available_replicas, replicas),
+        ];
+        let observed = status.observed_generation;
+        Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
+    };
+    let deployments = caller.list_kind_as(of_deployment).await?;
+    let stateful_sets = caller.list_kind_as(of_stateful_set).await?;
+    let daemon_sets = caller.list_kind_as(of_daemon_set).await?;
+    Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
 }
 
 fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::event_recorder::RecorderHandle;
 use crate::api::caller::Limits;
 use rolldrop_record::event::API_SERVER;
-use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
+use rolldrop_record::{ClockOffset, EventKind, Stamp};
 
 /// Time between two requests.
 const PERIOD: Duration = Duration::from_millis(40);
@@ -29,7 +29,8 @@ const SECOND_NS: i64 = 1_000_000_000;
 ///
 /// Keeps asking an API server that does not respond until it does, and one that responds slowly for at most
 /// [`LONGEST`].
-pub(crate) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle, limits: Limits) {
+pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: Limits) {
+    let clock = recorder.clock();
     let begun = Instant::now();
     let mut known: Option<Bounds> = None;
     let mut asked = 0;
@@ -45,7 +46,7 @@ pub(crate) async fn sample(client: Client, clock: Clock, recorder: RecorderHandl
         sleep(if asked < QUESTIONS { PERIOD } else { LATER }).await;
     }
     if let Some(bounds) = known {
-        recorder.event(clock.now(), EventKind::clock_sample(API_SERVER, bounds.offset()));
+        recorder.record(EventKind::clock_sample(API_SERVER, bounds.offset()));
     }
 }
 

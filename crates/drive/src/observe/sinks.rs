@@ -8,19 +8,18 @@ use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSp
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Resource, ResourceExt};
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use super::event_recorder::Recorder;
+use super::event_recorder::RecorderHandle;
 use super::list_watch::{Following, Need, Sink, State};
 use super::namespace_view::{SeenPod, Views};
 use crate::api::caller::Caller;
+use crate::tasks::Tasks;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
+use rolldrop_record::EventKind;
 use rolldrop_record::event::{
     Change, EndpointSliceEvent, EndpointState, NodeEvent, Replacement, WorkloadEvent,
 };
-use rolldrop_record::{Clock, EventKind};
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 use rolldrop_sidecar::observed::{controller, pod_event, statuses};
 
@@ -30,15 +29,13 @@ const DIGEST_DIGITS: usize = 16;
 /// A run's watches.
 pub(crate) struct Watches<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) clock: Clock,
-    pub(crate) recorder: &'a Recorder,
+    pub(crate) recorder: &'a RecorderHandle,
     pub(crate) views: &'a Views,
-    pub(crate) stop: &'a CancellationToken,
 }
 
 impl Watches<'_> {
     /// Starts all watches.
-    pub(crate) fn spawn(&self, tasks: &mut JoinSet<()>) {
+    pub(crate) fn spawn(&self, tasks: &mut Tasks) {
         let (caller, views) = (self.caller, || self.views.clone());
         self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
         self.follow(tasks, Need::Must, None, caller.api::<EndpointSlice>(), SliceSink(views()));
@@ -53,7 +50,7 @@ impl Watches<'_> {
 
     fn follow<K>(
         &self,
-        tasks: &mut JoinSet<()>,
+        tasks: &mut Tasks,
         need: Need,
         fields: Option<&'static str>,
         api: Api<K>,
@@ -68,13 +65,12 @@ impl Watches<'_> {
             fields,
             api,
             sink,
-            clock: self.clock,
             limits: self.caller.limits,
-            recorder: self.recorder.handle(),
+            recorder: self.recorder.clone(),
             views: self.views.clone(),
-            state: State::at(self.clock.now()),
+            state: State::at(self.recorder.clock().now()),
         };
-        tasks.spawn(following.until(self.stop.clone()));
+        tasks.spawn_stoppable(|stop| following.until(stop));
     }
 }
 

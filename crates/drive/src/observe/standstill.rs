@@ -11,7 +11,7 @@ use kube::client::Body;
 use tokio::time::{Instant, sleep};
 
 use super::event_recorder::RecorderHandle;
-use rolldrop_record::{Clock, EventKind};
+use rolldrop_record::EventKind;
 
 /// Time from one response to the next request.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -19,14 +19,14 @@ const PERIOD: Duration = Duration::from_millis(500);
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Requests the API server's version repeatedly, and records each slow response.
-pub(crate) async fn watch(client: Client, clock: Clock, recorder: RecorderHandle) -> Infallible {
+pub(crate) async fn watch(client: Client, recorder: RecorderHandle) -> Infallible {
     loop {
         sleep(PERIOD).await;
         let Ok(request) = Request::get("/version").body(Body::empty()) else { continue };
-        let (from, begun) = (clock.now(), Instant::now());
+        let (from, begun) = (recorder.clock().now(), Instant::now());
         let answer = client.send(request).await;
         if answer.is_ok() && begun.elapsed() >= NOTED {
-            recorder.event(clock.now(), EventKind::ApiSilence { from });
+            recorder.record(EventKind::ApiSilence { from });
         }
     }
 }
@@ -37,10 +37,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http::Response;
-    use rolldrop_record::RunDir;
+    use rolldrop_record::{Clock, RunDir};
 
     use super::*;
-    use crate::observe::event_recorder::Recorder;
+    use crate::observe::event_recorder::EventRecorder;
     use crate::viewer::Nobody;
 
     #[tokio::test(start_paused = true)]
@@ -48,7 +48,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();
-        let recorder = Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
+        let recorder = EventRecorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap();
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
         let service = tower::service_fn(move |_: Request<Body>| {
@@ -58,7 +58,7 @@ mod tests {
                 Response::builder().body(Body::empty()).map_err(kube::Error::HttpError)
             }
         });
-        let watching = watch(Client::new(service, "default"), clock, recorder.handle());
+        let watching = watch(Client::new(service, "default"), recorder.handle().clone());
         let until = async {
             while asked.load(Ordering::SeqCst) < 6 {
                 sleep(PERIOD).await;

@@ -8,76 +8,73 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Even
 use kube::ResourceExt;
 use kube::api::{ListParams, LogParams};
 
+use crate::api::Caller;
 use crate::error::Result;
-use crate::session::Session;
 use rolldrop_sidecar::observed::statuses;
 
-impl Session {
-    /// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
-    /// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
-    pub(crate) async fn why_unready(
-        &self,
-        selector: Option<&str>,
-        is_own: impl Fn(&Pod) -> bool,
-    ) -> Option<String> {
-        let params = selector.map_or_else(ListParams::default, |labels| ListParams::default().labels(labels));
-        let pods: Vec<Pod> =
-            self.caller.list("list pods that are not ready", &self.caller.api(), &params).await.ok()?;
-        let mut pods_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pod in pods.iter().filter(|pod| is_own(pod) && is_awaited(pod)) {
-            let why = self.why_pod_unready(pod).await.ok()?;
-            pods_of.entry(why).or_default().push(pod.name_any());
-        }
-        if pods.is_empty() {
-            // The pods are not created at all, because of an admission policy or a quota.
-            let refused = "type=Warning,reason=FailedCreate";
-            return self.latest_event(refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
-        }
-        let each = pods_of.iter().filter_map(|(why, pods)| match pods.as_slice() {
-            [] => None,
-            [pod] => Some(format!("pod {pod}: {why}")),
-            [pod, others @ ..] => Some(format!("pod {pod} and {} more: {why}", others.len())),
-        });
-        Some(each.collect::<Vec<_>>().join("; ")).filter(|why| !why.is_empty())
+/// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
+/// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
+pub(crate) async fn why_unready(
+    caller: &Caller,
+    selector: Option<&str>,
+    is_own: impl Fn(&Pod) -> bool,
+) -> Option<String> {
+    let params = selector.map_or_else(ListParams::default, |labels| ListParams::default().labels(labels));
+    let pods: Vec<Pod> = caller.list("list pods that are not ready", &caller.api(), &params).await.ok()?;
+    let mut pods_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| is_own(pod) && is_awaited(pod)) {
+        let why = why_pod_unready(caller, pod).await.ok()?;
+        pods_of.entry(why).or_default().push(pod.name_any());
     }
+    if pods.is_empty() {
+        // The pods are not created at all, because of an admission policy or a quota.
+        let refused = "type=Warning,reason=FailedCreate";
+        return latest_event(caller, refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
+    }
+    let each = pods_of.iter().filter_map(|(why, pods)| match pods.as_slice() {
+        [] => None,
+        [pod] => Some(format!("pod {pod}: {why}")),
+        [pod, others @ ..] => Some(format!("pod {pod} and {} more: {why}", others.len())),
+    });
+    Some(each.collect::<Vec<_>>().join("; ")).filter(|why| !why.is_empty())
+}
 
-    /// Returns the reason that a pod is not ready.
-    pub(crate) async fn why_pod_unready(&self, pod: &Pod) -> Result<String> {
-        if let Some(why) = own_reason(pod) {
-            let said = self.last_words(pod).await;
-            return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
-        }
-        let about = format!("involvedObject.name={},type=Warning", pod.name_any());
-        Ok(self.latest_event(&about).await?.unwrap_or_else(|| state(pod)))
+/// Returns the reason that a pod is not ready.
+pub(crate) async fn why_pod_unready(caller: &Caller, pod: &Pod) -> Result<String> {
+    if let Some(why) = own_reason(pod) {
+        let said = last_words(caller, pod).await;
+        return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
     }
+    let about = format!("involvedObject.name={},type=Warning", pod.name_any());
+    Ok(latest_event(caller, &about).await?.unwrap_or_else(|| state(pod)))
+}
 
-    /// Returns the last line of output of a container that has exited and is waiting to be restarted.
-    async fn last_words(&self, pod: &Pod) -> Option<String> {
-        let crashed = statuses(pod).find(|status| last_end(status).is_some())?;
-        let params = LogParams {
-            container: Some(crashed.name.clone()),
-            previous: true,
-            tail_lines: Some(1),
-            ..LogParams::default()
-        };
-        let (pods, name) = (self.caller.api::<Pod>(), pod.name_any());
-        let log = self.caller.limited("read the log of a pod", pods.logs(&name, &params)).await.ok()?.ok()?;
-        last_line(&log).map(str::to_owned)
-    }
+/// Returns the last line of output of a container that has exited and is waiting to be restarted.
+async fn last_words(caller: &Caller, pod: &Pod) -> Option<String> {
+    let crashed = statuses(pod).find(|status| last_end(status).is_some())?;
+    let params = LogParams {
+        container: Some(crashed.name.clone()),
+        previous: true,
+        tail_lines: Some(1),
+        ..LogParams::default()
+    };
+    let (pods, name) = (caller.api::<Pod>(), pod.name_any());
+    let log = caller.limited("read the log of a pod", pods.logs(&name, &params)).await.ok()?.ok()?;
+    last_line(&log).map(str::to_owned)
+}
 
-    /// Returns the latest event that matches this field selector; `None` if there is none, or the run may not read
-    /// events.
-    pub(crate) async fn latest_event(&self, fields: &str) -> Result<Option<String>> {
-        let about = ListParams::default().fields(fields);
-        let said = |event: Event| {
-            let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
-            let message = last_line(&message).unwrap_or_default().to_owned();
-            (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
-        };
-        let events = self.caller.api();
-        let events = self.caller.list_as("list events about pods", &events, &about, said).await?;
-        Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
-    }
+/// Returns the latest event that matches this field selector; `None` if there is none, or the run may not read
+/// events.
+pub(crate) async fn latest_event(caller: &Caller, fields: &str) -> Result<Option<String>> {
+    let about = ListParams::default().fields(fields);
+    let said = |event: Event| {
+        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        let message = last_line(&message).unwrap_or_default().to_owned();
+        (event.last_timestamp.map(|time| time.0), format!("{reason}: {message}"))
+    };
+    let events = caller.api();
+    let events = caller.list_as("list events about pods", &events, &about, said).await?;
+    Ok(events.unwrap_or_default().into_iter().max_by_key(|(at, _)| *at).map(|(_, said)| said))
 }
 
 /// Returns true if a pod is not ready but should become ready.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::namespace_view::Views;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::session::Session;
 
 /// Maximum time between two checks if the watch shows no change.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -24,6 +25,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Begins a wait with this limit.
+    pub(crate) fn begin(caller: &Caller, limit: Duration) -> Self {
+        let now = Instant::now();
+        let stuck = caller.limits.stuck;
+        Self { deadline: now + limit, stuck, stuck_since: None, asked: now + PATIENCE }
+    }
+
     /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if a pod reports one now.
     ///
     /// # Errors
@@ -48,19 +56,10 @@ impl Waiting {
         }
         is_due
     }
-}
-
-impl Session {
-    /// Begins a wait with this limit.
-    pub(crate) fn waiting(&self, limit: Duration) -> Waiting {
-        let now = Instant::now();
-        let stuck = self.caller.limits.stuck;
-        Waiting { deadline: now + limit, stuck, stuck_since: None, asked: now + PATIENCE }
-    }
 
     /// Waits until the watch shows a change, or until the next check is due.
-    pub(crate) async fn look_again(&self, waiting: &Waiting) -> Result<()> {
-        let at = (Instant::now() + PERIOD).min(waiting.deadline);
-        self.caller.stoppable(timeout_at(at, self.views.changed())).await.map(drop)
+    pub(crate) async fn look_again(&self, caller: &Caller, views: &Views) -> Result<()> {
+        let at = (Instant::now() + PERIOD).min(self.deadline);
+        caller.stoppable(timeout_at(at, views.changed())).await.map(drop)
     }
 }

@@ -15,56 +15,54 @@ use rolldrop_scenario::Scenario;
 /// Namespace label with the pod security level that the namespace allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
-impl Caller {
-    /// Adds the calls and rights for asking the kernel, if the scenario does so.
-    ///
-    /// # Errors
-    /// Fails if the kernel cannot know, or if the namespace does not allow the pods that would ask.
-    pub(super) async fn plan_evidence(
-        &self,
-        scenario: &Scenario,
-        load_workers: Option<usize>,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        match scenario.load.settings.evidence {
-            None => return Ok(()),
-            Some(Evidence::Conntrack) => {}
-        }
-        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(proxy_detection::NAMESPACE));
-        plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
-        // Without the right to read the mode, the load workers find out.
-        let (mode, _) = proxy_detection::find(self, &[]).await?.known;
-        if mode == ServiceProxy::Userspace {
-            return Err(CoordinatorError::NoEvidence(
-                "the Service proxy is in userspace mode: it opens its own connections to the pods, which the \
-                 kernel cannot match to clients. On the embedded cluster use --dataplane kernel"
-                    .to_owned(),
-            ));
-        }
-        let Some(workers) = load_workers else {
-            plan.own.push(
-                "asks the kernel where the load comes from to which pod each of its connections goes".into(),
-            );
-            return Ok(());
-        };
-        let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&self.namespace);
-        plan.helps("get", &namespace, "whether it allows privileged pods");
-        let namespaces = Api::<Namespace>::all(self.client.clone());
-        let found = self.ask("read the namespace", || namespaces.get(&self.namespace)).await?;
-        if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
-            && level != "privileged"
-        {
-            return Err(CoordinatorError::NoEvidence(format!(
-                "namespace {} allows only {level} pods ({ENFORCE}), and the load workers would run in their nodes' \
-                 network with NET_ADMIN: name another (-n), or omit --evidence",
-                self.namespace
-            )));
-        }
-        let s = if workers == 1 { "" } else { "s" };
-        plan.effects.push(format!(
-            "runs {workers} load worker{s} as root with NET_ADMIN in the network of their nodes, where each asks the \
-             kernel to which pod its connections go (--evidence conntrack)"
-        ));
-        Ok(())
+/// Adds the calls and rights for asking the kernel, if the scenario does so.
+///
+/// # Errors
+/// Fails if the kernel cannot know, or if the namespace does not allow the pods that would ask.
+pub(super) async fn plan_evidence(
+    caller: &Caller,
+    scenario: &Scenario,
+    load_workers: Option<usize>,
+    plan: &mut Plan,
+) -> Result<()> {
+    match scenario.load.settings.evidence {
+        None => return Ok(()),
+        Some(Evidence::Conntrack) => {}
     }
+    let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(proxy_detection::NAMESPACE));
+    plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
+    // Without the right to read the mode, the load workers find out.
+    let (mode, _) = proxy_detection::find(caller, &[]).await?.known;
+    if mode == ServiceProxy::Userspace {
+        return Err(CoordinatorError::NoEvidence(
+            "the Service proxy is in userspace mode: it opens its own connections to the pods, which the \
+             kernel cannot match to clients. On the embedded cluster use --dataplane kernel"
+                .to_owned(),
+        ));
+    }
+    let Some(workers) = load_workers else {
+        plan.own.push(
+            "asks the kernel where the load comes from to which pod each of its connections goes".into(),
+        );
+        return Ok(());
+    };
+    let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&caller.namespace);
+    plan.helps("get", &namespace, "whether it allows privileged pods");
+    let namespaces = Api::<Namespace>::all(caller.client.clone());
+    let found = caller.ask("read the namespace", || namespaces.get(&caller.namespace)).await?;
+    if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
+        && level != "privileged"
+    {
+        return Err(CoordinatorError::NoEvidence(format!(
+            "namespace {} allows only {level} pods ({ENFORCE}), and the load workers would run in their nodes' \
+             network with NET_ADMIN: name another (-n), or omit --evidence",
+            caller.namespace
+        )));
+    }
+    let s = if workers == 1 { "" } else { "s" };
+    plan.effects.push(format!(
+        "runs {workers} load worker{s} as root with NET_ADMIN in the network of their nodes, where each asks the \
+         kernel to which pod its connections go (--evidence conntrack)"
+    ));
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! The manifests' pods do not exist yet, so the checks assume pods as the manifests will create them ([`Made`]).
 //! Everything that the cluster decides, such as the nodes of these pods, is checked again when the pods are ready
-//! ([`crate::act::disrupt::check`]).
+//! (`Disruptor::check`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::call::Plan;
 use super::claims::Choice;
 use super::expected::{self, Made};
-use crate::act::load_job::takes_pods;
+use super::node_limits::{self, pods_on, takes_pods};
 use crate::api::caller::Caller;
 use crate::api::kinds::{resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
@@ -311,8 +311,8 @@ impl Checks<'_> {
 
     async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
         // Without the right to list the pods, this check is left to the run, if that begins at all.
-        let Ok(pods) = self.caller.pods_on(node, "").await else { return Ok(()) };
-        let checked = self.caller.check_node(disruption, node, pods).await;
+        let Ok(pods) = pods_on(self.caller, node, "").await else { return Ok(()) };
+        let checked = node_limits::check_node(self.caller, disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))
     }
 }

@@ -12,11 +12,11 @@ use kube::discovery::Scope;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
+use super::Planner;
 use super::call::{About, Plan};
-use crate::api::caller::Caller;
 use crate::api::kinds::resource_of;
+use crate::api::node_agent::agent_path;
 use crate::error::{CoordinatorError, Result};
-use crate::undo::agent_path;
 use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
 
 /// Describes the effect of a disruption; `None` if it changes nothing.
@@ -130,9 +130,9 @@ impl Plan {
     }
 }
 
-impl Caller {
+impl Planner<'_> {
     /// Checks that the cluster offers an action for which Kubernetes has no call.
-    pub(super) async fn plan_means(&self, disruption: &Disruption, plan: &mut Plan) -> Result<()> {
+    pub(super) async fn plan_means(&mut self, disruption: &Disruption) -> Result<()> {
         let (node, command, instead) = match &disruption.action {
             DisruptionAction::NodeShutdown { node, .. } => (
                 Some(node),
@@ -157,19 +157,24 @@ impl Caller {
             Some(node) => node.clone(),
             None => {
                 let nodes = About::all(ApiResource::erase::<Node>(&()), None);
-                plan.must("list", &nodes, "one whose agent can be asked");
+                self.plan.must("list", &nodes, "one whose agent can be asked");
                 self.any_node().await?
             }
         };
-        plan.agent("get", &agent_of(&node), command, "whether the cluster offers it: then it answers 405");
+        self.plan.agent(
+            "get",
+            &agent_of(&node),
+            command,
+            "whether the cluster offers it: then it answers 405",
+        );
         let what = format!("ask whether the cluster offers {}", disruption.action.name());
         let path = agent_path(&node, command);
         // The path accepts only POST; if it does not exist at all, the response is 404.
         let call = || async {
             let request = Request::get(&path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-            self.client.request::<Value>(request).await
+            self.caller.client.request::<Value>(request).await
         };
-        let answer = match self.ask(&what, call).await? {
+        let answer = match self.caller.ask(&what, call).await? {
             Err(kube::Error::Api(status)) if status.code == 405 => return Ok(()),
             Err(kube::Error::Api(status)) if status.code < 500 => status.message.trim().to_owned(),
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
@@ -181,84 +186,77 @@ impl Caller {
 
     async fn any_node(&self) -> Result<String> {
         let what = "list nodes";
-        let nodes = Api::<Node>::all(self.client.clone());
+        let nodes = Api::<Node>::all(self.caller.client.clone());
         let first = ListParams::default().limit(1);
-        let found = self.must(what, || nodes.list(&first)).await?;
+        let found = self.caller.must(what, || nodes.list(&first)).await?;
         Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
     }
 
     /// Adds the calls that check whether an action is possible and within its limits.
-    pub(super) async fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) -> Result<()> {
+    pub(super) async fn plan_check(&mut self, disruption: &Disruption, why: &str) -> Result<()> {
         match &disruption.action {
-            DisruptionAction::DeletePod(pods)
-            | DisruptionAction::Evict(pods)
-            | DisruptionAction::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, why, plan);
+            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, why);
             }
-            DisruptionAction::Relabel { pods, .. } => {
-                self.plan_pods(disruption, pods, why, plan);
-                self.plan_labels(plan);
+            Action::Relabel { pods, .. } => {
+                self.plan_pods(disruption, pods, why);
+                self.plan_labels();
             }
-            DisruptionAction::RollingRestart(workload)
-            | DisruptionAction::Scale { workload, .. }
-            | DisruptionAction::SetImage { workload, .. } => {
-                plan.must("get", &self.workload(workload), why);
+            Action::RollingRestart(workload)
+            | Action::Scale { workload, .. }
+            | Action::SetImage { workload, .. } => {
+                self.plan.must("get", &self.workload(workload), why);
             }
-            DisruptionAction::Patch { object, .. } => {
-                let about = self.object(object, plan).await?;
-                plan.must("get", &about, why);
-                plan.dry_run(&about, "whether it can be patched");
+            Action::Patch { object, .. } => {
+                let about = self.object(object).await?;
+                self.plan.must("get", &about, why);
+                self.plan.dry_run(&about, "whether it can be patched");
             }
-            DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
-                plan.must("get", &node_of(node), why);
-                self.plan_node(node, why, plan);
+            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => {
+                self.plan.must("get", &node_of(node), why);
+                self.plan_node(node, why);
             }
-            DisruptionAction::RestartNodeAgent { node } => plan.must("get", &node_of(node), why),
-            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => {}
+            Action::RestartNodeAgent { node } => self.plan.must("get", &node_of(node), why),
+            Action::Exec { .. } | Action::Observe { .. } => {}
         }
         Ok(())
     }
 
-    fn plan_pods(&self, disruption: &Disruption, pods: &Pods, why: &str, plan: &mut Plan) {
-        plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
-        if !matches!(disruption.action, DisruptionAction::Evict(_)) {
-            plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+    fn plan_pods(&mut self, disruption: &Disruption, pods: &Pods, why: &str) {
+        self.plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        if !matches!(disruption.action, Action::Evict(_)) {
+            self.plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
         }
     }
 
-    fn plan_labels(&self, plan: &mut Plan) {
-        plan.must("list", &self.own::<Service>(), "which label selects it");
-        plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+    fn plan_labels(&mut self) {
+        self.plan.must("list", &self.own::<Service>(), "which label selects it");
+        self.plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
     }
 
-    fn plan_node(&self, node: &str, why: &str, plan: &mut Plan) {
-        plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
-        plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
-        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+    fn plan_node(&mut self, node: &str, why: &str) {
+        self.plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
+        self.plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
     }
 
     pub(super) fn workload(&self, workload: &Workload) -> About {
-        About::all(resource_of(workload.kind), Some(&self.namespace)).named(&workload.name)
+        About::all(resource_of(workload.kind), Some(&self.caller.namespace)).named(&workload.name)
     }
 
-    async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About> {
+    async fn object(&mut self, object: &Object) -> Result<About> {
         let Object { api_version, kind, name } = object;
-        let (resource, scope) = self.kind_of(api_version, kind).await?;
+        let (resource, scope) = self.caller.kind_of(api_version, kind).await?;
         if scope != Scope::Namespaced {
             return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
         }
-        let about = About::all(resource, Some(&self.namespace)).named(name);
-        plan.discovers(&about);
+        let about = About::all(resource, Some(&self.caller.namespace)).named(name);
+        self.plan.discovers(&about);
         Ok(about)
     }
 
-    pub(super) async fn plan_disruptions(
-        &self,
-        disruptions: &[Disruption],
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<()> {
+    pub(super) async fn plan_disruptions(&mut self, disruptions: &[Disruption]) -> Result<()> {
         let mut due: Vec<(Duration, &Disruption)> = Vec::new();
         for disruption in disruptions {
             let times = match disruption.repeat {
@@ -274,89 +272,87 @@ impl Caller {
             if let Repeat::Until(until) = disruption.repeat {
                 at.push_str(&format!(", and again until {until}"));
             }
-            self.plan_disruption(disruption, &at, plan, undo).await?;
+            self.plan_disruption(disruption, &at).await?;
             if disruption.looks_at_workloads() {
                 for kind in self.workload_kinds() {
-                    plan.helps("list", &kind, "before it, and then until its changes have settled");
+                    self.plan.helps("list", &kind, "before it, and then until its changes have settled");
                 }
             }
         }
-        plan.effects.extend(disruptions.iter().filter_map(effect));
+        self.plan.effects.extend(disruptions.iter().filter_map(effect));
         Ok(())
     }
 
-    async fn plan_disruption(
-        &self,
-        disruption: &Disruption,
-        at: &dyn Display,
-        plan: &mut Plan,
-        undo: &mut Plan,
-    ) -> Result<()> {
+    async fn plan_disruption(&mut self, disruption: &Disruption, at: &dyn Display) -> Result<()> {
         match &disruption.action {
-            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+            Action::DeletePod(pods) | Action::Evict(pods) => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
-                    self.plan_end(&disruption.action, pod.clone(), &which, plan);
+                    self.plan_end(&disruption.action, pod.clone(), &which);
                 }
             }
-            DisruptionAction::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+            Action::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
                 let agent = About { subresource: "proxy", ..node_later() };
                 for which in each(pods, at) {
-                    plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
+                    self.plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
                 }
             }
-            DisruptionAction::Relabel { pods, restore, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
-                self.plan_labels(plan);
+            Action::Relabel { pods, restore, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
+                self.plan_labels();
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
-                    plan.must("patch", &pod, format!("{which}: the label"));
-                    plan.undo(*restore, &pod, undo);
+                    self.plan.must("patch", &pod, format!("{which}: the label"));
+                    self.plan.undo(*restore, &pod, &mut self.undo);
                 }
             }
-            DisruptionAction::RollingRestart(workload) => {
-                plan.must("get", &self.workload(workload), format!("{at}: as it is"));
-                plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
+            Action::RollingRestart(workload) => {
+                self.plan.must("get", &self.workload(workload), format!("{at}: as it is"));
+                self.plan.must(
+                    "patch",
+                    &self.workload(workload),
+                    format!("{at}: the annotation restartedAt"),
+                );
             }
             DisruptionAction::SetImage { workload, container, image, restore } => {
                 let about = self.workload(workload);
-                plan.must("get", &about, format!("{at}: as it is"));
-                plan.dry_run(&about, format!("{at}: what changes"));
-                plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
-                plan.undo(*restore, &about, undo);
+                self.plan.must("get", &about, format!("{at}: as it is"));
+                self.plan.dry_run(&about, format!("{at}: what changes"));
+                self.plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
+                self.plan.undo(*restore, &about, &mut self.undo);
             }
-            DisruptionAction::Patch { object, patch, restore } => {
-                let about = self.object(object, plan).await?;
-                plan.must("get", &about, format!("{at}: as it is"));
-                plan.dry_run(&about, format!("{at}: what changes"));
-                plan.must("patch", &about, format!("{at}: {}", patch.body));
-                plan.undo(*restore, &about, undo);
+            Action::Patch { object, patch, restore } => {
+                let about = self.object(object).await?;
+                self.plan.must("get", &about, format!("{at}: as it is"));
+                self.plan.dry_run(&about, format!("{at}: what changes"));
+                self.plan.must("patch", &about, format!("{at}: {}", patch.body));
+                self.plan.undo(*restore, &about, &mut self.undo);
             }
             DisruptionAction::Scale { workload, replicas, restore } => {
                 let about = self.workload(workload);
-                plan.must("get", &about, format!("{at}: as it is"));
-                plan.must("patch", &about, format!("{at}: {replicas} replicas"));
-                plan.undo(*restore, &about, undo);
+                self.plan.must("get", &about, format!("{at}: as it is"));
+                self.plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                self.plan.undo(*restore, &about, &mut self.undo);
             }
-            DisruptionAction::Drain { node, restore } => {
-                self.plan_drain(disruption, node, at, plan);
-                plan.undo(*restore, &node_of(node), undo);
+            Action::Drain { node, restore } => {
+                self.plan_drain(disruption, node, at);
+                self.plan.undo(*restore, &node_of(node), &mut self.undo);
             }
             DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
                 let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
-                plan.agent("create", &agent, &command, format!("{at}: shut down"));
+                self.plan.agent("create", &agent, &command, format!("{at}: shut down"));
                 let plan = match restore {
-                    Restore::After(_) => plan,
-                    Restore::AtTheEnd | Restore::Never => undo,
+                    Restore::After(_) => &mut self.plan,
+                    Restore::AtTheEnd | Restore::Never => &mut self.undo,
                 };
                 plan.agent("create", &agent, "restart", "booted");
             }
-            DisruptionAction::RestartNodeAgent { node } => {
-                plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
+            Action::RestartNodeAgent { node } => {
+                self.plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
-            DisruptionAction::Exec { command } => plan.runs(
+            Action::Exec { command } => self.plan.runs(
                 command,
                 format!("{at}: runs on this machine; the API calls that it makes are not listed"),
             ),
@@ -365,26 +361,26 @@ impl Caller {
         Ok(())
     }
 
-    fn plan_drain(&self, disruption: &Disruption, node: &str, at: &dyn Display, plan: &mut Plan) {
+    fn plan_drain(&mut self, disruption: &Disruption, node: &str, at: &dyn Display) {
         let about = node_of(node);
-        plan.must("get", &about, format!("{at}: as it is"));
-        self.plan_node(node, &at.to_string(), plan);
-        plan.must("patch", &about, format!("{at}: unschedulable"));
-        plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+        self.plan.must("get", &about, format!("{at}: as it is"));
+        self.plan_node(node, &at.to_string());
+        self.plan.must("patch", &about, format!("{at}: unschedulable"));
+        self.plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
         let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
-        self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
+        self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why);
         // The right has to cover all namespaces.
-        if let Some(call) = plan.calls.last_mut() {
+        if let Some(call) = self.plan.calls.last_mut() {
             call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
         }
     }
 
     /// Adds the call that terminates a pod.
-    fn plan_end(&self, action: &DisruptionAction, pod: About, why: &str, plan: &mut Plan) {
-        if matches!(action, DisruptionAction::DeletePod(_)) {
-            plan.must("delete", &pod, why);
+    fn plan_end(&mut self, action: &Action, pod: About, why: &str) {
+        if matches!(action, Action::DeletePod(_)) {
+            self.plan.must("delete", &pod, why);
         } else {
-            plan.must("create", &About { subresource: "eviction", ..pod }, why);
+            self.plan.must("create", &About { subresource: "eviction", ..pod }, why);
         }
     }
 }

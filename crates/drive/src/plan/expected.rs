@@ -11,7 +11,7 @@ use kube::core::SelectorExt;
 use serde_json::Value;
 
 use super::claims::{Choice, Claims};
-use super::outage_limits::{Bounds, Round, number_of, selects};
+use super::outage_limits::{Bounds, Round, bounds, number_of, selects};
 use crate::api::caller::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::label_selector;
@@ -102,7 +102,7 @@ impl Made {
         action: &DisruptionAction,
         ready: &[Candidate],
     ) -> Result<Bounds> {
-        let mut bounds = caller.bounds(action).await?;
+        let mut bounds = bounds(caller, action).await?;
         bounds.budgets.extend(self.budgets.iter().cloned().map(|budget| as_synced(budget, ready)));
         if Bounds::has_deployments(action) {
             bounds.deployments.extend(self.deployments.iter().cloned());

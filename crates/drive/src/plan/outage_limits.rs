@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -26,19 +27,29 @@ pub(crate) struct Bounds {
     pub(crate) deployments: Vec<Deployment>,
 }
 
-impl Caller {
-    /// Reads the budgets and Deployments that limit an action.
-    ///
-    /// # Errors
-    /// Fails if the API server does not respond.
-    pub(crate) async fn bounds(&self, action: &Action) -> Result<Bounds> {
-        let budgets = self.list_kind().await?;
-        let deployments = match Bounds::has_deployments(action) {
-            true => self.deployments_without_templates().await?,
-            false => Vec::new(),
-        };
-        Ok(Bounds { budgets, deployments })
-    }
+/// Reads the budgets and Deployments that limit an action.
+///
+/// # Errors
+/// Fails if the API server does not respond.
+pub(crate) async fn bounds(caller: &Caller, action: &Action) -> Result<Bounds> {
+    let budgets = caller.list_kind().await?;
+    let deployments = match Bounds::has_deployments(action) {
+        true => deployments_without_templates(caller).await?,
+        false => Vec::new(),
+    };
+    Ok(Bounds { budgets, deployments })
+}
+
+/// Lists the Deployments without their templates and annotations, which make up most of their size.
+async fn deployments_without_templates(caller: &Caller) -> Result<Vec<Deployment>> {
+    let known = |mut deployment: Deployment| {
+        deployment.metadata.annotations = None;
+        if let Some(spec) = &mut deployment.spec {
+            spec.template = PodTemplateSpec::default();
+        }
+        deployment
+    };
+    caller.list_kind_as(known).await
 }
 
 /// Returns true if the API server holds the action back until the budgets allow it.

@@ -85,47 +85,45 @@ fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
     })
 }
 
-impl Caller {
-    /// Returns a warning for each autoscaler that may change a workload while it is measured.
-    ///
-    /// # Errors
-    /// Fails if the API server does not respond.
-    pub async fn rivals(&self, workload: &Value) -> Result<Vec<String>> {
-        let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
-        for Kind { group, version, name, plural, target, says } in KINDS {
-            let resource = ApiResource {
-                group: group.to_owned(),
-                version: version.to_owned(),
-                api_version: format!("{group}/{version}"),
-                kind: name.to_owned(),
-                plural: plural.to_owned(),
-            };
-            let api = self.dynamic_api(&resource);
-            let is_meant = |scaler: &Value| {
-                let target = scaler.pointer(target).unwrap_or(&Value::Null);
-                target["name"] == workload["metadata"]["name"]
-                    && target["kind"].as_str().unwrap_or("Deployment") == workload["kind"]
-            };
-            let of = |scaler: DynamicObject| {
-                let scaler = serde_json::to_value(scaler).unwrap_or_default();
-                is_meant(&scaler).then(|| says(&scaler, &self.namespace)).flatten()
-            };
-            match self.list_as(&format!("list {plural}"), &api, &ListParams::default(), of).await? {
-                Ok(found) => rivals.extend(found.into_iter().flatten()),
-                // The cluster does not have this kind.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(_) => unknown.push(format!("{plural}.{group}")),
-            }
+/// Returns a warning for each autoscaler that may change a workload while it is measured.
+///
+/// # Errors
+/// Fails if the API server does not respond.
+pub async fn find_rivals(caller: &Caller, workload: &Value) -> Result<Vec<String>> {
+    let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
+    for Kind { group, version, name, plural, target, says } in KINDS {
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: format!("{group}/{version}"),
+            kind: name.to_owned(),
+            plural: plural.to_owned(),
+        };
+        let api = caller.dynamic_api(&resource);
+        let is_meant = |scaler: &Value| {
+            let target = scaler.pointer(target).unwrap_or(&Value::Null);
+            target["name"] == workload["metadata"]["name"]
+                && target["kind"].as_str().unwrap_or("Deployment") == workload["kind"]
+        };
+        let of = |scaler: DynamicObject| {
+            let scaler = serde_json::to_value(scaler).unwrap_or_default();
+            is_meant(&scaler).then(|| says(&scaler, &caller.namespace)).flatten()
+        };
+        match caller.list_as(&format!("list {plural}"), &api, &ListParams::default(), of).await? {
+            Ok(found) => rivals.extend(found.into_iter().flatten()),
+            // The cluster does not have this kind.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(_) => unknown.push(format!("{plural}.{group}")),
         }
-        if !unknown.is_empty() {
-            rivals.push(format!(
-                "it is not known whether an autoscaler changes it: list {} in namespace {} is refused",
-                unknown.join(", "),
-                self.namespace
-            ));
-        }
-        Ok(rivals)
     }
+    if !unknown.is_empty() {
+        rivals.push(format!(
+            "it is not known whether an autoscaler changes it: list {} in namespace {} is refused",
+            unknown.join(", "),
+            caller.namespace
+        ));
+    }
+    Ok(rivals)
 }
 
 #[cfg(test)]
@@ -149,7 +147,7 @@ mod tests {
         });
         let (limits, stop) = (Limits::default(), CancellationToken::new());
         let caller = Caller::in_shop(client, limits, stop);
-        caller.rivals(&json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
+        find_rivals(&caller, &json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
     }
 
     fn scaler(spec: Value) -> Value {

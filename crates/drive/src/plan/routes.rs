@@ -35,31 +35,29 @@ pub(crate) fn http_route() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "HTTPRoute"))
 }
 
-impl Caller {
-    /// Returns the Services that these URLs route to. Ignores kinds of routes that the cluster does not have or does
-    /// not let the run list.
-    pub(crate) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>> {
-        let ingresses: Vec<Ingress> = self.list_kind().await?;
-        let routes = self.dynamic_api(&http_route());
-        let spec = |route: DynamicObject| route.data["spec"].clone();
-        let routes = self.list_shown("list httproutes", &routes, spec).await?;
-        Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
-    }
+/// Returns the Services that these URLs route to. Ignores kinds of routes that the cluster does not have or does
+/// not let the run list.
+pub(crate) async fn find_services_behind(caller: &Caller, urls: &[&Url]) -> Result<BTreeSet<String>> {
+    let ingresses: Vec<Ingress> = caller.list_kind().await?;
+    let routes = caller.dynamic_api(&http_route());
+    let spec = |route: DynamicObject| route.data["spec"].clone();
+    let routes = caller.list_shown("list httproutes", &routes, spec).await?;
+    Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
+}
 
-    /// Returns the Ingresses that route to any of the Services among these objects.
-    pub async fn ingresses_to(&self, objects: &[Value]) -> Result<Vec<Value>> {
-        let is_service =
-            |name: &str| objects.iter().any(|o| o["kind"] == "Service" && o["metadata"]["name"] == name);
-        let all: Vec<Ingress> = self.list_kind().await?;
-        let routing = all.iter().filter(|ingress| backends(ingress).iter().any(|name| is_service(name)));
-        // Items of a list may lack their own `kind`.
-        let with_kind = |ingress: &Ingress| {
-            let mut object = serde_json::to_value(ingress).unwrap_or_default();
-            object["kind"] = "Ingress".into();
-            object
-        };
-        Ok(routing.map(with_kind).collect())
-    }
+/// Returns the Ingresses that route to any of the Services among these objects.
+pub async fn ingresses_to(caller: &Caller, objects: &[Value]) -> Result<Vec<Value>> {
+    let is_service =
+        |name: &str| objects.iter().any(|o| o["kind"] == "Service" && o["metadata"]["name"] == name);
+    let all: Vec<Ingress> = caller.list_kind().await?;
+    let routing = all.iter().filter(|ingress| backends(ingress).iter().any(|name| is_service(name)));
+    // Items of a list may lack their own `kind`.
+    let with_kind = |ingress: &Ingress| {
+        let mut object = serde_json::to_value(ingress).unwrap_or_default();
+        object["kind"] = "Ingress".into();
+        object
+    };
+    Ok(routing.map(with_kind).collect())
 }
 
 /// Returns the Services that an Ingress routes to.

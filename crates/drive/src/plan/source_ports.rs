@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::call::Plan;
 use super::disruption_checks::Checks;
+use super::target_checks::expected_remotes;
 use crate::error::Result;
 use rolldrop_record::load::{PortRange, TIME_WAIT, ephemeral_of};
 use rolldrop_scenario::Place;
@@ -82,7 +83,7 @@ impl Checks<'_> {
     /// Returns true if the pods have loopback addresses, as in the embedded cluster's userspace dataplane. There, the
     /// kernel releases a port after a second.
     async fn is_over_loopback(&self) -> Result<bool> {
-        let remotes = self.caller.expected_remotes(self.scenario).await?;
+        let remotes = expected_remotes(self.caller, self.scenario).await?;
         let is_loopback = |remote: &String| {
             remote.parse::<std::net::SocketAddr>().is_ok_and(|remote| remote.ip().is_loopback())
         };

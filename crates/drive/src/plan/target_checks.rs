@@ -29,59 +29,60 @@ struct NodePort<'a> {
 /// A Service that every cluster has. Its address shows whether Services have IPv4 or IPv6 addresses.
 const ANY_SERVICE: (&str, &str) = ("default", "kubernetes");
 
-impl Caller {
-    /// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL.
-    /// The address is the real one, or another Service's if the manifests create the target's Service. The port only
-    /// tells targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if
-    /// an address cannot be known.
-    ///
-    /// # Errors
-    /// Fails if the API server does not respond.
-    pub async fn expected_remotes(&self, scenario: &Scenario) -> Result<Option<Vec<Option<String>>>> {
-        let mut remotes = Vec::new();
-        let mut standing_in: Vec<(&str, Option<&str>, Option<&str>)> = Vec::new();
-        for target in &scenario.targets {
-            let Place::Service { name, port, node, .. } = &target.place else {
-                remotes.push(None);
-                continue;
-            };
-            let (port, node) = (port.as_deref(), node.as_deref());
-            let host = match (node, target_service::is_headless(self, name, &scenario.manifests).await?) {
-                (Some(node), _) => self.address_of_node(node).await?,
-                (None, true) => None,
-                (None, false) => self.address_like(name, &scenario.manifests).await?,
-            };
-            let Some(host) = host else { return Ok(None) };
-            let one = (name.as_str(), port, node);
-            let number = standing_in.iter().position(|other| *other == one).unwrap_or_else(|| {
-                standing_in.push(one);
-                standing_in.len() - 1
-            });
-            let number = number + 1;
-            remotes.push(Some(if host.contains(':') {
-                format!("[{host}]:{number}")
-            } else {
-                format!("{host}:{number}")
-            }));
-        }
-        Ok(Some(remotes))
+/// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL.
+/// The address is the real one, or another Service's if the manifests create the target's Service. The port only
+/// tells targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if
+/// an address cannot be known.
+///
+/// # Errors
+/// Fails if the API server does not respond.
+pub(crate) async fn expected_remotes(
+    caller: &Caller,
+    scenario: &Scenario,
+) -> Result<Option<Vec<Option<String>>>> {
+    let mut remotes = Vec::new();
+    let mut standing_in: Vec<(&str, Option<&str>, Option<&str>)> = Vec::new();
+    for target in &scenario.targets {
+        let Place::Service { name, port, node, .. } = &target.place else {
+            remotes.push(None);
+            continue;
+        };
+        let (port, node) = (port.as_deref(), node.as_deref());
+        let host = match (node, target_service::is_headless(caller, name, &scenario.manifests).await?) {
+            (Some(node), _) => address_of_node(caller, node).await?,
+            (None, true) => None,
+            (None, false) => address_like(caller, name, &scenario.manifests).await?,
+        };
+        let Some(host) = host else { return Ok(None) };
+        let one = (name.as_str(), port, node);
+        let number = standing_in.iter().position(|other| *other == one).unwrap_or_else(|| {
+            standing_in.push(one);
+            standing_in.len() - 1
+        });
+        let number = number + 1;
+        remotes.push(Some(if host.contains(':') {
+            format!("[{host}]:{number}")
+        } else {
+            format!("{host}:{number}")
+        }));
     }
+    Ok(Some(remotes))
+}
 
-    async fn address_of_node(&self, node: &str) -> Result<Option<String>> {
-        let (nodes, part) = (Api::<Node>::all(self.client.clone()), in_path(node));
-        let node = self.ask(&format!("read Node {node}"), || nodes.get(&part)).await?;
-        Ok(node.ok().and_then(|node| ways::address(&node)))
-    }
+async fn address_of_node(caller: &Caller, node: &str) -> Result<Option<String>> {
+    let (nodes, part) = (Api::<Node>::all(caller.client.clone()), in_path(node));
+    let node = caller.ask(&format!("read Node {node}"), || nodes.get(&part)).await?;
+    Ok(node.ok().and_then(|node| ways::address(&node)))
+}
 
-    /// Returns the address of a Service or, if that does not exist yet, of another Service.
-    async fn address_like(&self, name: &str, manifests: &[Value]) -> Result<Option<String>> {
-        let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
-        let (namespace, name) = if is_own { ANY_SERVICE } else { (self.namespace.as_str(), name) };
-        let (services, part) = (Api::<Service>::namespaced(self.client.clone(), namespace), in_path(name));
-        let found = self.ask(&format!("read Service {name}"), || services.get(&part)).await?;
-        let address = found.ok().and_then(|service| service.spec?.cluster_ip);
-        Ok(address.filter(|address| address.parse::<IpAddr>().is_ok()))
-    }
+/// Returns the address of a Service or, if that does not exist yet, of another Service.
+async fn address_like(caller: &Caller, name: &str, manifests: &[Value]) -> Result<Option<String>> {
+    let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
+    let (namespace, name) = if is_own { ANY_SERVICE } else { (caller.namespace.as_str(), name) };
+    let (services, part) = (Api::<Service>::namespaced(caller.client.clone(), namespace), in_path(name));
+    let found = caller.ask(&format!("read Service {name}"), || services.get(&part)).await?;
+    let address = found.ok().and_then(|service| service.spec?.cluster_ip);
+    Ok(address.filter(|address| address.parse::<IpAddr>().is_ok()))
 }
 
 impl Checks<'_> {

@@ -10,7 +10,7 @@ use super::consent::{self, Consent};
 use super::error::RunError;
 use super::{Extras, Options};
 use crate::api::Caller;
-use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work};
+use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work, plan_run};
 use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.
@@ -63,7 +63,7 @@ impl Intent<'_> {
             load_workers,
             holder: self.extras.holder,
         };
-        let mut plan = caller.plan(&work).await?;
+        let mut plan = plan_run(caller, &work).await?;
         plan.effects.extend(self.extras.looks.as_ref().map(|looks| looks.in_words.clone()));
         Ok(plan)
     }

@@ -10,6 +10,7 @@ use super::settings::{expected_targets, load_settings};
 use crate::Interrupts;
 use crate::api::Caller;
 use crate::cluster::Cluster;
+use crate::plan::expected_remotes;
 use rolldrop_load::process::protocol::Prepare;
 use rolldrop_load::{Load, LoadError, Plan, PlanError, PortRange, Prepared, Share};
 use rolldrop_record::RunId;
@@ -30,7 +31,7 @@ pub(super) async fn check(
     interrupts: &Interrupts,
 ) -> Result<(), RunError> {
     // If a target has no address yet, the check is made when the load is prepared.
-    let Some(remotes) = caller.expected_remotes(scenario).await? else {
+    let Some(remotes) = expected_remotes(caller, scenario).await? else {
         return Ok(());
     };
     let mut targets = expected_targets(scenario);

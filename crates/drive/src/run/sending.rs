@@ -14,6 +14,7 @@ use crate::act::{LOAD_PORT, LoadJob, LoadPod};
 use crate::api::Caller;
 use crate::cluster::Cluster;
 use crate::observe::{Ready, at_node};
+use crate::plan::schedulable_nodes;
 use crate::session::Session;
 use rolldrop_load as load;
 use rolldrop_load::PortMemory;
@@ -50,7 +51,7 @@ pub(super) async fn load_workers(
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
         None => {
-            let nodes = caller.schedulable_nodes().await?;
+            let nodes = schedulable_nodes(caller).await?;
             // Pods on the host network all use the same port, so each needs its own node.
             let most = if load.settings.evidence.is_some() { nodes.max(1) } else { usize::MAX };
             Ok(Some(crate::act::default_workers(nodes, load.settings.pace.peak_rate()).min(most)))

@@ -22,8 +22,6 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +31,8 @@ use crate::act::{LoadJob, UnderLoad};
 use crate::api::Limits;
 use crate::error::CoordinatorError;
 use crate::observe::namespace_view;
-use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work};
+use crate::observe::ready::await_endpoints;
+use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work, check_holds, check_rights, plan_run};
 use crate::viewer::Nobody;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use rolldrop_record::{Clock, EventKind, Protocol, RequestId, RunDir, ServedEnd, ServedRow, Stamp};
@@ -113,19 +112,12 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     let clock = Clock::start();
     let session = Session {
         caller: Caller::in_shop(client, limits, CancellationToken::new()),
-        clock,
-        recorder: Recorder::start(&run_dir, clock, Arc::new(Nobody)).unwrap(),
-        views: Views::new(),
-        collector: collect::Collector::default(),
-        tasks: JoinSet::new(),
-        tasks_stop: CancellationToken::new(),
-        journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
-        taken_back: Mutex::default(),
-        owner: OnceCell::new(),
-        claims: tokio::sync::Mutex::default(),
-        gitops: GitOps::Refuse,
-        viewer: Arc::new(Nobody),
-        period: Mutex::default(),
+        observer: Observer::begin(&run_dir, clock, Arc::new(Nobody)).unwrap(),
+        collector: Collector::default(),
+        ledger: Ledger::of(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        applier: Applier::default(),
+        disruptor: Disruptor::new(GitOps::Refuse),
+        tasks: Tasks::default(),
     };
     (session, run_dir, dir)
 }
@@ -141,6 +133,12 @@ fn work(scenario: &scenario::Scenario) -> Work<'_> {
         beats: false,
         load_workers: None,
         holder: None,
+    }
+}
+
+impl Session {
+    fn now(&self) -> Stamp {
+        self.observer.recorder().clock().now()
     }
 }
 
@@ -312,14 +310,14 @@ async fn mutating_calls_follow_plan() {
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let plan = session.caller.plan(&work(&scenario)).await.unwrap();
+    let plan = plan_run(&session.caller, &work(&scenario)).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
     creates Service web, and removes it at the end
     deletes 1 pod of app=web, 0.0 s into the load and again every 0.0 s, 2 times in all
     ");
     session.deploy(&scenario.manifests).await.unwrap();
-    let zero = session.clock.now();
+    let zero = session.now();
     session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
     session.finish(CancellationToken::new()).await.unwrap();
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
@@ -348,8 +346,8 @@ async fn missing_right_is_reported_before_changes() {
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let caller = Caller::in_shop(client, Limits::default(), CancellationToken::new());
     let work = Work { load_workers: Some(3), ..work(&scenario) };
-    let plan = caller.plan(&work).await.unwrap();
-    let error = caller.check_rights(&plan).await.unwrap_err().to_string();
+    let plan = plan_run(&caller, &work).await.unwrap();
+    let error = check_rights(&caller, &plan).await.unwrap_err().to_string();
     for right in [
         "list endpointslices.discovery.k8s.io in namespace shop",
         "create services in namespace shop",
@@ -392,10 +390,11 @@ async fn unstartable_pod_ends_endpoint_wait() {
     let limits = Limits { stuck: Duration::ZERO, ..Limits::default() };
     let (session, _, _dir) = session(client, limits);
     let stuck = pod("web-1", container("waiting", "RunContainerError", "exec: \"nope\": not found"));
-    session.views.update(|view| {
+    session.observer.views().update(|view| {
         view.pods.insert(stuck.event.uid.clone(), stuck);
     });
-    let error = session.await_endpoints("web", None, 1).await.unwrap_err().to_string();
+    let error =
+        await_endpoints(&session.caller, &session.observer, "web", None, 1).await.unwrap_err().to_string();
     assert_eq!(
         error,
         "a pod never starts: pod web-1, container app: RunContainerError: exec: \"nope\": not found"
@@ -422,11 +421,12 @@ async fn endpoint_wait_needs_enough_ready_endpoints() {
         service: Some("web".into()),
         endpoints: vec![endpoint("a", true), endpoint("b", false)],
     };
-    session.views.update(|view| {
+    session.observer.views().update(|view| {
         view.slices.insert(slice.name.clone(), slice);
     });
-    assert_eq!(session.await_endpoints("web", None, 1).await.unwrap(), 1);
-    let error = session.await_endpoints("web", None, 2).await.unwrap_err().to_string();
+    assert_eq!(await_endpoints(&session.caller, &session.observer, "web", None, 1).await.unwrap(), 1);
+    let error =
+        await_endpoints(&session.caller, &session.observer, "web", None, 2).await.unwrap_err().to_string();
     assert!(error.starts_with("service web has 1 of 2 endpoints ready after"), "{error}");
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::edits::Edit;
 use crate::cluster::Origin;
+use crate::error::JournalError;
 use rolldrop_record::{Clock, Stamp};
 
 /// Label with the run that created an object.
@@ -21,23 +22,6 @@ const FILE: &str = "changes.jsonl";
 const VERSION: u32 = 1;
 
 type Result<T> = std::result::Result<T, JournalError>;
-
-/// Reason that a journal cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// A file could not be read or written.
-    #[error("failed to use {path}")]
-    Io { path: PathBuf, source: io::Error },
-    /// The directory holds no journal.
-    #[error("{} has no {FILE}: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
-    NotARun(PathBuf),
-    /// The run has not ended.
-    #[error("the run in {} has not ended: it undoes its changes itself, also when interrupted by Ctrl-C", .0.display())]
-    InUse(PathBuf),
-    /// A line cannot be read.
-    #[error("{path}:{line}: {why}; restore the file")]
-    Malformed { path: PathBuf, line: usize, why: String },
-}
 
 /// An object in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{Change, Outcome, Undone};
 use crate::api::caller::Caller;
 use crate::error::{CoordinatorError, Result};
+use crate::observe::rollout_wait::workloads;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_sidecar::observed::controller;
 
@@ -89,7 +90,7 @@ impl Awaited {
         let pods: Vec<Candidate> = caller.list("list pods", &caller.api(), &ListParams::default()).await?;
         let missing = match self.restored[..] {
             [] => None,
-            _ => caller.workloads().await?.missing_of(&self.restored),
+            _ => workloads(caller).await?.missing_of(&self.restored),
         };
         let of_removed = |pod: &&Candidate| {
             self.removed.contains(&format!("Pod {}", pod.name_any()))
@@ -133,47 +134,45 @@ fn workload_of(pod: &Candidate) -> Option<String> {
     Some(of_deployment.map_or_else(|| format!("{kind} {name}"), |name| format!("Deployment {name}")))
 }
 
-impl Caller {
-    /// Waits until the undoing has taken effect. Passes descriptions of what is still missing to `tell`.
-    ///
-    /// # Errors
-    /// Fails if the limit for a rollout, extended by the longest grace period of a pod, has passed, or the wait is
-    /// interrupted.
-    pub async fn await_effect(&self, undone: &[Undone], tell: impl Fn(&str)) -> Result<(), NotYet> {
-        let began = Instant::now();
-        let mut limit = self.limits.rollout;
-        let (mut last, mut told): (String, Option<(Instant, String)>) = Default::default();
-        let mut awaited = Awaited::of(undone);
-        while let Some((namespace, first)) = awaited.first_key_value() {
-            let of_namespace = Self { namespace: namespace.clone(), ..self.clone() };
-            let what = match first.pending(&of_namespace).await {
-                Ok(None) => {
-                    awaited.pop_first();
-                    continue;
-                }
-                Ok(Some((what, grace))) => {
-                    limit = limit.max(self.limits.rollout + grace);
-                    what
-                }
-                Err(CoordinatorError::Interrupted) => return Err(NotYet { what: last, after: None }),
-                // The API server may be available again before the limit.
-                Err(error) => error.to_string(),
-            };
-            let now = Instant::now();
-            if now >= began + limit {
-                return Err(NotYet { what, after: Some(limit) });
+/// Waits until the undoing has taken effect. Passes descriptions of what is still missing to `tell`.
+///
+/// # Errors
+/// Fails if the limit for a rollout, extended by the longest grace period of a pod, has passed, or the wait is
+/// interrupted.
+pub async fn await_effect(caller: &Caller, undone: &[Undone], tell: impl Fn(&str)) -> Result<(), NotYet> {
+    let began = Instant::now();
+    let mut limit = caller.limits.rollout;
+    let (mut last, mut told): (String, Option<(Instant, String)>) = Default::default();
+    let mut awaited = Awaited::of(undone);
+    while let Some((namespace, first)) = awaited.first_key_value() {
+        let of_namespace = Caller { namespace: namespace.clone(), ..caller.clone() };
+        let what = match first.pending(&of_namespace).await {
+            Ok(None) => {
+                awaited.pop_first();
+                continue;
             }
-            if told.as_ref().is_none_or(|(at, said)| *at + SAID <= now && *said != what) {
-                tell(&what);
-                told = Some((now, what.clone()));
+            Ok(Some((what, grace))) => {
+                limit = limit.max(caller.limits.rollout + grace);
+                what
             }
-            last = what;
-            if self.stoppable(sleep(PERIOD)).await.is_err() {
-                return Err(NotYet { what: last, after: None });
-            }
+            Err(CoordinatorError::Interrupted) => return Err(NotYet { what: last, after: None }),
+            // The API server may be available again before the limit.
+            Err(error) => error.to_string(),
+        };
+        let now = Instant::now();
+        if now >= began + limit {
+            return Err(NotYet { what, after: Some(limit) });
         }
-        Ok(())
+        if told.as_ref().is_none_or(|(at, said)| *at + SAID <= now && *said != what) {
+            tell(&what);
+            told = Some((now, what.clone()));
+        }
+        last = what;
+        if caller.stoppable(sleep(PERIOD)).await.is_err() {
+            return Err(NotYet { what: last, after: None });
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -259,7 +258,7 @@ mod tests {
                 _ => drop(pods.lock().unwrap().remove(0)),
             }
         };
-        let waited = caller(Arc::clone(&pods), Arc::clone(&updated)).await_effect(&changes(), tell).await;
+        let waited = await_effect(&caller(Arc::clone(&pods), Arc::clone(&updated)), &changes(), tell).await;
         assert!(waited.is_ok(), "{waited:?}");
         let rolling = "Deployment web: 1 pods updated, 2 wanted";
         let replaced = "1 pod being replaced is still there (web-1)";
@@ -281,16 +280,16 @@ mod tests {
     async fn undo_wait_is_limited_and_interruptible() {
         let caller = caller(Arc::new(Mutex::new(all_pods())), Arc::new(AtomicUsize::new(2)));
         let began = Instant::now();
-        let not_yet = caller.await_effect(&changes(), |_| {}).await.unwrap_err();
+        let not_yet = await_effect(&caller, &changes(), |_| {}).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), 340);
         let word = "not everything is as before the run, 340s after it was undone: 5 pods of the run are still there";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
         let stop = caller.stop.clone();
-        let not_yet = caller.await_effect(&changes(), |_| stop.cancel()).await.unwrap_err();
+        let not_yet = await_effect(&caller, &changes(), |_| stop.cancel()).await.unwrap_err();
         let word =
             "not everything is as before the run, and the wait for it was interrupted: 5 pods of the run";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
-        let nothing = caller.await_effect(&changes()[4..], |_| {}).await;
+        let nothing = await_effect(&caller, &changes()[4..], |_| {}).await;
         assert!(nothing.is_ok(), "a Service has no pods: {nothing:?}");
     }
 }

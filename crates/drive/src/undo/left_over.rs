@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::change_journal::{Change, Journal, JournalError, Open};
-use super::{Undone, all};
-use crate::act::hold;
+use super::change_journal::{Change, Journal, Open};
+use super::{Undone, all, holder};
 use crate::api::caller::Caller;
 use crate::api::edits;
 use crate::cluster::Origin;
+use crate::error::JournalError;
 use crate::observe::foreign_changes::differences;
 use rolldrop_record::Clock;
 
@@ -107,7 +107,7 @@ impl LeftOvers {
     pub async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
         for Open { object, change, .. } in self.open() {
             if let Change::Hold { run } = &change {
-                hold::take_over(caller, &object, run).await;
+                holder::take_over(caller, &object, run).await;
             }
         }
         let mut undone = Vec::new();

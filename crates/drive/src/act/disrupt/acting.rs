@@ -8,11 +8,13 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::Disruptor;
 use super::programs::Programs;
 use super::silence::{Losses, NoLosses, Settle};
+use crate::act::apply::Changer;
 use crate::api::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::error::{CoordinatorError, Result};
-use crate::session::Session;
+use crate::observe::Observer;
 use crate::viewer::{Standing, Wait};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{ALPHA, EventKind, Mode, Stamp, event};
@@ -91,7 +93,9 @@ impl UnderLoad<'static> {
 
 /// One of the scenario's disruptions in progress.
 pub(super) struct Acting<'a> {
-    pub(super) session: &'a Session,
+    pub(super) disruptor: &'a Disruptor,
+    pub(super) changer: Changer<'a>,
+    pub(super) observer: &'a Observer,
     pub(super) index: u32,
     pub(super) disruption: &'a Disruption,
     pub(super) load: UnderLoad<'a>,
@@ -162,7 +166,7 @@ impl Acting<'_> {
 
     /// Reports the disruption's progress to the viewer.
     pub(super) fn stands(&self, standing: Standing) {
-        self.session.viewer.stands(self.index, self.disruption, standing);
+        self.observer.viewer().stands(self.index, self.disruption, standing);
     }
 
     /// Waits for a future, and reports the wait to the viewer.
@@ -173,25 +177,29 @@ impl Acting<'_> {
         waited
     }
 
+    pub(super) fn now(&self) -> Stamp {
+        self.observer.recorder().clock().now()
+    }
+
     /// Returns the number of pods whose end the watch has seen.
     pub(super) fn pods_ended(&self) -> usize {
-        self.session.pods_ended()
+        self.observer.pods_ended()
     }
 
     pub(super) async fn listed(&self, selector: &str) -> Result<Vec<Candidate>> {
-        let caller = &self.session.caller;
+        let caller = self.changer.caller;
         let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
         caller.list(&what, &caller.api(), &params).await
     }
 
     pub(super) fn load_left_ns(&self) -> i64 {
-        self.load.end.ns_since(self.session.clock.now())
+        self.load.end.ns_since(self.now())
     }
 
     /// Returns the future's result, or `None` if the load ends or the run is stopped first.
     pub(super) async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let limit = Duration::from_nanos(self.load_left_ns().max(0).unsigned_abs());
-        self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
+        self.changer.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
     /// Repeats a call until the API server accepts it or refuses it for good, and records each attempt. Retries after
@@ -223,7 +231,7 @@ impl Acting<'_> {
                 Some(Err(error)) if !is_passing(error) => (true, next),
                 _ => {
                     let lasts = sent - *first_fault.get_or_insert(sent);
-                    let is_last = lasts >= self.session.caller.limits.outage;
+                    let is_last = lasts >= self.changer.caller.limits.outage;
                     (is_last || (is_done && insisting.twice == Twice::Harmful), next)
                 }
             };
@@ -241,10 +249,10 @@ impl Acting<'_> {
         success: u16,
         call: impl Future<Output = kube::Result<T>>,
     ) -> (Answered, Option<kube::Result<T>>) {
-        let limit = self.session.caller.limits.api_call;
-        let sent = self.session.clock.now();
+        let limit = self.changer.caller.limits.api_call;
+        let sent = self.now();
         let answer = timeout(limit, call).await.ok();
-        let answered = self.session.clock.now();
+        let answered = self.now();
         let mut is_undone = false;
         let (status, error) = match &answer {
             Some(Ok(_)) => (Some(success), None),
@@ -266,9 +274,9 @@ impl Acting<'_> {
         pod: Option<&Candidate>,
         change: impl Future<Output = Result<T>>,
     ) -> (bool, Option<T>) {
-        let sent = self.session.clock.now();
+        let sent = self.now();
         let changed = change.await;
-        let answered = self.session.clock.now();
+        let answered = self.now();
         let (status, error) =
             (changed.is_ok().then_some(200), changed.as_ref().err().map(ToString::to_string));
         let call = Answered { sent, answered, status, error, is_undone: false };
@@ -282,13 +290,13 @@ impl Acting<'_> {
         let (pod, uid) = (pod.map(ResourceExt::name_any), pod.and_then(ResourceExt::uid));
         let (disruption, action) = (self.index, self.disruption.action.name());
         let action = event::Action { disruption, action, mode, pod, uid, answered, status, error, is_undone };
-        self.session.record_at(sent, EventKind::Action(action));
+        self.observer.recorder().event(sent, EventKind::Action(action));
         is_accepted
     }
 
     /// Records an action that has nothing to act on or exceeds its limits.
     pub(super) fn refused(&self, mode: Option<Mode>, why: Refusal) -> Disrupted {
-        let now = self.session.clock.now();
+        let now = self.now();
         let error = Some(why.0);
         self.note(mode, None, Answered { sent: now, answered: now, status: None, error, is_undone: true })
             .into()
@@ -307,17 +315,18 @@ impl Acting<'_> {
             Restore::AtTheEnd => {}
             Restore::Never => {
                 for change in changes {
-                    if let Err(error) = self.session.keep_change(*change) {
-                        self.session.warn(error.to_string());
+                    if let Err(error) = self.changer.ledger.keep(*change) {
+                        self.observer.recorder().warn(error.to_string());
                     }
                 }
             }
             // If the load ends first, the run reverts them at its end.
             Restore::After(after) => {
-                let due = self.session.clock.now() + after;
+                let due = self.now() + after;
                 if self.waits(Wait::Restore(due), self.while_loaded(sleep(after))).await.is_some() {
                     for change in changes {
-                        self.noted(mode, None, self.session.take_back(*change)).await;
+                        self.noted(mode, None, self.changer.ledger.take_back(self.changer.caller, *change))
+                            .await;
                     }
                 }
             }

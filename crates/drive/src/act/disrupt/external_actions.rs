@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::acting::{Acting, Disrupted, Refusal};
 use super::programs::codes;
 use crate::error::CoordinatorError;
+use crate::observe::rollout_wait::{await_rollout, until_rolled_out, workloads};
 use crate::viewer::Wait;
 use rolldrop_record::EventKind;
 use rolldrop_scenario::{Repeat, Until};
@@ -15,24 +16,27 @@ use rolldrop_scenario::{Repeat, Until};
 impl Acting<'_> {
     /// Runs a program and waits until its changes have settled.
     pub(super) async fn exec(&self, words: &[String]) -> Result<Disrupted, Refusal> {
-        let before = self.session.workloads().await?;
+        let before = workloads(self.changer.caller).await?;
         let disruption = Some(self.index);
         let command = words.to_vec();
-        self.session.record(EventKind::CommandStarted { command, disruption });
+        self.observer.recorder().record(EventKind::CommandStarted { command, disruption });
         let status = self.programs.run(words).await;
         let (code, signal) = match &status {
             Ok(status) => codes(*status),
             // The exit code that a shell uses.
             Err(_) => (Some(127), None),
         };
-        self.session.record(EventKind::CommandEnded { code, signal, disruption });
+        self.observer.recorder().record(EventKind::CommandEnded { code, signal, disruption });
         if let Err(why) = status {
             return Err(Refusal(format!("failed to run {}: {why}", words.join(" "))));
         }
-        match self.waits(Wait::Rollout, self.session.await_rollout(&before, disruption)).await {
+        match self
+            .waits(Wait::Rollout, await_rollout(self.changer.caller, self.observer, &before, disruption))
+            .await
+        {
             // An interruption is reported elsewhere.
             Ok(()) | Err(CoordinatorError::Interrupted) => {}
-            Err(error) => self.session.warn(error.to_string()),
+            Err(error) => self.observer.recorder().warn(error.to_string()),
         }
         Ok((code == Some(0)).into())
     }
@@ -42,10 +46,12 @@ impl Acting<'_> {
         let watched = async {
             match (self.disruption.repeat, lasts) {
                 (_, Some(lasts)) => sleep(lasts).await,
-                (Repeat::Until(Until::RolloutComplete), None) => self.session.until_rolled_out().await,
+                (Repeat::Until(Until::RolloutComplete), None) => {
+                    until_rolled_out(self.changer.caller, self.observer).await
+                }
                 (Repeat::Until(until), None) => {
                     let wanted = self.pods_ended() + until.terminations().unwrap_or(usize::MAX);
-                    self.session.views.wait_until(|view| view.ended.len() >= wanted).await;
+                    self.observer.views().wait_until(|view| view.ended.len() >= wanted).await;
                 }
                 (Repeat::Times(_), None) => {}
             }

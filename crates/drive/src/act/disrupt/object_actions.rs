@@ -25,18 +25,18 @@ impl Acting<'_> {
     /// Reads a workload, if the run may change it.
     pub(super) async fn workload(&self, workload: &Workload) -> Result<(Api<DynamicObject>, Value)> {
         let resource = resource_of(workload.kind);
-        let api = self.session.caller.dynamic_api(&resource);
+        let api = self.changer.caller.dynamic_api(&resource);
         let current = self.as_it_is(&api, &resource.kind, &workload.name).await?;
         Ok((api, current))
     }
 
     /// Reads an object, if the run may change it.
     async fn as_it_is(&self, api: &Api<DynamicObject>, kind: &str, name: &str) -> Result<Value> {
-        let found = self.session.caller.read(api, &format!("read {kind} {name}"), name).await?;
+        let found = self.changer.caller.read(api, &format!("read {kind} {name}"), name).await?;
         let found = serde_json::to_value(found).unwrap_or_default();
         // No controller manages an object that this run created, even if it is a copy of a managed one.
-        let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
-        let refuses = self.session.gitops == GitOps::Refuse && !is_own;
+        let is_own = found["metadata"]["labels"][RUN_LABEL] == self.changer.ledger.run();
+        let refuses = self.disruptor.gitops == GitOps::Refuse && !is_own;
         match controller_of(&found).filter(|_| refuses) {
             None => Ok(found),
             Some(controller) => Err(CoordinatorError::Managed {
@@ -71,7 +71,7 @@ impl Acting<'_> {
     /// Checks that the API server accepts the patch, and that it leaves some pods.
     pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<()> {
         let (api, current) = self.object(object).await?;
-        let patched = self.session.try_patch(&api, &current, patch).await?;
+        let patched = self.changer.try_patch(&api, &current, patch).await?;
         if patched["spec"]["replicas"] == 0 && !self.disruption.allow_outage {
             return Err(self.too_many(&object.to_string(), "no pod would be left".into()));
         }
@@ -80,7 +80,7 @@ impl Acting<'_> {
 
     async fn object(&self, object: &Object) -> Result<(Api<DynamicObject>, Value)> {
         let Object { api_version, kind, name } = object;
-        let caller = &self.session.caller;
+        let caller = self.changer.caller;
         let (resource, scope) = caller.kind_of(api_version, kind).await?;
         let api = caller.api_of(&resource, &scope, &caller.namespace);
         let current = self.as_it_is(&api, kind, name).await?;
@@ -94,7 +94,7 @@ impl Acting<'_> {
     /// would be another rollout.
     pub(super) async fn restart(&self, workload: &Workload) -> Result<Disrupted, Refusal> {
         let (api, _) = self.workload(workload).await?;
-        let now = jiff::Timestamp::from_nanosecond(self.session.clock.now().unix_ns().into());
+        let now = jiff::Timestamp::from_nanosecond(self.now().unix_ns().into());
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
         let patch = kube::api::Patch::Merge(patch);
@@ -113,7 +113,7 @@ impl Acting<'_> {
     ) -> Result<Disrupted, Refusal> {
         let (api, current) = self.workload(workload).await?;
         let scale = |workload: &mut Value| workload["spec"]["replicas"] = replicas.into();
-        Ok(self.changed(restore, self.session.alter(&api, &current, scale)).await)
+        Ok(self.changed(restore, self.changer.alter(&api, &current, scale)).await)
     }
 
     /// Changes the image of one container in a workload.
@@ -132,7 +132,7 @@ impl Acting<'_> {
             Ok(Patch { patch_type: PatchType::Strategic, body })
         };
         patch_of(&current)?;
-        Ok(self.changed(restore, self.session.patch(&api, &current, patch_of)).await)
+        Ok(self.changed(restore, self.changer.patch(&api, &current, patch_of)).await)
     }
 
     /// Patches an object.
@@ -143,7 +143,7 @@ impl Acting<'_> {
         restore: Restore,
     ) -> Result<Disrupted, Refusal> {
         let (api, current) = self.object(object).await?;
-        Ok(self.changed(restore, self.session.patch(&api, &current, |_| Ok(patch.clone()))).await)
+        Ok(self.changed(restore, self.changer.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
     /// Makes a change, records it as an action, and reverts it when it is due.

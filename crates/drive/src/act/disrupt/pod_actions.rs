@@ -15,6 +15,7 @@ use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use super::recovery::Whole;
 use crate::error::{CoordinatorError, Result};
 use crate::plan::claims::{Choice, Claims, oldest_ready_first};
+use crate::plan::outage_limits::bounds;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
@@ -39,7 +40,7 @@ impl Acting<'_> {
     pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>> {
         let found = self.listed(&pods.selector).await?;
         if found.is_empty() {
-            let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
+            let (selector, namespace) = (pods.selector.clone(), self.changer.caller.namespace.clone());
             return Err(CoordinatorError::NoPods { selector, namespace });
         }
         Ok(found)
@@ -56,7 +57,7 @@ impl Acting<'_> {
             return Ok(());
         }
         let action = &self.disruption.action;
-        let bounds = self.session.caller.bounds(action).await?;
+        let bounds = bounds(self.changer.caller, action).await?;
         match bounds.refuse_action(action, going, ready, leaving) {
             None => Ok(()),
             Some(why) => Err(self.too_many(&pods.selector, why)),
@@ -102,9 +103,9 @@ impl Acting<'_> {
     ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
         let before = left.take();
         // Held until the end, so that the second of two concurrent actions chooses from the pods that the first left.
-        let mut claims = self.session.claims.lock().await;
+        let mut claims = self.disruptor.claims.lock().await;
         let found = self.listed(&pods.selector).await?;
-        self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
+        self.observer.views().read(|view| whole.see(&oldest_ready_first(found.clone()), view));
         let choice = claims.sort(found);
         let (wanted, mut going) = match before {
             None => {
@@ -139,7 +140,7 @@ impl Acting<'_> {
 
     /// Gives pods back once a list shows that they are terminating, or if this action does not terminate them.
     async fn give_back(&self, pods: &[Candidate]) {
-        self.session.claims.lock().await.give_back(pods);
+        self.disruptor.claims.lock().await.give_back(pods);
     }
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
@@ -183,7 +184,7 @@ impl Acting<'_> {
     async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
-        let selectors = self.session.caller.list_kind_as(of_service).await?;
+        let selectors = self.changer.caller.list_kind_as(of_service).await?;
         let selectors = selectors.iter().flatten();
         let selects = |selector: &&BTreeMap<String, String>| {
             !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
@@ -200,7 +201,7 @@ impl Acting<'_> {
             let is_owner = owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid));
             set.spec.filter(|_| is_owner).and_then(|spec| spec.selector.match_labels)
         };
-        let of_owner = self.session.caller.list_kind_as(of_set).await?.into_iter().flatten().next();
+        let of_owner = self.changer.caller.list_kind_as(of_set).await?.into_iter().flatten().next();
         let is_free =
             |label: &&&String| !of_owner.as_ref().is_some_and(|labels| labels.contains_key(**label));
         let label = by.iter().find(is_free).or(by.first());
@@ -217,7 +218,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<Disrupted, Refusal> {
         let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
-        let api = self.session.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
+        let api = self.changer.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {
@@ -230,7 +231,7 @@ impl Acting<'_> {
             };
             let current = json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod.metadata});
             let leave = |pod: &mut Value| pod["metadata"]["labels"][label.as_str()] = LEFT.into();
-            let changing = self.session.alter(&api, &current, leave);
+            let changing = self.changer.alter(&api, &current, leave);
             let (is_accepted, change) = self.noted(None, Some(pod), changing).await;
             changes.extend(change.flatten());
             done += is_accepted.into();
@@ -244,8 +245,8 @@ impl Acting<'_> {
     }
 
     fn pod_api(&self, pod: &Candidate) -> Api<Pod> {
-        let namespace = pod.namespace().unwrap_or_else(|| self.session.caller.namespace.clone());
-        Api::namespaced(self.session.caller.client.clone(), &namespace)
+        let namespace = pod.namespace().unwrap_or_else(|| self.changer.caller.namespace.clone());
+        Api::namespaced(self.changer.caller.client.clone(), &namespace)
     }
 }
 

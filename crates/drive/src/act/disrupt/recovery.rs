@@ -14,6 +14,7 @@ use super::acting::{Acting, UnderLoad};
 use super::silence::{Silence, until_silent};
 use crate::observe::namespace_view::View;
 use crate::observe::rollout_wait::Workloads;
+use crate::observe::rollout_wait::until_settled;
 use crate::viewer::Wait;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;
@@ -75,14 +76,14 @@ impl Acting<'_> {
                     true
                 }
                 action if action.is_rollout() => {
-                    let settled = self.session.until_settled(&whole.workloads);
+                    let settled = until_settled(self.changer.caller, self.observer, &whole.workloads);
                     matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)))
                 }
                 // These actions do their own waiting.
                 _ => true,
             }
         };
-        let limit = self.session.caller.limits.recovery;
+        let limit = self.changer.caller.limits.recovery;
         let mut over = self.while_loaded(timeout(limit, recovered)).await;
         if let (
             Some(Ok(true)),
@@ -106,8 +107,8 @@ impl Acting<'_> {
     async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
         loop {
             // Subscribes before listing, so that no change after the list is missed.
-            let changed = self.session.views.changed();
-            let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
+            let changed = self.observer.views().changed();
+            let is_whole = self.observer.views().read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = self.listed(&pods.selector).await {
                 let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
                 if !terminating && found.iter().filter(|pod| pod.is_ready).count() >= whole.ready {
@@ -134,7 +135,7 @@ impl Acting<'_> {
         let silence = settle.silence.unwrap_or(silence + known_after);
         let silent = until_silent(losses, silence, settle.most);
         if self.waits(Wait::Silence(silence), silent).await == Silence::NeverCame {
-            self.session.record(EventKind::Unsettled { limit_s: settle.most.as_secs_f64() });
+            self.observer.recorder().record(EventKind::Unsettled { limit_s: settle.most.as_secs_f64() });
         }
     }
 }

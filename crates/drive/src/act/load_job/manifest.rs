@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::plan::node_limits::{COMPONENT, COMPONENT_LABEL, OS_LABEL};
 use crate::undo::change_journal::RUN_LABEL;
 use rolldrop_record::Evidence;
 use rolldrop_record::wire::AdminToken;
 
-/// Label with the purpose of a run's object.
-pub(super) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
-pub(super) const COMPONENT: &str = "load";
-/// Node label with the operating system.
-pub(super) const OS_LABEL: &str = "kubernetes.io/os";
 /// Port on which a worker listens in its pod.
 pub(crate) const LOAD_PORT: u16 = 9901;
 /// Key of the token in the Secret.

@@ -116,8 +116,8 @@ async fn interrupted_run_collects_available_rows() {
                 },
             }
         });
-        let (session, _run_dir, _dir) = session(client, limits);
-        let (stop, running) = follow_proxies(&session);
+        let (mut session, _run_dir, _dir) = session(client, limits);
+        follow_proxies(&mut session);
         while session.collector.sources().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -127,24 +127,20 @@ async fn interrupted_run_collects_available_rows() {
         let rows = session.collector.sources().pop().unwrap().rows.unwrap();
         let received = if is_away { 0 } else { 2 };
         assert_eq!((rows.received, rows.recorded), (received, (!is_away).then_some(2)));
-        stop.cancel();
-        running.await.unwrap();
         session.finish(CancellationToken::new()).await.unwrap();
     }
 }
 
 /// Returns the recorded events of a proxy whose rows are requested three times.
 async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<rolldrop_record::Event> {
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let (stop, running) = follow_proxies(&session);
+    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    follow_proxies(&mut session);
     let again = async {
         while asked.load(Ordering::SeqCst) < 3 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
-    stop.cancel();
-    running.await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();
     events_of(&run_dir)
 }
@@ -158,23 +154,14 @@ fn warnings(events: &[rolldrop_record::Event]) -> Vec<&str> {
 }
 
 /// Collects records from the proxy in the pod `web-1`.
-fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+fn follow_proxies(session: &mut Session) {
     let mut running = pod("web-1", container("running", "", ""));
     running.admin_port = Some(8082);
-    session.views.update(|view| {
+    session.observer.views().update(|view| {
         view.pods_listed = true;
         view.pods.insert(running.event.uid.clone(), running);
     });
-    let context = collect::Context {
-        client: session.caller.client.clone(),
-        namespace: "shop".into(),
-        clock: session.clock,
-        recorder: session.recorder.handle(),
-        admin_token: None,
-    };
-    let stop = CancellationToken::new();
-    let running = collect::run(session.collector.clone(), context, session.views.subscribe(), stop.clone());
-    (stop, tokio::spawn(running))
+    session.collector = Collector::begin(&session.caller, &session.observer, None, &mut session.tasks);
 }
 
 /// Records from a proxy.
@@ -200,9 +187,9 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         }
         _ => (503, String::new()),
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    follow_proxies(&mut session);
     let collector = session.collector.clone();
-    let (stop, running) = follow_proxies(&session);
     let whole = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
     let has_ended = async {
         while !collector.sources().last().is_some_and(whole) {
@@ -223,8 +210,6 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     };
     tokio::time::timeout(Duration::from_secs(20), lives).await.unwrap();
     collector.catch_up(&Limits { hand_over: Duration::from_secs(5), ..Limits::default() }).await;
-    stop.cancel();
-    running.await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();
     let (mut ends, mut phases) = (Vec::new(), Vec::new());
     for event in events_of(&run_dir) {
@@ -263,8 +248,8 @@ async fn unreadable_row_loses_no_later_rows() {
     let asked = Arc::new(AtomicUsize::new(0));
     let client =
         Client::new(tower::service_fn(move |request| rows_from(Arc::clone(&asked), request)), "shop");
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let (stop, running) = follow_proxies(&session);
+    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    follow_proxies(&mut session);
     let has_ended = async {
         let ended = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
         while !session.collector.sources().last().is_some_and(ended) {
@@ -272,8 +257,6 @@ async fn unreadable_row_loses_no_later_rows() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), has_ended).await.unwrap();
-    stop.cancel();
-    running.await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();
     let ended = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
         EventKind::ProxyEnded { rows, .. } => Some(rows),

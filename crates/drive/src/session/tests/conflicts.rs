@@ -155,8 +155,9 @@ async fn finish_awaits_earlier_rollback() {
     let (session, _, _dir) = session(client, Limits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
-    let change = session.change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
-    session.take_back(change.unwrap()).await.unwrap();
+    let change =
+        session.changer().change(&api, &deployment("app:1", 7), &deployment("app:2", 7)).await.unwrap();
+    session.ledger.take_back(&session.caller, change.unwrap()).await.unwrap();
     assert_eq!(patched.load(Ordering::SeqCst), 2);
     let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
     let undone: Vec<String> = undone.iter().map(ToString::to_string).collect();

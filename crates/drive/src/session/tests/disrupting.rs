@@ -81,7 +81,7 @@ async fn refused_deletion_records_both_stamps() {
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
     let disruption = Disruption { allow_outage: true, ..deletion(Count::Number(1), Repeat::Times(1)) };
-    let zero = session.clock.now();
+    let zero = session.now();
     let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
     session.finish(CancellationToken::new()).await.unwrap();
@@ -116,9 +116,9 @@ async fn first_fault_starts_outage_limit() {
     let (session, _run_dir, _dir) = session(client, limits);
     let mut eviction = deletion(Count::Number(1), Repeat::Times(1));
     eviction.allow_outage = true;
-    let DisruptionAction::DeletePod(pods) = eviction.action else { unreachable!() };
-    eviction.action = DisruptionAction::Evict(pods);
-    let disrupted = session.disrupt(&[eviction], beside(session.clock.now()), &NoPrograms).await;
+    let Action::DeletePod(pods) = eviction.action else { unreachable!() };
+    eviction.action = Action::Evict(pods);
+    let disrupted = session.disrupt(&[eviction], beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 0 });
     assert_eq!(tries.load(Ordering::SeqCst), 5);
     session.finish(CancellationToken::new()).await.unwrap();
@@ -134,7 +134,7 @@ async fn second_action_takes_remaining_pods() {
     for (pods, expected) in cases {
         let (client, deletions) = shop(pods, Deleted::Lingers);
         let (session, run_dir, _dir) = session(client, Limits::default());
-        let zero = session.clock.now();
+        let zero = session.now();
         assert_eq!(session.disrupt(&both, beside(zero), &NoPrograms).await, expected);
         session.finish(CancellationToken::new()).await.unwrap();
         let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
@@ -161,7 +161,7 @@ async fn termination_spacing_equals_required_silence() {
     for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
         let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
         let (session, _, _dir) = session(client, Limits::default());
-        let load = UnderLoad { rate, ..beside(session.clock.now()) };
+        let load = UnderLoad { rate, ..beside(session.now()) };
         let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
         let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
         assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
@@ -180,7 +180,7 @@ async fn next_batch_awaits_previous_recovery() {
         let mut all = deletion(Count::All, Repeat::Times(1));
         let DisruptionAction::DeletePod(pods) = &mut all.action else { unreachable!() };
         (pods.batch, pods.spacing) = (Some(2), Duration::from_secs(spacing_s));
-        let disrupted = session.disrupt(&[all], beside(session.clock.now()), &NoPrograms).await;
+        let disrupted = session.disrupt(&[all], beside(session.now()), &NoPrograms).await;
         assert_eq!(disrupted, Disrupted { accepted: 5, failed: 0, skipped: 0 });
         let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
         assert_eq!(deleted, ["web-1", "web-2", "web-3", "web-4", "web-5"]);
@@ -215,7 +215,7 @@ async fn overlapping_actions_take_distinct_pods() {
     let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];
     let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4"], Deleted::IsReplaced);
     let (session, run_dir, _dir) = session(client, Limits::default());
-    let disrupted = session.disrupt(&both, beside(session.clock.now()), &NoPrograms).await;
+    let disrupted = session.disrupt(&both, beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
     session.finish(CancellationToken::new()).await.unwrap();
     let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
@@ -231,7 +231,7 @@ async fn each_missed_pod_is_recorded() {
     more.allow_outage = true;
     let (client, _) = shop(&["web-1", "web-2", "web-3"], Deleted::Lingers);
     let (session, run_dir, _dir) = session(client, Limits::default());
-    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let load = UnderLoad { end: session.now() + Duration::from_secs(5), ..beside(session.now()) };
     let disrupted = session.disrupt(&[all, more], load, &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 2, failed: 0, skipped: 3 });
     session.finish(CancellationToken::new()).await.unwrap();
@@ -248,7 +248,7 @@ async fn each_missed_pod_is_recorded() {
 async fn unreached_repetitions_share_one_record() {
     let (client, _) = shop(&["web-1", "web-2"], Deleted::Lingers);
     let (session, run_dir, _dir) = session(client, Limits::default());
-    let load = UnderLoad { end: session.clock.now() + Duration::from_secs(5), ..beside(session.clock.now()) };
+    let load = UnderLoad { end: session.now() + Duration::from_secs(5), ..beside(session.now()) };
     let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
     let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 2 });

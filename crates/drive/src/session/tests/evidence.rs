@@ -37,7 +37,7 @@ async fn planned(
     let scenario =
         scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let work = Work { load_workers: workers, ..work(&scenario) };
-    caller.plan(&work).await.map_err(|error| error.to_string())
+    plan_run(&caller, &work).await.map_err(|error| error.to_string())
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::edits;
 use crate::undo::change_journal::{Change, ObjectRef};
-use crate::undo::left_over::{LeftOvers, Since};
+use crate::undo::{LeftOvers, Since};
 use rolldrop_scenario::{Patch, PatchType, Workload};
 
 const PATH: &str = "/apis/apps/v1/namespaces/shop/deployments/web";
@@ -128,12 +128,12 @@ async fn hold_is_taken_renewed_and_released() {
     assert_eq!(holder["run"], "my-run");
     assert!(holder["owner"].as_str().is_some_and(|owner| !owner.is_empty()), "{holder}");
     let until: jiff::Timestamp = holder["until"].as_str().unwrap().parse().unwrap();
-    assert!(until > jiff::Timestamp::from_nanosecond(session.clock.now().unix_ns().into()).unwrap());
+    assert!(until > jiff::Timestamp::from_nanosecond(session.now().unix_ns().into()).unwrap());
     assert_eq!(shop.now()["spec"], deployment()["spec"]);
     tokio::time::sleep(Duration::from_secs(400)).await;
     assert_eq!(patches(&calls), 3, "renewed twice");
     // If the run is killed, the change stays in the journal.
-    let open = session.journal().open_changes();
+    let open = session.ledger.journal().open_changes();
     assert!(
         matches!(&open[..], [open] if matches!(&open.change, Change::Hold { run } if run == "my-run")),
         "{open:?}"
@@ -151,15 +151,15 @@ async fn held_workload_refuses_second_run() {
     shop.is_used("2999-01-01T00:00:00Z");
     let (mut second, ..) = session(client.clone(), Limits::default());
     let said = "Deployment web is in use by run first of ann@laptop until 2999-01-01T00:00:00Z: wait until that has ended";
-    let planned = second.caller.check_holds(&[web()], None).await.unwrap_err().to_string();
+    let planned = check_holds(&second.caller, &[web()], None).await.unwrap_err().to_string();
     assert!(planned.starts_with(said), "{planned}");
     let error = second.hold(&[web()], "second").await.unwrap_err().to_string();
     assert!(error.starts_with(said), "{error}");
     assert!(error.contains("kubectl annotate -n shop deployment/web rolldrop.dev/in-use-"), "{error}");
-    assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
+    assert_eq!((patches(&calls), second.ledger.journal().open_changes().len()), (0, 0));
     // A run that is part of the tuning holding the workload continues.
     second.hold(&[web()], "first").await.unwrap();
-    assert_eq!((patches(&calls), second.journal().open_changes().len()), (0, 0));
+    assert_eq!((patches(&calls), second.ledger.journal().open_changes().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +167,7 @@ async fn expired_hold_is_taken_over() {
     let (shop, client, _) = Shop::open(None);
     shop.is_used("2001-01-01T00:00:00Z");
     let (mut session, _run_dir, _dir) = session(client, Limits::default());
-    let told = session.caller.check_holds(&[web()], None).await.unwrap();
+    let told = check_holds(&session.caller, &[web()], None).await.unwrap();
     let word =
         "Deployment web was in use by run first of ann@laptop until 2001-01-01T00:00:00Z, which has passed";
     assert!(matches!(&told[..], [told] if told.starts_with(word)), "{told:?}");
@@ -183,7 +183,7 @@ async fn concurrent_runs_get_one_hold() {
     let (mut second, ..) = session(client, Limits::default());
     let error = second.hold(&[web()], "second").await.unwrap_err();
     assert!(matches!(error, CoordinatorError::InUse { .. }), "{error}");
-    assert_eq!((shop.holder(), second.journal().open_changes().len()), (Some(holder), 0));
+    assert_eq!((shop.holder(), second.ledger.journal().open_changes().len()), (Some(holder), 0));
 }
 
 /// Sets the number of replicas, and undoes the change while another client makes one. Returns the report of the undoing
@@ -194,7 +194,7 @@ async fn undone_while(theirs: Value) -> (String, Value) {
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     let set = |object: &mut Value| object["spec"]["replicas"] = 5.into();
-    session.alter(&api, &deployment(), set).await.unwrap().unwrap();
+    session.changer().alter(&api, &deployment(), set).await.unwrap().unwrap();
     assert_eq!(shop.now()["spec"]["replicas"], 5);
     *shop.meanwhile.lock().unwrap() = Some(theirs);
     let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
@@ -221,6 +221,7 @@ async fn alter_reapplies_after_foreign_change() {
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     session
+        .changer()
         .alter(&api, &deployment(), |object| object["spec"]["replicas"] = 5.into())
         .await
         .unwrap()
@@ -247,7 +248,7 @@ async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value)
         };
         Ok(Patch { patch_type, body })
     };
-    session.patch(&api, &deployment(), patch_of).await.unwrap().unwrap();
+    session.changer().patch(&api, &deployment(), patch_of).await.unwrap().unwrap();
     let set = shop.now()["spec"]["template"]["spec"]["containers"].clone();
     session.finish(CancellationToken::new()).await.unwrap();
     (set, shop.now())
@@ -281,7 +282,8 @@ async fn patch_fails_after_repeated_conflicts() {
     let api = session.caller.api_of(&resource, &kube::discovery::Scope::Namespaced, "shop");
     let body = json!({"spec": {"minReadySeconds": 3}});
     let patch = Patch { patch_type: PatchType::Merge, body };
-    let error = session.patch(&api, &deployment(), |_| Ok(patch.clone())).await.unwrap_err().to_string();
+    let error =
+        session.changer().patch(&api, &deployment(), |_| Ok(patch.clone())).await.unwrap_err().to_string();
     assert_eq!(error, "failed to change Deployment web in shop: others keep changing it");
     assert_eq!(patches(&calls), 5);
 }

@@ -53,7 +53,7 @@ fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState)
     let mut seen = pod(&format!("rolldrop-load-my-run-{index}-abcde"), state);
     seen.event.ready = is_ready;
     seen.event.node = Some(format!("node-{index}"));
-    session.views.update(|view| view.see(Change::Applied, seen));
+    session.observer.views().update(|view| view.see(Change::Applied, seen));
 }
 
 /// Returns the pod with an index as a list shows it.

@@ -21,7 +21,7 @@ async fn plan_announces_random_dns_phases() {
     let effects = async |text: &str| {
         let loaded = scenario::parse::<Value>(text, "x.yaml", std::path::Path::new("."), &[]).unwrap();
         let scenario = loaded.scenario;
-        session.caller.plan(&work(&scenario)).await.unwrap().effects
+        plan_run(&session.caller, &work(&scenario)).await.unwrap().effects
     };
     let headless = effects(HEADLESS).await;
     let said = headless.iter().filter(|effect| effect.contains("headless Service web")).collect::<Vec<_>>();
@@ -35,10 +35,10 @@ async fn plan_announces_random_dns_phases() {
 async fn period_equals_longest_dns_ttl() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, Limits::default());
-    assert_eq!(session.period(), Duration::ZERO);
+    assert_eq!(session.observer.period(), Duration::ZERO);
     for ttl_s in [Some(4.0), Some(30.0), Some(11.0), None] {
         let answer = NameAnswer { name: "web.shop".into(), addresses: vec![], ttl_s, error: None };
-        session.record_of("load-0", session.clock.now(), EventKind::NameAnswer(answer));
+        session.record_of("load-0", session.now(), EventKind::NameAnswer(answer));
     }
-    assert_eq!(session.period(), Duration::from_secs(30));
+    assert_eq!(session.observer.period(), Duration::from_secs(30));
 }

@@ -49,7 +49,7 @@ async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
     let (limits, stop) = (Limits::default(), CancellationToken::new());
     let caller = Caller::in_shop(client, limits, stop);
     let scenario = read(spec);
-    caller.plan(&work(&scenario)).await.map_err(|error| error.to_string())
+    plan_run(&caller, &work(&scenario)).await.map_err(|error| error.to_string())
 }
 
 fn web(count: usize) -> Value {

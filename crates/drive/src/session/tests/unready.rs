@@ -41,7 +41,10 @@ async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
     let (client, _) = api(move |_, path| cluster(path, &pods, warning.as_ref()));
     let limits = Limits { ready: Duration::from_secs(60), ..Limits::default() };
     let (session, _, _dir) = session(client, limits);
-    session.await_endpoints("web", Some("app=web"), 3).await.unwrap_err().to_string()
+    await_endpoints(&session.caller, &session.observer, "web", Some("app=web"), 3)
+        .await
+        .unwrap_err()
+        .to_string()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,104 @@
+//! Workloads that a run will mark as in use, and those that other runs use.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Service;
+use serde_json::Value;
+
+use super::Work;
+use super::live_changes::Live;
+use crate::api::Caller;
+use crate::error::{CoordinatorError, Result};
+use crate::undo::holder::{Holder, in_use, read_workload};
+use rolldrop_record::Clock;
+use rolldrop_scenario::{Action, Object, Place, Scenario, Workload};
+use rolldrop_sidecar::inject::selects;
+
+/// Returns the existing workloads that a run changes. `live` are the objects that it changes for its whole duration.
+pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) -> Vec<Workload> {
+    let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
+    let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
+    needed.extend(disruptions.iter().filter_map(|disruption| match &disruption.action {
+        Action::RollingRestart(workload)
+        | Action::SetImage { workload, .. }
+        | Action::Scale { workload, .. } => Some(workload.clone()),
+        Action::Patch { object: Object { kind, name, .. }, .. } => format!("{kind}/{name}").parse().ok(),
+        _ => None,
+    }));
+    let mut seen = BTreeSet::new();
+    needed.retain(|workload| {
+        let is_own = work.scenario.manifests.iter().any(|object| workload.is(object));
+        !is_own && seen.insert(workload.to_string())
+    });
+    needed
+}
+
+/// Returns the Services behind a scenario's targets that its manifests do not create.
+pub(crate) fn services_of(scenario: &Scenario) -> Vec<&str> {
+    let is_own = |name: &str| {
+        let is_it = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
+        scenario.manifests.iter().any(is_it)
+    };
+    let services = scenario.targets.iter().filter_map(|target| match &target.place {
+        Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
+        _ => None,
+    });
+    services.collect()
+}
+
+/// Checks that no other run uses these workloads. Returns a warning for each workload with an expired holder.
+///
+/// # Errors
+/// [`CoordinatorError::InUse`] if another run uses one.
+pub async fn check_holds(caller: &Caller, workloads: &[Workload], run: Option<&str>) -> Result<Vec<String>> {
+    let clock = Clock::start();
+    let mut expired = Vec::new();
+    for workload in workloads {
+        let current = match read_workload(caller, workload).await {
+            // If the workload is missing, the step that needs it reports that.
+            Err(CoordinatorError::Api { .. }) => continue,
+            read => read?,
+        };
+        let Some(holder) = Holder::of(&current).filter(|holder| Some(holder.run.as_str()) != run) else {
+            continue;
+        };
+        if !holder.has_expired(clock) {
+            return Err(in_use(caller, workload, &holder));
+        }
+        expired.push(format!(
+            "{workload} was in use by {holder}, which has passed: it is taken over. If that run was killed, end \
+             this one and use `rolldrop cleanup` with its directory first, as it may have left its changes"
+        ));
+    }
+    Ok(expired)
+}
+
+/// Returns a warning for each workload behind a target's Service that is in use by another run, as far as this run
+/// has the right to read the workloads.
+pub(crate) async fn held_by_others(
+    caller: &Caller,
+    work: &Work<'_>,
+    held: &[Workload],
+    workloads: &[Live],
+) -> Vec<String> {
+    let named = services_of(work.scenario);
+    if named.is_empty() {
+        return Vec::new();
+    }
+    let clock = Clock::start();
+    let api = caller.api::<Service>();
+    let mut services = Vec::new();
+    for name in named {
+        let found = caller.find(&api, &format!("read Service {name}"), name).await.ok().flatten();
+        services.extend(found.and_then(|service| serde_json::to_value(service).ok()));
+    }
+    let warning = |found: &Live| {
+        let workload = found.workload().filter(|workload| !held.contains(workload))?;
+        services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;
+        let holder = Holder::of(&found.current).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
+        (!holder.has_expired(clock)).then(|| {
+            format!("{workload} is in use by {holder}: what that changes meanwhile shows in this run as well")
+        })
+    };
+    workloads.iter().filter_map(warning).collect()
+}
