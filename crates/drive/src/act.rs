@@ -1,12 +1,15 @@
 //! Changes the cluster: deploys the manifests, changes workloads, terminates pods, and starts the load's pods.
 
-pub(crate) mod apply;
+mod apply;
 pub(crate) mod disrupt;
 pub(crate) mod hold;
 pub(crate) mod load_job;
 pub(crate) mod workload_changes;
 
-pub(crate) use disrupt::{Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent};
+pub(crate) use apply::{Applier, Changer};
+pub(crate) use disrupt::{
+    Disrupted, Disruptor, Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent,
+};
 pub use hold::Tenure;
-pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, default_workers};
+pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};
 pub use workload_changes::change_for_good;

@@ -6,9 +6,12 @@
 pub(crate) mod caller;
 pub(crate) mod edits;
 pub(crate) mod kinds;
-pub(crate) mod node_agent;
-pub(crate) mod pages;
+mod node_agent;
+mod pages;
 
 pub use caller::{Caller, Limits};
+pub(crate) use caller::{Pauses, is_passing, is_too_many, may_have_been_done, retry_after};
+pub(crate) use kinds::resource_of;
 pub use kinds::why_no_rollout;
-pub(crate) use pages::list_at_once;
+pub(crate) use node_agent::{agent_path, ask_agent};
+pub(crate) use pages::{Pages, list_at_once, page};

@@ -18,10 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Caller;
-use crate::api::caller::{Limits, Pauses};
-use crate::observe::Observer;
-use crate::observe::namespace_view::View;
+use crate::api::{Caller, Limits, Pauses};
+use crate::observe::{Observer, View};
 use crate::tasks::Tasks;
 use endpoint::{Context, Endpoint, SILENCE, wants_token};
 use lines::lines;

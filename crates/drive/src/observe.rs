@@ -4,10 +4,10 @@
 //! tables. Only the beats write to the cluster.
 
 pub(crate) mod beat_writer;
-pub(crate) mod event_recorder;
+mod event_recorder;
 pub(crate) mod foreign_changes;
-pub(crate) mod found_targets;
-pub(crate) mod list_watch;
+mod found_targets;
+mod list_watch;
 pub(crate) mod namespace_view;
 pub(crate) mod proxy_detection;
 pub(crate) mod ready;
@@ -17,7 +17,7 @@ mod sinks;
 mod standstill;
 pub(crate) mod target_service;
 pub(crate) mod unready;
-pub(crate) mod waiting;
+mod waiting;
 pub(crate) mod ways;
 
 use std::collections::BTreeMap;
@@ -32,16 +32,20 @@ use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::tasks::Tasks;
 use crate::viewer::Viewer;
-use event_recorder::{EventRecorder, RecorderHandle};
+use event_recorder::EventRecorder;
+pub(crate) use event_recorder::{RecorderHandle, SOURCE};
 pub use foreign_changes::changed as changed_by_others;
 pub(crate) use found_targets::{Ready, at_node};
-use namespace_view::Views;
+pub(crate) use list_watch::Need;
+pub(crate) use namespace_view::{View, Views};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_load::machine;
 use rolldrop_record::event::NameAnswer;
 use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 pub(crate) use rollout_wait::Workloads;
+pub(crate) use waiting::Waiting;
+pub(crate) use ways::Way;
 
 /// Shows and records what happens in a run's cluster.
 pub(crate) struct Observer {

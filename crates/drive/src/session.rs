@@ -7,21 +7,18 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::act::apply::{Applier, Changer};
-use crate::act::disrupt::{Disrupted, Disruptor};
-use crate::act::load_job::{self, LoadPods};
-use crate::act::{LoadJob, Programs, UnderLoad, hold, workload_changes};
+use crate::act::load_job;
+use crate::act::{
+    Applier, Changer, Disrupted, Disruptor, LoadJob, LoadPods, Programs, UnderLoad, hold, workload_changes,
+};
 use crate::api::{Caller, Limits};
 use crate::cluster::Origin;
 use crate::collect::Collector;
 use crate::error::Result;
-use crate::observe::event_recorder::SOURCE;
-use crate::observe::{Observer, Ready, Workloads, beat_writer, foreign_changes, ready, rollout_wait};
+use crate::observe::{Observer, Ready, SOURCE, Workloads, beat_writer, foreign_changes, ready, rollout_wait};
 use crate::plan::{GitOps, LiveChanges, Made, pods_of};
 use crate::tasks::Tasks;
-use crate::undo::Undone;
-use crate::undo::change_journal::Journal;
-use crate::undo::ledger::Ledger;
+use crate::undo::{Journal, Ledger, Undone};
 use crate::viewer::Viewer;
 use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;

@@ -3,7 +3,7 @@
 //! Undoing can be repeated safely. Values that others have changed since stay as they are, and are reported. An object
 //! that was replaced in the meantime is left alone entirely.
 
-pub(crate) mod change_journal;
+mod change_journal;
 pub(crate) mod effect;
 pub(crate) mod holder;
 pub(crate) mod ledger;
@@ -17,12 +17,14 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::api::caller::Caller;
 use crate::api::edits::{self, Edit};
-use crate::api::node_agent::ask_agent;
+use crate::api::{Caller, ask_agent};
 use crate::error::{CoordinatorError, JournalError, Result};
-use change_journal::{Change, Journal, ObjectRef, Open, RUN_LABEL};
+use change_journal::Open;
+pub(crate) use change_journal::{Change, Journal, ObjectRef, RUN_LABEL};
 pub use effect::await_effect;
+pub(crate) use holder::Holder;
+pub(crate) use ledger::Ledger;
 pub use left_over::{LeftOvers, Since};
 use rolldrop_kubernetes::guard::names::in_path;
 

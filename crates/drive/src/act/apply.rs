@@ -14,15 +14,14 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
-use crate::api::Caller;
-use crate::api::caller::may_have_been_done;
 use crate::api::edits::{self, Edit};
+use crate::api::{Caller, may_have_been_done};
 use crate::error::{CoordinatorError, Result};
-use crate::observe::event_recorder::RecorderHandle;
+use crate::observe::RecorderHandle;
 use crate::plan::is_ownable;
 use crate::undo;
-use crate::undo::change_journal::{Change, ObjectRef, RUN_LABEL};
-use crate::undo::ledger::{Ledger, refusal};
+use crate::undo::ledger::refusal;
+use crate::undo::{Change, Ledger, ObjectRef, RUN_LABEL};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_scenario::Patch;
 use rolldrop_sidecar::inject;
@@ -229,7 +228,7 @@ impl Changer<'_> {
 
     /// Like [`Changer::change`], for a workload that the run restarts, possibly without any other change. Undoing the
     /// change leaves the pod template as if there had been no restart.
-    pub(crate) async fn change_and_restart(
+    pub(super) async fn change_and_restart(
         &self,
         api: &Api<DynamicObject>,
         current: &Value,
@@ -257,7 +256,7 @@ impl Changer<'_> {
     }
 
     /// Returns the result that a patch would have. This is a dry run; the API server changes nothing.
-    pub(crate) async fn try_patch(
+    pub(super) async fn try_patch(
         &self,
         api: &Api<DynamicObject>,
         current: &Value,

@@ -11,12 +11,10 @@ use super::apply::{Changer, reference};
 use crate::api::Caller;
 use crate::cluster::Origin;
 use crate::error::{CoordinatorError, JournalError, Result};
-use crate::observe::event_recorder::RecorderHandle;
+use crate::observe::RecorderHandle;
 use crate::tasks::Tasks;
-use crate::undo::change_journal::{Change, Journal};
-use crate::undo::holder::{Holder, api_of_workload, in_use, read_workload, renew, send};
-use crate::undo::ledger::Ledger;
-use crate::undo::{ATTEMPTS, Undone};
+use crate::undo::holder::{api_of_workload, in_use, read_workload, renew, send};
+use crate::undo::{ATTEMPTS, Change, Holder, Journal, Ledger, Undone};
 use rolldrop_record::Clock;
 use rolldrop_scenario::Workload;
 

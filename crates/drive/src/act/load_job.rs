@@ -17,14 +17,12 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::apply::{Applier, Changer};
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::observe::Observer;
-use crate::observe::namespace_view::{View, Views};
 use crate::observe::unready::{latest_event, why_pod_unready};
-use crate::observe::waiting::Waiting;
-use crate::plan::node_limits::{COMPONENT, COMPONENT_LABEL};
-use crate::undo::change_journal::RUN_LABEL;
+use crate::observe::{Observer, View, Views, Waiting};
+use crate::plan::{COMPONENT, COMPONENT_LABEL};
+use crate::undo::RUN_LABEL;
 use manifest::TOKEN_KEY;
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;

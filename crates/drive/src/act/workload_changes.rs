@@ -10,11 +10,10 @@ use tokio::time::sleep;
 use super::apply::Changer;
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::observe::Observer;
-use crate::observe::namespace_view::View;
 use crate::observe::rollout_wait::{until_settled, workloads};
-use crate::plan::LiveChanges;
-use crate::plan::live_changes::{Live, Wanted, plan_live};
+use crate::observe::{Observer, View};
+use crate::plan::live_changes::plan_live;
+use crate::plan::{Live, LiveChanges, Wanted};
 use crate::undo::{self, ATTEMPTS, FOLLOW};
 use rolldrop_sidecar::inject;
 

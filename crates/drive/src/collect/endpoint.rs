@@ -7,8 +7,8 @@ use http::Request;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::api::caller::{Limits, Pauses, is_passing};
-use crate::observe::event_recorder::RecorderHandle;
+use crate::api::{Limits, Pauses, is_passing};
+use crate::observe::RecorderHandle;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 

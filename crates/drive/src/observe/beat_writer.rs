@@ -17,8 +17,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::event_recorder::RecorderHandle;
-use crate::api::Caller;
-use crate::api::caller::{Pauses, is_passing, is_too_many, retry_after};
+use crate::api::{Caller, Pauses, is_passing, is_too_many, retry_after};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_record::EventKind;
 

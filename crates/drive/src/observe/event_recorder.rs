@@ -68,7 +68,7 @@ impl EventRecorder {
         Ok(Self { handle: RecorderHandle { messages, viewer, clock }, thread: Some(thread), result })
     }
 
-    pub(crate) fn handle(&self) -> &RecorderHandle {
+    pub(super) fn handle(&self) -> &RecorderHandle {
         &self.handle
     }
 

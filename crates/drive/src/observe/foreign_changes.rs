@@ -5,9 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::api::Caller;
 use crate::api::edits::{self, Edit, RESTARTED_AT};
-use crate::api::kinds::resource_of;
+use crate::api::{Caller, resource_of};
 use rolldrop_scenario::Workload;
 
 /// Time between two checks.

@@ -18,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::event_recorder::RecorderHandle;
 use super::namespace_view::Views;
-use crate::api::caller::{Limits, Pauses, retry_after};
-use crate::api::pages::{Pages, page};
+use crate::api::{Limits, Pages, Pauses, page, retry_after};
 use crate::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::distrust;
@@ -30,13 +29,13 @@ use rolldrop_record::{EventKind, Stamp};
 /// is opened, and when it is closed on time.
 const WATCH_S: u32 = 30;
 /// Time without a sign of life after which a watch counts as dead.
-pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
+pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
 /// Shortest interruption to record. A shorter one delays events by less than the precision of a termination's
 /// times.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
 
 /// Processes the objects of one watch, and returns the events to record.
-pub(crate) trait Sink<K>: Send {
+pub(super) trait Sink<K>: Send {
     /// Part of an object to keep. A list is processed as a whole, and may contain thousands of objects.
     type Seen: Send;
 
@@ -57,12 +56,12 @@ pub(crate) enum Need {
 }
 
 /// Objects of one kind that the run follows.
-pub(crate) struct Following<K, S> {
+pub(super) struct Following<K, S> {
     pub(crate) resource: &'static str,
     pub(crate) need: Need,
     pub(crate) fields: Option<&'static str>,
     pub(crate) api: Api<K>,
-    pub(crate) sink: S,
+    pub(super) sink: S,
     pub(crate) limits: Limits,
     pub(crate) recorder: RecorderHandle,
     pub(crate) views: Views,

@@ -116,7 +116,7 @@ impl Views {
     }
 
     /// Updates the view, and wakes waiting tasks only if `change` returns true.
-    pub(crate) fn update_if(&self, change: impl FnOnce(&mut View) -> bool) {
+    pub(super) fn update_if(&self, change: impl FnOnce(&mut View) -> bool) {
         self.0.send_if_modified(change);
     }
 

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::Result;
 use rolldrop_load::machine::kube_proxy;
 use rolldrop_record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
@@ -25,7 +25,7 @@ pub(crate) const KUBE_PROXY_MAPS: [&str; 2] = ["kube-proxy", "kube-proxy-config"
 /// DaemonSet that runs kube-proxy on each node, if it runs in pods.
 pub(crate) const DAEMON_SET: &str = "kube-proxy";
 /// Labels of kube-proxy's pods: first of a DaemonSet's pods, then of static pods.
-pub(crate) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
+pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
 /// Node annotations in which k3s and RKE2 keep their arguments.
 const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
 /// Annotations with which a Service asks for topology hints; `Disabled` asks for none.

@@ -14,7 +14,7 @@ use super::Observer;
 use super::sinks::template_digest;
 use super::unready::why_unready;
 use super::waiting::Waiting;
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_record::{EventKind, Mode};
 

@@ -11,7 +11,7 @@ use kube::client::Body;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::event_recorder::RecorderHandle;
-use crate::api::caller::Limits;
+use crate::api::Limits;
 use rolldrop_record::event::API_SERVER;
 use rolldrop_record::{ClockOffset, EventKind, Stamp};
 

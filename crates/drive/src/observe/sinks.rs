@@ -12,7 +12,7 @@ use kube::{Api, Resource, ResourceExt};
 use super::event_recorder::RecorderHandle;
 use super::list_watch::{Following, Need, Sink, State};
 use super::namespace_view::{SeenPod, Views};
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::tasks::Tasks;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
@@ -254,7 +254,7 @@ fn workload(
 }
 
 /// Returns a digest that distinguishes a template from the others in a run.
-pub(crate) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
+pub(super) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
     let template = serde_json::to_vec(&template).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &template);
     let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_sidecar::inject;
 
@@ -37,7 +37,7 @@ pub(crate) async fn is_headless(caller: &Caller, name: &str, manifests: &[Value]
 
 /// Returns the number of endpoints to wait for: all replicas in the manifests whose pods the Service selects, but at
 /// least one.
-pub(crate) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize {
+pub(super) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize {
     let service = serde_json::to_value(service).unwrap_or_default();
     let selected =
         |manifest: &&Value| inject::selects(&service, &manifest["spec"]["template"]["metadata"]["labels"]);

@@ -14,7 +14,7 @@ use rolldrop_sidecar::observed::statuses;
 
 /// Returns the reasons that pods are not ready, each reason once. Considers the namespace's pods that `is_own`
 /// accepts and, if labels are given, that have them. Returns `None` if all are ready, or nothing can be read.
-pub(crate) async fn why_unready(
+pub(super) async fn why_unready(
     caller: &Caller,
     selector: Option<&str>,
     is_own: impl Fn(&Pod) -> bool,
@@ -93,7 +93,7 @@ fn last_end(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
 }
 
 /// Returns the reason that a pod's own status gives for not being ready.
-pub(crate) fn own_reason(pod: &Pod) -> Option<String> {
+pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     if let Some(unscheduled) = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False") {
         return Some(said(unscheduled.reason.as_ref(), unscheduled.message.as_ref()));

@@ -48,7 +48,7 @@ impl Waiting {
     }
 
     /// Returns true when it is time to look up the reason for a long wait.
-    pub(crate) fn wants_reason(&mut self) -> bool {
+    pub(super) fn wants_reason(&mut self) -> bool {
         let now = Instant::now();
         let is_due = now >= self.asked;
         if is_due {

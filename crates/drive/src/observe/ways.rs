@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::found_targets::Consumer;
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 
 /// Default DNS domain of a cluster.
@@ -143,7 +143,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::caller::Limits;
+    use crate::api::Limits;
 
     /// Returns the URL of a path that can be found without asking the cluster, or the error.
     async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {

@@ -5,7 +5,7 @@ use kube::api::ApiResource;
 use kube::{Api, ResourceExt};
 
 use super::call::{About, Plan};
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::proxy_detection;
 use rolldrop_record::Evidence;

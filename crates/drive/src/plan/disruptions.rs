@@ -14,8 +14,7 @@ use serde_json::Value;
 
 use super::Planner;
 use super::call::{About, Plan};
-use crate::api::kinds::resource_of;
-use crate::api::node_agent::agent_path;
+use crate::api::{agent_path, resource_of};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
 

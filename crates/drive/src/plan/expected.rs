@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::claims::{Choice, Claims};
 use super::outage_limits::{Bounds, Round, bounds, number_of, selects};
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::label_selector;
 use rolldrop_kubernetes::pods::Candidate;

@@ -9,7 +9,8 @@ use super::Work;
 use super::live_changes::Live;
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::undo::holder::{Holder, in_use, read_workload};
+use crate::undo::Holder;
+use crate::undo::holder::{in_use, read_workload};
 use rolldrop_record::Clock;
 use rolldrop_scenario::{Action, Object, Place, Scenario, Workload};
 use rolldrop_sidecar::inject::selects;
@@ -34,7 +35,7 @@ pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
 }
 
 /// Returns the Services behind a scenario's targets that its manifests do not create.
-pub(crate) fn services_of(scenario: &Scenario) -> Vec<&str> {
+pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
     let is_own = |name: &str| {
         let is_it = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
         scenario.manifests.iter().any(is_it)
@@ -75,7 +76,7 @@ pub async fn check_holds(caller: &Caller, workloads: &[Workload], run: Option<&s
 
 /// Returns a warning for each workload behind a target's Service that is in use by another run, as far as this run
 /// has the right to read the workloads.
-pub(crate) async fn held_by_others(
+pub(super) async fn held_by_others(
     caller: &Caller,
     work: &Work<'_>,
     held: &[Workload],

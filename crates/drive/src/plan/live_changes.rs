@@ -11,8 +11,7 @@ use url::Url;
 
 use super::gitops::{GitOps, controller_of};
 use super::routes::find_services_behind;
-use crate::api::Caller;
-use crate::api::kinds::why_no_rollout;
+use crate::api::{Caller, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_scenario::Workload;
 use rolldrop_sidecar::inject::ending::{Ending, Sleepers, set_ending};

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use super::outage_limits::bounds;
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::undo::change_journal::RUN_LABEL;
+use crate::undo::RUN_LABEL;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Action, Disruption};
 
@@ -35,7 +35,7 @@ pub(crate) async fn schedulable_nodes(caller: &Caller) -> Result<usize> {
 }
 
 /// Returns true if the scheduler may place one of the load's pods on a node.
-pub(crate) fn takes_pods(node: &Node) -> bool {
+pub(super) fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
     let repels = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
@@ -45,7 +45,7 @@ pub(crate) fn takes_pods(node: &Node) -> bool {
 }
 
 /// Returns true if a pod sends this run's load.
-pub(crate) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
+pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
     let has = |label: &str, value: &str| pod.labels().get(label).is_some_and(|found| found == value);
     has(COMPONENT_LABEL, COMPONENT) && has(RUN_LABEL, run)
 }

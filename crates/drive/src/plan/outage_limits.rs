@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::DisruptionAction;
@@ -59,7 +59,7 @@ fn is_by_eviction(action: &DisruptionAction) -> bool {
 
 impl Bounds {
     /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
-    pub(crate) const fn has_deployments(action: &Action) -> bool {
+    pub(super) const fn has_deployments(action: &Action) -> bool {
         !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
     }
 
@@ -84,7 +84,7 @@ impl Bounds {
 
     /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
     /// returns as many as the budget allows now.
-    pub(crate) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
+    pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
         }

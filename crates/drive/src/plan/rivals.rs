@@ -3,7 +3,7 @@
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
 
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::Result;
 
 /// A kind of autoscaler.

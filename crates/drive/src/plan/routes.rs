@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value;
 use url::Url;
 
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::Result;
 
 /// One route through a gateway.
@@ -31,13 +31,13 @@ enum Host {
 }
 
 /// Returns the kind of the Gateway API's HTTP routes.
-pub(crate) fn http_route() -> ApiResource {
+pub(super) fn http_route() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "HTTPRoute"))
 }
 
 /// Returns the Services that these URLs route to. Ignores kinds of routes that the cluster does not have or does
 /// not let the run list.
-pub(crate) async fn find_services_behind(caller: &Caller, urls: &[&Url]) -> Result<BTreeSet<String>> {
+pub(super) async fn find_services_behind(caller: &Caller, urls: &[&Url]) -> Result<BTreeSet<String>> {
     let ingresses: Vec<Ingress> = caller.list_kind().await?;
     let routes = caller.dynamic_api(&http_route());
     let spec = |route: DynamicObject| route.data["spec"].clone();

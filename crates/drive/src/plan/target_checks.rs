@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::call::Plan;
 use super::disruption_checks::Checks;
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::Result;
-use crate::observe::target_service;
-use crate::observe::ways::{self, Way};
+use crate::observe::ways;
+use crate::observe::{Way, target_service};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Place, Scenario};

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use tokio::time::{Instant, sleep};
 
 use super::{Change, Outcome, Undone};
-use crate::api::caller::Caller;
+use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::rollout_wait::workloads;
 use rolldrop_kubernetes::pods::Candidate;

@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 
 use super::change_journal::ObjectRef;
 use super::{ATTEMPTS, Outcome};
-use crate::api::Caller;
-use crate::api::kinds::resource_of;
+use crate::api::{Caller, resource_of};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::{Clock, Stamp};
@@ -143,7 +142,7 @@ pub(crate) async fn renew(caller: &Caller, clock: Clock, workload: &Workload, ru
 
 /// Renews the annotation of a run that has ended. This changes the resourceVersion, so the API server refuses any
 /// change by that run that is still on its way.
-pub(crate) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
+pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
     if let Some((caller, workload)) = of_reference(caller, object)
         && let Err(error) = renew(&caller, Clock::start(), &workload, run).await
     {

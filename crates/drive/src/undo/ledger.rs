@@ -7,8 +7,7 @@ use tokio::time::Instant;
 
 use super::change_journal::{Change, Journal, ObjectRef};
 use super::{Outcome, Undone, all, one};
-use crate::api::Caller;
-use crate::api::caller::may_have_been_done;
+use crate::api::{Caller, may_have_been_done};
 use crate::error::{CoordinatorError, JournalError, Result};
 
 /// Changes of a run: those in its journal, and those that are undone already.

@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use super::change_journal::{Change, Journal, Open};
 use super::{Undone, all, holder};
-use crate::api::caller::Caller;
-use crate::api::edits;
+use crate::api::{Caller, edits};
 use crate::cluster::Origin;
 use crate::error::JournalError;
 use crate::observe::foreign_changes::differences;

@@ -12,7 +12,7 @@ use super::Disruptor;
 use super::programs::Programs;
 use super::silence::{Losses, NoLosses, Settle};
 use crate::act::apply::Changer;
-use crate::api::caller::{Pauses, is_passing, may_have_been_done, retry_after};
+use crate::api::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::error::{CoordinatorError, Result};
 use crate::observe::Observer;
 use crate::viewer::{Standing, Wait};

@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
-use crate::api::node_agent::ask_agent;
+use crate::api::ask_agent;
 use crate::error::{CoordinatorError, Result};
-use crate::observe::namespace_view::View;
+use crate::observe::View;
 use crate::plan::node_limits::{check_node, check_node_bounds, ended_by, pods_on};
-use crate::undo::change_journal::{Change, ObjectRef};
+use crate::undo::{Change, ObjectRef};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;

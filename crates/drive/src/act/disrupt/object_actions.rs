@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
 use crate::api::edits::RESTARTED_AT;
-use crate::api::kinds::{resource_of, why_no_rollout};
+use crate::api::{resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
-use crate::plan::gitops::{GitOps, controller_of};
-use crate::undo::change_journal::RUN_LABEL;
+use crate::plan::GitOps;
+use crate::plan::gitops::controller_of;
+use crate::undo::RUN_LABEL;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_scenario::{Object, Patch, PatchType, Restore, Workload};
 

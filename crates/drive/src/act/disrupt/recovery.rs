@@ -12,9 +12,8 @@ use tokio::time::timeout;
 
 use super::acting::{Acting, UnderLoad};
 use super::silence::{Silence, until_silent};
-use crate::observe::namespace_view::View;
-use crate::observe::rollout_wait::Workloads;
 use crate::observe::rollout_wait::until_settled;
+use crate::observe::{View, Workloads};
 use crate::viewer::Wait;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::EventKind;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::plan::node_limits::{COMPONENT, COMPONENT_LABEL, OS_LABEL};
-use crate::undo::change_journal::RUN_LABEL;
+use crate::plan::{COMPONENT, COMPONENT_LABEL, OS_LABEL};
+use crate::undo::RUN_LABEL;
 use rolldrop_record::Evidence;
 use rolldrop_record::wire::AdminToken;
 

@@ -1,6 +1,6 @@
 //! Reasons that the load's pods report for not taking orders, or for having ended.
 
-use crate::observe::namespace_view::View;
+use crate::observe::View;
 use crate::observe::unready::last_line;
 use rolldrop_record::event::{ContainerState, PodEvent};
 

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::*;
-use crate::act::disrupt::Disrupted;
+use crate::act::Disrupted;
 use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
 
 /// Deleted pods with the times of their deletion.

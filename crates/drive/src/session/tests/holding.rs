@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::api::edits;
-use crate::undo::change_journal::{Change, ObjectRef};
-use crate::undo::{LeftOvers, Since};
+use crate::undo::{Change, LeftOvers, ObjectRef, Since};
 use rolldrop_scenario::{Patch, PatchType, Workload};
 
 const PATH: &str = "/apis/apps/v1/namespaces/shop/deployments/web";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::act::load_job::LoadPods;
+use crate::act::LoadPods;
 use rolldrop_record::wire::AdminToken;
 
 const SECRET: &str = "/api/v1/namespaces/shop/secrets/rolldrop-load-my-run";
