@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
 use super::say::{print, say};
-use rolldrop_drive::api::{Caller, Limits};
-use rolldrop_drive::cluster::{Choice, Cluster};
+use rolldrop_drive::api::{Caller, TimeLimits};
+use rolldrop_drive::cluster::{ChosenCluster, Cluster};
 use rolldrop_drive::undo::{LeftOvers, await_effect};
 
 /// Arguments of `rolldrop cleanup`.
@@ -46,14 +46,14 @@ impl CleanupArgs {
         };
         // A different kubeconfig may not contain the original context.
         let context = if self.kubeconfig.is_some() { self.context } else { self.context.or(origin.context) };
-        let choice = Choice::Kubeconfig { path: self.kubeconfig.or(origin.kubeconfig), context };
+        let choice = ChosenCluster::Kubeconfig { path: self.kubeconfig.or(origin.kubeconfig), context };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let is_left = runtime.block_on(async {
             let cluster = Cluster::connect(choice).await.context("failed to find the run's cluster")?;
             if let Some(title) = cluster.title() {
                 say(&format!("undoing what the run changed on {title}"));
             }
-            let (limits, stop) = (Limits::default(), CancellationToken::new());
+            let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
             let (client, warnings) = (cluster.client(), cluster.warnings());
             let caller = Caller { client, warnings, namespace: String::new(), limits, stop };
             let all = left.undo(&caller).await?;

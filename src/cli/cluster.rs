@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::dataplane::DataplaneArg;
 use super::runtime;
 use super::say::say;
-use rolldrop_drive::embedded::child::Ready;
+use rolldrop_drive::embedded::child::ClusterReady;
 use rolldrop_drive::private_dir;
 use rolldrop_lab::config::DataplaneChoice;
 use rolldrop_lab::dataplane_check;
@@ -276,7 +276,8 @@ async fn serve(
     let mut cluster = Embedded::start(config, options).await?;
     write_private(kubeconfig, &cluster.kubeconfig())
         .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
-    let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
+    let ready =
+        ClusterReady { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
     if has_lifeline {
         writeln!(io::stdout(), "{}", serde_json::to_string(&ready)?)
     } else {
@@ -310,9 +311,9 @@ async fn wait_for_end(lifeline: Option<pipe::Receiver>) {
     while matches!(lifeline.read(&mut ignored).await, Ok(1..)) {}
 }
 
-fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, has_network: bool) -> io::Result<()> {
+fn announce(ready: &ClusterReady, dns: SocketAddr, log_dir: &Path, has_network: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    let Ready { server, kubeconfig, .. } = ready;
+    let ClusterReady { server, kubeconfig, .. } = ready;
     writeln!(stdout, "the cluster is ready at {server}; Ctrl-C ends it")?;
     writeln!(stdout, "  export KUBECONFIG={}", kubeconfig.display())?;
     if has_network {

@@ -12,7 +12,7 @@ use super::service_proxy::AssumeArgs;
 use rolldrop_campaign::ByClass;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 use rolldrop_drive::plan::GitOps;
-use rolldrop_drive::run::{Collecting, Options, Source};
+use rolldrop_drive::run::{Collecting, RunOptions, RunSource};
 use rolldrop_load as load;
 use rolldrop_load::remote::row_collector::FetchRateLimit;
 use rolldrop_record::load::{LoadFrom, Rate};
@@ -131,8 +131,8 @@ pub(super) struct MeasureArgs {
 impl MeasureArgs {
     /// Returns the scenario and the cluster that the user named; without a scenario name, a scenario that has only the
     /// target.
-    pub(super) fn source(&self, name: Option<String>) -> Source {
-        Source {
+    pub(super) fn source(&self, name: Option<String>) -> RunSource {
+        RunSource {
             name,
             target: self.targets.first().map(TargetArg::as_scenario),
             overrides: self.overrides(),
@@ -149,8 +149,8 @@ impl MeasureArgs {
     ///
     /// # Errors
     /// Fails if the admin token cannot be read.
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
-        Ok(Options {
+    pub(super) fn options(&self) -> anyhow::Result<RunOptions> {
+        Ok(RunOptions {
             namespace: self.namespace.clone(),
             image: self.image.clone(),
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },

@@ -23,8 +23,8 @@ use echo::NoControlEcho;
 use live::LiveState;
 use load::{Figures, Rate};
 use rolldrop_campaign::ByClass;
-use rolldrop_drive::viewer::{Loading, Standing, Viewer};
-use rolldrop_explain::model::figure_text::count;
+use rolldrop_drive::viewer::{DisruptionStage, Loading, Viewer};
+use rolldrop_explain::model::figures::count;
 use rolldrop_record::{Clock, Event, shown};
 use rolldrop_scenario::Disruption;
 use screen::Screen;
@@ -141,7 +141,7 @@ impl Viewer for Display {
         self.live().apply(event);
     }
 
-    fn stands(&self, index: u32, disruption: &Disruption, standing: Standing) {
+    fn stands(&self, index: u32, disruption: &Disruption, standing: DisruptionStage) {
         self.live().stands(index, disruption, standing);
     }
 

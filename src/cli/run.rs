@@ -16,7 +16,7 @@ use super::say::{print, say};
 use super::signals::Listener;
 pub(super) use args::RunArgs;
 use rolldrop_campaign::gate_looks;
-use rolldrop_drive::plan::Plan;
+use rolldrop_drive::plan::RunPlan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
 use rolldrop_record::{Clock, Looks, RunDir};
 use rolldrop_scenario::{Loaded, Scenario};
@@ -77,7 +77,7 @@ impl RunArgs {
 }
 
 /// Prints the API calls that a run would make.
-pub(super) fn print_calls(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn print_calls(plan: &RunPlan) -> anyhow::Result<()> {
     (1..).zip(&plan.calls).try_for_each(|(number, call)| print(&format!("{number:>4}  {call}\n")))
 }
 

@@ -15,11 +15,9 @@ use super::run::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::Listener;
-use rolldrop_campaign::tune::{
-    self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState, Verified,
-};
-use rolldrop_drive::run::Source;
-use rolldrop_judge::tuning::TuningOutcome;
+use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
+use rolldrop_drive::run::RunSource;
+use rolldrop_judge::tune::Outcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
 
@@ -183,10 +181,10 @@ impl TuneArgs {
     }
 
     /// Returns the scenario and the cluster that the user named.
-    fn source(&self) -> Source {
+    fn source(&self) -> RunSource {
         let demo = || self.measure.targets.is_empty().then(|| scenario::ROLLOUT.to_owned());
         let source = self.measure.source(self.scenario.clone().or_else(demo));
-        Source { workload: self.workload.clone(), ..source }
+        RunSource { workload: self.workload.clone(), ..source }
     }
 
     fn request(&self) -> anyhow::Result<TuningRequest> {

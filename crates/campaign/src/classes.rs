@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rolldrop_drive::run::Ended;
-use rolldrop_explain::OutcomeClass;
-use rolldrop_load::{ErrorStatuses, OutcomeCounts, Progress};
+use rolldrop_drive::run::FinishedRequests;
+use rolldrop_explain::Class;
+use rolldrop_load::{Counts, ErrorStatuses, Progress};
 use rolldrop_record::Outcome;
 
 /// Request counts by [`OutcomeClass`].
@@ -57,9 +57,9 @@ impl ByClass {
     }
 
     /// Counts a load's requests, for stopping it when too many are dropped.
-    pub fn ended_of(progress: &Progress) -> Ended {
+    pub fn ended_of(progress: &Progress) -> FinishedRequests {
         let counted = Self::of(&progress.outcomes, &progress.error_statuses);
-        Ended { all: counted.ended(), dropped: counted.dropped }
+        FinishedRequests { all: counted.ended(), dropped: counted.dropped }
     }
 
     /// Returns the number of requests with a result for the user, excluding unsent and cut-off ones.
@@ -90,6 +90,6 @@ mod tests {
         progress.outcomes.add(Outcome::HttpError, 420);
         progress.outcomes.add(Outcome::NotSent, 1000);
         progress.error_statuses.http = BTreeMap::from([(500, 400), (503, 20)]);
-        assert_eq!(ByClass::ended_of(&progress), Ended { all: 2084, dropped: 84 });
+        assert_eq!(ByClass::ended_of(&progress), FinishedRequests { all: 2084, dropped: 84 });
     }
 }

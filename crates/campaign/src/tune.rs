@@ -22,9 +22,9 @@ use std::time::Duration;
 pub use evidence_choice::{EvidenceChoice, Means};
 pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
-use rolldrop_drive::plan::{GitOps, Plan};
-use rolldrop_drive::run::{self, Options, RunError, Source};
-use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
+use rolldrop_drive::plan::{GitOps, RunPlan};
+use rolldrop_drive::run::{self, RunError, RunOptions, RunSource};
+use rolldrop_judge::tune::{Choice, Outcome, Tuning};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
 pub use state::TuningState;
@@ -40,9 +40,9 @@ const NO_NAMES: &str = "nothing names the pods that new connections went to";
 /// Tuning requested by the user.
 pub struct TuningRequest {
     /// The scenario and the cluster.
-    pub source: Source,
+    pub source: RunSource,
     /// Settings of the runs.
-    pub options: Options,
+    pub options: RunOptions,
     /// Share of future rollouts, or pod terminations, that the sleep must cover.
     pub coverage: f64,
     /// Longest sleep to try.
@@ -84,7 +84,7 @@ pub enum TuningEnd {
     /// No sleep helps the workload.
     Futile,
     /// API calls of one run, as planned by a dry run.
-    Planned(Plan),
+    Planned(RunPlan),
     /// Outcome of a tuning that was carried out.
     Tuned(TuningOutcome),
 }

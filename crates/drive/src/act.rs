@@ -3,13 +3,13 @@
 mod apply;
 pub(crate) mod disrupt;
 pub(crate) mod hold;
+pub(crate) mod live_rollout;
 pub(crate) mod load_job;
-pub(crate) mod workload_changes;
 
 pub(crate) use apply::{Applier, Changer};
 pub(crate) use disrupt::{
-    Disrupted, Disruptor, Losses, Programs, Settle, Silence, UnderLoad, codes, until_silent,
+    Disrupted, Disruptor, LossCounter, Programs, Settle, Silence, UnderLoad, codes, until_silent,
 };
 pub use hold::Tenure;
+pub use live_rollout::change_for_good;
 pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};
-pub use workload_changes::change_for_good;

@@ -23,7 +23,7 @@ use rolldrop_kubernetes::warnings::Warnings;
 /// Choice of the cluster to connect to.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the choices say what their fields are")]
-pub enum Choice {
+pub enum ChosenCluster {
     /// Start the embedded cluster, with its logs and its kubeconfig in this directory.
     Embedded { config: Box<lab::ClusterConfig>, log_dir: PathBuf },
     /// Use a kubeconfig: the given file, or else the one from `KUBECONFIG` or the home directory; inside a pod without
@@ -88,21 +88,21 @@ impl Cluster {
     /// # Errors
     ///
     /// Fails if the kubeconfig is wrong, or the embedded cluster did not start.
-    pub async fn connect(choice: Choice) -> Result<Self, ClusterError> {
+    pub async fn connect(choice: ChosenCluster) -> Result<Self, ClusterError> {
         match choice {
-            Choice::Embedded { config, log_dir } => {
+            ChosenCluster::Embedded { config, log_dir } => {
                 let process = ClusterProcess::start(&config, &log_dir).await?;
                 let path = Some(process.kubeconfig().to_owned());
                 Self::from_kubeconfig(path, None, Some(process)).await
             }
-            Choice::Kubeconfig { path: None, context: None } if !has_kubeconfig() => {
+            ChosenCluster::Kubeconfig { path: None, context: None } if !has_kubeconfig() => {
                 let no_cluster =
                     |error| ClusterError::NoCluster { files: kubeconfig_files(), source: Box::new(error) };
                 let config = kube::Config::incluster().map_err(no_cluster)?;
                 Self::from_config(config, Origin::default(), None)
             }
-            Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
-            Choice::InCluster => {
+            ChosenCluster::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
+            ChosenCluster::InCluster => {
                 let config = kube::Config::incluster();
                 let config = config.map_err(|error| ClusterError::NotInCluster(Box::new(error)))?;
                 Self::from_config(config, Origin::default(), None)
@@ -349,7 +349,8 @@ mod tests {
                 "contexts": [{"name": "one", "context": {"cluster": "c"}}],
             });
             std::fs::write(&file, config.to_string()).unwrap();
-            let cluster = Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context: None });
+            let cluster =
+                Cluster::connect(ChosenCluster::Kubeconfig { path: Some(file.clone()), context: None });
             assert_eq!(cluster.await.unwrap().reaches_services(), is_embedded);
         }
     }
@@ -368,7 +369,7 @@ mod tests {
         std::fs::write(&file, config.to_string()).unwrap();
         let named = |context: Option<&str>| {
             let context = context.map(str::to_owned);
-            Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context })
+            Cluster::connect(ChosenCluster::Kubeconfig { path: Some(file.clone()), context })
         };
         let plain = named(None).await.unwrap();
         assert_eq!(plain.kubeconfig_for("default", &overlay).unwrap(), Some(file.clone().into()));

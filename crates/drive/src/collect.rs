@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Caller, Limits, Pauses};
+use crate::api::{Caller, Pauses, TimeLimits};
 use crate::observe::{Observer, View};
-use crate::tasks::Tasks;
+use crate::tasks::BackgroundTasks;
 use endpoint::{Context, Endpoint, SILENCE, wants_token};
 use lines::lines;
 use rolldrop_record::run_info::{Role, Rows, Source};
@@ -88,7 +88,7 @@ impl Collector {
         caller: &Caller,
         observer: &Observer,
         admin_token: Option<AdminToken>,
-        tasks: &mut Tasks,
+        tasks: &mut BackgroundTasks,
     ) -> Self {
         let collector = Self::default();
         let (client, namespace) = (caller.client.clone(), caller.namespace.clone());
@@ -99,7 +99,7 @@ impl Collector {
     }
 
     /// Waits until every live proxy has handed over its rows, or the limit passes, and records the counts.
-    pub(crate) async fn catch_up(&self, limits: &Limits) {
+    pub(crate) async fn catch_up(&self, limits: &TimeLimits) {
         let limit = limits.hand_over;
         let live: Vec<Endpoint> = {
             let proxies = self.lock();
@@ -291,7 +291,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
     let (mut place, mut was_refused, mut pauses) = (None, false, Pauses::default());
     let mut is_unreadable = false;
     while runs(endpoint, &mut views).await {
-        let from = place.as_ref().map_or_else(String::new, |place: &Place| {
+        let from = place.as_ref().map_or_else(String::new, |place: &StreamPlace| {
             format!("?from={}&of={}", place.next, place.started.unix_ns())
         });
         let Ok(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
@@ -331,7 +331,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
 }
 
 /// Position from which a reader resumes a broken stream.
-struct Place {
+struct StreamPlace {
     id: Id,
     started: Stamp,
     /// Number of the next row.
@@ -345,12 +345,12 @@ fn take(
     collector: &Collector,
     endpoint: &Endpoint,
     batch: Vec<std::io::Result<String>>,
-    place: &mut Option<Place>,
+    place: &mut Option<StreamPlace>,
     told: &mut usize,
 ) {
     let Endpoint { context, pod, .. } = endpoint;
     let mut rows: Vec<ServedRow> = Vec::new();
-    let keep = |place: &Place, rows: Vec<ServedRow>| {
+    let keep = |place: &StreamPlace, rows: Vec<ServedRow>| {
         if !rows.is_empty() {
             let count = rows.len() as u64;
             let mut is_over = false;
@@ -386,7 +386,7 @@ fn take(
             let id = collector.speaks(endpoint, started_ns);
             let notes =
                 place.as_ref().filter(|place| place.started == started_ns).map_or(0, |place| place.notes);
-            *place = Some(Place { id, started: started_ns, next, notes });
+            *place = Some(StreamPlace { id, started: started_ns, next, notes });
             continue;
         }
         let Some(place) = place.as_mut() else { continue };
@@ -421,7 +421,7 @@ fn take(
     }
 }
 
-impl Place {
+impl StreamPlace {
     /// Returns true if no earlier stream has delivered this stream's next note.
     fn is_news(&mut self, told: &mut usize) -> bool {
         *told += 1;

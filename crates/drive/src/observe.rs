@@ -30,12 +30,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
-use crate::tasks::Tasks;
+use crate::tasks::BackgroundTasks;
 use crate::viewer::Viewer;
 use event_recorder::EventRecorder;
 pub(crate) use event_recorder::{RecorderHandle, SOURCE};
 pub use foreign_changes::changed as changed_by_others;
-pub(crate) use found_targets::{Ready, at_node};
+pub(crate) use found_targets::{ReadyTargets, at_node};
 pub(crate) use list_watch::Need;
 pub(crate) use namespace_view::{View, Views};
 use rolldrop_kubernetes::pods::Candidate;
@@ -68,7 +68,7 @@ impl Observer {
 
     /// Starts the watches, and the sampling of this machine and of the API server. An embedded cluster is also watched
     /// for standstills.
-    pub(crate) fn watch(&self, caller: &Caller, is_embedded: bool, tasks: &mut Tasks) {
+    pub(crate) fn watch(&self, caller: &Caller, is_embedded: bool, tasks: &mut BackgroundTasks) {
         let (recorder, client) = (self.recorder(), || caller.client.clone());
         sinks::Watches { caller, recorder, views: &self.views }.spawn(tasks);
         let handle = recorder.clone();

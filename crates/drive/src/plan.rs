@@ -40,20 +40,22 @@ use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::{Need, proxy_detection, target_service};
 use crate::undo::effect::has_pods;
-pub use call::Plan;
+pub use call::RunPlan;
 use call::{About, Right};
-pub(crate) use claims::{Choice, Claims};
+pub(crate) use claims::{Claims, PodChoice};
 use conntrack_rights::plan_evidence;
 use disruption_checks::Checks;
 pub(crate) use disruption_checks::pods_of;
 pub(crate) use expected::Made;
 pub use gitops::{GitOps, controller_of};
 pub use holds::check_holds;
-pub(crate) use live_changes::{Live, Wanted};
-pub use live_changes::{LiveChanges, Sidecar, Whose, kubernetes_version, node_labels, objects_behind};
+pub(crate) use live_changes::{Live, WantedChanges};
+pub use live_changes::{
+    LiveChanges, Sidecar, WorkloadSelection, kubernetes_version, node_labels, objects_behind,
+};
 use live_changes::{live_workloads, plan_live};
 pub(crate) use node_limits::{COMPONENT, COMPONENT_LABEL, OS_LABEL, schedulable_nodes};
-pub use outage_limits::{Round, number_of};
+pub use outage_limits::{Rounding, number_of};
 pub use rivals::find_rivals;
 use rolldrop_record::Evidence;
 use rolldrop_scenario::{Disruption, Place, Scenario};
@@ -102,7 +104,7 @@ pub(crate) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -
 }
 
 /// Plans the reads that find out what implements Services; the run stops at the first conclusive one.
-fn plan_service_proxy(plan: &mut Plan) {
+fn plan_service_proxy(plan: &mut RunPlan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
         About::all(ApiResource::erase::<K>(&()), Some(proxy_detection::NAMESPACE))
     }
@@ -121,7 +123,7 @@ fn plan_service_proxy(plan: &mut Plan) {
 
 /// Returns the workloads with pods in the state that they will have when the load begins: those from the manifests,
 /// those that the run changes, and other existing ones.
-fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>) -> Vec<Value> {
+fn with_pods(scenario: &Scenario, changed: Option<&WantedChanges<'_>>, there: Vec<Live>) -> Vec<Value> {
     let has_template = |object: &&Value| !object["spec"]["template"].is_null();
     let mut workloads: Vec<Value> = scenario.manifests.iter().filter(has_template).cloned().collect();
     let changed: Vec<&Live> =
@@ -136,17 +138,17 @@ fn with_pods(scenario: &Scenario, changed: Option<&Wanted<'_>>, there: Vec<Live>
 ///
 /// # Errors
 /// Fails if the run is not possible as the scenario describes it, or if a read that the plan needs fails.
-pub async fn plan_run(caller: &Caller, work: &Work<'_>) -> Result<Plan> {
-    let (plan, undo) = (Plan::default(), Plan::default());
+pub async fn plan_run(caller: &Caller, work: &Work<'_>) -> Result<RunPlan> {
+    let (plan, undo) = (RunPlan::default(), RunPlan::default());
     Planner { caller, plan, undo }.plan_run(work).await
 }
 
 /// A plan in the making.
 struct Planner<'a> {
     caller: &'a Caller,
-    plan: Plan,
+    plan: RunPlan,
     /// Calls that will undo the run's changes, in the order of the changes.
-    undo: Plan,
+    undo: RunPlan,
 }
 
 impl Planner<'_> {
@@ -160,7 +162,7 @@ impl Planner<'_> {
         [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
     }
 
-    async fn plan_run(mut self, work: &Work<'_>) -> Result<Plan> {
+    async fn plan_run(mut self, work: &Work<'_>) -> Result<RunPlan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
         self.plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.caller.server_version().await?;
@@ -385,7 +387,12 @@ impl Planner<'_> {
     }
 
     /// Plans the marking of the run's workloads as in use, so that no other run uses them.
-    async fn plan_holds(&mut self, work: &Work<'_>, live: Option<&Wanted<'_>>, there: &[Live]) -> Result<()> {
+    async fn plan_holds(
+        &mut self,
+        work: &Work<'_>,
+        live: Option<&WantedChanges<'_>>,
+        there: &[Live],
+    ) -> Result<()> {
         self.plan.holds = holds::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
         for workload in &self.plan.holds.clone() {
             let about = self.workload(workload);
@@ -407,7 +414,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn plan_changes(&mut self, wanted: &Wanted<'_>) {
+    fn plan_changes(&mut self, wanted: &WantedChanges<'_>) {
         let changes = wanted.changes;
         self.plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
@@ -447,7 +454,7 @@ impl Planner<'_> {
 ///
 /// # Errors
 /// Fails if a right is missing, with a list of all missing rights.
-pub async fn check_rights(caller: &Caller, plan: &Plan) -> Result<()> {
+pub async fn check_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(caller.client.clone());
     let ask = |right: Right| {
         let reviews = reviews.clone();

@@ -7,19 +7,19 @@ mod abort;
 mod admin_secret;
 mod command;
 mod consent;
+mod disruption_rounds;
 mod dry;
 mod error;
-mod evidence;
+mod evidence_check;
 mod intent;
+mod load_stages;
+mod local_programs;
 mod manifests;
 mod ports;
-mod programs;
 mod reach;
-mod rounds;
 mod sending;
 mod settings;
 mod source;
-mod stages;
 mod under_load;
 
 use std::path::{Path, PathBuf};
@@ -29,11 +29,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Caller, Limits};
-use crate::cluster::{Choice, Cluster};
+use crate::api::{Caller, TimeLimits};
+use crate::cluster::{ChosenCluster, Cluster};
 use crate::error::CoordinatorError;
-use crate::observe::Ready;
-use crate::plan::{GitOps, Plan, check_rights};
+use crate::observe::ReadyTargets;
+use crate::plan::{GitOps, RunPlan, check_rights};
 use crate::session::{Closed, Session, SessionStart};
 use crate::undo::{Undone, await_effect};
 use crate::viewer::Viewer;
@@ -41,9 +41,11 @@ use crate::{Interrupts, Operator};
 use admin_secret::AdminSecret;
 pub use command::UserCommand;
 pub use consent::{Consent, Naming, confirm, flag_of};
+pub use disruption_rounds::{Coverage, Covering, Gate, Look, PlannedLooks, SoFar};
 pub use error::RunError;
-pub use evidence::why_no_evidence;
+pub use evidence_check::why_no_evidence;
 use intent::Intent;
+pub use load_stages::announce_stages;
 pub use ports::check_here;
 use rolldrop_kubernetes::guard::object_names::is_dns_label;
 use rolldrop_load as load;
@@ -54,12 +56,10 @@ use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, EventKind, Policy, RunDir, Stamp};
 use rolldrop_scenario::Scenario;
 use rolldrop_sidecar::inject::ending::{Ending, Sleepers};
-pub use rounds::{Coverage, Covering, Gate, Look, PlannedLooks, SoFar};
 pub use sending::Collecting;
 use sending::Sending;
 pub use settings::{expected_targets, load_settings};
-pub use source::Source;
-pub use stages::announce_stages;
+pub use source::RunSource;
 use under_load::Measuring;
 
 /// Settings that only some commands add to a run.
@@ -83,7 +83,7 @@ pub struct Extras<'a> {
 
 /// Settings of a run that are not part of its scenario.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// Namespace of the run; `None` for the cluster's default.
     pub namespace: Option<String>,
     /// Image to use in place of `rolldrop`.
@@ -103,12 +103,12 @@ pub struct Options {
     /// Token for the proxies' admin ports, if the user gives one.
     pub admin_token: Option<AdminToken>,
     /// Counts a load's finished and dropped requests according to the drop policy.
-    pub count: fn(&load::Progress) -> Ended,
+    pub count: fn(&load::Progress) -> FinishedRequests,
 }
 
 /// Counts of finished requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct FinishedRequests {
     /// All finished requests.
     pub all: u64,
     /// Dropped requests among them.
@@ -119,7 +119,7 @@ pub struct Ended {
 pub struct Job<'a> {
     /// The scenario, with what the run adds to its manifests.
     pub scenario: Scenario,
-    options: &'a Options,
+    options: &'a RunOptions,
     consent: Consent,
     admin_token: Option<AdminToken>,
     admin_secret: Option<AdminSecret>,
@@ -133,7 +133,7 @@ impl<'a> Job<'a> {
     /// Fails if the settings cannot work.
     pub fn new(
         mut scenario: Scenario,
-        options: &'a Options,
+        options: &'a RunOptions,
         consent: Consent,
         extras: Extras<'a>,
         viewer: &dyn Viewer,
@@ -144,7 +144,7 @@ impl<'a> Job<'a> {
         if let Some(image) = &options.image {
             scenario.manifests.iter_mut().for_each(|manifest| manifests::replace_image(manifest, image));
         }
-        programs::check(&scenario)?;
+        local_programs::check(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         Ok(Self { scenario, options, consent, admin_token, admin_secret, extras })
     }
@@ -160,9 +160,9 @@ impl<'a> Job<'a> {
     /// Fails if the run would not be possible.
     pub async fn dry_run(
         &self,
-        choice: impl FnOnce(&Path) -> Choice,
+        choice: impl FnOnce(&Path) -> ChosenCluster,
         operator: &Operator,
-    ) -> Result<Plan, RunError> {
+    ) -> Result<RunPlan, RunError> {
         dry::plan(&self.scenario, choice, &self.intent(), operator).await
     }
 
@@ -172,13 +172,14 @@ impl<'a> Job<'a> {
     /// Fails if nothing could be measured.
     pub async fn carry_out(
         &self,
-        choice: Choice,
+        choice: ChosenCluster,
         run_dir: &RunDir,
         clock: Clock,
         operator: &Operator,
     ) -> Result<bool, RunError> {
         let (Operator { interrupts, viewer }, admin_token) = (operator, self.admin_token.clone());
-        let run = Run { clock, run_dir, interrupts, viewer, operator, admin_token, intent: self.intent() };
+        let run =
+            RunContext { clock, run_dir, interrupts, viewer, operator, admin_token, intent: self.intent() };
         viewer.begins();
         let measured = run.carry_out(&self.scenario, choice).await;
         viewer.ends();
@@ -189,9 +190,9 @@ impl<'a> Job<'a> {
 /// Time limit for closing a run's records after its cluster has died. It usually takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
-async fn connect(choice: Choice, operator: &Operator) -> Result<Cluster, RunError> {
+async fn connect(choice: ChosenCluster, operator: &Operator) -> Result<Cluster, RunError> {
     let Operator { interrupts, viewer } = operator;
-    if matches!(choice, Choice::Embedded { .. }) {
+    if matches!(choice, ChosenCluster::Embedded { .. }) {
         viewer.step("starting the cluster");
     }
     let cluster = match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
@@ -224,14 +225,14 @@ pub fn caller(
         client: cluster.client(),
         warnings: cluster.warnings(),
         namespace,
-        limits: Limits::default(),
+        limits: TimeLimits::default(),
         // A child token, because a run can also stop without an interruption.
         stop: interrupts.stop.child_token(),
     })
 }
 
 /// Context of a run.
-struct Run<'a> {
+struct RunContext<'a> {
     clock: Clock,
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
@@ -242,9 +243,9 @@ struct Run<'a> {
     intent: Intent<'a>,
 }
 
-impl Run<'_> {
+impl RunContext<'_> {
     /// Measures. Returns true if the run was interrupted, and an error if nothing could be measured.
-    async fn carry_out(&self, scenario: &Scenario, choice: Choice) -> Result<bool, RunError> {
+    async fn carry_out(&self, scenario: &Scenario, choice: ChosenCluster) -> Result<bool, RunError> {
         let cluster = connect(choice, self.operator).await?;
         if let Some(notice) = cluster.notice() {
             self.viewer.note(notice);
@@ -292,7 +293,7 @@ impl Run<'_> {
         check_rights(&first, &plan).await?;
         let open_end = self.intent.open_end(scenario);
         ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
-        evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
+        evidence_check::check(scenario, cluster, load_workers, self.interrupts).await?;
         consent::ask(&plan, cluster, &caller.namespace, &self.intent, self.operator).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
@@ -388,7 +389,7 @@ impl Run<'_> {
         // The load is sent from where the cluster's Services can be reached, which may not be this machine.
         let mut sending = match load_workers {
             None => {
-                let mut command = evidence::own_command(cluster)?;
+                let mut command = evidence_check::own_command(cluster)?;
                 command.args(["load-worker", "--out"]).arg(self.run_dir.path());
                 Sending::Here(Box::new(LoadProcess::spawn(command, self.clock, note)?))
             }
@@ -411,7 +412,7 @@ impl Run<'_> {
     }
 
     /// Deploys the target and waits until it is ready.
-    async fn deploy(&self, scenario: &Scenario, session: &Session) -> Result<Ready, RunError> {
+    async fn deploy(&self, scenario: &Scenario, session: &Session) -> Result<ReadyTargets, RunError> {
         // Secrets first, so that they are removed last: pods may still need them while they terminate.
         let secrets = self.intent.secrets(scenario, session.namespace());
         let deploys = !scenario.manifests.is_empty();

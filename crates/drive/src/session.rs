@@ -9,16 +9,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::act::load_job;
 use crate::act::{
-    Applier, Changer, Disrupted, Disruptor, LoadJob, LoadPods, Programs, UnderLoad, hold, workload_changes,
+    Applier, Changer, Disrupted, Disruptor, LoadJob, LoadPods, Programs, UnderLoad, hold, live_rollout,
 };
-use crate::api::{Caller, Limits};
+use crate::api::{Caller, TimeLimits};
 use crate::cluster::Origin;
 use crate::collect::Collector;
 use crate::error::Result;
-use crate::observe::{Observer, Ready, SOURCE, Workloads, beat_writer, foreign_changes, ready, rollout_wait};
+use crate::observe::{
+    Observer, ReadyTargets, SOURCE, Workloads, beat_writer, foreign_changes, ready, rollout_wait,
+};
 use crate::plan::{GitOps, LiveChanges, Made, pods_of};
-use crate::tasks::Tasks;
-use crate::undo::{Journal, Ledger, Undone};
+use crate::tasks::BackgroundTasks;
+use crate::undo::{ChangeLedger, Journal, Undone};
 use crate::viewer::Viewer;
 use rolldrop_record::run_info::{EventsWritten, Role, Source};
 use rolldrop_record::wire::AdminToken;
@@ -50,10 +52,10 @@ pub(crate) struct Session {
     caller: Caller,
     observer: Observer,
     collector: Collector,
-    ledger: Ledger,
+    ledger: ChangeLedger,
     applier: Applier,
     disruptor: Disruptor,
-    tasks: Tasks,
+    tasks: BackgroundTasks,
 }
 
 /// Results of a finished session.
@@ -75,9 +77,9 @@ impl Session {
     pub(crate) async fn begin(settings: SessionStart<'_>) -> Result<Self> {
         let SessionStart { caller, run, cluster, run_dir, clock, admin_token, gitops, viewer } = settings;
         let is_embedded = cluster.is_none();
-        let ledger = Ledger::of(Journal::begin(run_dir.path(), clock, run, cluster)?);
+        let ledger = ChangeLedger::of(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let observer = Observer::begin(run_dir, clock, viewer)?;
-        let mut tasks = Tasks::default();
+        let mut tasks = BackgroundTasks::default();
         observer.watch(&caller, is_embedded, &mut tasks);
         let collector = Collector::begin(&caller, &observer, admin_token, &mut tasks);
         observer.await_first_lists(&caller).await?;
@@ -131,9 +133,9 @@ impl Session {
         self.applier.deploy(self.changer(), self.observer.recorder(), manifests).await
     }
 
-    /// Changes existing workloads, and waits for the rollout; see [`workload_changes::change`].
+    /// Changes existing workloads, and waits for the rollout; see [`live_rollout::change`].
     pub(crate) async fn change_workloads(&self, changes: &LiveChanges<'_>) -> Result<Vec<String>> {
-        workload_changes::change(self.changer(), &self.observer, changes).await
+        live_rollout::change(self.changer(), &self.observer, changes).await
     }
 
     /// Waits until the targets' pods are ready, and checks that the disruptions are possible.
@@ -141,7 +143,11 @@ impl Session {
     /// # Errors
     /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if a target or a
     /// disruption is not possible.
-    pub(crate) async fn await_ready(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Ready> {
+    pub(crate) async fn await_ready(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<ReadyTargets> {
         let Self { caller, observer, .. } = self;
         let (targets, endpoints) = ready::await_targets(caller, observer, scenario).await?;
         ready::await_own_workloads(caller, observer, scenario, disruptions).await?;
@@ -155,7 +161,7 @@ impl Session {
             checked.map_err(|error| error.at(scenario, &format!("spec.disruptions[{index}]")))?;
         }
         let cluster = ready::fingerprint(caller, endpoints).await?;
-        Ok(Ready { targets, cluster })
+        Ok(ReadyTargets { targets, cluster })
     }
 
     /// Creates the load's Job; see [`load_job::make`].
@@ -227,9 +233,9 @@ impl Session {
     }
 
     /// Collects the existing proxies' remaining rows and waits for nothing else, because an interrupted run has no time
-    /// for more. This takes at most twice [`Limits::hand_over`].
+    /// for more. This takes at most twice [`TimeLimits::hand_over`].
     pub(crate) async fn hand_over(&self) {
-        let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
+        let limits = TimeLimits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
 

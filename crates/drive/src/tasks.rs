@@ -5,12 +5,12 @@ use tokio_util::sync::CancellationToken;
 
 /// Tasks that run until they are stopped together.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks {
+pub(crate) struct BackgroundTasks {
     running: JoinSet<()>,
     stop: CancellationToken,
 }
 
-impl Tasks {
+impl BackgroundTasks {
     /// Starts a task that may end at any await when it is stopped.
     pub(crate) fn spawn<T: Send>(&mut self, task: impl Future<Output = T> + Send + 'static) {
         let stop = self.stop.clone();

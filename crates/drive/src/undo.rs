@@ -4,9 +4,9 @@
 //! that was replaced in the meantime is left alone entirely.
 
 mod change_journal;
+pub(crate) mod change_ledger;
 pub(crate) mod effect;
 pub(crate) mod holder;
-pub(crate) mod ledger;
 mod left_over;
 
 use std::fmt;
@@ -21,10 +21,10 @@ use crate::api::edits::{self, Edit};
 use crate::api::{Caller, ask_agent};
 use crate::error::{CoordinatorError, JournalError, Result};
 use change_journal::Open;
-pub(crate) use change_journal::{Change, Journal, ObjectRef, RUN_LABEL};
+pub(crate) use change_journal::{ClusterChange, Journal, ObjectRef, RUN_LABEL};
+pub(crate) use change_ledger::ChangeLedger;
 pub use effect::await_effect;
 pub(crate) use holder::Holder;
-pub(crate) use ledger::Ledger;
 pub use left_over::{LeftOvers, Since};
 use rolldrop_kubernetes::guard::names::in_path;
 
@@ -38,7 +38,7 @@ pub(crate) const FOLLOW: Duration = Duration::from_secs(2);
 
 /// Result of undoing a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UndoOutcome {
     /// The change is undone.
     Undone {
         /// Fields that others have changed since, which stay as they are.
@@ -56,18 +56,18 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct Undone {
     object: ObjectRef,
-    change: Change,
+    change: ClusterChange,
     /// Result of undoing it.
-    pub outcome: Outcome,
+    pub outcome: UndoOutcome,
 }
 
 impl Undone {
     /// Returns true if the user should look at the object.
     pub fn is_left(&self) -> bool {
         match &self.outcome {
-            Outcome::Undone { others } => !others.is_empty(),
-            Outcome::Nothing(_) => false,
-            Outcome::LeftAlone(_) | Outcome::Failed(_) => true,
+            UndoOutcome::Undone { others } => !others.is_empty(),
+            UndoOutcome::Nothing(_) => false,
+            UndoOutcome::LeftAlone(_) | UndoOutcome::Failed(_) => true,
         }
     }
 }
@@ -77,19 +77,21 @@ impl fmt::Display for Undone {
         let Self { object, change, outcome } = self;
         write!(f, "{object}: ")?;
         match (outcome, change) {
-            (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
-            (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
-            (Outcome::Undone { .. }, Change::Hold { .. }) => f.write_str("released"),
-            (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
-            (Outcome::Undone { others }, Change::Edit { .. }) => {
+            (UndoOutcome::Undone { .. }, ClusterChange::Create) => f.write_str("removed"),
+            (UndoOutcome::Undone { .. }, ClusterChange::ShutDown) => f.write_str("booted"),
+            (UndoOutcome::Undone { .. }, ClusterChange::Hold { .. }) => f.write_str("released"),
+            (UndoOutcome::Undone { others }, ClusterChange::Edit { .. }) if others.is_empty() => {
+                f.write_str("restored")
+            }
+            (UndoOutcome::Undone { others }, ClusterChange::Edit { .. }) => {
                 write!(f, "restored, except what others have changed since: {}", others.join(", "))
             }
-            (Outcome::Nothing(why), _) => f.write_str(why),
-            (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
-            (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
-            (Outcome::Failed(why), Change::ShutDown) => write!(f, "not booted: {why}"),
-            (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
-            (Outcome::Failed(why), Change::Hold { .. }) => write!(f, "not released: {why}"),
+            (UndoOutcome::Nothing(why), _) => f.write_str(why),
+            (UndoOutcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
+            (UndoOutcome::Failed(why), ClusterChange::Create) => write!(f, "left in the cluster: {why}"),
+            (UndoOutcome::Failed(why), ClusterChange::ShutDown) => write!(f, "not booted: {why}"),
+            (UndoOutcome::Failed(why), ClusterChange::Edit { .. }) => write!(f, "not restored: {why}"),
+            (UndoOutcome::Failed(why), ClusterChange::Hold { .. }) => write!(f, "not released: {why}"),
         }
     }
 }
@@ -115,8 +117,11 @@ pub(crate) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Un
         let id = open.id;
         let result = one(caller, &run, open, deadline).await;
         is_rerouted |= result.object.kind == "Service"
-            && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
-        if !matches!(result.outcome, Outcome::Failed(_)) {
+            && matches!(
+                (&result.outcome, &result.change),
+                (UndoOutcome::Undone { .. }, ClusterChange::Edit { .. })
+            );
+        if !matches!(result.outcome, UndoOutcome::Failed(_)) {
             journal.undone(id, result.to_string())?;
         }
         undone.push(result);
@@ -129,28 +134,30 @@ pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
     let Open { object, change, .. } = open;
     let undoing = async {
         match &change {
-            Change::Create => remove(caller, run, &object).await,
-            Change::Edit { edits } => restore(caller, &object, edits).await,
-            Change::ShutDown => boot(caller, &object).await,
-            Change::Hold { run } => holder::release(caller, &object, run).await,
+            ClusterChange::Create => remove(caller, run, &object).await,
+            ClusterChange::Edit { edits } => restore(caller, &object, edits).await,
+            ClusterChange::ShutDown => boot(caller, &object).await,
+            ClusterChange::Hold { run } => holder::release(caller, &object, run).await,
         }
     };
     let outcome = match timeout_at(deadline, undoing).await {
-        Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
-        Err(_) => Outcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo)),
+        Ok(outcome) => outcome.unwrap_or_else(|error| UndoOutcome::Failed(error.to_string())),
+        Err(_) => {
+            UndoOutcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo))
+        }
     };
     Undone { object, change, outcome }
 }
 
-pub(crate) fn gone() -> Outcome {
-    Outcome::Nothing("gone already".into())
+pub(crate) fn gone() -> UndoOutcome {
+    UndoOutcome::Nothing("gone already".into())
 }
 
 /// Boots a node that was shut down. If the node is running, only its agent restarts, which terminates no pods.
-async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome> {
+async fn boot(caller: &Caller, node: &ObjectRef) -> Result<UndoOutcome> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
-        Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
+        Ok(()) => Ok(UndoOutcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(error) => Err(CoordinatorError::api(&what, &error)),
     }
@@ -162,7 +169,7 @@ async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject
 }
 
 /// Removes an object that the run created, together with everything that the object owns.
-async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome> {
+async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<UndoOutcome> {
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
     let uid = match &object.uid {
@@ -173,45 +180,45 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
                 found.uid().unwrap_or_default()
             }
-            Some(_) => return Ok(Outcome::LeftAlone("it does not belong to this run".into())),
+            Some(_) => return Ok(UndoOutcome::LeftAlone("it does not belong to this run".into())),
         },
     };
     let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
     let params = DeleteParams { preconditions, ..DeleteParams::background() };
     let part = in_path(&object.name);
     match caller.ask(&what, || api.delete(&part, &params)).await? {
-        Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
+        Ok(_) => Ok(UndoOutcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            Ok(Outcome::LeftAlone("it has been replaced since".into()))
+            Ok(UndoOutcome::LeftAlone("it has been replaced since".into()))
         }
         Err(error) => Err(CoordinatorError::api(&what, &error)),
     }
 }
 
 /// Restores the old values of the fields that the run changed.
-async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome> {
+async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<UndoOutcome> {
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
     let mut is_asked = false;
     loop {
         let Some(current) = caller.find(&api, &what, &object.name).await? else { return Ok(gone()) };
         if object.uid.is_some() && current.uid() != object.uid {
-            return Ok(Outcome::LeftAlone("it has been replaced since".into()));
+            return Ok(UndoOutcome::LeftAlone("it has been replaced since".into()));
         }
         let current = serde_json::to_value(current).unwrap_or_default();
         let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
         if restored == 0 {
             return Ok(match (others.is_empty(), is_asked) {
                 // An earlier patch took effect, although its response was lost.
-                (true, true) => Outcome::Undone { others },
-                (true, false) => Outcome::Nothing("as it was already".into()),
-                (false, _) => Outcome::LeftAlone(format!("others have changed {}", others.join(", "))),
+                (true, true) => UndoOutcome::Undone { others },
+                (true, false) => UndoOutcome::Nothing("as it was already".into()),
+                (false, _) => UndoOutcome::LeftAlone(format!("others have changed {}", others.join(", "))),
             });
         }
         is_asked = true;
         match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
-            Ok(_) => return Ok(Outcome::Undone { others }),
+            Ok(_) => return Ok(UndoOutcome::Undone { others }),
             // During a rollout, a workload's status changes all the time. The deadline ends this loop.
             Err(kube::Error::Api(status)) if status.code == 409 => sleep(AFTER_A_CONFLICT).await,
             Err(error) => return Err(CoordinatorError::api(&what, &error)),

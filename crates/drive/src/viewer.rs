@@ -14,7 +14,7 @@ pub trait Viewer: fmt::Debug + Send + Sync {
     fn recorded(&self, event: &Event);
 
     /// Called when a disruption reaches another stage. `index` is the disruption's position in the scenario, from 0.
-    fn stands(&self, index: u32, disruption: &Disruption, standing: Standing);
+    fn stands(&self, index: u32, disruption: &Disruption, standing: DisruptionStage);
 
     /// Called with a description of the changes that have not settled yet; `None` once all have settled.
     fn unsettled(&self, what: Option<&str>);
@@ -95,7 +95,7 @@ impl Planned {
 
 /// Stage that a disruption has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DisruptionStage {
     /// A repetition is waiting for its due time.
     Due {
         /// Number of the repetition, counted from 0.
@@ -132,7 +132,7 @@ pub(crate) struct Nobody;
 #[cfg(test)]
 impl Viewer for Nobody {
     fn recorded(&self, _event: &Event) {}
-    fn stands(&self, _index: u32, _disruption: &Disruption, _standing: Standing) {}
+    fn stands(&self, _index: u32, _disruption: &Disruption, _standing: DisruptionStage) {}
     fn unsettled(&self, _what: Option<&str>) {}
     fn unready(&self, _why: &str) {}
     fn awaits_silence(&self, _silence: Option<Duration>) {}

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::news::{News, PodNews};
 pub(super) use action::Action;
-use rolldrop_drive::viewer::{Standing, Wait};
+use rolldrop_drive::viewer::{DisruptionStage, Wait};
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 use rolldrop_scenario::Disruption;
@@ -125,8 +125,10 @@ impl LiveState {
             EventKind::CommandStarted { command, disruption: None } => {
                 self.actions.insert(None, Action::command(command));
             }
-            EventKind::CommandEnded { disruption: None, .. } => self.command(Standing::Waits(Wait::Rollout)),
-            EventKind::CommandSettled { disruption: None, .. } => self.command(Standing::Done),
+            EventKind::CommandEnded { disruption: None, .. } => {
+                self.command(DisruptionStage::Waits(Wait::Rollout))
+            }
+            EventKind::CommandSettled { disruption: None, .. } => self.command(DisruptionStage::Done),
             // Events in the gap are unknown. A fresh list follows.
             EventKind::WatchGap { resource, .. } if resource == "pods" => self.pods.clear(),
             _ => {}
@@ -134,7 +136,7 @@ impl LiveState {
     }
 
     /// Updates the state of a disruption.
-    pub(super) fn stands(&mut self, index: u32, disruption: &Disruption, standing: Standing) {
+    pub(super) fn stands(&mut self, index: u32, disruption: &Disruption, standing: DisruptionStage) {
         let action = self.actions.entry(Some(index)).or_insert_with(|| Action::of(disruption));
         self.news.extend(action.stands(disruption, standing).map(News::Said));
     }
@@ -290,7 +292,7 @@ impl LiveState {
         }
     }
 
-    fn command(&mut self, standing: Standing) {
+    fn command(&mut self, standing: DisruptionStage) {
         if let Some(command) = self.actions.get_mut(&None) {
             command.standing = standing;
         }

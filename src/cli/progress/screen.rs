@@ -117,7 +117,7 @@ mod tests {
     use super::super::live::tests::{Run, at, disruption};
     use super::super::load::tests::busy;
     use super::*;
-    use rolldrop_drive::viewer::{Standing, Wait};
+    use rolldrop_drive::viewer::{DisruptionStage, Wait};
     use rolldrop_record::EventKind;
     use rolldrop_record::event::ProxyPhase;
 
@@ -140,8 +140,8 @@ mod tests {
         let mut run = Run::begin(&["web-6d4cf56db6-2xkq8", "web-6d4cf56db6-7hjwp", "web-6d4cf56db6-z9ltc"]);
         let restart =
             disruption("{at: 3s, action: rollingRestart, workload: deployment/web, until: rolloutComplete}");
-        run.0.stands(0, &restart, Standing::Due { repetition: 0, at: at(3.0) });
-        run.0.stands(0, &restart, Standing::Waits(Wait::Rollout));
+        run.0.stands(0, &restart, DisruptionStage::Due { repetition: 0, at: at(3.0) });
+        run.0.stands(0, &restart, DisruptionStage::Waits(Wait::Rollout));
         run.0.unsettled(Some("Deployment web: 2 pods updated, 3 wanted"));
         run.sees(4.0, "web-5f7d8c9b4-4rpzm", Phase::Ready);
         run.sees(5.0, "web-6d4cf56db6-7hjwp", Phase::Terminating);
@@ -257,8 +257,8 @@ mod tests {
     fn screen_shows_drain_awaiting_budget() {
         let mut run = Run::begin(&["web-0", "web-1", "web-2"]);
         let drain = disruption("{at: 3s, action: drain, node: node-1}");
-        run.0.stands(0, &drain, Standing::Due { repetition: 0, at: at(3.0) });
-        run.0.stands(0, &drain, Standing::Acts);
+        run.0.stands(0, &drain, DisruptionStage::Due { repetition: 0, at: at(3.0) });
+        run.0.stands(0, &drain, DisruptionStage::Acts);
         run.evicts(3.0, 0, "web-0", 201);
         run.evicts(3.0, 0, "web-1", 429);
         run.sees(3.1, "web-0", Phase::Terminating);
@@ -279,12 +279,12 @@ mod tests {
         let mut run = Run::begin(&["web-0", "web-1", "web-2"]);
         let text = "{at: 3s, action: deletePod, selector: app=web, count: 1, every: 6s, repeat: 3}";
         let delete = disruption(text);
-        run.0.stands(0, &delete, Standing::Due { repetition: 0, at: at(3.0) });
-        run.0.stands(0, &delete, Standing::Waits(Wait::Silence(Duration::from_millis(5_300))));
+        run.0.stands(0, &delete, DisruptionStage::Due { repetition: 0, at: at(3.0) });
+        run.0.stands(0, &delete, DisruptionStage::Waits(Wait::Silence(Duration::from_millis(5_300))));
         run.0.stands(
             1,
             &disruption("{at: 20s, action: scale, workload: deployment/web, replicas: 1}"),
-            Standing::Due { repetition: 0, at: at(20.0) },
+            DisruptionStage::Due { repetition: 0, at: at(20.0) },
         );
         insta::assert_snapshot!(shown(&run, SIZES[1]), @r"
         █████████████░░░░░░░ 400/600 requests, 1 s left

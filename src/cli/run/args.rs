@@ -9,7 +9,7 @@ use crate::cli::formats::ResultFormat;
 use crate::cli::headings::{GATE, LOAD, NAMES};
 use crate::cli::measure::MeasureArgs;
 use rolldrop_drive::embedded::lab;
-use rolldrop_drive::run::Source;
+use rolldrop_drive::run::RunSource;
 use rolldrop_load as load;
 use rolldrop_record::Evidence;
 use rolldrop_scenario::{ExpectFile, Loaded};
@@ -81,12 +81,12 @@ pub(in crate::cli) struct RunArgs {
 
 impl RunArgs {
     /// Returns the scenario and the cluster that the user named.
-    pub(super) fn source(&self) -> Source {
+    pub(super) fn source(&self) -> RunSource {
         self.measure.source(self.scenario.clone())
     }
 
     /// Loads the scenario, or makes one that has only the target.
-    pub(super) fn scenario(&self, source: &Source) -> anyhow::Result<Loaded<lab::ClusterConfig>> {
+    pub(super) fn scenario(&self, source: &RunSource) -> anyhow::Result<Loaded<lab::Config>> {
         let mut own: Vec<String> =
             self.duration.map(|d| format!("load.duration={}ms", d.as_millis())).into_iter().collect();
         own.extend(stage_overrides(&self.stages));

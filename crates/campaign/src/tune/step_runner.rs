@@ -18,7 +18,7 @@ use rolldrop_drive::Operator;
 use rolldrop_drive::act::change_for_good;
 use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::embedded::lab;
-use rolldrop_drive::plan::{LiveChanges, Plan as Calls};
+use rolldrop_drive::plan::{LiveChanges, RunPlan};
 use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Analysis, Verdict};
@@ -224,7 +224,7 @@ impl StepRunner<'_> {
     }
 
     /// Plans each API call that the run for measuring windows would make. The other runs make the same calls.
-    pub(super) async fn dry_run(&self) -> Result<Calls, RunError> {
+    pub(super) async fn dry_run(&self) -> Result<RunPlan, RunError> {
         let Self { request, subject, operator, .. } = self;
         let first = subject.sleeps(request.max_sleep)[0];
         let plan = self.windows(subject.wide(first));

@@ -12,11 +12,11 @@ use super::platform_limits::PlatformLimits;
 use rolldrop_drive::Interrupts;
 use rolldrop_drive::act::Tenure;
 use rolldrop_drive::api::{Caller, why_no_rollout};
-use rolldrop_drive::cluster::{Choice, Cluster, Origin};
+use rolldrop_drive::cluster::{ChosenCluster, Cluster, Origin};
 use rolldrop_drive::observe::changed_by_others;
 use rolldrop_drive::plan::{
-    Round, Whose, check_holds, controller_of, find_rivals, ingresses_to, kubernetes_version, node_labels,
-    number_of, objects_behind, services_behind_in,
+    Rounding, WorkloadSelection, check_holds, controller_of, find_rivals, ingresses_to, kubernetes_version,
+    node_labels, number_of, objects_behind, services_behind_in,
 };
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::model::figure_text::{counted, len};
@@ -77,8 +77,8 @@ impl Subject {
         let naming = source.naming(cluster.as_ref());
         let choice = source.choice(cluster, Path::new("."));
         let embedded_nodes = match &choice {
-            Choice::Embedded { config, .. } => Some(config.nodes),
-            Choice::Kubeconfig { .. } | Choice::InCluster => None,
+            ChosenCluster::Embedded { config, .. } => Some(config.nodes),
+            ChosenCluster::Kubeconfig { .. } | ChosenCluster::InCluster => None,
         };
         let mut elsewhere = None;
         let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
@@ -289,8 +289,11 @@ impl Subject {
 }
 
 /// Returns the pods of the targets.
-pub(super) fn whose(scenario: &Scenario) -> Whose<'_> {
-    let mut whose = Whose { workloads: scenario.sidecar_workloads.iter().collect(), ..Whose::default() };
+pub(super) fn whose(scenario: &Scenario) -> WorkloadSelection<'_> {
+    let mut whose = WorkloadSelection {
+        workloads: scenario.sidecar_workloads.iter().collect(),
+        ..WorkloadSelection::default()
+    };
     for target in &scenario.targets {
         match &target.place {
             Place::Service { name, .. } => whose.services.push(name),
@@ -375,7 +378,7 @@ fn ends_all(object: &Value, rollout: RolloutShape) -> Option<String> {
     let most = &object["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"];
     let may_be_missing = serde_json::from_value(most.clone()).ok();
     let all = usize::try_from(pods).unwrap_or(usize::MAX);
-    let is_all = may_be_missing.is_some_and(|most| number_of(&most, all, Round::Down) >= all);
+    let is_all = may_be_missing.is_some_and(|most| number_of(&most, all, Rounding::Down) >= all);
     is_all.then(|| {
         format!(
             "a rollout may end all {pods} pods at once (maxUnavailable: {most}): until new ones are ready, only pods that are \
@@ -422,15 +425,15 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, R
         "deployment" if spec["strategy"]["type"] == "Recreate" => Strategy::Recreate,
         "deployment" => {
             let rolling = &spec["strategy"]["rollingUpdate"];
-            let surge = of(&rolling["maxSurge"], "25%", Round::Up);
-            Strategy::Rolling { at_once: surge + of(&rolling["maxUnavailable"], "25%", Round::Down) }
+            let surge = of(&rolling["maxSurge"], "25%", Rounding::Up);
+            Strategy::Rolling { at_once: surge + of(&rolling["maxUnavailable"], "25%", Rounding::Down) }
         }
         "statefulset" | "daemonset" => {
             let rolling = &spec["updateStrategy"]["rollingUpdate"];
-            match of(&rolling["maxSurge"], "0", Round::Up) {
+            match of(&rolling["maxSurge"], "0", Rounding::Up) {
                 0 => {
                     // A StatefulSet rounds a percentage down, a DaemonSet up.
-                    let round = if kind == "statefulset" { Round::Down } else { Round::Up };
+                    let round = if kind == "statefulset" { Rounding::Down } else { Rounding::Up };
                     Strategy::InPlace { at_once: of(&rolling["maxUnavailable"], "", round).max(1) }
                 }
                 at_once => Strategy::Rolling { at_once },

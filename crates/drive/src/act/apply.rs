@@ -20,8 +20,8 @@ use crate::error::{CoordinatorError, Result};
 use crate::observe::RecorderHandle;
 use crate::plan::is_ownable;
 use crate::undo;
-use crate::undo::ledger::refusal;
-use crate::undo::{Change, Ledger, ObjectRef, RUN_LABEL};
+use crate::undo::change_ledger::refusal;
+use crate::undo::{ChangeLedger, ClusterChange, ObjectRef, RUN_LABEL};
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_scenario::Patch;
 use rolldrop_sidecar::inject;
@@ -95,7 +95,7 @@ impl Applier {
 #[derive(Clone, Copy)]
 pub(crate) struct Changer<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) ledger: &'a ChangeLedger,
 }
 
 impl Changer<'_> {
@@ -112,7 +112,7 @@ impl Changer<'_> {
         let api = self.caller.api_of(resource, scope, &namespace);
         object.labels_mut().insert(RUN_LABEL.into(), self.ledger.run().to_owned());
         let reference = ObjectRef::new(&resource.api_version, &kind, Some(namespace), &name);
-        let id = self.ledger.journal().announce(reference, Change::Create)?;
+        let id = self.ledger.journal().announce(reference, ClusterChange::Create)?;
         let params = PostParams::default();
         let asked = self.caller.insist(&what, || api.create(&params, &object)).await?;
         let error = match asked.answer {
@@ -237,7 +237,7 @@ impl Changer<'_> {
         let mut edits = edits::between(current, wanted);
         edits.push(Edit::of_restarts(current));
         if current == wanted {
-            self.ledger.journal().announce(reference(current), Change::Edit { edits })?;
+            self.ledger.journal().announce(reference(current), ClusterChange::Edit { edits })?;
             return Ok(None);
         }
         self.make(api, current, wanted, edits).await
@@ -279,7 +279,7 @@ impl Changer<'_> {
         if edits.is_empty() {
             return Ok(None);
         }
-        self.ledger.make(self.caller, object, Change::Edit { edits }, call).await.map(Some)
+        self.ledger.make(self.caller, object, ClusterChange::Edit { edits }, call).await.map(Some)
     }
 }
 

@@ -24,15 +24,15 @@ use crate::error::Result;
 use crate::observe::Observer;
 use crate::observe::rollout_wait::workloads;
 use crate::plan::{Claims, GitOps};
-use crate::viewer::Standing;
+use crate::viewer::DisruptionStage;
 pub(crate) use acting::Disrupted;
 pub(crate) use acting::UnderLoad;
 use acting::{Acting, Refusal};
 pub(crate) use programs::NoPrograms;
 pub(crate) use programs::{Programs, codes};
 use recovery::Whole;
-use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
-pub(crate) use silence::{Losses, Settle, Silence, until_silent};
+use rolldrop_scenario::{Action, Disruption, Repeat, Until};
+pub(crate) use silence::{LossCounter, Settle, Silence, until_silent};
 
 /// Carries out disruptions.
 pub(crate) struct Disruptor {
@@ -112,7 +112,7 @@ impl Acting<'_> {
                 // The later wait skips workloads that have not reached their specified state now.
                 whole.workloads = workloads(self.changer.caller).await.unwrap_or_default();
             }
-            self.stands(Standing::Acts);
+            self.stands(DisruptionStage::Acts);
             let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
             done += self.act(repetition, &mut whole).await;
             let until = match self.disruption.repeat {
@@ -147,7 +147,7 @@ impl Acting<'_> {
                 break;
             }
         }
-        self.stands(Standing::Done);
+        self.stands(DisruptionStage::Done);
         done
     }
 
@@ -184,12 +184,12 @@ impl Acting<'_> {
         let period = self.observer.period();
         if is_again {
             let pause = self.disruption.phase(repetition, period);
-            self.stands(Standing::Due { repetition, at: self.now() + pause });
+            self.stands(DisruptionStage::Due { repetition, at: self.now() + pause });
             return self.changer.caller.stoppable(sleep(pause)).await;
         }
         let due = self.load.zero + self.disruption.due(repetition, period);
         let due = if repetition > 0 { due.min(self.load.end) } else { due };
-        self.stands(Standing::Due { repetition, at: due });
+        self.stands(DisruptionStage::Due { repetition, at: due });
         let due = self.observer.recorder().clock().instant(due).unwrap_or_else(std::time::Instant::now);
         self.changer.caller.stoppable(sleep_until(due.into())).await
     }

@@ -12,9 +12,9 @@ use crate::api::Caller;
 use crate::cluster::Origin;
 use crate::error::{CoordinatorError, JournalError, Result};
 use crate::observe::RecorderHandle;
-use crate::tasks::Tasks;
+use crate::tasks::BackgroundTasks;
 use crate::undo::holder::{api_of_workload, in_use, read_workload, renew, send};
-use crate::undo::{ATTEMPTS, Change, Holder, Journal, Ledger, Undone};
+use crate::undo::{ATTEMPTS, ChangeLedger, ClusterChange, Holder, Journal, Undone};
 use rolldrop_record::Clock;
 use rolldrop_scenario::Workload;
 
@@ -28,7 +28,13 @@ const AGAIN: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`CoordinatorError::InUse`] if another run uses it.
-async fn take(caller: &Caller, ledger: &Ledger, clock: Clock, workload: &Workload, run: &str) -> Result<()> {
+async fn take(
+    caller: &Caller,
+    ledger: &ChangeLedger,
+    clock: Clock,
+    workload: &Workload,
+    run: &str,
+) -> Result<()> {
     let api = api_of_workload(caller, workload);
     for _ in 0..ATTEMPTS {
         let current = read_workload(caller, workload).await?;
@@ -38,7 +44,7 @@ async fn take(caller: &Caller, ledger: &Ledger, clock: Clock, workload: &Workloa
             _ => {}
         }
         let patch = Holder::begin(run, clock).patch_of(&current);
-        let change = Change::Hold { run: run.to_owned() };
+        let change = ClusterChange::Hold { run: run.to_owned() };
         let taking = || send(&api, &workload.name, &patch);
         match ledger.make(caller, reference(&current), change, taking).await {
             Err(CoordinatorError::Conflict(_)) => {}
@@ -68,7 +74,7 @@ async fn keep_renewing(caller: Caller, clock: Clock, workload: Workload, run: St
 pub(crate) async fn hold(
     Changer { caller, ledger }: Changer<'_>,
     recorder: &RecorderHandle,
-    tasks: &mut Tasks,
+    tasks: &mut BackgroundTasks,
     workloads: &[Workload],
     run: &str,
 ) -> Result<()> {
@@ -88,7 +94,7 @@ pub(crate) async fn hold(
 /// A workload that is held for several runs, such as those of a tuning.
 pub struct Tenure {
     caller: Caller,
-    ledger: Ledger,
+    ledger: ChangeLedger,
     _renewing: JoinSet<()>,
 }
 
@@ -107,7 +113,7 @@ impl Tenure {
             true => Journal::go_on(dir, clock, run, cluster)?,
             false => Journal::begin(dir, clock, run, cluster)?,
         };
-        let ledger = Ledger::of(journal);
+        let ledger = ChangeLedger::of(journal);
         take(&caller, &ledger, clock, workload, ledger.run()).await?;
         let mut renewing = JoinSet::new();
         renewing.spawn(keep_renewing(caller.clone(), clock, workload.clone(), ledger.run().to_owned()));

@@ -33,7 +33,7 @@ const LIST_RESTARTS: usize = 3;
 
 /// Time limits. Each has the same name as in the error that reports it.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct TimeLimits {
     /// For one API call.
     pub api_call: Duration,
     /// For an API server that is down, overloaded or faulty, from the first failure of a call.
@@ -57,7 +57,7 @@ pub struct Limits {
     pub undo: Duration,
 }
 
-impl Default for Limits {
+impl Default for TimeLimits {
     fn default() -> Self {
         Self {
             api_call: Duration::from_secs(30),
@@ -84,13 +84,13 @@ pub struct Caller {
     /// Namespace of the run.
     pub namespace: String,
     /// Time limits.
-    pub limits: Limits,
+    pub limits: TimeLimits,
     /// Cancelled when the run should end early.
     pub stop: CancellationToken,
 }
 
 /// Result of a call that was repeated until it got a response.
-pub(crate) struct Asked<T> {
+pub(crate) struct RepeatedCall<T> {
     /// Response to the last attempt.
     pub(crate) answer: kube::Result<T>,
     /// True if an earlier attempt may have taken effect, although its response did not say so.
@@ -100,7 +100,7 @@ pub(crate) struct Asked<T> {
 impl Caller {
     /// Creates a caller for the namespace `shop`, which tests use.
     #[cfg(test)]
-    pub(crate) fn in_shop(client: Client, limits: Limits, stop: CancellationToken) -> Self {
+    pub(crate) fn in_shop(client: Client, limits: TimeLimits, stop: CancellationToken) -> Self {
         Self { client, warnings: Warnings::default(), namespace: "shop".into(), limits, stop }
     }
 
@@ -108,7 +108,7 @@ impl Caller {
     /// not exist.
     #[must_use]
     pub fn at_first_contact(&self) -> Self {
-        let limits = Limits { silence: FIRST_CONTACT, ..self.limits };
+        let limits = TimeLimits { silence: FIRST_CONTACT, ..self.limits };
         Self { limits, ..self.clone() }
     }
 
@@ -183,7 +183,11 @@ impl Caller {
     }
 
     /// Like [`Caller::ask`], but also reports if an attempt before the last one may have taken effect.
-    pub(crate) async fn insist<T, F>(&self, what: &str, mut call: impl FnMut() -> F) -> Result<Asked<T>>
+    pub(crate) async fn insist<T, F>(
+        &self,
+        what: &str,
+        mut call: impl FnMut() -> F,
+    ) -> Result<RepeatedCall<T>>
     where
         F: Future<Output = kube::Result<T>>,
     {
@@ -201,14 +205,14 @@ impl Caller {
                     is_doubtful = true;
                     pauses.next()
                 }
-                Ok(_) | Err(_) => return Ok(Asked { answer: answer?, is_doubtful }),
+                Ok(_) | Err(_) => return Ok(RepeatedCall { answer: answer?, is_doubtful }),
             };
             let limit = match &answer {
                 Ok(Err(error)) if is_too_many(error) => self.limits.outage,
                 Ok(_) | Err(_) => self.limits.outage.min(self.limits.silence),
             };
             if Instant::now() + pause >= begun + limit {
-                return Ok(Asked { answer: answer?, is_doubtful });
+                return Ok(RepeatedCall { answer: answer?, is_doubtful });
             }
             tracing::debug!(what, ?pause, "the API call is retried");
             self.stoppable(sleep(pause)).await?;
@@ -400,7 +404,7 @@ mod tests {
 
     fn caller(outage: Duration) -> Caller {
         let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        let limits = Limits { outage, ..Limits::default() };
+        let limits = TimeLimits { outage, ..TimeLimits::default() };
         Caller::in_shop(client, limits, CancellationToken::new())
     }
 

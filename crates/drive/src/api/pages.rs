@@ -95,7 +95,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::{Caller, Limits};
+    use crate::api::{Caller, TimeLimits};
 
     type Queries = Arc<Mutex<Vec<String>>>;
 
@@ -113,7 +113,7 @@ mod tests {
         });
         let client = Client::new(service, "shop");
         let stop = CancellationToken::new();
-        (Caller::in_shop(client, Limits::default(), stop), queries)
+        (Caller::in_shop(client, TimeLimits::default(), stop), queries)
     }
 
     fn page(number: usize, next: &str) -> Value {

@@ -7,7 +7,7 @@ use http::Request;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::api::{Limits, Pauses, is_passing};
+use crate::api::{Pauses, TimeLimits, is_passing};
 use crate::observe::RecorderHandle;
 use rolldrop_kubernetes::guard::names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
@@ -51,7 +51,7 @@ impl Endpoint {
     }
 
     /// Asks for the proxy's clock one last time. If the API server is down, waits for it.
-    pub(super) async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
+    pub(super) async fn last_clock(&self, limits: &TimeLimits) -> Option<ClockAnswer> {
         let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
         let mut pauses = Pauses::default();
         loop {

@@ -26,7 +26,7 @@ const TAIL_BYTES: usize = 2000;
 
 /// Line that the cluster process prints on its standard output once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ready {
+pub struct ClusterReady {
     /// Always true: the process prints nothing before it is ready.
     pub ready: bool,
     /// The API server's URL.
@@ -125,7 +125,7 @@ impl ClusterProcess {
         let tail = || tail_of(&log_path);
         let ready = tokio::time::timeout(START_TIMEOUT, first_line)
             .await
-            .map(|line| serde_json::from_str::<Ready>(&line.ok().flatten().unwrap_or_default()));
+            .map(|line| serde_json::from_str::<ClusterReady>(&line.ok().flatten().unwrap_or_default()));
         match ready {
             Ok(Ok(ready)) => {
                 process.notice = ready.notice;

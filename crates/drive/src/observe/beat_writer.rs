@@ -36,12 +36,12 @@ const BEATS_PER_CHECK: u64 = 10;
 
 /// Rate of the beats.
 #[derive(Debug)]
-struct Pace {
+struct BeatPace {
     period: Duration,
     good: u32,
 }
 
-impl Pace {
+impl BeatPace {
     fn taken(&mut self) {
         self.good += 1;
         if self.good >= GOOD_BEATS && self.period > PERIOD {
@@ -74,7 +74,7 @@ pub(crate) async fn beat(
 async fn beat_until_refused(caller: &Caller, recorder: &RecorderHandle, name: &str) -> Result<()> {
     let config_maps = caller.api::<ConfigMap>();
     let pods = caller.api::<Pod>();
-    let mut pace = Pace { period: PERIOD, good: 0 };
+    let mut pace = BeatPace { period: PERIOD, good: 0 };
     let mut pauses = Pauses::default();
     for number in 0u64.. {
         let begun = Instant::now();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn beat_period_adapts_to_refusals() {
-        let mut pace = Pace { period: PERIOD, good: 0 };
+        let mut pace = BeatPace { period: PERIOD, good: 0 };
         pace.refused();
         assert_eq!(pace.period, 2 * PERIOD);
         (0..GOOD_BEATS - 1).for_each(|_| pace.taken());

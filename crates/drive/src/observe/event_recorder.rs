@@ -60,7 +60,7 @@ impl EventRecorder {
         let thread = std::thread::Builder::new()
             .name("recorder".into())
             .spawn(move || {
-                let files = Files { log, tables: HashMap::new(), run_dir, clock };
+                let files = RecordFiles { log, tables: HashMap::new(), run_dir, clock };
                 // If the run ended early, nobody listens, and the result is not needed.
                 let _ = done.send(files.write(&receiver));
             })
@@ -85,14 +85,14 @@ impl EventRecorder {
 }
 
 /// Files that the thread writes.
-struct Files {
+struct RecordFiles {
     log: EventLog,
     tables: HashMap<String, PartWriter<ServedRow>>,
     run_dir: RunDir,
     clock: Clock,
 }
 
-impl Files {
+impl RecordFiles {
     /// Writes messages until no more arrive. Also closes old parts while other sources are busy.
     fn write(mut self, messages: &Receiver<Message>) -> Result<EventsWritten, RunDirError> {
         let mut next_look = Instant::now() + TICK;

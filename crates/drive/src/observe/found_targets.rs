@@ -8,16 +8,16 @@ use rolldrop_record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The load's targets, as the cluster shows them.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyTargets {
     /// Targets in the scenario's order.
-    pub(crate) targets: Vec<Found>,
+    pub(crate) targets: Vec<FoundTarget>,
     /// Fingerprint of the cluster.
     pub cluster: ClusterInfo,
 }
 
 /// A target of the load.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundTarget {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) consumer: Consumer,
@@ -73,7 +73,7 @@ impl Consumer {
     }
 }
 
-impl Found {
+impl FoundTarget {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
         let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
         let routing = Some(self.routing());
@@ -102,7 +102,7 @@ impl Found {
     }
 }
 
-impl Ready {
+impl ReadyTargets {
     /// Returns the targets for run.json, as seen from this host.
     pub(crate) fn seen_from_here(&self) -> Vec<Target> {
         told_apart(self.targets.iter().map(|target| target.seen_from(Seat::ThisHost)).collect())
@@ -110,7 +110,7 @@ impl Ready {
 
     /// Returns the targets as seen from these nodes of the cluster.
     pub(crate) fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
-        let seen = |target: &Found| match target.consumer {
+        let seen = |target: &FoundTarget| match target.consumer {
             Consumer::ServiceProxy { .. } => {
                 nodes.iter().map(|node| target.seen_from(Seat::Node(node))).collect()
             }
@@ -121,7 +121,8 @@ impl Ready {
 
     /// Returns the names of the targets that are routed by the Service proxy of the client's own node.
     pub(crate) fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
-        let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
+        let by_service_proxy =
+            |target: &&FoundTarget| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
     }
 }
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn service_targets_split_by_node() {
-        let found = |name: &str, consumer| Found {
+        let found = |name: &str, consumer| FoundTarget {
             name: name.into(),
             url: "http://x/".into(),
             consumer,
@@ -165,7 +166,7 @@ mod tests {
             found("url", Consumer::Url("http://x/".into())),
             found("again", Consumer::ServiceProxy { service: service() }),
         ];
-        let ready = Ready { targets, cluster: ClusterInfo::default() };
+        let ready = ReadyTargets { targets, cluster: ClusterInfo::default() };
         assert_eq!(ready.by_service_proxy().collect::<Vec<_>>(), ["web", "again"]);
         let told = |targets: Vec<Target>| {
             targets.into_iter().map(|t| format!("{} = {}", t.name, t.consumer)).collect::<Vec<_>>().join("\n")

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::event_recorder::RecorderHandle;
 use super::namespace_view::Views;
-use crate::api::{Limits, Pages, Pauses, page, retry_after};
+use crate::api::{Pages, Pauses, TimeLimits, page, retry_after};
 use crate::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::distrust;
@@ -62,10 +62,10 @@ pub(super) struct Following<K, S> {
     pub(crate) fields: Option<&'static str>,
     pub(crate) api: Api<K>,
     pub(super) sink: S,
-    pub(crate) limits: Limits,
+    pub(crate) limits: TimeLimits,
     pub(crate) recorder: RecorderHandle,
     pub(crate) views: Views,
-    pub(crate) state: State,
+    pub(crate) state: WatchState,
 }
 
 /// Reason that a watch is not open.
@@ -98,7 +98,7 @@ impl Broken {
 }
 
 /// State of a watch.
-pub(crate) struct State {
+pub(crate) struct WatchState {
     /// Version to resume from; `None` before a list.
     version: Option<String>,
     /// Time of its last sign of life.
@@ -108,7 +108,7 @@ pub(crate) struct State {
     has_listed: bool,
 }
 
-impl State {
+impl WatchState {
     /// Returns the state of a watch that has listed nothing at this time.
     pub(crate) const fn at(now: Stamp) -> Self {
         Self { version: None, last_good: now, broken: None, has_listed: false }
@@ -124,7 +124,7 @@ where
     pub(crate) async fn until(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.for_ever()).await;
         // Events since the break are unknown, and there is no time left to ask for them.
-        let State { broken, has_listed, .. } = self.state;
+        let WatchState { broken, has_listed, .. } = self.state;
         if let Some(from) = broken.filter(|from| has_listed && self.is_long_since(*from)) {
             self.note(from, |resource, from| EventKind::WatchGap { resource, from });
         }
@@ -201,7 +201,7 @@ where
             self.keep(Change::Listed, object, now);
         }
         self.sink.end_list();
-        self.state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
+        self.state = WatchState { version: Some(version), last_good: now, broken: None, has_listed: true };
         Ok(())
     }
 

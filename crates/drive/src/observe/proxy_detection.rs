@@ -33,13 +33,13 @@ const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
 
 /// Implementation of Services and the evidence for it.
-pub(crate) type Known = (ServiceProxy, Option<ProxyEvidence>);
+pub(crate) type KnownProxy = (ServiceProxy, Option<ProxyEvidence>);
 
-const UNKNOWN: Known = (ServiceProxy::Unknown, None);
+const UNKNOWN: KnownProxy = (ServiceProxy::Unknown, None);
 
 /// Implementation of Services, and the rights that were missing in the search for it.
-pub(crate) struct Found {
-    pub(crate) known: Known,
+pub(crate) struct DetectedProxy {
+    pub(crate) known: KnownProxy,
     /// Missing rights, such as `get configmaps/kube-proxy in kube-system`.
     pub(crate) denied: Vec<String>,
 }
@@ -48,19 +48,19 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// Fails if the API server does not respond, or if the run is interrupted. A missing right is not an error.
-pub(crate) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Found> {
-    let mut search = Search { caller, denied: Vec::new() };
+pub(crate) async fn find(caller: &Caller, nodes: &[Node]) -> Result<DetectedProxy> {
+    let mut search = ProxySearch { caller, denied: Vec::new() };
     let known = search.run(nodes).await?;
-    Ok(Found { known, denied: search.denied })
+    Ok(DetectedProxy { known, denied: search.denied })
 }
 
-struct Search<'a> {
+struct ProxySearch<'a> {
     caller: &'a Caller,
     denied: Vec<String>,
 }
 
-impl Search<'_> {
-    async fn run(&mut self, nodes: &[Node]) -> Result<Known> {
+impl ProxySearch<'_> {
+    async fn run(&mut self, nodes: &[Node]) -> Result<KnownProxy> {
         let of_maps = |mode| (mode, Some(ProxyEvidence::ConfigMap));
         let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
         if self.map(CILIUM).await?.is_some_and(|map| replaces_kube_proxy(&map)) {

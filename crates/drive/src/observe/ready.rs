@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use super::Observer;
-use super::found_targets::{Consumer, Found};
+use super::found_targets::{Consumer, FoundTarget};
 use super::rollout_wait::workloads;
 use super::unready::why_unready;
 use super::waiting::Waiting;
@@ -31,7 +31,7 @@ pub(crate) async fn await_targets(
     caller: &Caller,
     observer: &Observer,
     scenario: &Scenario,
-) -> Result<(Vec<Found>, usize)> {
+) -> Result<(Vec<FoundTarget>, usize)> {
     let Scenario { targets, manifests, .. } = scenario;
     let mut found = Vec::with_capacity(targets.len());
     let mut endpoints_of = BTreeMap::new();
@@ -52,7 +52,7 @@ pub(crate) async fn await_targets(
             }
         };
         let Target { name, balances, balances_because, .. } = target.clone();
-        found.push(Found { name, url, consumer, balances, balances_because, service, rules });
+        found.push(FoundTarget { name, url, consumer, balances, balances_because, service, rules });
     }
     Ok((found, endpoints_of.into_values().sum()))
 }
@@ -178,7 +178,7 @@ pub(crate) async fn fingerprint(caller: &Caller, endpoints: usize) -> Result<Clu
     let params = ListParams::default();
     let known = |node: Node| Node { spec: None, status: None, ..node };
     let nodes = caller.list_as("list nodes", &nodes, &params, known).await?.unwrap_or_default();
-    let proxy_detection::Found { known: (dataplane, dataplane_from), denied } =
+    let proxy_detection::DetectedProxy { known: (dataplane, dataplane_from), denied } =
         proxy_detection::find(caller, &nodes).await?;
     let dataplane_is_known = dataplane.is_known();
     Ok(ClusterInfo {

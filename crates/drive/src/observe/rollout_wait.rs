@@ -25,10 +25,10 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// Snapshot of a namespace's workloads, by kind and name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Workloads(BTreeMap<String, Workload>);
+pub(crate) struct Workloads(BTreeMap<String, WorkloadState>);
 
 #[derive(Clone, Debug)]
-struct Workload {
+struct WorkloadState {
     generation: i64,
     /// Requested number of pods.
     replicas: i32,
@@ -38,7 +38,7 @@ struct Workload {
     missing: Option<String>,
 }
 
-impl Workload {
+impl WorkloadState {
     /// Returns a workload with its title. `have` lists pod counts, each with a description and the number that it has
     /// to reach.
     fn new(
@@ -87,10 +87,11 @@ impl Workloads {
     /// Returns true if a workload's pod template or number of pods has changed. A new generation alone proves nothing:
     /// it may be due to the annotation by which another run marks the workload as in use.
     fn is_changed_since(&self, before: &Workloads) -> bool {
-        let is_same = |((name, now), (name_then, then)): ((&String, &Workload), (&String, &Workload))| {
-            let makes_the_same = now.template == then.template && now.replicas == then.replicas;
-            name == name_then && (now.generation == then.generation || makes_the_same)
-        };
+        let is_same =
+            |((name, now), (name_then, then)): ((&String, &WorkloadState), (&String, &WorkloadState))| {
+                let makes_the_same = now.template == then.template && now.replicas == then.replicas;
+                name == name_then && (now.generation == then.generation || makes_the_same)
+            };
         self.0.len() != before.0.len() || !self.0.iter().zip(&before.0).all(is_same)
     }
 
@@ -241,7 +242,7 @@ pub(crate) async fn workloads(caller: &Caller) -> Result<Workloads> {
             ("pods available", status.available_replicas, replicas),
         ];
         let observed = status.observed_generation;
-        Some(Workload::new("Deployment", meta, observed, replicas, &spec.template, &have))
+        Some(WorkloadState::new("Deployment", meta, observed, replicas, &spec.template, &have))
     };
     let deployments = caller.list_kind_as(of_deployment).await?;
     let stateful_sets = caller.list_kind_as(of_stateful_set).await?;
@@ -249,7 +250,7 @@ pub(crate) async fn workloads(caller: &Caller) -> Result<Workloads> {
     Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
 }
 
-fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {
+fn of_stateful_set(set: StatefulSet) -> Option<(String, WorkloadState)> {
     let (spec, status) = (set.spec?, set.status?);
     let (meta, replicas) = (&set.metadata, spec.replicas.unwrap_or(1));
     // Pods below the partition are not meant to be replaced; with OnDelete, no pods are.
@@ -262,10 +263,10 @@ fn of_stateful_set(set: StatefulSet) -> Option<(String, Workload)> {
     let updated = status.updated_replicas.map(|updated| updated.min(wanted));
     let have = [("pods ready", status.ready_replicas, replicas), ("pods updated", updated, wanted)];
     let observed = status.observed_generation;
-    Some(Workload::new("StatefulSet", meta, observed, replicas, &spec.template, &have))
+    Some(WorkloadState::new("StatefulSet", meta, observed, replicas, &spec.template, &have))
 }
 
-fn of_daemon_set(set: DaemonSet) -> Option<(String, Workload)> {
+fn of_daemon_set(set: DaemonSet) -> Option<(String, WorkloadState)> {
     let (spec, status) = (set.spec?, set.status?);
     let (meta, wanted) = (&set.metadata, status.desired_number_scheduled);
     let have = [
@@ -276,7 +277,7 @@ fn of_daemon_set(set: DaemonSet) -> Option<(String, Workload)> {
         spec.update_strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete"));
     let have = if is_on_delete { &have[1..] } else { &have[..] };
     let observed = status.observed_generation;
-    Some(Workload::new("DaemonSet", meta, observed, wanted, &spec.template, have))
+    Some(WorkloadState::new("DaemonSet", meta, observed, wanted, &spec.template, have))
 }
 
 #[cfg(test)]
@@ -284,15 +285,15 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> Workload {
+    fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> WorkloadState {
         let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
         let have = [("pods updated", Some(updated), replicas)];
         let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
         let meta = ObjectMeta { generation: Some(generation), ..ObjectMeta::default() };
-        Workload::new("Deployment", &meta, Some(observed), replicas, &template, &have).1
+        WorkloadState::new("Deployment", &meta, Some(observed), replicas, &template, &have).1
     }
 
-    fn workloads(all: &[(&str, Workload)]) -> Workloads {
+    fn workloads(all: &[(&str, WorkloadState)]) -> Workloads {
         Workloads(all.iter().map(|(name, workload)| ((*name).to_owned(), workload.clone())).collect())
     }
 
@@ -300,7 +301,7 @@ mod tests {
     fn only_changed_workloads_must_settle() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a")), ("broken", workload(1, 1, 3, 0, "a"))]);
         let broken = ("broken", workload(1, 1, 3, 0, "a"));
-        let unsettled = |web: Workload| {
+        let unsettled = |web: WorkloadState| {
             let now = workloads(&[("web", web), broken.clone()]);
             now.unsettled_since(&before).map(|(workload, what)| format!("{workload}: {what}"))
         };
@@ -358,7 +359,7 @@ mod tests {
     #[test]
     fn workload_annotation_triggers_no_rollout() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
-        let is_changed = |web: Workload| workloads(&[("web", web)]).is_changed_since(&before);
+        let is_changed = |web: WorkloadState| workloads(&[("web", web)]).is_changed_since(&before);
         assert!(!is_changed(workload(2, 2, 3, 3, "a")), "a new generation alone");
         assert!(is_changed(workload(2, 2, 3, 3, "b")) && is_changed(workload(2, 2, 4, 4, "a")));
         assert!(workloads(&[]).is_changed_since(&before));
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn mode_follows_workload_change() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
-        let mode = |web: Workload| workloads(&[("web", web)]).mode_since(&before);
+        let mode = |web: WorkloadState| workloads(&[("web", web)]).mode_since(&before);
         assert_eq!(mode(workload(2, 2, 3, 3, "b")), Mode::Rollout);
         assert_eq!(mode(workload(2, 2, 1, 1, "a")), Mode::ScaleDown);
         assert_eq!(mode(workload(1, 1, 3, 3, "a")), Mode::Other);

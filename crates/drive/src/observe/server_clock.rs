@@ -11,7 +11,7 @@ use kube::client::Body;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::event_recorder::RecorderHandle;
-use crate::api::Limits;
+use crate::api::TimeLimits;
 use rolldrop_record::event::API_SERVER;
 use rolldrop_record::{ClockOffset, EventKind, Stamp};
 
@@ -29,17 +29,17 @@ const SECOND_NS: i64 = 1_000_000_000;
 ///
 /// Keeps asking an API server that does not respond until it does, and one that responds slowly for at most
 /// [`LONGEST`].
-pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: Limits) {
+pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: TimeLimits) {
     let clock = recorder.clock();
     let begun = Instant::now();
-    let mut known: Option<Bounds> = None;
+    let mut known: Option<ClockBounds> = None;
     let mut asked = 0;
     while known.is_none() || (asked < QUESTIONS && begun.elapsed() < LONGEST) {
         let sent = clock.now();
         let date = timeout(limits.api_call, date(&client)).await;
         let answered = clock.now();
         if let Ok(Some(date)) = date {
-            let bounds = Bounds::of_answer(sent, date, answered);
+            let bounds = ClockBounds::of_answer(sent, date, answered);
             known = Some(known.map_or(bounds, |known| known.narrowed(bounds)));
         }
         asked += 1;
@@ -52,12 +52,12 @@ pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: Lim
 
 /// Bounds on the difference between the server's clock and ours, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bounds {
+struct ClockBounds {
     least_ns: i64,
     most_ns: i64,
 }
 
-impl Bounds {
+impl ClockBounds {
     /// Returns the bounds from one response: the second in its date began before the response arrived, and was not over
     /// when the request was sent.
     fn of_answer(sent: Stamp, date: Stamp, answered: Stamp) -> Self {
@@ -65,9 +65,11 @@ impl Bounds {
     }
 
     /// Returns the intersection of both bounds. If there is none, a clock was set, and the later bounds are returned.
-    fn narrowed(self, other: Bounds) -> Bounds {
-        let both =
-            Bounds { least_ns: self.least_ns.max(other.least_ns), most_ns: self.most_ns.min(other.most_ns) };
+    fn narrowed(self, other: ClockBounds) -> ClockBounds {
+        let both = ClockBounds {
+            least_ns: self.least_ns.max(other.least_ns),
+            most_ns: self.most_ns.min(other.most_ns),
+        };
         if both.least_ns <= both.most_ns { both } else { other }
     }
 
@@ -93,12 +95,12 @@ mod tests {
     fn second_boundary_narrows_clock_offset() {
         let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
         // The server is 300 ms ahead: its second 10 begins at 9.7 s on our clock.
-        let before = Bounds::of_answer(at(9_650), at(9_000), at(9_660));
-        let after = Bounds::of_answer(at(9_700), at(10_000), at(9_710));
+        let before = ClockBounds::of_answer(at(9_650), at(9_000), at(9_660));
+        let after = ClockBounds::of_answer(at(9_700), at(10_000), at(9_710));
         let offset = before.narrowed(after).offset();
         assert!((offset.offset_ns - 300_000_000).abs() <= offset.uncertainty_ns, "{offset:?}");
         assert!(offset.uncertainty_ns <= 31_000_000, "{offset:?}");
-        let set = Bounds::of_answer(at(9_700), at(90_000), at(9_710));
+        let set = ClockBounds::of_answer(at(9_700), at(90_000), at(9_710));
         assert_eq!(before.narrowed(set), set);
     }
 

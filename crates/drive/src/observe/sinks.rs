@@ -10,10 +10,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Resource, ResourceExt};
 
 use super::event_recorder::RecorderHandle;
-use super::list_watch::{Following, Need, Sink, State};
+use super::list_watch::{Following, Need, Sink, WatchState};
 use super::namespace_view::{SeenPod, Views};
 use crate::api::Caller;
-use crate::tasks::Tasks;
+use crate::tasks::BackgroundTasks;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::EventKind;
@@ -35,7 +35,7 @@ pub(crate) struct Watches<'a> {
 
 impl Watches<'_> {
     /// Starts all watches.
-    pub(crate) fn spawn(&self, tasks: &mut Tasks) {
+    pub(crate) fn spawn(&self, tasks: &mut BackgroundTasks) {
         let (caller, views) = (self.caller, || self.views.clone());
         self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
         self.follow(tasks, Need::Must, None, caller.api::<EndpointSlice>(), SliceSink(views()));
@@ -50,7 +50,7 @@ impl Watches<'_> {
 
     fn follow<K>(
         &self,
-        tasks: &mut Tasks,
+        tasks: &mut BackgroundTasks,
         need: Need,
         fields: Option<&'static str>,
         api: Api<K>,
@@ -68,7 +68,7 @@ impl Watches<'_> {
             limits: self.caller.limits,
             recorder: self.recorder.clone(),
             views: self.views.clone(),
-            state: State::at(self.recorder.clock().now()),
+            state: WatchState::at(self.recorder.clock().now()),
         };
         tasks.spawn_stoppable(|stop| following.until(stop));
     }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Limits of a wait, and its progress so far.
 pub(crate) struct Waiting {
     deadline: Instant,
-    /// See [`crate::api::caller::Limits::stuck`].
+    /// See [`crate::api::caller::TimeLimits::stuck`].
     stuck: Duration,
     stuck_since: Option<Instant>,
     /// Time at which to look up the reason again.

@@ -143,7 +143,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::Limits;
+    use crate::api::TimeLimits;
 
     /// Returns the URL of a path that can be found without asking the cluster, or the error.
     async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {
@@ -152,7 +152,7 @@ mod tests {
         let service: Service = serde_json::from_value(service).unwrap();
         let client =
             kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
-        let (limits, stop) = (Limits::default(), CancellationToken::new());
+        let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
         let caller = Caller::in_shop(client, limits, stop);
         let way = Way { service: &service, name: "web", port, path: "/x" };
         way.find(&caller, None).await.map(|(url, _)| url).map_err(|error| error.to_string())

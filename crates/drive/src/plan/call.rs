@@ -11,7 +11,7 @@ const RUN: &str = "run";
 
 /// A run's calls and their effects.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct RunPlan {
     /// Calls in order; a repeated call is listed only once.
     pub calls: Vec<Call>,
     /// Descriptions of what the run creates, changes and terminates, one line each. Empty if the run only watches.
@@ -60,7 +60,7 @@ impl fmt::Display for Right {
         if !subresource.is_empty() {
             write!(f, "/{subresource}")?;
         }
-        if let Some(Name::Known(name)) = name {
+        if let Some(ObjectName::Known(name)) = name {
             write!(f, " {name}")?;
         }
         match namespace {
@@ -94,11 +94,11 @@ pub(super) struct About {
     pub(super) resource: ApiResource,
     pub(super) subresource: &'static str,
     pub(super) namespace: Option<String>,
-    pub(super) name: Option<Name>,
+    pub(super) name: Option<ObjectName>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Name {
+pub(super) enum ObjectName {
     Known(String),
     /// Placeholder for a name that is known only later.
     Later(&'static str),
@@ -110,17 +110,17 @@ impl About {
     }
 
     pub(super) fn named(self, name: &str) -> Self {
-        Self { name: Some(Name::Known(name.to_owned())), ..self }
+        Self { name: Some(ObjectName::Known(name.to_owned())), ..self }
     }
 
     pub(super) fn later(self, which: &'static str) -> Self {
-        Self { name: Some(Name::Later(which)), ..self }
+        Self { name: Some(ObjectName::Later(which)), ..self }
     }
 
     pub(super) fn known_name(&self) -> Option<String> {
         match &self.name {
-            Some(Name::Known(name)) => Some(name.clone()),
-            Some(Name::Later(_)) | None => None,
+            Some(ObjectName::Known(name)) => Some(name.clone()),
+            Some(ObjectName::Later(_)) | None => None,
         }
     }
 
@@ -130,8 +130,8 @@ impl About {
         path.extend(namespace.iter().map(|namespace| format!("/namespaces/{namespace}")));
         path.push_str(&format!("/{}", resource.plural));
         path.extend(name.iter().map(|name| match name {
-            Name::Known(name) => format!("/{name}"),
-            Name::Later(which) => format!("/{{{which}}}"),
+            ObjectName::Known(name) => format!("/{name}"),
+            ObjectName::Later(which) => format!("/{{{which}}}"),
         }));
         if !subresource.is_empty() {
             path.push_str(&format!("/{subresource}"));
@@ -140,11 +140,11 @@ impl About {
     }
 }
 
-impl Plan {
+impl RunPlan {
     /// Adds a call that the run needs.
     pub(super) fn must(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
         self.helps(verb, about, why);
-        let name = about.known_name().map(Name::Known);
+        let name = about.known_name().map(ObjectName::Known);
         let right = Right { verb, about: About { name, ..about.clone() } };
         if let Some(call) = self.calls.last_mut() {
             call.right = Some(right);
@@ -173,7 +173,13 @@ impl Plan {
     }
 
     /// Adds the creation of an object of this kind, and adds its removal, under the name that it then has, to `undo`.
-    pub(super) fn creates(&mut self, kind: &About, created: &About, why: impl Into<String>, undo: &mut Plan) {
+    pub(super) fn creates(
+        &mut self,
+        kind: &About,
+        created: &About,
+        why: impl Into<String>,
+        undo: &mut RunPlan,
+    ) {
         self.discovers(kind);
         self.must("create", kind, why);
         undo.must("delete", created, "removed, with what it owns");

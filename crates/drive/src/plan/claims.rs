@@ -16,7 +16,7 @@ pub(crate) struct Claims {
 
 /// Pods that match a selector, as an action sees them.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct PodChoice {
     /// Ready pods that stay for now, oldest first, including those that another action has chosen for later.
     pub(crate) ready: Vec<Candidate>,
     /// Ready pods that no other action has chosen.
@@ -27,12 +27,12 @@ pub(crate) struct Choice {
 
 impl Claims {
     /// Sorts listed pods by their state.
-    pub(crate) fn sort(&self, found: Vec<Candidate>) -> Choice {
+    pub(crate) fn sort(&self, found: Vec<Candidate>) -> PodChoice {
         let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || has(&self.ending, pod);
         let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
         let ready = oldest_ready_first(staying);
         let free = ready.iter().filter(|pod| !has(&self.waiting, pod)).cloned().collect();
-        Choice { ready, free, leaving }
+        PodChoice { ready, free, leaving }
     }
 
     /// Claims pods: the first ones are to be terminated now, the others later.

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
 use kube::{Api, ResourceExt};
 
-use super::call::{About, Plan};
+use super::call::{About, RunPlan};
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::proxy_detection;
@@ -23,7 +23,7 @@ pub(super) async fn plan_evidence(
     caller: &Caller,
     scenario: &Scenario,
     load_workers: Option<usize>,
-    plan: &mut Plan,
+    plan: &mut RunPlan,
 ) -> Result<()> {
     match scenario.load.settings.evidence {
         None => return Ok(()),

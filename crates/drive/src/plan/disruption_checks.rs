@@ -12,8 +12,8 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use super::call::Plan;
-use super::claims::Choice;
+use super::call::RunPlan;
+use super::claims::PodChoice;
 use super::expected::{self, Made};
 use super::node_limits::{self, pods_on, takes_pods};
 use crate::api::{Caller, resource_of, why_no_rollout};
@@ -31,7 +31,7 @@ struct Aimed<'a> {
     index: usize,
     disruption: &'a Disruption,
     pods: &'a Pods,
-    found: Choice,
+    found: PodChoice,
 }
 
 /// Data that all checks of one plan share.
@@ -67,7 +67,7 @@ const fn may_change_counts(action: &DisruptionAction) -> bool {
 
 impl Checks<'_> {
     /// Checks each disruption, and checks that no two of them interfere. Adds findings to the plan.
-    pub(super) async fn disruptions(&self, disruptions: &[Disruption], plan: &mut Plan) -> Result<()> {
+    pub(super) async fn disruptions(&self, disruptions: &[Disruption], plan: &mut RunPlan) -> Result<()> {
         let behind = self.services_of_targets().await?;
         let mut aimed = Vec::new();
         for (index, disruption) in disruptions.iter().enumerate() {

@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 
 use super::Planner;
-use super::call::{About, Plan};
+use super::call::{About, RunPlan};
 use crate::api::{agent_path, resource_of};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
@@ -98,7 +98,7 @@ fn pods_of_nodes() -> About {
     About::all(ApiResource::erase::<Pod>(&()), None)
 }
 
-impl Plan {
+impl RunPlan {
     /// Adds a call to a node's agent.
     fn agent(&mut self, verb: &'static str, agent: &About, command: &str, why: impl Into<String>) {
         self.must(verb, agent, why);
@@ -116,7 +116,7 @@ impl Plan {
     }
 
     /// Adds the calls that undo a change, unless the scenario keeps it.
-    fn undo(&mut self, restore: Restore, about: &About, undo: &mut Plan) {
+    fn undo(&mut self, restore: Restore, about: &About, undo: &mut RunPlan) {
         match restore {
             Restore::Never => {}
             Restore::AtTheEnd => undo.restores(about),

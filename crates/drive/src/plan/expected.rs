@@ -10,8 +10,8 @@ use kube::api::ListParams;
 use kube::core::SelectorExt;
 use serde_json::Value;
 
-use super::claims::{Choice, Claims};
-use super::outage_limits::{Bounds, Round, bounds, number_of, selects};
+use super::claims::{Claims, PodChoice};
+use super::outage_limits::{OutageLimits, Rounding, bounds, number_of, selects};
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::label_selector;
@@ -101,10 +101,10 @@ impl Made {
         caller: &Caller,
         action: &DisruptionAction,
         ready: &[Candidate],
-    ) -> Result<Bounds> {
+    ) -> Result<OutageLimits> {
         let mut bounds = bounds(caller, action).await?;
         bounds.budgets.extend(self.budgets.iter().cloned().map(|budget| as_synced(budget, ready)));
-        if Bounds::has_deployments(action) {
+        if OutageLimits::has_deployments(action) {
             bounds.deployments.extend(self.deployments.iter().cloned());
         }
         Ok(bounds)
@@ -113,7 +113,7 @@ impl Made {
 
 /// Returns the pods that a disruption will find: existing ones, and those that the manifests create; `None` if they
 /// cannot be known.
-pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Result<Option<Choice>> {
+pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Result<Option<PodChoice>> {
     let what = format!("list pods {selector:?}");
     let params = ListParams::default().labels(selector);
     let there = match caller.list_as(&what, &caller.api::<Candidate>(), &params, |pod| pod).await? {
@@ -155,7 +155,7 @@ fn as_synced(mut budget: PodDisruptionBudget, ready: &[Candidate]) -> PodDisrupt
     let is_meant = |pod: &&Candidate| spec.selector.as_ref().is_some_and(|s| selects(s, pod.labels()));
     let healthy = ready.iter().filter(is_meant).count();
     // Shares are rounded up (`pkg/controller/disruption/disruption.go`).
-    let of = |value: &IntOrString| number_of(value, healthy, Round::Up);
+    let of = |value: &IntOrString| number_of(value, healthy, Rounding::Up);
     let desired = match (&spec.min_available, &spec.max_unavailable) {
         (Some(min), _) => of(min),
         (None, Some(max)) => healthy.saturating_sub(of(max)),

@@ -21,7 +21,7 @@ use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 #[derive(Clone, Debug)]
 pub struct LiveChanges<'a> {
     /// Selection of the workloads.
-    pub whose: Whose<'a>,
+    pub whose: WorkloadSelection<'a>,
     /// Sidecar to add to their pods.
     pub sidecar: Option<Sidecar<'a>>,
     /// New termination settings for the pods of one workload.
@@ -43,7 +43,7 @@ impl LiveChanges<'_> {
 
 /// Selection of workloads by their Services, names or URLs.
 #[derive(Clone, Debug, Default)]
-pub struct Whose<'a> {
+pub struct WorkloadSelection<'a> {
     /// Services that route to the pods.
     pub services: Vec<&'a str>,
     /// Workloads of the pods, if the user names them.
@@ -115,7 +115,7 @@ impl Live {
 }
 
 /// Objects to change, and their intended states.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedChanges<'a> {
     pub(crate) changes: &'a LiveChanges<'a>,
     kubernetes: KubernetesVersion,
     /// The selected workloads, and the Services that route to them.
@@ -124,7 +124,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-impl Wanted<'_> {
+impl WantedChanges<'_> {
     /// Returns the objects that have to be changed.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Live> {
         self.live.iter().filter(|object| object.current != object.wanted)
@@ -166,10 +166,13 @@ impl Wanted<'_> {
 }
 
 /// Computes the intended states of the objects, without changing anything.
-pub(crate) async fn plan_live<'a>(caller: &Caller, changes: &'a LiveChanges<'a>) -> Result<Wanted<'a>> {
+pub(crate) async fn plan_live<'a>(
+    caller: &Caller,
+    changes: &'a LiveChanges<'a>,
+) -> Result<WantedChanges<'a>> {
     let kubernetes = kubernetes_version(caller).await?;
     let live = live_of(caller, &changes.whose).await?;
-    let mut wanted = Wanted { changes, kubernetes, live, notes: Vec::new() };
+    let mut wanted = WantedChanges { changes, kubernetes, live, notes: Vec::new() };
     wanted.compute()?;
     Ok(wanted)
 }
@@ -198,12 +201,12 @@ pub async fn node_labels(caller: &Caller) -> Result<Vec<BTreeMap<String, String>
 ///
 /// # Errors
 /// Fails if there are none, or if the selection is ambiguous.
-pub async fn objects_behind(caller: &Caller, whose: &Whose<'_>) -> Result<Vec<Value>> {
+pub async fn objects_behind(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<Value>> {
     Ok(live_of(caller, whose).await?.into_iter().map(|object| object.current).collect())
 }
 
 /// Finds the selected workloads, and the Services that route to them.
-async fn live_of(caller: &Caller, whose: &Whose<'_>) -> Result<Vec<Live>> {
+async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<Live>> {
     let services = services_of(caller, whose).await?;
     let all = live::<Service>(caller).await?;
     let mut named = Vec::new();
@@ -245,7 +248,7 @@ async fn live_of(caller: &Caller, whose: &Whose<'_>) -> Result<Vec<Live>> {
 }
 
 /// Returns the names of the Services that route to the pods; empty if only workloads are named.
-async fn services_of(caller: &Caller, whose: &Whose<'_>) -> Result<Vec<String>> {
+async fn services_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<String>> {
     let services: Vec<String> = whose.services.iter().map(|name| (*name).to_owned()).collect();
     if !services.is_empty() || !whose.workloads.is_empty() {
         return Ok(services);

@@ -22,7 +22,7 @@ use rolldrop_scenario::DisruptionAction;
 
 /// Budgets and Deployments that limit the number of pods that may end at once.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bounds {
+pub(crate) struct OutageLimits {
     pub(crate) budgets: Vec<PodDisruptionBudget>,
     pub(crate) deployments: Vec<Deployment>,
 }
@@ -31,13 +31,13 @@ pub(crate) struct Bounds {
 ///
 /// # Errors
 /// Fails if the API server does not respond.
-pub(crate) async fn bounds(caller: &Caller, action: &Action) -> Result<Bounds> {
+pub(crate) async fn bounds(caller: &Caller, action: &Action) -> Result<OutageLimits> {
     let budgets = caller.list_kind().await?;
-    let deployments = match Bounds::has_deployments(action) {
+    let deployments = match OutageLimits::has_deployments(action) {
         true => deployments_without_templates(caller).await?,
         false => Vec::new(),
     };
-    Ok(Bounds { budgets, deployments })
+    Ok(OutageLimits { budgets, deployments })
 }
 
 /// Lists the Deployments without their templates and annotations, which make up most of their size.
@@ -57,7 +57,7 @@ fn is_by_eviction(action: &DisruptionAction) -> bool {
     matches!(action, DisruptionAction::Evict(_) | DisruptionAction::Drain { .. })
 }
 
-impl Bounds {
+impl OutageLimits {
     /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
     pub(super) const fn has_deployments(action: &Action) -> bool {
         !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
@@ -149,7 +149,7 @@ impl Bounds {
             let rolling = spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = number(spec.replicas.or(Some(1)));
-            let allowed = number_of(max, replicas, Round::Down).max(1);
+            let allowed = number_of(max, replicas, Rounding::Down).max(1);
             // Pods that are already unavailable count, too: a rollout or another action may be in progress.
             let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
             let away = replicas.saturating_sub(now(counted, &spec.selector));
@@ -187,7 +187,7 @@ fn in_words(pods: usize) -> String {
 
 /// Direction in which a share of pods is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
+pub enum Rounding {
     /// Up to the next whole pod.
     Up,
     /// Down to the previous whole pod.
@@ -195,13 +195,13 @@ pub enum Round {
 }
 
 /// Returns a number of pods that is given as a number or as a share of all pods.
-pub fn number_of(value: &IntOrString, pods: usize, round: Round) -> usize {
+pub fn number_of(value: &IntOrString, pods: usize, round: Rounding) -> usize {
     match value {
         IntOrString::Int(value) => number(Some(*value)),
         IntOrString::String(share) => {
             let share = share.strip_suffix('%').and_then(|share| share.parse::<usize>().ok());
             let hundredths = share.unwrap_or(0).saturating_mul(pods);
-            if round == Round::Up { hundredths.div_ceil(100) } else { hundredths / 100 }
+            if round == Rounding::Up { hundredths.div_ceil(100) } else { hundredths / 100 }
         }
     }
 }
@@ -241,17 +241,18 @@ mod tests {
                     "strategy": {"rollingUpdate": {"maxUnavailable": max}}}}))
         };
         let deployment = |max: Value| ready(max, 10);
-        let none = Bounds::default();
+        let none = OutageLimits::default();
         assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
         let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
         assert_eq!(why, "it is the last ready pod, not counting pods that are already ending");
         assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would end at once");
         assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
-        let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
+        let budgets = |allowed| OutageLimits { budgets: vec![budget(allowed)], ..OutageLimits::default() };
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
         let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
-        let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
+        let deployments =
+            |max| OutageLimits { deployments: vec![deployment(max)], ..OutageLimits::default() };
         assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
         let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
         assert_eq!(
@@ -260,7 +261,7 @@ mod tests {
         );
         assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
         // In the middle of a rollout, or of another action.
-        let rolling = Bounds { deployments: vec![ready(json!("25%"), 9)], ..Bounds::default() };
+        let rolling = OutageLimits { deployments: vec![ready(json!("25%"), 9)], ..OutageLimits::default() };
         assert_eq!(rolling.refuse(&pods(1), &pods(9), &[]), None);
         let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
         assert!(
@@ -305,12 +306,12 @@ mod tests {
         let shutdown = DisruptionAction::NodeShutdown { node, grace_seconds: 30, restore };
         let (evict, delete) = (pods_of(DisruptionAction::Evict), pods_of(DisruptionAction::DeletePod));
         assert_eq!(
-            [&delete, &evict, &drain, &shutdown].map(Bounds::has_deployments),
+            [&delete, &evict, &drain, &shutdown].map(OutageLimits::has_deployments),
             [true, false, false, false]
         );
-        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction| {
-            let deployments = Bounds::has_deployments(action).then(|| deployment.clone());
-            Bounds { budgets, deployments: deployments.into_iter().collect() }
+        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &Action| {
+            let deployments = OutageLimits::has_deployments(action).then(|| deployment.clone());
+            OutageLimits { budgets, deployments: deployments.into_iter().collect() }
         };
         let refused = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction, going: usize| {
             bounds(budgets, action).refuse_action(action, &pods(going), &pods(4), &[])

@@ -7,7 +7,7 @@ use crate::api::Caller;
 use crate::error::Result;
 
 /// A kind of autoscaler.
-struct Kind {
+struct AutoscalerKind {
     group: &'static str,
     version: &'static str,
     name: &'static str,
@@ -18,8 +18,8 @@ struct Kind {
     says: fn(&Value, &str) -> Option<String>,
 }
 
-const KINDS: [Kind; 3] = [
-    Kind {
+const KINDS: [AutoscalerKind; 3] = [
+    AutoscalerKind {
         group: "autoscaling",
         version: "v2",
         name: "HorizontalPodAutoscaler",
@@ -27,7 +27,7 @@ const KINDS: [Kind; 3] = [
         target: "/spec/scaleTargetRef",
         says: horizontal,
     },
-    Kind {
+    AutoscalerKind {
         group: "keda.sh",
         version: "v1alpha1",
         name: "ScaledObject",
@@ -35,7 +35,7 @@ const KINDS: [Kind; 3] = [
         target: "/spec/scaleTargetRef",
         says: keda,
     },
-    Kind {
+    AutoscalerKind {
         group: "autoscaling.k8s.io",
         version: "v1",
         name: "VerticalPodAutoscaler",
@@ -91,7 +91,7 @@ fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
 /// Fails if the API server does not respond.
 pub async fn find_rivals(caller: &Caller, workload: &Value) -> Result<Vec<String>> {
     let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
-    for Kind { group, version, name, plural, target, says } in KINDS {
+    for AutoscalerKind { group, version, name, plural, target, says } in KINDS {
         let resource = ApiResource {
             group: group.to_owned(),
             version: version.to_owned(),
@@ -132,7 +132,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::Limits;
+    use crate::api::TimeLimits;
     use crate::session::tests::api;
 
     async fn rivals(answer: fn(&str) -> (u16, Vec<Value>)) -> Vec<String> {
@@ -145,7 +145,7 @@ mod tests {
             };
             (code, body.to_string())
         });
-        let (limits, stop) = (Limits::default(), CancellationToken::new());
+        let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
         let caller = Caller::in_shop(client, limits, stop);
         find_rivals(&caller, &json!({"kind": "Deployment", "metadata": {"name": "web"}})).await.unwrap()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::call::Plan;
+use super::call::RunPlan;
 use super::disruption_checks::Checks;
 use super::target_checks::expected_remotes;
 use crate::error::Result;
@@ -22,7 +22,7 @@ impl Checks<'_> {
         &self,
         workloads: &[Value],
         length: Option<Duration>,
-        plan: &mut Plan,
+        plan: &mut RunPlan,
     ) -> Result<()> {
         let settings = &self.scenario.load.settings;
         let with_sidecar = |workload: &&Value| !annotation(workload).is_null();

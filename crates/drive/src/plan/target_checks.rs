@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use super::call::Plan;
+use super::call::RunPlan;
 use super::disruption_checks::Checks;
 use crate::api::Caller;
 use crate::error::Result;
@@ -88,7 +88,7 @@ async fn address_like(caller: &Caller, name: &str, manifests: &[Value]) -> Resul
 impl Checks<'_> {
     /// Checks that each target's Service exists and has its port, and, if the target names a node, that the NodePort
     /// can be reached through that node. Adds findings to the plan.
-    pub(super) async fn targets(&self, plan: &mut Plan) -> Result<()> {
+    pub(super) async fn targets(&self, plan: &mut RunPlan) -> Result<()> {
         let is_list = self.scenario.resolved()["spec"]["target"].is_array();
         for (index, target) in self.scenario.targets.iter().enumerate() {
             let Place::Service { name, port, path, node } = &target.place else { continue };
@@ -172,7 +172,7 @@ impl Checks<'_> {
     }
 
     /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local`, it responds only then.
-    async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut Plan) -> Result<()> {
+    async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut RunPlan) -> Result<()> {
         let spec = to.service.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };
         if spec.external_traffic_policy.as_deref() != Some("Local") {

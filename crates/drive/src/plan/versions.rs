@@ -24,7 +24,7 @@ const STOP_SIGNAL: KubernetesVersion = KubernetesVersion::minor(33);
 const POD_SPECS: [&str; 3] = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec", "/spec"];
 
 /// A feature that the server needs, and where the manifests use it.
-struct Need {
+struct VersionNeed {
     since: KubernetesVersion,
     what: String,
 }
@@ -49,7 +49,7 @@ pub(crate) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
     Ok((version < OLDEST).then(warn).into_iter().collect())
 }
 
-fn needs(manifests: &[Value]) -> Vec<Need> {
+fn needs(manifests: &[Value]) -> Vec<VersionNeed> {
     let mut needs = Vec::new();
     for manifest in manifests {
         let spec =
@@ -66,8 +66,8 @@ fn needs(manifests: &[Value]) -> Vec<Need> {
     needs
 }
 
-fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
-    let mut need = |since, what: String| needs.push(Need { since, what });
+fn of_container(container: &Value, at: &str, needs: &mut Vec<VersionNeed>) {
+    let mut need = |since, what: String| needs.push(VersionNeed { since, what });
     if container["restartPolicy"] == "Always" {
         let since = KubernetesVersion::NATIVE_SIDECARS;
         need(since, format!("{at}: native sidecars (restartPolicy: Always) came with {since}"));
@@ -96,7 +96,7 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
 }
 
 /// Returns the need of a Service whose target port is named only in native sidecars of its pods.
-fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<Need> {
+fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<VersionNeed> {
     let templates = manifests.iter().map(|manifest| &manifest["spec"]["template"]);
     let pods: Vec<_> =
         templates.filter(|template| selects(service, &template["metadata"]["labels"])).collect();
@@ -114,7 +114,7 @@ fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<Need> {
         "{}: a target port that is a native sidecar's ({name}) is known by name since {since}; give its number",
         title(service)
     );
-    Some(Need { since, what })
+    Some(VersionNeed { since, what })
 }
 
 fn title(manifest: &Value) -> String {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use super::Ended;
-use crate::act::Losses;
+use super::FinishedRequests;
+use crate::act::LossCounter;
 use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 
@@ -48,7 +48,11 @@ struct Drops {
 
 impl Drops {
     /// Returns the reason that the load must stop, if there is one.
-    fn look(&mut self, now: Instant, Ended { all: ended, dropped }: Ended) -> Option<String> {
+    fn look(
+        &mut self,
+        now: Instant,
+        FinishedRequests { all: ended, dropped }: FinishedRequests,
+    ) -> Option<String> {
         // The last reading before the period is the one to compare with.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
@@ -72,16 +76,16 @@ impl Drops {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost<'a> {
     pub(super) control: &'a Control,
-    pub(super) count: fn(&Progress) -> Ended,
+    pub(super) count: fn(&Progress) -> FinishedRequests,
 }
 
 impl Lost<'_> {
-    fn ended(&self) -> Ended {
+    fn ended(&self) -> FinishedRequests {
         (self.count)(&self.control.progress())
     }
 }
 
-impl Losses for Lost<'_> {
+impl LossCounter for Lost<'_> {
     fn lost(&self) -> u64 {
         self.ended().dropped
     }
@@ -96,8 +100,9 @@ mod tests {
         let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
         let mut drops = Drops { limit, seen: VecDeque::new() };
         let begun = Instant::now();
-        let mut look =
-            |s: u64, all, dropped| drops.look(begun + Duration::from_secs(s), Ended { all, dropped });
+        let mut look = |s: u64, all, dropped| {
+            drops.look(begun + Duration::from_secs(s), FinishedRequests { all, dropped })
+        };
         assert_eq!(look(0, 10, 10), None, "too few to say");
         assert_eq!(look(1, 1040, 40), None);
         assert_eq!(look(5, 1960, 60), None);

@@ -11,7 +11,7 @@ use super::error::RunError;
 use super::intent::Intent;
 use crate::Operator;
 use crate::cluster::{Cluster, Origin};
-use crate::plan::Plan;
+use crate::plan::RunPlan;
 use rolldrop_scenario::Scenario;
 
 /// Namespaces of the cluster's own components.
@@ -52,7 +52,7 @@ pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(
 
 /// Shows what the run will do, and continues only with consent.
 pub(super) async fn ask(
-    plan: &Plan,
+    plan: &RunPlan,
     cluster: &Cluster,
     namespace: &str,
     intent: &Intent<'_>,

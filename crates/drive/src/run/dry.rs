@@ -7,18 +7,18 @@ use super::intent::Intent;
 use super::{caller, connect};
 use super::{ports, sending};
 use crate::api::Caller;
-use crate::cluster::{Choice, Cluster};
-use crate::plan::Plan;
+use crate::cluster::{ChosenCluster, Cluster};
+use crate::plan::RunPlan;
 use crate::{Operator, private_dir};
 use rolldrop_scenario::Scenario;
 
 /// Plans a run's calls. Shows the cluster and warnings.
 pub(super) async fn plan(
     scenario: &Scenario,
-    choice: impl FnOnce(&Path) -> Choice,
+    choice: impl FnOnce(&Path) -> ChosenCluster,
     intent: &Intent<'_>,
     operator: &Operator,
-) -> Result<Plan, RunError> {
+) -> Result<RunPlan, RunError> {
     // Holds an embedded cluster's kubeconfig, and is removed after the dry run.
     let scratch =
         private_dir("rolldrop-dry-run-").map_err(RunError::failed("failed to make a temporary directory"))?;
@@ -29,10 +29,10 @@ pub(super) async fn plan(
 
 async fn plan_on(
     scenario: &Scenario,
-    choice: Choice,
+    choice: ChosenCluster,
     intent: &Intent<'_>,
     operator: &Operator,
-) -> Result<Plan, RunError> {
+) -> Result<RunPlan, RunError> {
     let Operator { interrupts, viewer } = operator;
     let cluster = connect(choice, operator).await?;
     let caller = match caller(&cluster, intent.options.namespace.as_deref(), interrupts) {
@@ -66,7 +66,7 @@ async fn calls(
     caller: &Caller,
     intent: &Intent<'_>,
     operator: &Operator,
-) -> Result<Plan, RunError> {
+) -> Result<RunPlan, RunError> {
     let load_workers = sending::load_workers(scenario, cluster, caller).await?;
     let plan = intent.plan(scenario, caller, load_workers).await?;
     let open_end = intent.open_end(scenario);

@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::admin_secret::AdminSecret;
 use super::consent::{self, Consent};
 use super::error::RunError;
-use super::{Extras, Options};
+use super::{Extras, RunOptions};
 use crate::api::Caller;
-use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work, plan_run};
+use crate::plan::{LiveChanges, RunPlan, Sidecar, Work, WorkloadSelection, plan_run};
 use rolldrop_scenario::{Place, Scenario, Workload};
 
 /// Settings that the command line adds to the scenario.
 pub(super) struct Intent<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a RunOptions,
     /// Secret with the sidecars' token; present if the run adds sidecars.
     pub(super) admin_secret: Option<&'a AdminSecret>,
     pub(super) consent: Consent,
@@ -48,7 +48,7 @@ impl Intent<'_> {
         scenario: &Scenario,
         caller: &Caller,
         load_workers: Option<usize>,
-    ) -> Result<Plan, RunError> {
+    ) -> Result<RunPlan, RunError> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.extras.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace);
@@ -102,7 +102,7 @@ impl Intent<'_> {
             Place::Url(url) => Some(url),
             Place::Service { .. } => None,
         });
-        let whose = Whose { services, workloads, urls: urls.collect() };
+        let whose = WorkloadSelection { services, workloads, urls: urls.collect() };
         Some(LiveChanges { whose, sidecar, ending: self.extras.ending, gitops: self.options.gitops })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::error::RunError;
-use super::evidence::{own_command, refusal};
+use super::evidence_check::{own_command, refusal};
 use super::settings::{expected_targets, load_settings};
 use crate::Interrupts;
 use crate::api::Caller;

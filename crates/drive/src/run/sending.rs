@@ -13,7 +13,7 @@ use super::error::RunError;
 use crate::act::{LOAD_PORT, LoadJob, LoadPod};
 use crate::api::Caller;
 use crate::cluster::Cluster;
-use crate::observe::{Ready, at_node};
+use crate::observe::{ReadyTargets, at_node};
 use crate::plan::schedulable_nodes;
 use crate::session::Session;
 use rolldrop_load as load;
@@ -195,7 +195,7 @@ impl<N: Note> Sending<N> {
         settings: load::Load,
         run: RunId,
         first_answer_limit: Duration,
-        ready: &Ready,
+        ready: &ReadyTargets,
     ) -> Result<Vec<String>, RunError> {
         match self {
             Self::Here(process) => Ok(process
@@ -306,7 +306,7 @@ impl<N: Note> Sending<N> {
 }
 
 /// Returns the load as seen from a node: each Service, through that node's Service proxy, is a separate target.
-fn seen_from(settings: &load::Load, node: &str, ready: &Ready) -> load::Load {
+fn seen_from(settings: &load::Load, node: &str, ready: &ReadyTargets) -> load::Load {
     let mut settings = settings.clone();
     let is_nodes_own =
         |target: &&mut load::LoadTarget| ready.by_service_proxy().any(|name| name == target.name);
@@ -317,7 +317,7 @@ fn seen_from(settings: &load::Load, node: &str, ready: &Ready) -> load::Load {
 }
 
 /// Repeats run.json's description of a target for that target as seen from each node.
-pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
+pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &ReadyTargets) {
     plan.load_workers = Some(workers);
     let Some(methods) = &mut plan.methods else { return };
     for name in ready.by_service_proxy() {

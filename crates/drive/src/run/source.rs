@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cluster::Choice;
+use crate::cluster::ChosenCluster;
 use crate::embedded::lab::{self, config::DataplaneChoice};
 use rolldrop_scenario::{self as scenario, ClusterChoice, Loaded, ScenarioError, Workload};
 
@@ -10,7 +10,7 @@ use super::consent::Naming;
 
 /// The scenario and the cluster that the user names. Each run of a tuning reads them anew.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct RunSource {
     /// File, or name of a built-in scenario; `None` for one that has only the target.
     pub name: Option<String>,
     /// Text of a scenario that has only the target, if one is named.
@@ -31,7 +31,7 @@ pub struct Source {
     pub dataplane: Option<DataplaneChoice>,
 }
 
-impl Source {
+impl RunSource {
     /// Loads the scenario with these additional overrides.
     ///
     /// # Errors
@@ -63,24 +63,27 @@ impl Source {
     }
 
     /// Returns the choice of cluster; an embedded cluster keeps its logs in `out`.
-    pub fn choice(&self, asked: Option<ClusterChoice<lab::ClusterConfig>>, out: &Path) -> Choice {
+    pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> ChosenCluster {
         if self.context.is_some() || self.kubeconfig.is_some() {
-            return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+            return ChosenCluster::Kubeconfig {
+                path: self.kubeconfig.clone(),
+                context: self.context.clone(),
+            };
         }
         if self.in_cluster {
-            return Choice::InCluster;
+            return ChosenCluster::InCluster;
         }
         let mut config = match asked {
             Some(ClusterChoice::Context(context)) if !self.embedded => {
-                return Choice::Kubeconfig { path: None, context: Some(context) };
+                return ChosenCluster::Kubeconfig { path: None, context: Some(context) };
             }
             Some(ClusterChoice::Embedded(config)) => config,
             None if self.is_target_alone() && !self.embedded => {
-                return Choice::Kubeconfig { path: None, context: None };
+                return ChosenCluster::Kubeconfig { path: None, context: None };
             }
             _ => lab::ClusterConfig::default(),
         };
         config.dataplane = self.dataplane.unwrap_or(config.dataplane);
-        Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
+        ChosenCluster::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
     }
 }

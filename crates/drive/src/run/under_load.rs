@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Run;
+use super::RunContext;
 use super::abort;
 use super::command::UserCommand;
+use super::disruption_rounds::{Round, Sent};
 use super::error::RunError;
-use super::programs::UserPrograms;
-use super::rounds::{Round, Sent};
+use super::local_programs::UserPrograms;
 use super::sending::{self, Sending};
 use super::settings::redacted;
-use super::{reach, stages};
+use super::{load_stages, reach};
 use crate::act::{Settle, Silence, UnderLoad, until_silent};
 use crate::cluster::Cluster;
 use crate::error::CoordinatorError;
 use crate::follow;
-use crate::observe::Ready;
+use crate::observe::ReadyTargets;
 use crate::session::Session;
 use crate::viewer::Planned;
 use rolldrop_load as load;
@@ -43,7 +43,7 @@ const AFTERMATH: Duration = Duration::from_secs(3);
 /// A run whose pods are ready.
 #[derive(Clone, Copy)]
 pub(super) struct Measuring<'a> {
-    pub(super) run: &'a Run<'a>,
+    pub(super) run: &'a RunContext<'a>,
     pub(super) scenario: &'a Scenario,
     pub(super) cluster: &'a Cluster,
     pub(super) session: &'a Session,
@@ -55,7 +55,7 @@ impl Measuring<'_> {
     /// Measures from the first response to the last row.
     pub(super) async fn measure<N: Note>(
         self,
-        ready: &Ready,
+        ready: &ReadyTargets,
         settings: load::Load,
         sending: &mut Sending<N>,
     ) -> Result<RunInfo, RunError> {
@@ -71,7 +71,7 @@ impl Measuring<'_> {
 
     async fn await_first_answer<N: Note>(
         self,
-        ready: &Ready,
+        ready: &ReadyTargets,
         plan: &load::Plan,
         settings: load::Load,
         sending: &mut Sending<N>,
@@ -94,7 +94,7 @@ impl Measuring<'_> {
     }
 
     /// Describes the run as far as it is known before its load starts.
-    fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
+    fn info<N: Note>(self, ready: &ReadyTargets, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
         let Self { run, scenario, .. } = self;
         let mut info = RunInfo {
             format: FORMAT_VERSION,
@@ -163,7 +163,7 @@ impl Measuring<'_> {
         let loading = follow(sending.join(), &control, &planned, part_of, run.operator);
         let stages = plan.stages();
         let stages =
-            stages::announce_stages(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+            load_stages::announce_stages(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
         let giving_up = async {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await

@@ -28,11 +28,13 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::act::disrupt::NoPrograms;
 use crate::act::{LoadJob, UnderLoad};
-use crate::api::Limits;
+use crate::api::TimeLimits;
 use crate::error::CoordinatorError;
 use crate::observe::namespace_view;
 use crate::observe::ready::await_endpoints;
-use crate::plan::{LiveChanges, Plan, Sidecar, Whose, Work, check_holds, check_rights, plan_run};
+use crate::plan::{
+    LiveChanges, RunPlan, Sidecar, Work, WorkloadSelection, check_holds, check_rights, plan_run,
+};
 use crate::viewer::Nobody;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use rolldrop_record::{Clock, EventKind, Protocol, RequestId, RunDir, ServedEnd, ServedRow, Stamp};
@@ -106,7 +108,7 @@ fn service() -> Value {
 }
 
 /// Creates a session without watches: the test itself updates the view.
-fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
+fn session(client: Client, limits: TimeLimits) -> (Session, RunDir, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
     let clock = Clock::start();
@@ -114,10 +116,10 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         caller: Caller::in_shop(client, limits, CancellationToken::new()),
         observer: Observer::begin(&run_dir, clock, Arc::new(Nobody)).unwrap(),
         collector: Collector::default(),
-        ledger: Ledger::of(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        ledger: ChangeLedger::of(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
         applier: Applier::default(),
         disruptor: Disruptor::new(GitOps::Refuse),
-        tasks: Tasks::default(),
+        tasks: BackgroundTasks::default(),
     };
     (session, run_dir, dir)
 }
@@ -213,7 +215,7 @@ pub(crate) fn served(seq: u64) -> ServedRow {
 #[tokio::test]
 async fn created_objects_are_owned_and_removed() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     session.deploy(&[service()]).await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();
     let calls = calls.lock().unwrap();
@@ -258,7 +260,7 @@ async fn recovered_creation_stays_open_during_outage() {
             _ => with_discovery(method, path, (200, service().to_string())),
         }
     });
-    let limits = Limits { undo: Duration::from_secs(40), ..Limits::default() };
+    let limits = TimeLimits { undo: Duration::from_secs(40), ..TimeLimits::default() };
     let (session, run_dir, _dir) = session(client, limits);
     session.deploy(&[service()]).await.unwrap();
     assert_eq!(posts.load(Ordering::SeqCst), 2);
@@ -309,7 +311,7 @@ async fn mutating_calls_follow_plan() {
     });
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     let plan = plan_run(&session.caller, &work(&scenario)).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
@@ -344,7 +346,7 @@ async fn missing_right_is_reported_before_changes() {
     });
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let caller = Caller::in_shop(client, Limits::default(), CancellationToken::new());
+    let caller = Caller::in_shop(client, TimeLimits::default(), CancellationToken::new());
     let work = Work { load_workers: Some(3), ..work(&scenario) };
     let plan = plan_run(&caller, &work).await.unwrap();
     let error = check_rights(&caller, &plan).await.unwrap_err().to_string();
@@ -376,7 +378,7 @@ async fn deploy_refuses_existing_and_unknown_objects() {
     let (client, _) = api(|method, path| {
         with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
     });
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     let error = session.deploy(&[service()]).await.unwrap_err().to_string();
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
@@ -387,7 +389,7 @@ async fn deploy_refuses_existing_and_unknown_objects() {
 #[tokio::test]
 async fn unstartable_pod_ends_endpoint_wait() {
     let (client, _) = api(|_, _| status(404, "NotFound", ""));
-    let limits = Limits { stuck: Duration::ZERO, ..Limits::default() };
+    let limits = TimeLimits { stuck: Duration::ZERO, ..TimeLimits::default() };
     let (session, _, _dir) = session(client, limits);
     let stuck = pod("web-1", container("waiting", "RunContainerError", "exec: \"nope\": not found"));
     session.observer.views().update(|view| {
@@ -404,7 +406,7 @@ async fn unstartable_pod_ends_endpoint_wait() {
 #[tokio::test]
 async fn endpoint_wait_needs_enough_ready_endpoints() {
     let (client, _) = api(|_, _| status(404, "NotFound", ""));
-    let limits = Limits { ready: Duration::ZERO, ..Limits::default() };
+    let limits = TimeLimits { ready: Duration::ZERO, ..TimeLimits::default() };
     let (session, _, _dir) = session(client, limits);
     let endpoint = |pod: &str, ready| EndpointState {
         pod: Some(pod.into()),

@@ -50,7 +50,7 @@ impl ObjectRef {
 /// Kind of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
-pub(crate) enum Change {
+pub(crate) enum ClusterChange {
     /// The object is created.
     Create,
     /// Fields of the object are changed.
@@ -66,19 +66,19 @@ pub(crate) enum Change {
 pub(crate) struct Open {
     pub(crate) id: u32,
     pub(crate) object: ObjectRef,
-    pub(crate) change: Change,
+    pub(crate) change: ClusterChange,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     t_ns: Stamp,
     #[serde(flatten)]
-    entry: Entry,
+    entry: JournalEntry,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
-enum Entry {
+enum JournalEntry {
     /// The first line, with the way to reach the cluster if the cluster outlives the run.
     Begun { v: u32, run: String, cluster: Option<Origin> },
     /// A change is about to be made.
@@ -86,7 +86,7 @@ enum Entry {
         id: u32,
         object: ObjectRef,
         #[serde(flatten)]
-        change: Change,
+        change: ClusterChange,
     },
     /// An object was created.
     Created { id: u32, uid: String },
@@ -130,7 +130,7 @@ impl Journal {
 
     fn head(&mut self, run: &str, cluster: Option<Origin>) -> Result<()> {
         run.clone_into(&mut self.run);
-        self.append(Entry::Begun { v: VERSION, run: run.to_owned(), cluster })
+        self.append(JournalEntry::Begun { v: VERSION, run: run.to_owned(), cluster })
     }
 
     /// Returns true if a directory contains a journal.
@@ -175,13 +175,13 @@ impl Journal {
                 why: e.to_string(),
             })?;
             match line.entry {
-                Entry::Begun { run, cluster: of_run, .. } => (journal.run, cluster) = (run, of_run),
-                Entry::Change { id, object, change } => {
+                JournalEntry::Begun { run, cluster: of_run, .. } => (journal.run, cluster) = (run, of_run),
+                JournalEntry::Change { id, object, change } => {
                     journal.open.push(Open { id, object, change });
                     journal.next_id = id + 1;
                 }
-                Entry::Created { id, uid } => journal.set_uid(id, &uid),
-                Entry::Undone { id, .. } => journal.open.retain(|open| open.id != id),
+                JournalEntry::Created { id, uid } => journal.set_uid(id, &uid),
+                JournalEntry::Undone { id, .. } => journal.open.retain(|open| open.id != id),
             }
         }
         if journal.run.is_empty() && whole > 0 {
@@ -196,9 +196,9 @@ impl Journal {
     }
 
     /// Records a change before it is made.
-    pub(crate) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32> {
+    pub(crate) fn announce(&mut self, object: ObjectRef, change: ClusterChange) -> Result<u32> {
         let id = self.next_id;
-        self.append(Entry::Change { id, object: object.clone(), change: change.clone() })?;
+        self.append(JournalEntry::Change { id, object: object.clone(), change: change.clone() })?;
         self.next_id += 1;
         self.open.push(Open { id, object, change });
         Ok(id)
@@ -207,13 +207,13 @@ impl Journal {
     /// Records the UID of an object that was created.
     pub(crate) fn created(&mut self, id: u32, uid: String) -> Result<()> {
         self.set_uid(id, &uid);
-        self.append(Entry::Created { id, uid })
+        self.append(JournalEntry::Created { id, uid })
     }
 
     /// Records that a change has been undone, or that nothing is left to undo.
     pub(crate) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<()> {
         self.open.retain(|open| open.id != id);
-        self.append(Entry::Undone { id, how: how.into() })
+        self.append(JournalEntry::Undone { id, how: how.into() })
     }
 
     /// Returns the changes that have not been undone, latest first.
@@ -233,7 +233,7 @@ impl Journal {
         }
     }
 
-    fn append(&mut self, entry: Entry) -> Result<()> {
+    fn append(&mut self, entry: JournalEntry) -> Result<()> {
         let io = |source| JournalError::Io { path: self.path.clone(), source };
         let line = Line { t_ns: self.clock.now(), entry };
         let mut line = serde_json::to_vec(&line).map_err(|e| io(e.into()))?;
@@ -262,10 +262,10 @@ mod tests {
         let cluster = Some(Origin { kubeconfig: None, context: Some("staging".into()) });
         let mut journal = Journal::begin(dir.path(), clock, "run-1", cluster.clone()).unwrap();
         assert!(matches!(Journal::resume(dir.path(), clock), Err(JournalError::InUse(_))));
-        let first = journal.announce(web(), Change::Create).unwrap();
+        let first = journal.announce(web(), ClusterChange::Create).unwrap();
         journal.created(first, "u1".into()).unwrap();
-        let second = journal.announce(web(), Change::Edit { edits: Vec::new() }).unwrap();
-        let third = journal.announce(web(), Change::Create).unwrap();
+        let second = journal.announce(web(), ClusterChange::Edit { edits: Vec::new() }).unwrap();
+        let third = journal.announce(web(), ClusterChange::Create).unwrap();
         journal.undone(second, "restored").unwrap();
         journal.file.write_all(b"{\"t_ns\":1,\"en").unwrap();
         drop(journal);
@@ -282,7 +282,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start();
         let mut journal = Journal::begin(dir.path(), clock, "run-1", None).unwrap();
-        let first = journal.announce(web(), Change::Create).unwrap();
+        let first = journal.announce(web(), ClusterChange::Create).unwrap();
         journal.file.write_all(b"{\"t_ns\":1,\"en").unwrap();
         drop(journal);
         // Does the same as running `rolldrop cleanup` twice.

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use tokio::time::{Instant, sleep};
 
-use super::{Change, Outcome, Undone};
+use super::{ClusterChange, UndoOutcome, Undone};
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::rollout_wait::workloads;
@@ -69,15 +69,15 @@ impl Awaited {
     fn of(undone: &[Undone]) -> BTreeMap<String, Self> {
         let mut awaited: BTreeMap<String, Self> = BTreeMap::new();
         for Undone { object, change, outcome } in undone {
-            let is_undone = matches!(outcome, Outcome::Undone { .. } | Outcome::Nothing(_));
+            let is_undone = matches!(outcome, UndoOutcome::Undone { .. } | UndoOutcome::Nothing(_));
             let Some(namespace) = object.namespace.clone().filter(|_| is_undone) else { continue };
             if has_pods(&object.kind) {
                 let title = format!("{} {}", object.kind, object.name);
                 let awaited = awaited.entry(namespace).or_default();
                 match change {
-                    Change::Create => drop(awaited.removed.insert(title)),
-                    Change::Edit { .. } => awaited.restored.push(title),
-                    Change::ShutDown | Change::Hold { .. } => {}
+                    ClusterChange::Create => drop(awaited.removed.insert(title)),
+                    ClusterChange::Edit { .. } => awaited.restored.push(title),
+                    ClusterChange::ShutDown | ClusterChange::Hold { .. } => {}
                 }
             }
         }
@@ -184,25 +184,25 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::Limits;
+    use crate::api::TimeLimits;
     use crate::session::tests::api;
     use crate::undo::change_journal::ObjectRef;
     use rolldrop_kubernetes::warnings::Warnings;
 
-    fn undone(kind: &str, name: &str, change: Change, outcome: Outcome) -> Undone {
+    fn undone(kind: &str, name: &str, change: ClusterChange, outcome: UndoOutcome) -> Undone {
         let object = ObjectRef::new("apps/v1", kind, Some("shop".into()), name);
         Undone { object, change, outcome }
     }
 
     /// Returns the changes of a run that has created a Deployment and a StatefulSet, and changed another Deployment.
     fn changes() -> Vec<Undone> {
-        let done = || Outcome::Undone { others: Vec::new() };
+        let done = || UndoOutcome::Undone { others: Vec::new() };
         vec![
-            undone("Deployment", "web", Change::Edit { edits: Vec::new() }, done()),
-            undone("Deployment", "own", Change::Create, done()),
-            undone("StatefulSet", "db", Change::Create, Outcome::Nothing("gone already".into())),
-            undone("Deployment", "left", Change::Create, Outcome::LeftAlone("replaced".into())),
-            undone("Service", "web", Change::Create, done()),
+            undone("Deployment", "web", ClusterChange::Edit { edits: Vec::new() }, done()),
+            undone("Deployment", "own", ClusterChange::Create, done()),
+            undone("StatefulSet", "db", ClusterChange::Create, UndoOutcome::Nothing("gone already".into())),
+            undone("Deployment", "left", ClusterChange::Create, UndoOutcome::LeftAlone("replaced".into())),
+            undone("Service", "web", ClusterChange::Create, done()),
         ]
     }
 
@@ -239,7 +239,7 @@ mod tests {
             };
             (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
         });
-        let (warnings, limits, stop) = (Warnings::default(), Limits::default(), CancellationToken::new());
+        let (warnings, limits, stop) = (Warnings::default(), TimeLimits::default(), CancellationToken::new());
         Caller { client, warnings, namespace: String::new(), limits, stop }
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::change_journal::ObjectRef;
-use super::{ATTEMPTS, Outcome};
+use super::{ATTEMPTS, UndoOutcome};
 use crate::api::{Caller, resource_of};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::guard::names::in_path;
@@ -151,9 +151,9 @@ pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
 }
 
 /// Removes the annotation of a run.
-pub(crate) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> Result<Outcome> {
+pub(crate) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> Result<UndoOutcome> {
     let Some((caller, workload)) = of_reference(caller, object) else {
-        return Ok(Outcome::Nothing("no workload".to_owned()));
+        return Ok(UndoOutcome::Nothing("no workload".to_owned()));
     };
     let (api, what) = (api_of_workload(&caller, &workload), format!("release {workload}"));
     loop {
@@ -161,12 +161,12 @@ pub(crate) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> R
         let current = serde_json::to_value(found).unwrap_or_default();
         match Holder::of(&current) {
             Some(holder) if holder.run == run => {}
-            Some(holder) => return Ok(Outcome::Nothing(format!("in use by {holder} by now"))),
-            None => return Ok(Outcome::Nothing("released already".to_owned())),
+            Some(holder) => return Ok(UndoOutcome::Nothing(format!("in use by {holder} by now"))),
+            None => return Ok(UndoOutcome::Nothing("released already".to_owned())),
         }
         let patch = annotated(&Value::Null, &current);
         match caller.ask(&what, || send(&api, &workload.name, &patch)).await? {
-            Ok(_) => return Ok(Outcome::Undone { others: Vec::new() }),
+            Ok(_) => return Ok(UndoOutcome::Undone { others: Vec::new() }),
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::change_journal::{Change, Journal, Open};
+use super::change_journal::{ClusterChange, Journal, Open};
 use super::{Undone, all, holder};
 use crate::api::{Caller, edits};
 use crate::cluster::Origin;
@@ -87,7 +87,7 @@ impl LeftOvers {
         };
         let (mut as_found, mut restored) = (now.clone(), 0);
         for open in self.open().filter(is_it) {
-            if let Change::Edit { edits } = &open.change {
+            if let ClusterChange::Edit { edits } = &open.change {
                 let reverted = edits::revert(edits, &as_found);
                 (as_found, restored) = (reverted.object, restored + reverted.restored);
             }
@@ -105,7 +105,7 @@ impl LeftOvers {
     /// Fails if a journal cannot be written.
     pub async fn undo(self, caller: &Caller) -> Result<Vec<Undone>, JournalError> {
         for Open { object, change, .. } in self.open() {
-            if let Change::Hold { run } = &change {
+            if let ClusterChange::Hold { run } = &change {
                 holder::take_over(caller, &object, run).await;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop_drive::viewer::{Standing, Wait};
+use rolldrop_drive::viewer::{DisruptionStage, Wait};
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Stamp, event};
 use rolldrop_scenario::{self as scenario, Disruption, Repeat};
@@ -13,7 +13,7 @@ pub(in crate::cli::progress) struct Action {
     what: String,
     /// Repetition, counted from 0, and the number of repetitions, if there are several.
     repetition: (u32, Option<u32>),
-    pub(super) standing: Standing,
+    pub(super) standing: DisruptionStage,
     /// True if others act, and the run only watches.
     is_watch: bool,
     /// Description of the disruption when it is over.
@@ -42,19 +42,19 @@ impl Action {
             (Some(1), true) => "has been asked for",
             _ => "is done",
         };
-        let is_watch = matches!(disruption.action, scenario::DisruptionAction::Observe { .. });
-        let (what, standing, held) = (what(&disruption.action), Standing::Done, BTreeSet::new());
+        let is_watch = matches!(disruption.action, scenario::Action::Observe { .. });
+        let (what, standing, held) = (what(&disruption.action), DisruptionStage::Done, BTreeSet::new());
         Self { what, repetition: (0, times), standing, is_watch, over, held }
     }
 
     pub(super) fn command(words: &[String]) -> Self {
-        let (what, standing, held) = (words.join(" "), Standing::Acts, BTreeSet::new());
+        let (what, standing, held) = (words.join(" "), DisruptionStage::Acts, BTreeSet::new());
         Self { what, repetition: (0, Some(1)), standing, is_watch: false, over: "is done", held }
     }
 
     /// Updates the state. Returns the news, in words.
-    pub(super) fn stands(&mut self, disruption: &Disruption, standing: Standing) -> Option<String> {
-        if let Standing::Due { repetition, .. } = standing {
+    pub(super) fn stands(&mut self, disruption: &Disruption, standing: DisruptionStage) -> Option<String> {
+        if let DisruptionStage::Due { repetition, .. } = standing {
             // In another round, a different condition may end the repetitions.
             *self =
                 Self { repetition: (repetition, Self::of(disruption).repetition.1), ..Self::of(disruption) };
@@ -62,13 +62,15 @@ impl Action {
         let before = std::mem::replace(&mut self.standing, standing);
         let title = self.title();
         match (&before, &self.standing) {
-            (Standing::Due { .. }, Standing::Acts) if self.is_watch => Some(title),
-            (Standing::Due { .. }, Standing::Acts) => Some(format!("{title} begins")),
-            (before, Standing::Waits(wait)) if before != &self.standing => match wait {
+            (DisruptionStage::Due { .. }, DisruptionStage::Acts) if self.is_watch => Some(title),
+            (DisruptionStage::Due { .. }, DisruptionStage::Acts) => Some(format!("{title} begins")),
+            (before, DisruptionStage::Waits(wait)) if before != &self.standing => match wait {
                 Wait::Restore(_) => None,
                 wait => Some(format!("{title} {}", waits(wait, None))),
             },
-            (before, Standing::Done) if *before != Standing::Done => Some(format!("{title} {}", self.over)),
+            (before, DisruptionStage::Done) if *before != DisruptionStage::Done => {
+                Some(format!("{title} {}", self.over))
+            }
             _ => None,
         }
     }
@@ -87,7 +89,7 @@ impl Action {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.standing == Standing::Done
+        self.standing == DisruptionStage::Done
     }
 
     /// Describes the disruption and its state. `unsettled` is the part of a rollout that has not settled.
@@ -95,15 +97,17 @@ impl Action {
         let title = self.title();
         let left_s = |at: Stamp| at.seconds_since(now).ceil().max(0.0);
         match &self.standing {
-            Standing::Due { at, .. } => format!("{title} begins in {:.0} s", left_s(*at)),
-            Standing::Acts if !self.held.is_empty() => {
+            DisruptionStage::Due { at, .. } => format!("{title} begins in {:.0} s", left_s(*at)),
+            DisruptionStage::Acts if !self.held.is_empty() => {
                 format!("{title} waits for a budget to allow {}", self.held())
             }
-            Standing::Acts if self.is_watch => title,
-            Standing::Acts => format!("{title}, under way"),
-            Standing::Waits(Wait::Restore(at)) => format!("{title} is changed back in {:.0} s", left_s(*at)),
-            Standing::Waits(wait) => format!("{title} {}", waits(wait, unsettled)),
-            Standing::Done => format!("{title} {}", self.over),
+            DisruptionStage::Acts if self.is_watch => title,
+            DisruptionStage::Acts => format!("{title}, under way"),
+            DisruptionStage::Waits(Wait::Restore(at)) => {
+                format!("{title} is changed back in {:.0} s", left_s(*at))
+            }
+            DisruptionStage::Waits(wait) => format!("{title} {}", waits(wait, unsettled)),
+            DisruptionStage::Done => format!("{title} {}", self.over),
         }
     }
 

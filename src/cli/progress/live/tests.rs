@@ -180,21 +180,21 @@ fn action_reports_begin_wait_and_end() {
         run.0.stands(0, &delete, standing);
         (run.news().concat(), run.0.actions(at(1.0)).concat())
     };
-    let due = Standing::Due { repetition: 0, at: at(2.0) };
+    let due = DisruptionStage::Due { repetition: 0, at: at(2.0) };
     assert_eq!(stands(due), (String::new(), "deletePod 1 pod of app=web (1 of 2) begins in 1 s".into()));
-    let (news, words) = stands(Standing::Acts);
+    let (news, words) = stands(DisruptionStage::Acts);
     assert_eq!(news, "deletePod 1 pod of app=web (1 of 2) begins");
     assert_eq!(words, "deletePod 1 pod of app=web (1 of 2), under way");
     let waits = "deletePod 1 pod of app=web (1 of 2) waits until no request has been lost for 4.2 s";
-    let silence = Standing::Waits(Wait::Silence(Duration::from_millis(4_200)));
+    let silence = DisruptionStage::Waits(Wait::Silence(Duration::from_millis(4_200)));
     assert_eq!(stands(silence), (waits.into(), waits.into()));
-    assert_eq!(stands(Standing::Acts).0, "");
-    stands(Standing::Due { repetition: 1, at: at(8.0) });
-    assert_eq!(stands(Standing::Acts).0, "deletePod 1 pod of app=web (2 of 2) begins");
-    assert_eq!(stands(Standing::Done).0, "deletePod 1 pod of app=web (2 of 2) is done");
+    assert_eq!(stands(DisruptionStage::Acts).0, "");
+    stands(DisruptionStage::Due { repetition: 1, at: at(8.0) });
+    assert_eq!(stands(DisruptionStage::Acts).0, "deletePod 1 pod of app=web (2 of 2) begins");
+    assert_eq!(stands(DisruptionStage::Done).0, "deletePod 1 pod of app=web (2 of 2) is done");
     let observe = disruption("{at: 0s, action: observe, for: 5s}");
-    run.0.stands(1, &observe, Standing::Due { repetition: 0, at: at(0.0) });
-    run.0.stands(1, &observe, Standing::Acts);
+    run.0.stands(1, &observe, DisruptionStage::Due { repetition: 0, at: at(0.0) });
+    run.0.stands(1, &observe, DisruptionStage::Acts);
     assert_eq!(run.news(), ["watching what others do"]);
     assert_eq!(run.0.actions(at(1.0))[0], "watching what others do");
 }
@@ -203,8 +203,8 @@ fn action_reports_begin_wait_and_end() {
 fn refused_eviction_waits_for_budget() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     let drain = disruption("{at: 2s, action: drain, node: node-1}");
-    run.0.stands(0, &drain, Standing::Due { repetition: 0, at: at(2.0) });
-    run.0.stands(0, &drain, Standing::Acts);
+    run.0.stands(0, &drain, DisruptionStage::Due { repetition: 0, at: at(2.0) });
+    run.0.stands(0, &drain, DisruptionStage::Acts);
     run.news();
     for s in [2.0, 7.0] {
         run.evicts(s, 0, "web-a", 429);

@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Disruptor;
 use super::programs::Programs;
-use super::silence::{Losses, NoLosses, Settle};
+use super::silence::{LossCounter, NoLosses, Settle};
 use crate::act::apply::Changer;
 use crate::api::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::error::{CoordinatorError, Result};
 use crate::observe::Observer;
-use crate::viewer::{Standing, Wait};
+use crate::viewer::{DisruptionStage, Wait};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{ALPHA, EventKind, Mode, Stamp, event};
 use rolldrop_scenario::{Disruption, DisruptionAction, Restore};
@@ -80,7 +80,7 @@ pub(crate) struct UnderLoad<'a> {
     /// Longest time from sending a request until its loss is known.
     pub known_after: Duration,
     /// Count of the requests that the load has lost.
-    pub losses: &'a dyn Losses,
+    pub losses: &'a dyn LossCounter,
 }
 
 impl UnderLoad<'static> {
@@ -165,15 +165,15 @@ impl Acting<'_> {
     }
 
     /// Reports the disruption's progress to the viewer.
-    pub(super) fn stands(&self, standing: Standing) {
+    pub(super) fn stands(&self, standing: DisruptionStage) {
         self.observer.viewer().stands(self.index, self.disruption, standing);
     }
 
     /// Waits for a future, and reports the wait to the viewer.
     pub(super) async fn waits<T>(&self, wait: Wait, until: impl Future<Output = T>) -> T {
-        self.stands(Standing::Waits(wait));
+        self.stands(DisruptionStage::Waits(wait));
         let waited = until.await;
-        self.stands(Standing::Acts);
+        self.stands(DisruptionStage::Acts);
         waited
     }
 

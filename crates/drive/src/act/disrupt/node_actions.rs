@@ -19,7 +19,7 @@ use crate::api::ask_agent;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::View;
 use crate::plan::node_limits::{check_node, check_node_bounds, ended_by, pods_on};
-use crate::undo::{Change, ObjectRef};
+use crate::undo::{ClusterChange, ObjectRef};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_record::event::PodEvent;
@@ -85,7 +85,7 @@ impl Acting<'_> {
             .changer
             .ledger
             .journal()
-            .announce(object, Change::ShutDown)
+            .announce(object, ClusterChange::ShutDown)
             .map_err(CoordinatorError::from)?;
         let command = format!("shutdown?grace={grace_seconds}");
         let insisted = self.insist(self.mode(), None, SHUTDOWN, || self.ask(node, &command)).await;

@@ -16,7 +16,7 @@ use super::recovery::Whole;
 use crate::error::{CoordinatorError, Result};
 use crate::plan::claims::oldest_ready_first;
 use crate::plan::outage_limits::bounds;
-use crate::plan::{Choice, Claims};
+use crate::plan::{Claims, PodChoice};
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
@@ -52,7 +52,7 @@ impl Acting<'_> {
         &self,
         pods: &Pods,
         going: &[Candidate],
-        Choice { ready, leaving, .. }: &Choice,
+        PodChoice { ready, leaving, .. }: &PodChoice,
     ) -> Result<()> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
@@ -261,7 +261,7 @@ fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     }
 }
 
-fn no_free_pod(choice: &Choice) -> Refusal {
+fn no_free_pod(choice: &PodChoice) -> Refusal {
     let besides = match (choice.ready.is_empty(), choice.leaving.is_empty()) {
         (false, _) => " and not chosen by another action",
         (true, false) => " and not already ending",

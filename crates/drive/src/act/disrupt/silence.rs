@@ -28,7 +28,7 @@ impl Default for Settle {
 }
 
 /// Count of the requests that the load has lost.
-pub(crate) trait Losses: fmt::Debug + Sync {
+pub(crate) trait LossCounter: fmt::Debug + Sync {
     /// Returns the number so far, which may lag by a fraction of a second.
     fn lost(&self) -> u64;
 }
@@ -37,7 +37,7 @@ pub(crate) trait Losses: fmt::Debug + Sync {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoLosses;
 
-impl Losses for NoLosses {
+impl LossCounter for NoLosses {
     fn lost(&self) -> u64 {
         0
     }
@@ -53,7 +53,7 @@ pub(crate) enum Silence {
 }
 
 /// Waits until no request has been lost for `length`, or until `most` has passed while requests are still being lost.
-pub(crate) async fn until_silent(losses: &dyn Losses, length: Duration, most: Duration) -> Silence {
+pub(crate) async fn until_silent(losses: &dyn LossCounter, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
     let (mut since, mut seen) = (begun, losses.lost());
     loop {
@@ -82,7 +82,7 @@ mod tests {
         until: Duration,
     }
 
-    impl Losses for LostUntil {
+    impl LossCounter for LostUntil {
         fn lost(&self) -> u64 {
             self.begun.elapsed().min(self.until).as_secs()
         }

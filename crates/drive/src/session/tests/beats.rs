@@ -27,7 +27,7 @@ async fn beats_adapt_until_forbidden() {
         }
         _ => with_discovery(method, path, (200, service().to_string())),
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     // The run continues; only the caller stops the beats.
     let beats = tokio::time::timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());

@@ -97,7 +97,7 @@ async fn proxy_with_endless_line_warns_once() {
 
 #[tokio::test(start_paused = true)]
 async fn interrupted_run_collects_available_rows() {
-    let limits = Limits { outage: Duration::from_secs(3600), ..Limits::default() };
+    let limits = TimeLimits { outage: Duration::from_secs(3600), ..TimeLimits::default() };
     for is_away in [false, true] {
         let asked = AtomicUsize::new(0);
         let streams = Arc::new((asked, [0, 1].map(|row| [hello(7, row), ProxyLine::Row(served(row))])));
@@ -133,7 +133,7 @@ async fn interrupted_run_collects_available_rows() {
 
 /// Returns the recorded events of a proxy whose rows are requested three times.
 async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<rolldrop_record::Event> {
-    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    let (mut session, run_dir, _dir) = session(client, TimeLimits::default());
     follow_proxies(&mut session);
     let again = async {
         while asked.load(Ordering::SeqCst) < 3 {
@@ -187,7 +187,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         }
         _ => (503, String::new()),
     });
-    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    let (mut session, run_dir, _dir) = session(client, TimeLimits::default());
     follow_proxies(&mut session);
     let collector = session.collector.clone();
     let whole = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
@@ -209,7 +209,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         has_ended.await;
     };
     tokio::time::timeout(Duration::from_secs(20), lives).await.unwrap();
-    collector.catch_up(&Limits { hand_over: Duration::from_secs(5), ..Limits::default() }).await;
+    collector.catch_up(&TimeLimits { hand_over: Duration::from_secs(5), ..TimeLimits::default() }).await;
     session.finish(CancellationToken::new()).await.unwrap();
     let (mut ends, mut phases) = (Vec::new(), Vec::new());
     for event in events_of(&run_dir) {
@@ -248,7 +248,7 @@ async fn unreadable_row_loses_no_later_rows() {
     let asked = Arc::new(AtomicUsize::new(0));
     let client =
         Client::new(tower::service_fn(move |request| rows_from(Arc::clone(&asked), request)), "shop");
-    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    let (mut session, run_dir, _dir) = session(client, TimeLimits::default());
     follow_proxies(&mut session);
     let has_ended = async {
         let ended = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());

@@ -53,7 +53,7 @@ fn token() -> SecretKey {
 
 async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {
     let token = token();
-    let whose = Whose { services: vec!["web"], ..Whose::default() };
+    let whose = WorkloadSelection { services: vec!["web"], ..WorkloadSelection::default() };
     let sidecar = Some(Sidecar { image: "rolldrop", admin_token: &token });
     session.change_workloads(&LiveChanges { whose, sidecar, ending: None, gitops: GitOps::Refuse }).await
 }
@@ -77,7 +77,7 @@ async fn conflict_retries_on_fresh_workload() {
         _ if count.load(Ordering::SeqCst) == 0 => read(path, &deployment("app:1", 7)),
         _ => read(path, &deployment("app:2", 8)),
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     inject(&session).await.unwrap();
     let patches = patches(&calls);
     let of = |patch: &Value| {
@@ -99,7 +99,7 @@ async fn constant_conflicts_leave_workload_unchanged() {
         Method::PATCH => status(409, "Conflict", "the object has been modified"),
         _ => read(path, &deployment("app:1", 7)),
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let error = inject(&session).await.unwrap_err().to_string();
     assert_eq!(error, "failed to change Deployment web in shop: others keep changing it");
     assert_eq!(patches(&calls).len(), 5);
@@ -134,7 +134,7 @@ async fn lost_patch_answer_awaits_rollout() {
             read(path, &now)
         }
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     inject(&session).await.unwrap();
     assert_eq!(tried.load(Ordering::SeqCst), 2);
     assert!(looked.load(Ordering::SeqCst) > 8, "its rollout was not awaited");
@@ -152,7 +152,7 @@ async fn finish_awaits_earlier_rollback() {
         let n = count.fetch_add(usize::from(*method == Method::PATCH), Ordering::SeqCst);
         read(path, &deployment(image(n + usize::from(*method == Method::PATCH)), 7))
     });
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     let change =
@@ -177,7 +177,7 @@ async fn stuck_rollout_records_missing_pods() {
         }
         read(path, &now)
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let before = session.workloads().await.unwrap();
     restarts.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();

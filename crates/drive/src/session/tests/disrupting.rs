@@ -79,7 +79,7 @@ async fn refused_deletion_records_both_stamps() {
         Method::GET => (200, list.clone()),
         _ => status(403, "Forbidden", "pods \"web-1\" is forbidden"),
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let disruption = Disruption { allow_outage: true, ..deletion(Count::Number(1), Repeat::Times(1)) };
     let zero = session.now();
     let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
@@ -99,7 +99,7 @@ async fn refused_deletion_records_both_stamps() {
 /// Budgets refuse an eviction for longer than an outage may last; a single fault after that is not an outage.
 #[tokio::test(start_paused = true)]
 async fn first_fault_starts_outage_limit() {
-    let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
+    let limits = TimeLimits { outage: Duration::from_secs(5), ..TimeLimits::default() };
     let tries = Arc::new(AtomicUsize::new(0));
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
@@ -133,7 +133,7 @@ async fn second_action_takes_remaining_pods() {
     ];
     for (pods, expected) in cases {
         let (client, deletions) = shop(pods, Deleted::Lingers);
-        let (session, run_dir, _dir) = session(client, Limits::default());
+        let (session, run_dir, _dir) = session(client, TimeLimits::default());
         let zero = session.now();
         assert_eq!(session.disrupt(&both, beside(zero), &NoPrograms).await, expected);
         session.finish(CancellationToken::new()).await.unwrap();
@@ -160,7 +160,7 @@ async fn termination_spacing_equals_required_silence() {
     // The lag of a Service proxy, 1 s, and ln(n/α)/λ for two pods that share the rate.
     for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
         let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
-        let (session, _, _dir) = session(client, Limits::default());
+        let (session, _, _dir) = session(client, TimeLimits::default());
         let load = UnderLoad { rate, ..beside(session.now()) };
         let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
         let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
@@ -176,7 +176,7 @@ async fn termination_spacing_equals_required_silence() {
 async fn next_batch_awaits_previous_recovery() {
     for (spacing_s, expected_s) in [(0, 1.0), (5, 5.0)] {
         let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4", "web-5"], Deleted::IsReplaced);
-        let (session, _, _dir) = session(client, Limits::default());
+        let (session, _, _dir) = session(client, TimeLimits::default());
         let mut all = deletion(Count::All, Repeat::Times(1));
         let DisruptionAction::DeletePod(pods) = &mut all.action else { unreachable!() };
         (pods.batch, pods.spacing) = (Some(2), Duration::from_secs(spacing_s));
@@ -214,7 +214,7 @@ fn errors_of(run_dir: &RunDir) -> Vec<String> {
 async fn overlapping_actions_take_distinct_pods() {
     let both = [one_by_one(Count::Number(2)), deletion(Count::Number(1), Repeat::Times(1))];
     let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4"], Deleted::IsReplaced);
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let disrupted = session.disrupt(&both, beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
     session.finish(CancellationToken::new()).await.unwrap();
@@ -230,7 +230,7 @@ async fn each_missed_pod_is_recorded() {
     let mut more = deletion(Count::Number(3), Repeat::Times(1));
     more.allow_outage = true;
     let (client, _) = shop(&["web-1", "web-2", "web-3"], Deleted::Lingers);
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let load = UnderLoad { end: session.now() + Duration::from_secs(5), ..beside(session.now()) };
     let disrupted = session.disrupt(&[all, more], load, &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 2, failed: 0, skipped: 3 });
@@ -247,7 +247,7 @@ async fn each_missed_pod_is_recorded() {
 #[tokio::test(start_paused = true)]
 async fn unreached_repetitions_share_one_record() {
     let (client, _) = shop(&["web-1", "web-2"], Deleted::Lingers);
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let load = UnderLoad { end: session.now() + Duration::from_secs(5), ..beside(session.now()) };
     let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
     let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;

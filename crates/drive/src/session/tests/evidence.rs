@@ -16,7 +16,7 @@ async fn planned(
     mode: &'static str,
     level: Option<&'static str>,
     workers: Option<usize>,
-) -> Result<Plan, String> {
+) -> Result<RunPlan, String> {
     let (client, _) = api(move |method, path| match path {
         "/api/v1/namespaces/kube-system/configmaps/kube-proxy" => {
             let config = format!("mode: {mode}\n");
@@ -32,7 +32,7 @@ async fn planned(
         }
         _ => with_discovery(method, path, status(500, "InternalError", "unexpected")),
     });
-    let (limits, stop) = (Limits::default(), CancellationToken::new());
+    let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
     let caller = Caller::in_shop(client, limits, stop);
     let scenario =
         scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::edits;
-use crate::undo::{Change, LeftOvers, ObjectRef, Since};
+use crate::undo::{ClusterChange, LeftOvers, ObjectRef, Since};
 use rolldrop_scenario::{Patch, PatchType, Workload};
 
 const PATH: &str = "/apis/apps/v1/namespaces/shop/deployments/web";
@@ -121,7 +121,7 @@ fn patches(calls: &Calls) -> usize {
 #[tokio::test(start_paused = true)]
 async fn hold_is_taken_renewed_and_released() {
     let (shop, client, calls) = Shop::open(None);
-    let (mut session, run_dir, _dir) = session(client, Limits::default());
+    let (mut session, run_dir, _dir) = session(client, TimeLimits::default());
     session.hold(&[web()], "my-run").await.unwrap();
     let holder = shop.holder().unwrap();
     assert_eq!(holder["run"], "my-run");
@@ -134,7 +134,7 @@ async fn hold_is_taken_renewed_and_released() {
     // If the run is killed, the change stays in the journal.
     let open = session.ledger.journal().open_changes();
     assert!(
-        matches!(&open[..], [open] if matches!(&open.change, Change::Hold { run } if run == "my-run")),
+        matches!(&open[..], [open] if matches!(&open.change, ClusterChange::Hold { run } if run == "my-run")),
         "{open:?}"
     );
     let Closed { undone, .. } = session.finish(CancellationToken::new()).await.unwrap();
@@ -148,7 +148,7 @@ async fn hold_is_taken_renewed_and_released() {
 async fn held_workload_refuses_second_run() {
     let (shop, client, calls) = Shop::open(None);
     shop.is_used("2999-01-01T00:00:00Z");
-    let (mut second, ..) = session(client.clone(), Limits::default());
+    let (mut second, ..) = session(client.clone(), TimeLimits::default());
     let said = "Deployment web is in use by run first of ann@laptop until 2999-01-01T00:00:00Z: wait until that has ended";
     let planned = check_holds(&second.caller, &[web()], None).await.unwrap_err().to_string();
     assert!(planned.starts_with(said), "{planned}");
@@ -165,7 +165,7 @@ async fn held_workload_refuses_second_run() {
 async fn expired_hold_is_taken_over() {
     let (shop, client, _) = Shop::open(None);
     shop.is_used("2001-01-01T00:00:00Z");
-    let (mut session, _run_dir, _dir) = session(client, Limits::default());
+    let (mut session, _run_dir, _dir) = session(client, TimeLimits::default());
     let told = check_holds(&session.caller, &[web()], None).await.unwrap();
     let word =
         "Deployment web was in use by run first of ann@laptop until 2001-01-01T00:00:00Z, which has passed";
@@ -179,7 +179,7 @@ async fn concurrent_runs_get_one_hold() {
     let holder = json!({"run": "first", "owner": "ann@laptop", "until": "2999-01-01T00:00:00Z"});
     let first = json!({"metadata": {"annotations": {IN_USE: holder.to_string()}}});
     let (shop, client, _) = Shop::open(Some(first));
-    let (mut second, ..) = session(client, Limits::default());
+    let (mut second, ..) = session(client, TimeLimits::default());
     let error = second.hold(&[web()], "second").await.unwrap_err();
     assert!(matches!(error, CoordinatorError::InUse { .. }), "{error}");
     assert_eq!((shop.holder(), second.ledger.journal().open_changes().len()), (Some(holder), 0));
@@ -189,7 +189,7 @@ async fn concurrent_runs_get_one_hold() {
 /// and the resulting object.
 async fn undone_while(theirs: Value) -> (String, Value) {
     let (shop, client, _) = Shop::open(None);
-    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let (session, _run_dir, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     let set = |object: &mut Value| object["spec"]["replicas"] = 5.into();
@@ -216,7 +216,7 @@ async fn restore_keeps_concurrent_changes() {
 #[tokio::test(start_paused = true)]
 async fn alter_reapplies_after_foreign_change() {
     let (shop, client, _) = Shop::open(Some(json!({"spec": {"replicas": 4}})));
-    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let (session, _run_dir, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     session
@@ -234,7 +234,7 @@ async fn alter_reapplies_after_foreign_change() {
 /// and the object after the image has been changed back.
 async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value) {
     let (shop, client, _) = Shop::open(Some(theirs));
-    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let (session, _run_dir, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
     let api = session.caller.api_of(&resource, &scope, "shop");
     let patch_of = |current: &Value| {
@@ -276,7 +276,7 @@ async fn patch_fails_after_repeated_conflicts() {
             _ => (200, object.to_string()),
         }
     });
-    let (session, _run_dir, _dir) = session(client, Limits::default());
+    let (session, _run_dir, _dir) = session(client, TimeLimits::default());
     let resource = crate::api::kinds::resource_of(web().kind);
     let api = session.caller.api_of(&resource, &kube::discovery::Scope::Namespaced, "shop");
     let body = json!({"spec": {"minReadySeconds": 3}});
@@ -310,7 +310,7 @@ fn left_overs_classify_workload_changes() {
         Journal::begin(&out.join("1-before"), clock, "my-run", Some(crate::cluster::Origin::default()))
             .unwrap();
     let web = ObjectRef { uid: Some("u1".into()), ..ObjectRef::new("apps/v1", "Deployment", None, "web") };
-    journal.announce(web, Change::Edit { edits: edits::between(&found, &set) }).unwrap();
+    journal.announce(web, ClusterChange::Edit { edits: edits::between(&found, &set) }).unwrap();
     assert!(LeftOvers::in_dir(&out).unwrap_err().to_string().contains("has not ended"));
     drop(journal);
     let left = LeftOvers::in_dir(&out).unwrap();

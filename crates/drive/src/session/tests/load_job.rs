@@ -82,7 +82,7 @@ async fn ownership_links_secret_job_and_run() {
         }
         _ => cluster(method, path, &[], &[]),
     });
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     make(&session).await;
     session.finish(CancellationToken::new()).await.unwrap();
     let calls = calls.lock().unwrap();
@@ -110,7 +110,7 @@ async fn load_starts_without_late_workers() {
     let warning = json!({"metadata": {}, "involvedObject": {"kind": "Job"}, "type": "Warning",
         "reason": "FailedCreate", "message": "pods is forbidden: exceeded quota"});
     let (client, _) = api(move |method, path| cluster(method, path, &pods, std::slice::from_ref(&warning)));
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     for index in [0, 2] {
         shown(&session, index, true, container("running", "", ""));
     }
@@ -132,7 +132,7 @@ async fn load_starts_without_late_workers() {
 async fn unpullable_image_ends_pod_wait() {
     let pods = [listed(0, &pulling()), listed(1, &unschedulable())];
     let (client, calls) = api(move |method, path| cluster(method, path, &pods, &[]));
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     make(&session).await;
     let limit = Duration::from_secs(120);
     let wait = || session.await_load_pods(2, limit, |_| {});

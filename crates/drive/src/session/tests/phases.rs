@@ -17,7 +17,7 @@ spec:
 #[tokio::test]
 async fn plan_announces_random_dns_phases() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     let effects = async |text: &str| {
         let loaded = scenario::parse::<Value>(text, "x.yaml", std::path::Path::new("."), &[]).unwrap();
         let scenario = loaded.scenario;
@@ -34,7 +34,7 @@ async fn plan_announces_random_dns_phases() {
 #[tokio::test]
 async fn period_equals_longest_dns_ttl() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     assert_eq!(session.observer.period(), Duration::ZERO);
     for ttl_s in [Some(4.0), Some(30.0), Some(11.0), None] {
         let answer = NameAnswer { name: "web.shop".into(), addresses: vec![], ttl_s, error: None };

@@ -45,8 +45,8 @@ fn read(spec: &str) -> scenario::Scenario {
 }
 
 /// Returns the plan for a scenario, or the error from planning.
-async fn planned(client: Client, spec: &str) -> Result<Plan, String> {
-    let (limits, stop) = (Limits::default(), CancellationToken::new());
+async fn planned(client: Client, spec: &str) -> Result<RunPlan, String> {
+    let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
     let caller = Caller::in_shop(client, limits, stop);
     let scenario = read(spec);
     plan_run(&caller, &work(&scenario)).await.map_err(|error| error.to_string())
@@ -265,7 +265,7 @@ async fn url_target_awaits_manifest_pods() {
         };
         (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
     });
-    let (session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, TimeLimits::default());
     let disruption = "  - {at: 1s, action: deletePod, selector: app=web}\n";
     let url = "target: {url: 'http://web.example/'}";
     let scenario = read(&own(disruption).replace("target: {service: web}", url));

@@ -18,7 +18,7 @@ async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option
         }
     });
     let stop = CancellationToken::new();
-    let caller = Caller::in_shop(client, Limits::default(), stop);
+    let caller = Caller::in_shop(client, TimeLimits::default(), stop);
     let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
     find(&caller, &nodes).await.unwrap().known
 }
@@ -76,7 +76,7 @@ async fn service_proxy_is_detected_across_distributions() {
 async fn missing_rights_are_listed_once() {
     let (client, _) = api(|_, _| status(403, "Forbidden", "no such right"));
     let stop = CancellationToken::new();
-    let caller = Caller::in_shop(client, Limits::default(), stop);
+    let caller = Caller::in_shop(client, TimeLimits::default(), stop);
     let found = find(&caller, &[]).await.unwrap();
     assert_eq!(found.known, (ServiceProxy::Unknown, None));
     let rights = [

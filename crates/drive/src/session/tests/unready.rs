@@ -39,7 +39,7 @@ fn running(name: &str, ready: &str) -> Value {
 /// Returns the error from waiting for these pods.
 async fn said(pods: Vec<Value>, warning: Option<Value>) -> String {
     let (client, _) = api(move |_, path| cluster(path, &pods, warning.as_ref()));
-    let limits = Limits { ready: Duration::from_secs(60), ..Limits::default() };
+    let limits = TimeLimits { ready: Duration::from_secs(60), ..TimeLimits::default() };
     let (session, _, _dir) = session(client, limits);
     await_endpoints(&session.caller, &session.observer, "web", Some("app=web"), 3)
         .await
@@ -112,7 +112,7 @@ async fn hanging_rollout_records_its_reason() {
             }
         }
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (session, run_dir, _dir) = session(client, TimeLimits::default());
     let before = session.workloads().await.unwrap();
     restarted.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();

@@ -13,7 +13,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::observe::rollout_wait::{until_settled, workloads};
 use crate::observe::{Observer, View};
 use crate::plan::live_changes::plan_live;
-use crate::plan::{Live, LiveChanges, Wanted};
+use crate::plan::{Live, LiveChanges, WantedChanges};
 use crate::undo::{self, ATTEMPTS, FOLLOW};
 use rolldrop_sidecar::inject;
 
@@ -60,7 +60,7 @@ pub(crate) async fn change(
 
 /// Changes one of the objects if necessary, and returns true if it has changed. If others have changed the object
 /// in the meantime, checks again whether anything forbids the change.
-async fn change_live(changer: Changer<'_>, wanted: &mut Wanted<'_>, index: usize) -> Result<bool> {
+async fn change_live(changer: Changer<'_>, wanted: &mut WantedChanges<'_>, index: usize) -> Result<bool> {
     for attempt in 1..ATTEMPTS {
         let object = &wanted.live[index];
         match change_as(changer, wanted, object).await {
@@ -77,7 +77,7 @@ async fn change_live(changer: Changer<'_>, wanted: &mut Wanted<'_>, index: usize
     Ok(true)
 }
 
-async fn change_as(changer: Changer<'_>, wanted: &Wanted<'_>, object: &Live) -> Result<Option<u32>> {
+async fn change_as(changer: Changer<'_>, wanted: &WantedChanges<'_>, object: &Live) -> Result<Option<u32>> {
     let Live { api, current, wanted: to, .. } = object;
     let is_restarted = wanted.changes.ending.is_some_and(|(whose, _)| whose.workload == object.reference());
     match is_restarted {

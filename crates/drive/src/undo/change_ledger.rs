@@ -5,21 +5,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::api::DynamicObject;
 use tokio::time::Instant;
 
-use super::change_journal::{Change, Journal, ObjectRef};
-use super::{Outcome, Undone, all, one};
+use super::change_journal::{ClusterChange, Journal, ObjectRef};
+use super::{UndoOutcome, Undone, all, one};
 use crate::api::{Caller, may_have_been_done};
 use crate::error::{CoordinatorError, JournalError, Result};
 
 /// Changes of a run: those in its journal, and those that are undone already.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct ChangeLedger {
     run: String,
     journal: Mutex<Journal>,
     /// Changes that were already undone before the end of the run.
     taken_back: Mutex<Vec<Undone>>,
 }
 
-impl Ledger {
+impl ChangeLedger {
     /// Begins with a run's journal.
     pub(crate) fn of(journal: Journal) -> Self {
         let (run, journal, taken_back) = (journal.run().to_owned(), Mutex::new(journal), Mutex::default());
@@ -43,7 +43,7 @@ impl Ledger {
         &self,
         caller: &Caller,
         object: ObjectRef,
-        change: Change,
+        change: ClusterChange,
         call: impl FnMut() -> F,
     ) -> Result<u32> {
         let what = format!("change {object}");
@@ -63,7 +63,7 @@ impl Ledger {
         let Some(open) = open else { return Ok(()) };
         let deadline = Instant::now() + caller.limits.undo;
         let undone = one(caller, &self.run, open, deadline).await;
-        if let Outcome::Failed(why) = &undone.outcome {
+        if let UndoOutcome::Failed(why) = &undone.outcome {
             return Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() });
         }
         self.journal().undone(id, undone.to_string())?;
