@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes crates/lab/src/api/table/columns.txt: the columns of `kubectl get`, with their descriptions.
+"""Writes crates/lab/src/http_api/table/columns.txt: the columns of `kubectl get`, with their descriptions.
 
-    scripts/api-columns.py KUBERNETES_CHECKOUT > crates/lab/src/api/table/columns.txt
+    scripts/api-columns.py KUBERNETES_CHECKOUT > crates/lab/src/http_api/table/columns.txt
 
 Reads the printers of a Kubernetes source tree and the documentation of the types that they refer to.
-The format is explained in crates/lab/src/api/table/table_columns.rs.
+The format is explained in crates/lab/src/http_api/table/table_columns.rs.
 """
 
 import re

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rolldrop_drive::run::FinishedRequests;
-use rolldrop_explain::Class;
-use rolldrop_load::{Counts, ErrorStatuses, Progress};
+use rolldrop_explain::OutcomeClass;
+use rolldrop_load::{ErrorStatuses, OutcomeCounts, Progress};
 use rolldrop_record::Outcome;
 
 /// Request counts by [`OutcomeClass`].
@@ -44,7 +44,8 @@ impl ByClass {
 
     /// Returns the number of dropped requests by outcome; error responses are counted by HTTP or gRPC status.
     pub fn dropped(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
-        let is_dropped = |of, status, grpc| OutcomeClass::of_answer(of, status, grpc) == OutcomeClass::Dropped;
+        let is_dropped =
+            |of, status, grpc| OutcomeClass::of_answer(of, status, grpc) == OutcomeClass::Dropped;
         let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
         let others = others.map(|(of, count)| (of.to_string(), count));
         let http =

@@ -24,7 +24,7 @@ pub use resume::{Verified, verified};
 use rolldrop_drive::Operator;
 use rolldrop_drive::plan::{GitOps, RunPlan};
 use rolldrop_drive::run::{self, RunError, RunOptions, RunSource};
-use rolldrop_judge::tune::{Choice, Outcome, Tuning};
+use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
 pub use state::TuningState;

@@ -73,7 +73,7 @@ impl Observer {
         sinks::Watches { caller, recorder, views: &self.views }.spawn(tasks);
         let handle = recorder.clone();
         tasks.spawn(async move {
-            let mut watch = machine::Watch::begin(handle.clock());
+            let mut watch = machine::MachineSampler::begin(handle.clock());
             loop {
                 let (at, sample) = watch.next().await;
                 handle.event(at, EventKind::Machine(sample));

@@ -26,7 +26,7 @@ pub(crate) use change_ledger::ChangeLedger;
 pub use effect::await_effect;
 pub(crate) use holder::Holder;
 pub use left_over::{LeftOvers, Since};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 
 /// Number of attempts at a change that conflicts with others' changes.
 pub(crate) const ATTEMPTS: u32 = 5;

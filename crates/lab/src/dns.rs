@@ -47,13 +47,13 @@ pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String 
 
 /// Open sockets that are not served yet.
 #[derive(Debug)]
-pub(super) struct DnsServer {
+pub(super) struct ClusterDns {
     udp: UdpSocket,
     tcp: TcpListener,
     address: SocketAddr,
 }
 
-impl DnsServer {
+impl ClusterDns {
     /// Opens port 53 on `ip` or, if that is taken or not permitted, any port that is free for both UDP and TCP.
     pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
         let mut last = Self::bind_port(ip, PORT).await;

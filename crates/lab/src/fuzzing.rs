@@ -1,11 +1,11 @@
 //! Fuzz targets: input from clients of the API, clients of DNS, and probed apps.
 
-use crate::api;
+use crate::http_api;
 use crate::resource::Resource;
 use crate::selector::ObjectSelection;
 
 rolldrop_testing::targets! {
-    api_body: crate::api::fuzzing::body,
+    api_body: crate::http_api::fuzzing::body,
     api_query: super::api_query,
     dns: crate::dns::fuzz,
     grpc_probe: crate::node::grpc_check::fuzz,
@@ -13,7 +13,7 @@ rolldrop_testing::targets! {
 
 /// Parses API paths with their parameters, and selectors.
 fn api_query(bytes: &[u8]) {
-    api::fuzzing::path(bytes);
+    http_api::fuzzing::path(bytes);
     let text = String::from_utf8_lossy(bytes);
     let (labels, fields) = text.split_once('\n').unwrap_or((&text, ""));
     if let Ok(selection) = ObjectSelection::parse(Resource::Pods, labels, fields) {

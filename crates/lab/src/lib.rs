@@ -1,17 +1,17 @@
 //! The embedded cluster: a Kubernetes API with real processes as pods.
 //!
-//! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `api` serves
-//! them over HTTP, and `controllers` drive them. Each node has an agent (`node`) that runs pods, and a Service proxy
-//! (`service_proxies`) that routes to them on one of two dataplanes (`network`). The cluster shares no code with the
-//! parts that measure it, except the clock.
+//! Everything runs in one process: `store` keeps the objects, `registry` gives them Kubernetes' semantics, `http_api`
+//! serves them over HTTP, and `controllers` drive them. Each node has an agent (`node`) that runs pods, and a Service
+//! proxy (`service_proxies`) that routes to them on one of two dataplanes (`network`). The cluster shares no code with
+//! the parts that measure it, except the clock.
 //!
-//! All of these modules use `shared`. `api`, `controllers`, `node`, `service_proxies` and `dns` are peers above it:
-//! they communicate through the registry, and none uses another's state (a node also asks `dns` for the text of a
-//! `resolv.conf`). `agents`, `tokens` and `logs`, which also connect the API server and the nodes, are below both.
+//! All of these modules use `shared`. `http_api`, `controllers`, `node`, `service_proxies` and `dns` are peers above
+//! it: they communicate through the registry, and none uses another's state (a node also asks `dns` for the text of a
+//! `resolv.conf`). `agents`, `api_tokens` and `logs`, which also connect the API server and the nodes, are below both.
 
 mod address_block;
 mod agents;
-mod api;
+mod api_tokens;
 mod bootstrap;
 mod conditions;
 pub mod config;
@@ -23,6 +23,7 @@ mod duration;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hop_latency;
+mod http_api;
 pub mod kernel;
 mod kubeconfig;
 pub mod link_consumer;
@@ -43,7 +44,6 @@ mod shared;
 mod status;
 mod store;
 mod sync;
-mod tokens;
 mod value;
 mod version;
 mod well_known;
@@ -62,6 +62,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use agents::Agents;
+use api_tokens::ApiTokens;
 pub use config::ClusterConfig;
 use hop_latency::Sampler;
 use kernel::join::Whereabouts;
@@ -71,7 +72,6 @@ use node::NodeInfo;
 use registry::Registry;
 use rolldrop_record::Clock;
 use shared::ClusterContext;
-use tokens::Tokens;
 
 /// Port at which pods reach the API server on a private network, behind the Service `kubernetes`.
 const API_PORT: u16 = 6443;
@@ -103,7 +103,7 @@ pub enum EmbeddedError {
     Kernel(#[from] kernel::KernelError),
     /// The API server's certificate cannot be created.
     #[error("make the API server's certificate")]
-    Identity(#[from] api::IdentityError),
+    Identity(#[from] http_api::IdentityError),
     /// No DNS port can be opened.
     #[error("open a port for DNS")]
     Dns(#[source] io::Error),
@@ -139,7 +139,7 @@ pub struct EmbeddedOptions {
 pub struct Embedded {
     server: SocketAddr,
     dns: SocketAddr,
-    identity: api::ServerIdentity,
+    identity: http_api::ServerIdentity,
     token: String,
     whereabouts: Whereabouts,
     stop: CancellationToken,
@@ -188,11 +188,11 @@ impl Embedded {
         let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
             .map_err(EmbeddedError::Bootstrap)?;
         let dns =
-            dns::DnsServer::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
+            dns::ClusterDns::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
         bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
-        let identity = api::ServerIdentity::new(&server_addresses(&registry, nodes.len()))?;
-        let tokens = Tokens::default();
+        let identity = http_api::ServerIdentity::new(&server_addresses(&registry, nodes.len()))?;
+        let tokens = ApiTokens::default();
         let token = tokens.issue_admin();
 
         let stop = CancellationToken::new();
@@ -206,7 +206,8 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let server = api::ApiServerState::new(shared.clone(), Agents::default(), tokens, identity.clone());
+        let server =
+            http_api::ApiServerState::new(shared.clone(), Agents::default(), tokens, identity.clone());
         let tasks = run(shared, Arc::new(server), listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
@@ -252,16 +253,16 @@ impl Embedded {
 /// Runs each part of a cluster in its own task until the cluster is stopped.
 fn run(
     shared: ClusterContext,
-    server: Arc<api::ApiServerState>,
+    server: Arc<http_api::ApiServerState>,
     listeners: Vec<TcpListener>,
-    dns: dns::DnsServer,
+    dns: dns::ClusterDns,
     nodes: Vec<String>,
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
     let mut tasks = JoinSet::new();
     let authority = server.identity.authority_pem();
     for listener in listeners {
-        tasks.spawn(api::serve(listener, Arc::clone(&server)).map(Ok));
+        tasks.spawn(http_api::serve(listener, Arc::clone(&server)).map(Ok));
     }
     if let Network::Kernel(fabric) = &shared.network {
         let (fabric, stop) = (Arc::clone(fabric), shared.stop.clone());

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::api_tokens::User;
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::Status;
-use super::tokens::User;
 use super::value::{list, text};
 
 /// Action that a user requests.

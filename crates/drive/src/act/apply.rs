@@ -22,7 +22,7 @@ use crate::plan::is_ownable;
 use crate::undo;
 use crate::undo::change_ledger::refusal;
 use crate::undo::{ChangeLedger, ClusterChange, ObjectRef, RUN_LABEL};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_scenario::Patch;
 use rolldrop_sidecar::inject;
 

@@ -31,7 +31,7 @@ use acting::{Acting, Refusal};
 pub(crate) use programs::NoPrograms;
 pub(crate) use programs::{Programs, codes};
 use recovery::Whole;
-use rolldrop_scenario::{Action, Disruption, Repeat, Until};
+use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
 pub(crate) use silence::{LossCounter, Settle, Silence, until_silent};
 
 /// Carries out disruptions.
@@ -61,16 +61,28 @@ impl Disruptor {
         let programs = &NoPrograms;
         let acting = Acting { disruptor: self, changer, observer, index: 0, disruption, load, programs };
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
-            Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
-            Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
-            Action::RollingRestart(workload) => acting.check_restart(workload).await,
-            Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
-            Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
-            Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
-            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => acting.check_node(node).await,
-            Action::RestartNodeAgent { node } => acting.node(node).await.map(drop),
-            Action::Exec { .. } | Action::Observe { .. } => Ok(()),
+            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
+                acting.check_pods(pods).await
+            }
+            DisruptionAction::Crash { pods, container } => {
+                acting.check_crash(pods, container.as_deref()).await
+            }
+            DisruptionAction::Relabel { pods, label, .. } => {
+                acting.check_relabel(pods, label.as_deref()).await
+            }
+            DisruptionAction::RollingRestart(workload) => acting.check_restart(workload).await,
+            DisruptionAction::SetImage { workload, container, .. } => {
+                acting.check_container(workload, container).await
+            }
+            DisruptionAction::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+            DisruptionAction::Scale { workload, replicas, .. } => {
+                acting.check_scale(workload, *replicas).await
+            }
+            DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
+                acting.check_node(node).await
+            }
+            DisruptionAction::RestartNodeAgent { node } => acting.node(node).await.map(drop),
+            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => Ok(()),
         }
     }
 
@@ -214,7 +226,7 @@ impl Acting<'_> {
         let Repeat::Until(until) = self.disruption.repeat else { return };
         let why = format!("should have continued until {until}, but {why}");
         match self.disruption.action {
-            Action::Observe { .. } => {
+            DisruptionAction::Observe { .. } => {
                 self.observer.recorder().warn(format!("{} {why}", self.disruption.action.name()))
             }
             _ => {

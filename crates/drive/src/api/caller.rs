@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::pages::{Pages, page};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_kubernetes::Listed;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::guard::{Untrusted, distrust};
 use rolldrop_kubernetes::warnings::Warnings;
 

@@ -3,7 +3,7 @@
 use http::Request;
 use kube::Client;
 
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 
 /// Returns the API path where a node's agent accepts a command for which Kubernetes has no call.
 pub(crate) fn agent_path(node: &str, command: &str) -> String {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::{Pauses, TimeLimits, is_passing};
 use crate::observe::RecorderHandle;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 
 /// Time after which the run gives up on a response that has not begun, or on a silent stream that should have more.

@@ -51,7 +51,7 @@ pub(crate) async fn await_targets(
                 (url, consumer, Some(name.clone()), proxy_detection::rules(&service))
             }
         };
-        let Target { name, balances, balances_because, .. } = target.clone();
+        let ScenarioTarget { name, balances, balances_because, .. } = target.clone();
         found.push(FoundTarget { name, url, consumer, balances, balances_because, service, rules });
     }
     Ok((found, endpoints_of.into_values().sum()))

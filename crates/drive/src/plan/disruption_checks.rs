@@ -18,7 +18,7 @@ use super::expected::{self, Made};
 use super::node_limits::{self, pods_on, takes_pods};
 use crate::api::{Caller, resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Count, Disruption, DisruptionAction, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_sidecar::inject;
@@ -47,7 +47,7 @@ fn key_of(index: usize) -> String {
 }
 
 /// Returns the pods that an action on pods selects; `None` for other actions.
-pub(crate) fn pods_of(action: &Action) -> Option<&Pods> {
+pub(crate) fn pods_of(action: &DisruptionAction) -> Option<&Pods> {
     match action {
         DisruptionAction::DeletePod(pods)
         | DisruptionAction::Evict(pods)

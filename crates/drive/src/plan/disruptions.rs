@@ -16,7 +16,7 @@ use super::Planner;
 use super::call::{About, RunPlan};
 use crate::api::{agent_path, resource_of};
 use crate::error::{CoordinatorError, Result};
-use rolldrop_scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Object, Pods, Repeat, Restore, Workload};
 
 /// Describes the effect of a disruption; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
@@ -194,29 +194,31 @@ impl Planner<'_> {
     /// Adds the calls that check whether an action is possible and within its limits.
     pub(super) async fn plan_check(&mut self, disruption: &Disruption, why: &str) -> Result<()> {
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. } => {
                 self.plan_pods(disruption, pods, why);
             }
-            Action::Relabel { pods, .. } => {
+            DisruptionAction::Relabel { pods, .. } => {
                 self.plan_pods(disruption, pods, why);
                 self.plan_labels();
             }
-            Action::RollingRestart(workload)
-            | Action::Scale { workload, .. }
-            | Action::SetImage { workload, .. } => {
+            DisruptionAction::RollingRestart(workload)
+            | DisruptionAction::Scale { workload, .. }
+            | DisruptionAction::SetImage { workload, .. } => {
                 self.plan.must("get", &self.workload(workload), why);
             }
-            Action::Patch { object, .. } => {
+            DisruptionAction::Patch { object, .. } => {
                 let about = self.object(object).await?;
                 self.plan.must("get", &about, why);
                 self.plan.dry_run(&about, "whether it can be patched");
             }
-            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => {
+            DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                 self.plan.must("get", &node_of(node), why);
                 self.plan_node(node, why);
             }
-            Action::RestartNodeAgent { node } => self.plan.must("get", &node_of(node), why),
-            Action::Exec { .. } | Action::Observe { .. } => {}
+            DisruptionAction::RestartNodeAgent { node } => self.plan.must("get", &node_of(node), why),
+            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => {}
         }
         Ok(())
     }
@@ -224,7 +226,7 @@ impl Planner<'_> {
     fn plan_pods(&mut self, disruption: &Disruption, pods: &Pods, why: &str) {
         self.plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
         self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
-        if !matches!(disruption.action, Action::Evict(_)) {
+        if !matches!(disruption.action, DisruptionAction::Evict(_)) {
             self.plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
         }
     }
@@ -284,21 +286,21 @@ impl Planner<'_> {
 
     async fn plan_disruption(&mut self, disruption: &Disruption, at: &dyn Display) -> Result<()> {
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) => {
+            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
                     self.plan_end(&disruption.action, pod.clone(), &which);
                 }
             }
-            Action::Crash { pods, .. } => {
+            DisruptionAction::Crash { pods, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
                 let agent = About { subresource: "proxy", ..node_later() };
                 for which in each(pods, at) {
                     self.plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
                 }
             }
-            Action::Relabel { pods, restore, .. } => {
+            DisruptionAction::Relabel { pods, restore, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
                 self.plan_labels();
                 let pod = self.own::<Pod>().later("pod");
@@ -307,7 +309,7 @@ impl Planner<'_> {
                     self.plan.undo(*restore, &pod, &mut self.undo);
                 }
             }
-            Action::RollingRestart(workload) => {
+            DisruptionAction::RollingRestart(workload) => {
                 self.plan.must("get", &self.workload(workload), format!("{at}: as it is"));
                 self.plan.must(
                     "patch",
@@ -322,7 +324,7 @@ impl Planner<'_> {
                 self.plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
                 self.plan.undo(*restore, &about, &mut self.undo);
             }
-            Action::Patch { object, patch, restore } => {
+            DisruptionAction::Patch { object, patch, restore } => {
                 let about = self.object(object).await?;
                 self.plan.must("get", &about, format!("{at}: as it is"));
                 self.plan.dry_run(&about, format!("{at}: what changes"));
@@ -335,7 +337,7 @@ impl Planner<'_> {
                 self.plan.must("patch", &about, format!("{at}: {replicas} replicas"));
                 self.plan.undo(*restore, &about, &mut self.undo);
             }
-            Action::Drain { node, restore } => {
+            DisruptionAction::Drain { node, restore } => {
                 self.plan_drain(disruption, node, at);
                 self.plan.undo(*restore, &node_of(node), &mut self.undo);
             }
@@ -348,10 +350,10 @@ impl Planner<'_> {
                 };
                 plan.agent("create", &agent, "restart", "booted");
             }
-            Action::RestartNodeAgent { node } => {
+            DisruptionAction::RestartNodeAgent { node } => {
                 self.plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
-            Action::Exec { command } => self.plan.runs(
+            DisruptionAction::Exec { command } => self.plan.runs(
                 command,
                 format!("{at}: runs on this machine; the API calls that it makes are not listed"),
             ),
@@ -375,8 +377,8 @@ impl Planner<'_> {
     }
 
     /// Adds the call that terminates a pod.
-    fn plan_end(&mut self, action: &Action, pod: About, why: &str) {
-        if matches!(action, Action::DeletePod(_)) {
+    fn plan_end(&mut self, action: &DisruptionAction, pod: About, why: &str) {
+        if matches!(action, DisruptionAction::DeletePod(_)) {
             self.plan.must("delete", &pod, why);
         } else {
             self.plan.must("create", &About { subresource: "eviction", ..pod }, why);

@@ -12,7 +12,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::undo::Holder;
 use crate::undo::holder::{in_use, read_workload};
 use rolldrop_record::Clock;
-use rolldrop_scenario::{Action, Object, Place, Scenario, Workload};
+use rolldrop_scenario::{DisruptionAction, Object, Place, Scenario, Workload};
 use rolldrop_sidecar::inject::selects;
 
 /// Returns the existing workloads that a run changes. `live` are the objects that it changes for its whole duration.
@@ -20,10 +20,12 @@ pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
     needed.extend(disruptions.iter().filter_map(|disruption| match &disruption.action {
-        Action::RollingRestart(workload)
-        | Action::SetImage { workload, .. }
-        | Action::Scale { workload, .. } => Some(workload.clone()),
-        Action::Patch { object: Object { kind, name, .. }, .. } => format!("{kind}/{name}").parse().ok(),
+        DisruptionAction::RollingRestart(workload)
+        | DisruptionAction::SetImage { workload, .. }
+        | DisruptionAction::Scale { workload, .. } => Some(workload.clone()),
+        DisruptionAction::Patch { object: Object { kind, name, .. }, .. } => {
+            format!("{kind}/{name}").parse().ok()
+        }
         _ => None,
     }));
     let mut seen = BTreeSet::new();

@@ -11,7 +11,7 @@ use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::undo::RUN_LABEL;
 use rolldrop_kubernetes::pods::Candidate;
-use rolldrop_scenario::{Action, Disruption};
+use rolldrop_scenario::{Disruption, DisruptionAction};
 
 /// Label with the purpose of a run's object.
 pub(crate) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
@@ -127,8 +127,8 @@ pub(crate) async fn check_node_bounds(
 }
 
 /// Returns the pods on a node that an action terminates; a drain leaves DaemonSet pods in place.
-pub(crate) fn ended_by(action: &Action, mut pods: Vec<Candidate>) -> Vec<Candidate> {
-    if matches!(action, Action::Drain { .. }) {
+pub(crate) fn ended_by(action: &DisruptionAction, mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    if matches!(action, DisruptionAction::Drain { .. }) {
         pods.retain(|pod| !is_owned_by(pod, "DaemonSet"));
     }
     pods

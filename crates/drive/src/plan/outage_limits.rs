@@ -31,7 +31,7 @@ pub(crate) struct OutageLimits {
 ///
 /// # Errors
 /// Fails if the API server does not respond.
-pub(crate) async fn bounds(caller: &Caller, action: &Action) -> Result<OutageLimits> {
+pub(crate) async fn bounds(caller: &Caller, action: &DisruptionAction) -> Result<OutageLimits> {
     let budgets = caller.list_kind().await?;
     let deployments = match OutageLimits::has_deployments(action) {
         true => deployments_without_templates(caller).await?,
@@ -59,8 +59,13 @@ fn is_by_eviction(action: &DisruptionAction) -> bool {
 
 impl OutageLimits {
     /// Returns true if the `maxUnavailable` setting of Deployments limits the action.
-    pub(super) const fn has_deployments(action: &Action) -> bool {
-        !matches!(action, Action::Evict(_) | Action::Drain { .. } | Action::NodeShutdown { .. })
+    pub(super) const fn has_deployments(action: &DisruptionAction) -> bool {
+        !matches!(
+            action,
+            DisruptionAction::Evict(_)
+                | DisruptionAction::Drain { .. }
+                | DisruptionAction::NodeShutdown { .. }
+        )
     }
 
     /// Returns the reason that an action may not terminate these ready pods in addition to those that are already
@@ -84,7 +89,7 @@ impl OutageLimits {
 
     /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
     /// returns as many as the budget allows now.
-    pub(super) fn at_once(&self, action: &Action, asked: &[Candidate]) -> Vec<Candidate> {
+    pub(super) fn at_once(&self, action: &DisruptionAction, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
         }
@@ -309,7 +314,7 @@ mod tests {
             [&delete, &evict, &drain, &shutdown].map(OutageLimits::has_deployments),
             [true, false, false, false]
         );
-        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &Action| {
+        let bounds = |budgets: Vec<PodDisruptionBudget>, action: &DisruptionAction| {
             let deployments = OutageLimits::has_deployments(action).then(|| deployment.clone());
             OutageLimits { budgets, deployments: deployments.into_iter().collect() }
         };

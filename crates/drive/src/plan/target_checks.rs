@@ -14,7 +14,7 @@ use crate::api::Caller;
 use crate::error::Result;
 use crate::observe::ways;
 use crate::observe::{Way, target_service};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject;

@@ -12,7 +12,7 @@ use super::command::UserCommand;
 use super::error::RunError;
 use super::under_load::Measuring;
 use crate::act::Programs;
-use rolldrop_scenario::{Action, Disruption, Scenario};
+use rolldrop_scenario::{Disruption, DisruptionAction, Scenario};
 
 /// A scenario's programs, which are looked up before the run.
 pub(super) struct UserPrograms<'a> {

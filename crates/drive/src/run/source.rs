@@ -63,7 +63,7 @@ impl RunSource {
     }
 
     /// Returns the choice of cluster; an embedded cluster keeps its logs in `out`.
-    pub fn choice(&self, asked: Option<ClusterChoice<lab::Config>>, out: &Path) -> ChosenCluster {
+    pub fn choice(&self, asked: Option<ClusterChoice<lab::ClusterConfig>>, out: &Path) -> ChosenCluster {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return ChosenCluster::Kubeconfig {
                 path: self.kubeconfig.clone(),

@@ -17,7 +17,7 @@ use super::change_journal::ObjectRef;
 use super::{ATTEMPTS, UndoOutcome};
 use crate::api::{Caller, resource_of};
 use crate::error::{CoordinatorError, Result};
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::{Clock, Stamp};
 use rolldrop_scenario::Workload;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::agents::Agents;
-use crate::tokens::Tokens;
+use crate::api_tokens::ApiTokens;
 
 /// Component name, used as the source of its events.
 pub(super) const COMPONENT: &str = "kubelet";
@@ -22,7 +22,7 @@ pub(crate) struct NodeInfo {
     /// Channel for commands to the agent, and registry of the containers that can be killed.
     pub(crate) agents: Agents,
     /// Tokens of the pods' service accounts.
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: ApiTokens,
     /// Certificate of the API server's CA.
     pub(crate) authority: Arc<str>,
 }

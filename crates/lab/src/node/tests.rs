@@ -14,11 +14,11 @@ use super::*;
 use crate::ClusterConfig;
 use crate::address_block::AddressBlock;
 use crate::agents::Agents;
+use crate::api_tokens::ApiTokens;
 use crate::hop_latency::{HopLatencies, Sampler};
 use crate::logs::{LogEntry, pod_log_dir};
 use crate::network::Network;
 use crate::registry::{DeleteOptions, ObjectWatch, Registry};
-use crate::tokens::Tokens;
 use rolldrop_record::Clock;
 
 /// Time limit for every wait in a test.
@@ -60,7 +60,7 @@ impl Node {
             address: Ipv4Addr::LOCALHOST,
             own_binary: "/nonexistent/rolldrop".into(),
             agents: agents.clone(),
-            tokens: Tokens::default(),
+            tokens: ApiTokens::default(),
             authority: "".into(),
         };
         let agent = tokio::spawn(run(shared.clone(), info));

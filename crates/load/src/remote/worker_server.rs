@@ -221,7 +221,11 @@ impl WorkerServer {
         server.serve_connection(TokioIo::new(stream), service).await
     }
 
-    async fn answer(&self, request: Request<Incoming>, place: Option<&Arc<ConnectionPlace>>) -> WorkerResponse {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        place: Option<&Arc<ConnectionPlace>>,
+    ) -> WorkerResponse {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if matches!((&method, path.as_str()), (&Method::GET, HEALTH_PATH | READY_PATH)) {
             return text(StatusCode::OK, "ok\n");

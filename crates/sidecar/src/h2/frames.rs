@@ -7,7 +7,7 @@ use bytes::BytesMut;
 
 use super::super::budget::{Budget, PoolShare, Unrecorded};
 use super::super::relay::ByteWatch;
-use super::http2_streams::{Http2, StreamEnd, Terms};
+use super::http2_streams::{Http2, Http2StreamEnd, Terms};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http2::hpack::{BadHeaderBlock, Decoder};
 use rolldrop_wire::http2::{
@@ -56,7 +56,7 @@ pub(super) struct FrameScanner<'a> {
 /// Streams that end once the other side has received a frame.
 #[derive(Clone, Copy)]
 enum PendingEnd {
-    Stream(u32, StreamEnd),
+    Stream(u32, Http2StreamEnd),
     /// Streams above this one, by GOAWAY with this code.
     StreamsAbove(u32, u32),
 }
@@ -162,8 +162,8 @@ impl<'a> FrameScanner<'a> {
             RST_STREAM => {
                 let code = number(&buf[payload]);
                 let end = match self.sender {
-                    FrameSender::Client => StreamEnd::ResetByClient(code),
-                    FrameSender::App => StreamEnd::ResetByApp(code),
+                    FrameSender::Client => Http2StreamEnd::ResetByClient(code),
+                    FrameSender::App => Http2StreamEnd::ResetByApp(code),
                 };
                 self.ending = Some(PendingEnd::Stream(header.stream, end));
                 0
@@ -290,7 +290,7 @@ impl<'a> FrameScanner<'a> {
                     return false;
                 }
                 if ends_stream {
-                    self.ending = Some(PendingEnd::Stream(stream, StreamEnd::Complete));
+                    self.ending = Some(PendingEnd::Stream(stream, Http2StreamEnd::Complete));
                 }
                 self.streams.answered(stream, status, grpc_status)
             }
@@ -334,7 +334,7 @@ impl ByteWatch for FrameScanner<'_> {
                 self.unread = payload.end - at;
                 let may_end = matches!(header.kind, DATA | HEADERS) && header.has(END_STREAM);
                 let ends = may_end && self.sender == FrameSender::App;
-                self.ending = ends.then_some(PendingEnd::Stream(header.stream, StreamEnd::Complete));
+                self.ending = ends.then_some(PendingEnd::Stream(header.stream, Http2StreamEnd::Complete));
             } else if payload.end <= buf.len() {
                 at = payload.end;
                 self.comes(header);

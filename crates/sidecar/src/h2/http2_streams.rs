@@ -77,7 +77,7 @@ struct Http2Stream {
 
 /// Way in which a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StreamEnd {
+pub(super) enum Http2StreamEnd {
     /// The response was passed on completely.
     Complete,
     /// The client sent RST_STREAM with this code.
@@ -163,15 +163,15 @@ impl Http2 {
     }
 
     /// Notes that a stream ended.
-    pub(super) fn end(&self, stream: u32, end: StreamEnd) {
+    pub(super) fn end(&self, stream: u32, end: Http2StreamEnd) {
         let Some(stream) = self.state().open.remove(&stream) else { return };
         let code = |code| Some(error_name(code).into());
         let (ended, detail) = match end {
             // A client that closes while a response is due has gone.
-            StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
-            StreamEnd::Complete => (ServedEnd::Complete, None),
-            StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),
-            StreamEnd::ResetByApp(reason) => (ServedEnd::UpstreamReset, code(reason)),
+            Http2StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
+            Http2StreamEnd::Complete => (ServedEnd::Complete, None),
+            Http2StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),
+            Http2StreamEnd::ResetByApp(reason) => (ServedEnd::UpstreamReset, code(reason)),
         };
         self.record(stream, ended, detail);
     }

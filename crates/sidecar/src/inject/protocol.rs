@@ -93,8 +93,8 @@ pub(super) fn foreign<'a>(
     let mut said = None;
     for app_protocol in app_protocols.filter_map(Value::as_str) {
         match meaning(app_protocol) {
-            Some(Meaning::Http) => return None,
-            Some(Meaning::Other(protocol)) => said = Some((protocol.to_owned(), app_protocol)),
+            Some(PortMeaning::Http) => return None,
+            Some(PortMeaning::Other(protocol)) => said = Some((protocol.to_owned(), app_protocol)),
             // The port is declared to carry opaque bytes. TLS is passed on unread, whatever it carries.
             None if app_protocol.eq_ignore_ascii_case("tcp") => said = Some(("TCP".to_owned(), app_protocol)),
             None => {}
@@ -106,8 +106,8 @@ pub(super) fn foreign<'a>(
     let mut said = None;
     for name in names {
         match meaning(name) {
-            Some(Meaning::Http) => return None,
-            Some(Meaning::Other(protocol)) => {
+            Some(PortMeaning::Http) => return None,
+            Some(PortMeaning::Other(protocol)) => {
                 said = Some(Foreign { protocol: protocol.to_owned(), by: format!("name {name}") });
             }
             None => {}
@@ -120,19 +120,19 @@ pub(super) fn foreign<'a>(
     said.or_else(by_number)
 }
 
-enum Meaning {
+enum PortMeaning {
     Http,
     Other(&'static str),
 }
 
-fn meaning(name: &str) -> Option<Meaning> {
+fn meaning(name: &str) -> Option<PortMeaning> {
     let lower = name.to_lowercase();
     let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
     if words().any(|word| HTTP_WORDS.contains(&word)) {
-        return Some(Meaning::Http);
+        return Some(PortMeaning::Http);
     }
     let (protocol, ..) = OTHERS.iter().find(|(_, known, _)| words().any(|word| known.contains(&word)))?;
-    Some(Meaning::Other(protocol))
+    Some(PortMeaning::Other(protocol))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::plan::GitOps;
 use crate::plan::gitops::controller_of;
 use crate::undo::RUN_LABEL;
-use rolldrop_kubernetes::guard::names::in_path;
+use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_scenario::{Object, Patch, PatchType, Restore, Workload};
 
 /// Rules for repeating a restart. The timestamp identifies the restart, so repeating the call has no further effect.

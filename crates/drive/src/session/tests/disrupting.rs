@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::act::Disrupted;
-use rolldrop_scenario::{Action, Count, Disruption, Order, Pods, Repeat};
+use rolldrop_scenario::{Count, Disruption, DisruptionAction, Order, Pods, Repeat};
 
 /// Deleted pods with the times of their deletion.
 type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
@@ -116,8 +116,8 @@ async fn first_fault_starts_outage_limit() {
     let (session, _run_dir, _dir) = session(client, limits);
     let mut eviction = deletion(Count::Number(1), Repeat::Times(1));
     eviction.allow_outage = true;
-    let Action::DeletePod(pods) = eviction.action else { unreachable!() };
-    eviction.action = Action::Evict(pods);
+    let DisruptionAction::DeletePod(pods) = eviction.action else { unreachable!() };
+    eviction.action = DisruptionAction::Evict(pods);
     let disrupted = session.disrupt(&[eviction], beside(session.now()), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 0 });
     assert_eq!(tries.load(Ordering::SeqCst), 5);

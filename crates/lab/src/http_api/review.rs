@@ -4,10 +4,10 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use super::super::api_tokens::User;
 use super::super::rbac::{self, AccessTarget, Attributes, BoundRoles, ResourceTarget};
 use super::super::registry::Registry;
 use super::super::status::Status;
-use super::super::tokens::User;
 use super::super::value::{list, text};
 use super::body::read_any;
 use super::respond::{self, ApiResponse};

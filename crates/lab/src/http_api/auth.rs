@@ -3,12 +3,12 @@
 use http::{Method, Request, header};
 use hyper::body::Incoming;
 
+use super::super::api_tokens::User;
 use super::super::rbac::{self, AccessTarget, Attributes, ResourceTarget};
 use super::super::registry::{PatchKind, Registry};
 use super::super::resource::Resource;
 use super::super::selector::required_name;
 use super::super::status::Status;
-use super::super::tokens::User;
 use super::api_route::{ApiRoute, Subresource};
 use super::api_server::ApiServerState;
 use super::body::content_type;

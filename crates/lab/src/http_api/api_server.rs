@@ -1,8 +1,8 @@
 //! State used only by the API server: its users' tokens and its access to the node agents.
 
 use super::super::agents::Agents;
+use super::super::api_tokens::ApiTokens;
 use super::super::shared::ClusterContext;
-use super::super::tokens::Tokens;
 use super::server_identity::ServerIdentity;
 
 /// State of an API server.
@@ -10,7 +10,7 @@ use super::server_identity::ServerIdentity;
 pub(crate) struct ApiServerState {
     pub(super) shared: ClusterContext,
     pub(crate) agents: Agents,
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: ApiTokens,
     pub(crate) identity: ServerIdentity,
 }
 
@@ -18,7 +18,7 @@ impl ApiServerState {
     pub(crate) fn new(
         shared: ClusterContext,
         agents: Agents,
-        tokens: Tokens,
+        tokens: ApiTokens,
         identity: ServerIdentity,
     ) -> Self {
         Self { shared, agents, tokens, identity }

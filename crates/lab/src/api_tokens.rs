@@ -14,7 +14,7 @@ type Digest = [u8; 32];
 
 /// Tokens of one cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tokens {
+pub(crate) struct ApiTokens {
     holders: Arc<Mutex<HashMap<Digest, User>>>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) enum User {
     },
 }
 
-impl Tokens {
+impl ApiTokens {
     /// Issues a token for the kubeconfig's user.
     pub(crate) fn issue_admin(&self) -> String {
         self.issue_for(User::Admin)
     }
 
-    /// Issues a token for a service account, valid until [`Tokens::revoke`].
+    /// Issues a token for a service account, valid until [`ApiTokens::revoke`].
     pub(crate) fn issue(&self, namespace: &str, service_account: &str) -> String {
         let (namespace, name) = (namespace.to_owned(), service_account.to_owned());
         self.issue_for(User::ServiceAccount { namespace, name })
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn token_is_valid_until_revoked() {
-        let tokens = Tokens::default();
+        let tokens = ApiTokens::default();
         let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default"));
         assert_eq!(tokens.user(&admin), Some(User::Admin));
         assert_eq!(tokens.user(&pod).unwrap().name(), "system:serviceaccount:shop:default");
