@@ -1,37 +1,37 @@
 //! The command line: clap types, dispatch and exit status.
 
 #[cfg(any(test, not(all(feature = "embedded", target_os = "linux"))))]
-mod absent;
+mod absent_commands;
 mod admin_token;
-mod cleanup;
+mod assume_service_proxy;
+mod cleanup_command;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
-mod cluster;
-mod compare;
+mod cluster_command;
+mod compare_args;
 mod dataplane;
 mod exit;
-mod explain;
+mod explain_command;
 mod formats;
-mod gate;
+mod gate_command;
 mod headings;
-mod inject;
-mod load;
-mod load_worker;
+mod inject_command;
+mod load_command;
+mod load_worker_command;
 mod measure;
 mod plugin;
 mod progress;
-mod proxy;
-mod proxy_pre_stop;
-mod report;
+mod proxy_command;
+mod proxy_pre_stop_command;
+mod report_command;
 mod resources;
-mod run;
+mod run_command;
 mod runtime;
 mod say;
-mod scenarios;
-mod service_proxy;
+mod scenarios_command;
 mod signals;
-mod tune;
+mod tune_command;
 #[cfg(feature = "embedded")]
-mod workload;
+mod workload_command;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,9 +41,9 @@ use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[cfg(not(all(feature = "embedded", target_os = "linux")))]
-use absent::cluster;
+use absent_commands::cluster_command;
 #[cfg(not(feature = "embedded"))]
-use absent::workload;
+use absent_commands::workload_command;
 use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved
@@ -58,35 +58,35 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
-    Run(Box<run::RunArgs>),
+    Run(Box<run_command::RunArgs>),
     /// Find the least preStop sleep that loses nothing, and prove it.
-    Tune(Box<tune::TuneArgs>),
+    Tune(Box<tune_command::TuneArgs>),
     /// Run the load generator alone.
-    Load(Box<load::LoadArgs>),
+    Load(Box<load_command::LoadArgs>),
     /// Send a load as ordered by another process.
     #[command(hide = true)]
-    LoadWorker(load_worker::LoadWorkerArgs),
+    LoadWorker(load_worker_command::LoadWorkerArgs),
     /// Make report and charts again from run directories.
-    Report(report::ReportArgs),
+    Report(report_command::ReportArgs),
     /// Check a run against limits.
-    Gate(gate::GateArgs),
+    Gate(gate_command::GateArgs),
     /// List the built-in scenarios.
-    Scenarios(scenarios::ScenariosArgs),
+    Scenarios(scenarios_command::ScenariosArgs),
     /// Explain an outcome, a cause, a check, a stage or a finding, as the docs do.
-    Explain(explain::ExplainArgs),
+    Explain(explain_command::ExplainArgs),
     /// Undo what a killed run left in a cluster.
-    Cleanup(cleanup::CleanupArgs),
+    Cleanup(cleanup_command::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
-    Cluster(cluster::ClusterArgs),
+    Cluster(cluster_command::ClusterArgs),
     /// Run the recording proxy, as a sidecar or in front of a Service.
-    Proxy(proxy::ProxyArgs),
+    Proxy(proxy_command::ProxyArgs),
     /// Notify the recording proxy of this container that its pod is terminating: the preStop hook of that container.
     #[command(hide = true)]
-    ProxyPreStop(proxy_pre_stop::ProxyPreStopArgs),
+    ProxyPreStop(proxy_pre_stop_command::ProxyPreStopArgs),
     /// Add the recording proxy to manifests as a sidecar, or remove it.
-    Inject(inject::InjectArgs),
+    Inject(inject_command::InjectArgs),
     /// Run the sample server.
-    Workload(workload::WorkloadArgs),
+    Workload(workload_command::WorkloadArgs),
     /// Print the completion script of a shell.
     Completions {
         /// The shell.
@@ -101,16 +101,16 @@ enum Command {
 
 /// Parses the command line, runs the command, and returns the exit status.
 pub fn main() -> ExitCode {
-    let called = plugin::Called::now();
-    if called == plugin::Called::ForCompletion {
+    let called = plugin::CalledAs::now();
+    if called == plugin::CalledAs::ForCompletion {
         return plugin::complete(Cli::command());
     }
     let mut command = called.known_as(Cli::command());
     let matches = command.try_get_matches_from_mut(std::env::args_os());
-    let matches = matches.unwrap_or_else(|error| load::with_hint(error).exit());
+    let matches = matches.unwrap_or_else(|error| load_command::with_hint(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     tracing_subscriber::fmt()
-        .with_writer(say::Log)
+        .with_writer(say::StderrLog)
         .with_ansi(false)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
             // Hides the client's own log of refused calls, which the caller reports.

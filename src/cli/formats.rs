@@ -12,7 +12,7 @@ use rolldrop_report as report;
 
 /// Format of the result of `rolldrop load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+pub(super) enum LoadFormat {
     /// A summary for people.
     Text,
     /// The figures of result.json.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::admin_token::TokenArgs;
-use super::compare::Percent;
+use super::assume_service_proxy::AssumeArgs;
+use super::compare_args::Percent;
 use super::dataplane::DataplaneArg;
 use super::headings::{CLUSTER, ENDS, LOAD, NAMES};
 use super::resources::Resources;
-use super::service_proxy::AssumeArgs;
 use rolldrop_campaign::ByClass;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 use rolldrop_drive::plan::GitOps;

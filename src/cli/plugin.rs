@@ -23,7 +23,7 @@ const NO_FILES: u8 = 4;
 
 /// Way in which this program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Called {
+pub(super) enum CalledAs {
     /// By its own name.
     Directly,
     /// As a kubectl plugin.
@@ -32,7 +32,7 @@ pub(super) enum Called {
     ForCompletion,
 }
 
-impl Called {
+impl CalledAs {
     pub(super) fn now() -> Self {
         std::env::args_os().next().map_or(Self::Directly, |name| Self::by(&name))
     }
@@ -126,13 +126,13 @@ mod tests {
     #[test]
     fn the_name_tells_who_calls() {
         for (name, called) in [
-            ("rolldrop", Called::Directly),
-            ("/usr/local/bin/kubectl-rolldrop", Called::AsPlugin),
-            ("kubectl-rolldrop.exe", Called::AsPlugin),
-            ("./kubectl_complete-rolldrop", Called::ForCompletion),
-            ("kubectl", Called::Directly),
+            ("rolldrop", CalledAs::Directly),
+            ("/usr/local/bin/kubectl-rolldrop", CalledAs::AsPlugin),
+            ("kubectl-rolldrop.exe", CalledAs::AsPlugin),
+            ("./kubectl_complete-rolldrop", CalledAs::ForCompletion),
+            ("kubectl", CalledAs::Directly),
         ] {
-            assert_eq!(Called::by(OsStr::new(name)), called, "{name}");
+            assert_eq!(CalledAs::by(OsStr::new(name)), called, "{name}");
         }
     }
 

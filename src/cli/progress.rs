@@ -1,11 +1,11 @@
 //! Progress on stderr: a block on a terminal, lines elsewhere, nothing when quiet.
 //!
-//! [`live`] derives a run's state from its recorded events, [`load`] describes a load's figures, [`screen`] renders
-//! both as a block or a line, and [`news`] renders events as lines.
+//! [`live_state`] derives a run's state from its recorded events, [`load_progress`] describes a load's figures,
+//! [`screen`] renders both as a block or a line, and [`news`] renders events as lines.
 
 mod echo;
-mod live;
-mod load;
+mod live_state;
+mod load_progress;
 mod news;
 mod screen;
 
@@ -20,8 +20,8 @@ use tokio::time::{Instant, interval};
 
 use super::say::{PREFIX, say};
 use echo::NoControlEcho;
-use live::LiveState;
-use load::{Figures, Rate};
+use live_state::LiveState;
+use load_progress::{LoadSnapshot, RecentRate};
 use rolldrop_campaign::ByClass;
 use rolldrop_drive::viewer::{DisruptionStage, Loading, Viewer};
 use rolldrop_explain::model::figures::count;
@@ -38,7 +38,7 @@ const TOLD: Duration = Duration::from_secs(10);
 
 /// Progress display of a command. Dropping it removes the block, even if the command fails.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressDisplay {
     display: Arc<Display>,
     /// Set only with a block.
     _terminal: Option<NoControlEcho>,
@@ -47,14 +47,14 @@ pub(super) struct Progress {
 /// Progress display that the tasks of a run update.
 #[derive(Debug)]
 struct Display {
-    form: Form,
+    form: ProgressForm,
     clock: Clock,
     live: Mutex<LiveState>,
     said: Mutex<Said>,
 }
 
 #[derive(Debug)]
-enum Form {
+enum ProgressForm {
     /// A block that is redrawn.
     Block(ProgressBar),
     /// A line for each event, and a status line at intervals.
@@ -67,7 +67,7 @@ enum Form {
 #[derive(Debug, Default)]
 struct Said {
     step: String,
-    load: Option<Figures>,
+    load: Option<LoadSnapshot>,
     /// True from when something else uses the terminal until the next step.
     is_hidden: bool,
     /// Earliest time of the next status line.
@@ -93,19 +93,19 @@ impl Said {
     }
 }
 
-impl Progress {
+impl ProgressDisplay {
     /// Chooses a form that suits stderr.
     pub(super) fn new(quiet: bool, clock: Clock) -> Self {
         let form = if quiet {
-            Form::Quiet
+            ProgressForm::Quiet
         } else if io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(REDRAWN);
-            Form::Block(bar)
+            ProgressForm::Block(bar)
         } else {
-            Form::Lines
+            ProgressForm::Lines
         };
-        let _terminal = matches!(form, Form::Block(_)).then(NoControlEcho::begin);
+        let _terminal = matches!(form, ProgressForm::Block(_)).then(NoControlEcho::begin);
         let display = Display { form, clock, live: Mutex::default(), said: Mutex::default() };
         Self { display: Arc::new(display), _terminal }
     }
@@ -125,12 +125,12 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     /// Shows warnings that occurred more than once, with their counts, and removes the block.
     fn drop(&mut self) {
         let repeated = self.display.said().take_repeated();
         repeated.iter().for_each(|text| self.display.note(text));
-        if let Form::Block(bar) = &self.display.form {
+        if let ProgressForm::Block(bar) = &self.display.form {
             bar.finish_and_clear();
         }
     }
@@ -165,19 +165,20 @@ impl Viewer for Display {
         };
         let progress = &load.progress;
         let dropped = ByClass::dropped(&progress.outcomes, &progress.error_statuses);
-        self.live().dropped(self.clock.now(), dropped, load::is_warmup(load));
+        self.live().dropped(self.clock.now(), dropped, load_progress::is_warmup(load));
         let mut said = self.said();
         let mut rate = match &said.load {
             Some(figures) => figures.rate,
             None => {
-                if let Form::Block(bar) = &self.form {
+                if let ProgressForm::Block(bar) = &self.form {
                     bar.set_style(template("{msg}"));
                 }
-                Rate::begin()
+                RecentRate::begin()
             }
         };
         rate.follow(Instant::now(), progress);
-        said.load = Some(Figures { position: load::position(load), progress: progress.clone(), rate });
+        said.load =
+            Some(LoadSnapshot { position: load_progress::position(load), progress: progress.clone(), rate });
     }
 
     fn begins(&self) {
@@ -199,22 +200,22 @@ impl Viewer for Display {
         said.is_hidden = false;
         drop(said);
         match &self.form {
-            Form::Block(bar) => {
+            ProgressForm::Block(bar) => {
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.enable_steady_tick(REDRAWN);
                 self.draw(bar);
             }
-            Form::Lines => eprintln!("{PREFIX}{what}"),
-            Form::Quiet => {}
+            ProgressForm::Lines => eprintln!("{PREFIX}{what}"),
+            ProgressForm::Quiet => {}
         }
     }
 
     fn say(&self, message: &str) {
         self.tell_news();
         match &self.form {
-            Form::Block(bar) => bar.println(shown::message(message)),
-            Form::Lines => say(message),
-            Form::Quiet => {}
+            ProgressForm::Block(bar) => bar.println(shown::message(message)),
+            ProgressForm::Lines => say(message),
+            ProgressForm::Quiet => {}
         }
     }
 
@@ -222,8 +223,8 @@ impl Viewer for Display {
     fn note(&self, message: &str) {
         self.tell_news();
         match &self.form {
-            Form::Block(bar) => bar.suspend(|| say(message)),
-            Form::Lines | Form::Quiet => say(message),
+            ProgressForm::Block(bar) => bar.suspend(|| say(message)),
+            ProgressForm::Lines | ProgressForm::Quiet => say(message),
         }
     }
 
@@ -240,32 +241,32 @@ impl Viewer for Display {
         self.said().is_hidden = true;
         let ask = || write!(io::stderr(), "{PREFIX}{question} ");
         match &self.form {
-            Form::Block(bar) => {
+            ProgressForm::Block(bar) => {
                 // The steady tick would draw over the question.
                 bar.disable_steady_tick();
                 bar.suspend(ask)
             }
-            Form::Lines | Form::Quiet => ask(),
+            ProgressForm::Lines | ProgressForm::Quiet => ask(),
         }
     }
 }
 
 impl Display {
     async fn keep_showing(&self) -> Infallible {
-        let mut ticks = interval(if matches!(self.form, Form::Block(_)) { REDRAWN } else { FOLDED });
+        let mut ticks = interval(if matches!(self.form, ProgressForm::Block(_)) { REDRAWN } else { FOLDED });
         loop {
             let now = ticks.tick().await;
             if self.said().is_hidden {
                 continue;
             }
             match &self.form {
-                Form::Block(bar) => self.draw(bar),
-                Form::Lines => {
+                ProgressForm::Block(bar) => self.draw(bar),
+                ProgressForm::Lines => {
                     self.tell_news();
                     self.tell_state(now);
                 }
                 // Without this, unread news would accumulate.
-                Form::Quiet => self.tell_news(),
+                ProgressForm::Quiet => self.tell_news(),
             }
         }
     }
@@ -273,7 +274,7 @@ impl Display {
     /// Prints the news since the last call, if progress is shown as lines.
     fn tell_news(&self) {
         let news = self.live().take_news();
-        if matches!(self.form, Form::Lines) {
+        if matches!(self.form, ProgressForm::Lines) {
             for line in news::lines(&news, news::COLUMNS - PREFIX.len()) {
                 eprintln!("{PREFIX}{}", shown::one_line(&line));
             }

@@ -20,9 +20,9 @@ pub(super) fn say(text: &str) {
 
 /// Writer of logs to standard error, without colours: our escape sequences could not be told apart from injected ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Log;
+pub(super) struct StderrLog;
 
-impl<'a> MakeWriter<'a> for Log {
+impl<'a> MakeWriter<'a> for StderrLog {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -30,7 +30,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-impl Write for Log {
+impl Write for StderrLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Each event arrives in a single write.
         io::stderr().write_all(shown::message(&String::from_utf8_lossy(bytes)).as_bytes())?;

@@ -2,17 +2,17 @@
 
 use tokio_util::task::AbortOnDropHandle;
 
-use super::progress::Progress;
+use super::progress::ProgressDisplay;
 use rolldrop_drive::{Interrupts, Operator};
 
 /// Listener for signals, active until it is dropped.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct SignalListener {
     pub(super) interrupts: Interrupts,
     _listening: AbortOnDropHandle<()>,
 }
 
-impl Listener {
+impl SignalListener {
     /// Starts to listen. Needs a tokio runtime.
     pub(super) fn begin() -> std::io::Result<Self> {
         let interrupts = Interrupts::default();
@@ -28,7 +28,7 @@ impl Listener {
     }
 
     /// Returns the operator of a command whose progress this displays.
-    pub(super) fn operator(&self, progress: &Progress) -> Operator {
+    pub(super) fn operator(&self, progress: &ProgressDisplay) -> Operator {
         Operator { interrupts: self.interrupts.clone(), viewer: progress.viewer() }
     }
 }

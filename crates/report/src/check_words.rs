@@ -10,7 +10,7 @@ use rolldrop_record::expect::{Accounting, Part, Validity};
 
 /// Evidence of a check, in words.
 #[derive(Default)]
-struct Told {
+struct EvidenceInWords {
     limit: String,
     observed: String,
     /// Reason for the verdict; empty if the limit and the observation make it obvious.
@@ -20,7 +20,7 @@ struct Told {
     figure: Option<Figure>,
 }
 
-impl Told {
+impl EvidenceInWords {
     fn new(limit: impl Into<String>, observed: impl Into<String>, why: impl Into<String>) -> Self {
         Self { limit: limit.into(), observed: observed.into(), why: why.into(), ..Self::default() }
     }
@@ -32,7 +32,7 @@ impl Told {
 
 /// Puts a check into words.
 pub(super) fn written(check: &Check) -> CheckText {
-    let Told { limit, observed, why, settle, figure } = told(check);
+    let EvidenceInWords { limit, observed, why, settle, figure } = told(check);
     let (why, settle) = match (&check.invalid, check.verdict) {
         (Some(why), _) => (format!("the measurement is invalid: {}", why.join("; ")), String::new()),
         (None, CheckVerdict::Inconclusive) => (why, settle),
@@ -41,7 +41,7 @@ pub(super) fn written(check: &Check) -> CheckText {
     CheckText { name: check.name.to_string(), verdict: check.verdict, limit, observed, why, settle, figure }
 }
 
-fn told(check: &Check) -> Told {
+fn told(check: &Check) -> EvidenceInWords {
     match &check.evidence {
         CheckEvidence::Limit { measured, limit, side, by_default } => {
             limit_words::told(measured, (*limit, *side), *by_default, check.verdict)
@@ -49,7 +49,7 @@ fn told(check: &Check) -> Told {
         CheckEvidence::Accounting { expected, adds_up, missing } => accounting(*expected, *adds_up, *missing),
         CheckEvidence::Validity { expected, found } => validity(*expected, found),
         CheckEvidence::Command(result) => command(result),
-        CheckEvidence::NotDone(findings) => Told::new(
+        CheckEvidence::NotDone(findings) => EvidenceInWords::new(
             "every action of the scenario is done",
             "not all of them",
             limit_words::observations(findings),
@@ -59,51 +59,51 @@ fn told(check: &Check) -> Told {
         CheckEvidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " a side"),
         CheckEvidence::FewRequests(n) => baseline_words::few_requests(*n, ""),
         CheckEvidence::History { used, left_out } => baseline_words::history(*used, left_out),
-        CheckEvidence::NotValid => Told::new("valid", "not valid", baseline_words::NOT_VALID),
+        CheckEvidence::NotValid => EvidenceInWords::new("valid", "not valid", baseline_words::NOT_VALID),
         CheckEvidence::Missing(runs) => {
             let why = format!("{runs} earlier runs have this figure, and this run does not");
-            Told::new("known", "unknown", why)
+            EvidenceInWords::new("known", "unknown", why)
         }
         CheckEvidence::Predicted(prediction) => baseline_words::prediction(prediction),
         CheckEvidence::Worse(worsening) => baseline_words::worsening(worsening),
     }
 }
 
-fn accounting(expected: Accounting, adds_up: bool, missing: u64) -> Told {
+fn accounting(expected: Accounting, adds_up: bool, missing: u64) -> EvidenceInWords {
     let (observed, why) = match (adds_up, missing) {
         (true, 0) => ("closes", String::new()),
         (true, n) => ("does not close", format!("the rows of {} did not arrive", counted(n, "request"))),
         (false, _) => ("does not close", "the classes do not add up to all requests".to_owned()),
     };
-    Told::new(expected.as_str(), observed, why)
+    EvidenceInWords::new(expected.as_str(), observed, why)
 }
 
-fn validity(expected: Validity, found: &Verdict) -> Told {
+fn validity(expected: Validity, found: &Verdict) -> EvidenceInWords {
     let (observed, why) = match found {
         Verdict::Valid => ("valid", String::new()),
         Verdict::Partial { why } => ("partial", why.join("; ")),
         Verdict::Invalid { why } => ("invalid", why.join("; ")),
     };
-    Told::new(expected.as_str(), observed, why)
+    EvidenceInWords::new(expected.as_str(), observed, why)
 }
 
-fn command(result: &CommandResult) -> Told {
+fn command(result: &CommandResult) -> EvidenceInWords {
     let observed = match (result.code, result.signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),
         (None, None) => "no exit code".to_owned(),
     };
     let why = format!("{}: {observed}", result.words.join(" "));
-    Told::new("exit code 0", observed, why)
+    EvidenceInWords::new("exit code 0", observed, why)
 }
 
-fn unknown(part: &Part, known: &[String]) -> Told {
+fn unknown(part: &Part, known: &[String]) -> EvidenceInWords {
     let what = match part {
         Part::Consumer(_) => "consumer",
         Part::Target(_) => "target",
     };
     let why = format!("the run has no such {what}; use one of {}", known.join(", "));
-    Told::new("to be measured", "unknown", why)
+    EvidenceInWords::new("to be measured", "unknown", why)
 }
 
 /// Describes the observation and the limit, and the reason if it adds anything.

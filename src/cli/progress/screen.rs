@@ -1,7 +1,7 @@
 //! View of a run at one moment: a block on a terminal, a line elsewhere.
 
-use super::live::{LiveState, Phase, Pod};
-use super::load::Figures;
+use super::live_state::{LivePhase, LiveState, Pod};
+use super::load_progress::LoadSnapshot;
 use super::news::{fit, joined, wrapped};
 use rolldrop_record::{Stamp, shown};
 
@@ -19,7 +19,7 @@ pub(super) struct Screen<'a> {
     /// Description of the current step.
     pub(super) step: &'a str,
     /// Load, while it is being sent.
-    pub(super) load: Option<&'a Figures>,
+    pub(super) load: Option<&'a LoadSnapshot>,
     pub(super) state: &'a LiveState,
     pub(super) now: Stamp,
 }
@@ -56,8 +56,8 @@ impl Screen<'_> {
             None => self.step.to_owned(),
         };
         let pods = self.state.pod_counts().map(|counts| format!("pods: {counts}"));
-        let [outcomes, rate] = [self.load.map(Figures::outcomes), self.load.map(Figures::rate)];
-        let parts = [Some(head), outcomes, pods, rate, self.load.and_then(Figures::latencies)];
+        let [outcomes, rate] = [self.load.map(LoadSnapshot::outcomes), self.load.map(LoadSnapshot::rate)];
+        let parts = [Some(head), outcomes, pods, rate, self.load.and_then(LoadSnapshot::latencies)];
         let parts = parts.into_iter().flatten().chain(self.state.actions(self.now));
         shown::one_line(&joined(parts, width)).into_owned()
     }
@@ -94,11 +94,11 @@ impl Screen<'_> {
 
     fn pod(&self, pod: &Pod) -> String {
         let Pod { name, phase, since, stage } = pod;
-        let is_passing = matches!(phase, Phase::Terminating | Phase::Starting | Phase::NotReady);
+        let is_passing = matches!(phase, LivePhase::Terminating | LivePhase::Starting | LivePhase::NotReady);
         let since = since.filter(|_| is_passing);
         let age = since.map(|since| format!(" for {:.0} s", self.now.seconds_since(since).max(0.0)));
         let stage = stage
-            .filter(|_| *phase == Phase::Terminating)
+            .filter(|_| *phase == LivePhase::Terminating)
             .map(|stage| format!(", {stage}"))
             .unwrap_or_default();
         format!("  {name}  {}{}{stage}", phase.as_str(), age.unwrap_or_default())
@@ -114,8 +114,8 @@ fn bar(done: u64, all: u64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::live::tests::{Run, at, disruption};
-    use super::super::load::tests::busy;
+    use super::super::live_state::tests::{Run, at, disruption};
+    use super::super::load_progress::tests::busy;
     use super::*;
     use rolldrop_drive::viewer::{DisruptionStage, Wait};
     use rolldrop_record::EventKind;
@@ -143,15 +143,15 @@ mod tests {
         run.0.stands(0, &restart, DisruptionStage::Due { repetition: 0, at: at(3.0) });
         run.0.stands(0, &restart, DisruptionStage::Waits(Wait::Rollout));
         run.0.unsettled(Some("Deployment web: 2 pods updated, 3 wanted"));
-        run.sees(4.0, "web-5f7d8c9b4-4rpzm", Phase::Ready);
-        run.sees(5.0, "web-6d4cf56db6-7hjwp", Phase::Terminating);
+        run.sees(4.0, "web-5f7d8c9b4-4rpzm", LivePhase::Ready);
+        run.sees(5.0, "web-6d4cf56db6-7hjwp", LivePhase::Terminating);
         run.lost(5.5, &[("connect_refused", 7)]);
         run.gone(6.5, "web-6d4cf56db6-7hjwp");
         run.lost(7.1, &[("connect_refused", 9), ("reset_before_response", 1)]);
-        run.sees(9.0, "web-6d4cf56db6-2xkq8", Phase::Terminating);
+        run.sees(9.0, "web-6d4cf56db6-2xkq8", LivePhase::Terminating);
         let pod = "web-6d4cf56db6-2xkq8".to_owned();
         run.event(9.2, EventKind::ProxyPhase { pod, phase: ProxyPhase::PreStop });
-        run.sees(11.0, "web-5f7d8c9b4-kk2vd", Phase::Starting);
+        run.sees(11.0, "web-5f7d8c9b4-kk2vd", LivePhase::Starting);
         run
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let names: Vec<String> = (0..40).map(|n| format!("web-6d4cf56db6-{n:05}")).collect();
         let mut run = Run::begin(&names.iter().map(String::as_str).collect::<Vec<_>>());
         for (n, name) in names.iter().enumerate().take(5) {
-            run.sees(10.0 + n as f64 / 10.0, name, Phase::Terminating);
+            run.sees(10.0 + n as f64 / 10.0, name, LivePhase::Terminating);
         }
         run.lost(11.0, &[("connect_refused", 70)]);
         insta::assert_snapshot!(shown(&run, SIZES[0]), @r"
@@ -261,7 +261,7 @@ mod tests {
         run.0.stands(0, &drain, DisruptionStage::Acts);
         run.evicts(3.0, 0, "web-0", 201);
         run.evicts(3.0, 0, "web-1", 429);
-        run.sees(3.1, "web-0", Phase::Terminating);
+        run.sees(3.1, "web-0", LivePhase::Terminating);
         insta::assert_snapshot!(shown(&run, SIZES[0]), @r"
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn screen_shows_steps_outside_load() {
         let mut run = Run::begin(&["web-0"]);
-        run.sees(11.0, "web-0", Phase::Terminating);
+        run.sees(11.0, "web-0", LivePhase::Terminating);
         let screen =
             Screen { step: "waiting for the last pods to end", load: None, state: &run.0, now: at(12.0) };
         let block =

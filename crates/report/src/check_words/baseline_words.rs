@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Told, limit_words};
+use super::{EvidenceInWords, limit_words};
 use crate::format::{count, counted, len};
 use crate::methods;
 use rolldrop_explain::model::figure_text::percent;
@@ -15,20 +15,20 @@ use rolldrop_judge::judgements::gate_check::{
 pub(super) const NOT_VALID: &str = "an invalid or partial run is compared with nothing";
 const MORE_RUNS: &str = "a baseline of at least 5 runs";
 
-pub(super) fn row(row: &ComparisonRow) -> Told {
+pub(super) fn row(row: &ComparisonRow) -> EvidenceInWords {
     let value = |value: Option<f64>| {
         value.map_or_else(|| "nothing".to_owned(), |value| methods::write(row.unit, value))
     };
     let limit = format!("not worse than {}", value(row.baseline));
-    Told::new(limit, value(row.candidate), methods::how(row))
+    EvidenceInWords::new(limit, value(row.candidate), methods::how(row))
 }
 
-pub(super) fn few_requests(n: u64, of: &str) -> Told {
+pub(super) fn few_requests(n: u64, of: &str) -> EvidenceInWords {
     let limit = format!("at least {FEWEST_REQUESTS}{of}");
-    Told::new(limit, count(n), "so few would not show that 1 % fail")
+    EvidenceInWords::new(limit, count(n), "so few would not show that 1 % fail")
 }
 
-pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Told {
+pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> EvidenceInWords {
     let (mut why, settle) = match FEWEST_RUNS.checked_sub(used) {
         None | Some(0) => {
             ("the limits are joint prediction limits for one more run".to_owned(), String::new())
@@ -47,11 +47,11 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Told
             left_out.iter().map(|(unfit, n)| format!("{n} {}", reason(unfit))).collect();
         why.push_str(&format!("; do not count: {}", left_out.join(", ")));
     }
-    Told::new(format!("at least {FEWEST_RUNS} valid runs that passed"), count(len(used)), why)
+    EvidenceInWords::new(format!("at least {FEWEST_RUNS} valid runs that passed"), count(len(used)), why)
         .settled_by(settle)
 }
 
-pub(super) fn prediction(prediction: &Prediction) -> Told {
+pub(super) fn prediction(prediction: &Prediction) -> EvidenceInWords {
     let Prediction { unit, limit, value, earlier, trend, doubt } = prediction;
     let write = |value: f64| match unit {
         comparison::MetricUnit::Count => limit_words::write(Unit::Count, value.round().max(0.0)),
@@ -65,7 +65,8 @@ pub(super) fn prediction(prediction: &Prediction) -> Told {
     }
     why.extend(doubt.map(doubtful));
     let side = if *unit == comparison::MetricUnit::PerSecond { "least" } else { "most" };
-    Told::new(format!("at {side} {}", write(*limit)), write(*value), why).settled_by(doubt.map_or("", settle))
+    EvidenceInWords::new(format!("at {side} {}", write(*limit)), write(*value), why)
+        .settled_by(doubt.map_or("", settle))
 }
 
 /// Describes the values of several runs: their number, minimum and maximum.
@@ -97,7 +98,7 @@ const fn settle(doubt: LatencyDoubt) -> &'static str {
     }
 }
 
-pub(super) fn worsening(worsening: &Worsening) -> Told {
+pub(super) fn worsening(worsening: &Worsening) -> EvidenceInWords {
     let Worsening { unit, now, by, limit, grounds } = worsening;
     let write = |value| limit_words::write(*unit, value);
     let limit = match limit {
@@ -106,7 +107,10 @@ pub(super) fn worsening(worsening: &Worsening) -> Told {
     };
     let observed = now.map_or_else(|| "unknown".to_owned(), write);
     let figure = Some(Figure { unit: *unit, low: *now, value: *now, high: *now });
-    Told { figure, ..Told::new(limit, observed, reason(worsening)).settled_by(way(grounds)) }
+    EvidenceInWords {
+        figure,
+        ..EvidenceInWords::new(limit, observed, reason(worsening)).settled_by(way(grounds))
+    }
 }
 
 fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {

@@ -1,6 +1,6 @@
 //! Puts figures and their limits into words.
 
-use super::Told;
+use super::EvidenceInWords;
 use crate::format::{count, counted, either, len};
 use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
@@ -22,7 +22,7 @@ pub(super) fn told(
     (limit, side): (f64, LimitSide),
     by_default: bool,
     verdict: CheckVerdict,
-) -> Told {
+) -> EvidenceInWords {
     let Measured { figure, basis } = measured;
     let side = match side {
         LimitSide::Min => "at least",
@@ -42,8 +42,9 @@ pub(super) fn told(
         (true, Basis::NoneEnded | Basis::NoneEndedInWatch) => "; terminations: {min: 0} allows it",
         _ => "",
     });
-    let told = Told::new(format!("{side} {}", as_limit(figure.unit, limit)), observed(measured), why);
-    Told { figure: Some(*figure), ..told.settled_by(settle(basis)) }
+    let told =
+        EvidenceInWords::new(format!("{side} {}", as_limit(figure.unit, limit)), observed(measured), why);
+    EvidenceInWords { figure: Some(*figure), ..told.settled_by(settle(basis)) }
 }
 
 /// Formats an observed number.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::proxy::ModeArg;
+use super::proxy_command::ModeArg;
 use super::say::say;
 use rolldrop_sidecar::inject::{
     self, AppProtocol, InjectOptions, KubernetesVersion, SecretKey, Selection, WorkloadName,

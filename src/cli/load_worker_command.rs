@@ -11,7 +11,7 @@ use anyhow::Context;
 use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
-use super::signals::Listener;
+use super::signals::SignalListener;
 use rolldrop_drive::run::check_here;
 use rolldrop_load as load;
 use rolldrop_load::load_process::order_executor;
@@ -97,7 +97,7 @@ impl LoadWorkerArgs {
         let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let signals = Listener::begin()?;
+            let signals = SignalListener::begin()?;
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
             let settings = worker_server::WorkerServerSettings { run_dir, token, visit };

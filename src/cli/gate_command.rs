@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::compare::CompareArgs;
+use super::compare_args::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::say::say;

@@ -10,7 +10,7 @@ use anyhow::bail;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 
 use super::say::{print, text_options};
-use docs::{Entry, Kind};
+use docs::{DocsEntry, NameKind};
 use rolldrop_scenario::nearest::alike;
 
 /// Maximum number of names that an error suggests.
@@ -25,7 +25,7 @@ const MIN_WIDTH: usize = 50;
   rolldrop explain targets.web.windows.p90.max  a check of a gate, as the report names it")]
 pub(super) struct ExplainArgs {
     /// An outcome, a cause, a check, a stage or the kind of a finding; without it, all names.
-    #[arg(value_parser = Name, hide_possible_values = true)]
+    #[arg(value_parser = NameParser, hide_possible_values = true)]
     name: Option<String>,
 }
 
@@ -43,9 +43,9 @@ impl ExplainArgs {
 
 /// Parser that accepts any text; a shell completes the names that can be written literally.
 #[derive(Clone, Debug)]
-struct Name;
+struct NameParser;
 
-impl TypedValueParser for Name {
+impl TypedValueParser for NameParser {
     type Value = String;
 
     fn parse_ref(
@@ -64,7 +64,7 @@ impl TypedValueParser for Name {
 }
 
 /// Returns the names that can be written literally, each once.
-fn names(entries: &[Entry]) -> Vec<(&'static str, Kind)> {
+fn names(entries: &[DocsEntry]) -> Vec<(&'static str, NameKind)> {
     let all = entries.iter().flat_map(|entry| entry.names.iter().map(|name| (*name, entry.kind)));
     let mut seen = BTreeSet::new();
     all.filter(|(name, _)| !is_pattern(name) && seen.insert(*name)).collect()
@@ -114,8 +114,8 @@ fn bare(name: &str) -> String {
 }
 
 /// Returns the entries with exactly this name; if there are none, the patterns that it matches and the names below it.
-fn meant<'a>(name: &str, entries: &'a [Entry]) -> Vec<&'a Entry> {
-    let of = |fits: fn(&str, &str) -> bool| -> Vec<&Entry> {
+fn meant<'a>(name: &str, entries: &'a [DocsEntry]) -> Vec<&'a DocsEntry> {
+    let of = |fits: fn(&str, &str) -> bool| -> Vec<&DocsEntry> {
         entries.iter().filter(|entry| entry.names.iter().any(|known| fits(known, name))).collect()
     };
     let exactly = of(|known, name| known == name);
@@ -136,21 +136,21 @@ fn fits(known: &str, name: &str) -> bool {
 }
 
 /// Finds the entries for a check of one target or consumer. Names of targets may contain dots.
-fn of_part<'a>(name: &str, entries: &'a [Entry]) -> Option<Vec<&'a Entry>> {
+fn of_part<'a>(name: &str, entries: &'a [DocsEntry]) -> Option<Vec<&'a DocsEntry>> {
     let of = ["targets.", "consumers."].iter().find_map(|part| name.strip_prefix(part))?;
     let of_rest = |(at, _): (usize, &str)| meant(&of[at + 1..], entries);
     of.match_indices('.').map(of_rest).find(|meant| !meant.is_empty())
 }
 
 /// Returns the names below an explained name, except those already explained.
-fn below(name: &str, entries: &[Entry], explained: &[&Entry]) -> Vec<&'static str> {
+fn below(name: &str, entries: &[DocsEntry], explained: &[&DocsEntry]) -> Vec<&'static str> {
     let others = entries.iter().filter(|entry| !explained.iter().any(|one| std::ptr::eq(*one, *entry)));
     let prefix = format!("{name}.");
     others.flat_map(|entry| entry.names.iter().copied()).filter(|known| known.starts_with(&prefix)).collect()
 }
 
 /// Returns the full explanation of one entry.
-fn in_full(entry: &Entry, width: usize) -> String {
+fn in_full(entry: &DocsEntry, width: usize) -> String {
     let mut text = format!(
         "{}\n\n",
         wrapped("", 0, &format!("{} ({})", entry.names.join(", "), entry.kind.one()), width)
@@ -174,11 +174,11 @@ fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
 }
 
 /// Lists all names by kind, one per line.
-fn list(entries: &[Entry], width: usize) -> String {
+fn list(entries: &[DocsEntry], width: usize) -> String {
     let names = entries.iter().flat_map(|entry| &entry.names);
     let column = names.map(|name| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for kind in Kind::ALL {
+    for kind in NameKind::ALL {
         text.push_str(&format!("{}\n", wrapped("", 0, kind.all(), width)));
         let mut seen = BTreeSet::new();
         for entry in entries.iter().filter(|entry| entry.kind == *kind) {

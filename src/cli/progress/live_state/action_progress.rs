@@ -9,7 +9,7 @@ use rolldrop_scenario::{self as scenario, Disruption, Repeat};
 
 /// A disruption, or the user's command.
 #[derive(Debug)]
-pub(in crate::cli::progress) struct Action {
+pub(in crate::cli::progress) struct ActionProgress {
     what: String,
     /// Repetition, counted from 0, and the number of repetitions, if there are several.
     repetition: (u32, Option<u32>),
@@ -23,7 +23,7 @@ pub(in crate::cli::progress) struct Action {
 }
 
 /// Result of a call to the API server.
-pub(super) enum Called {
+pub(super) enum CallResult {
     Nothing,
     /// A budget has begun to hold up the eviction, as of this call.
     Held,
@@ -31,7 +31,7 @@ pub(super) enum Called {
     Refused(String),
 }
 
-impl Action {
+impl ActionProgress {
     pub(super) fn of(disruption: &Disruption) -> Self {
         let times = match disruption.repeat {
             Repeat::Times(times) => Some(times),
@@ -76,15 +76,15 @@ impl Action {
     }
 
     /// Updates the action with the response to one of its calls about this pod.
-    pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> Called {
+    pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> CallResult {
         let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
         if evicts && call.status == Some(429) {
-            return if self.held.insert(pod.to_owned()) { Called::Held } else { Called::Nothing };
+            return if self.held.insert(pod.to_owned()) { CallResult::Held } else { CallResult::Nothing };
         }
         self.held.remove(pod);
         match &call.error {
-            Some(error) => Called::Refused(format!("{} was not accepted: {error}", self.title())),
-            None => Called::Nothing,
+            Some(error) => CallResult::Refused(format!("{} was not accepted: {error}", self.title())),
+            None => CallResult::Nothing,
         }
     }
 

@@ -1,7 +1,7 @@
 //! `rolldrop load`.
 
-mod args;
-mod tls;
+mod load_args;
+mod tls_args;
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -14,11 +14,11 @@ use anyhow::Context;
 use clap::error::{ContextKind, ContextValue};
 
 use super::exit::Exit;
-use super::formats::Format;
-use super::progress::Progress;
+use super::formats::LoadFormat;
+use super::progress::ProgressDisplay;
 use super::say::{print, say, text_options};
-use super::signals::Listener;
-pub(super) use args::LoadArgs;
+use super::signals::SignalListener;
+pub(super) use load_args::LoadArgs;
 use rolldrop_campaign::{hgrm, load_result};
 use rolldrop_drive::follow;
 use rolldrop_drive::run::announce_stages;
@@ -64,7 +64,7 @@ impl LoadArgs {
         let clock = Clock::start();
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
-        let (signals, progress) = (Listener::begin()?, Progress::new(self.quiet, clock));
+        let (signals, progress) = (SignalListener::begin()?, ProgressDisplay::new(self.quiet, clock));
         let operator = signals.operator(&progress);
         let (interrupts, viewer) = (&operator.interrupts, &operator.viewer);
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
@@ -135,7 +135,7 @@ impl LoadArgs {
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }
-        let ended = Ended { summary, stopped: stopped.get(), interrupted };
+        let ended = EndedLoad { summary, stopped: stopped.get(), interrupted };
         self.conclude(&title, &load_plan, &ended, table)
     }
 
@@ -156,14 +156,14 @@ impl LoadArgs {
         &self,
         title: &str,
         plan: &LoadPlan,
-        ended: &Ended,
+        ended: &EndedLoad,
         table: Option<(&Path, File)>,
     ) -> anyhow::Result<ExitCode> {
-        let Ended { summary, stopped, interrupted } = ended;
+        let EndedLoad { summary, stopped, interrupted } = ended;
         let report = load_result::LoadReport::new(plan, summary, *stopped);
         let text = match self.format {
-            Format::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
-            Format::Json => serde_json::to_string_pretty(&report)? + "\n",
+            LoadFormat::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
+            LoadFormat::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;
         if let Some((path, mut file)) = table {
@@ -184,7 +184,7 @@ impl LoadArgs {
 }
 
 /// Result of a load and how the load ended.
-struct Ended {
+struct EndedLoad {
     summary: LoadSummary,
     /// Time the schedule was stopped early, if it was.
     stopped: Option<Stamp>,

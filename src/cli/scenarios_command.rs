@@ -36,7 +36,7 @@ impl ScenariosArgs {
 
 /// A scenario in the list.
 #[derive(Debug)]
-struct Entry {
+struct ListedScenario {
     name: &'static str,
     theme: String,
     description: String,
@@ -44,7 +44,7 @@ struct Entry {
     needs: Option<String>,
 }
 
-impl Entry {
+impl ListedScenario {
     /// Formats the duration: `32 s`, or `3.5 min` above two minutes.
     fn time(&self) -> String {
         match self.takes.as_secs() {
@@ -55,13 +55,13 @@ impl Entry {
 }
 
 /// Reads the built-in scenarios and their descriptions from their own files.
-fn library() -> anyhow::Result<Vec<Entry>> {
+fn library() -> anyhow::Result<Vec<ListedScenario>> {
     let entry = |builtin: &scenario::Builtin| {
         let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
         let mut annotations = scenario.annotations;
         let missing = |key: &str| format!("{} has no annotation {key:?}", builtin.name);
         let takes = annotations.get("takes").and_then(|takes| rolldrop_record::load::duration(takes));
-        Ok(Entry {
+        Ok(ListedScenario {
             name: builtin.name,
             theme: annotations.remove("theme").with_context(|| missing("theme"))?,
             description: scenario.description,
@@ -73,10 +73,10 @@ fn library() -> anyhow::Result<Vec<Entry>> {
 }
 
 /// Formats the list, theme by theme.
-fn list(library: &[Entry]) -> String {
+fn list(library: &[ListedScenario]) -> String {
     let width = library.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
     let options = textwrap::Options::new(WIDTH).word_splitter(textwrap::WordSplitter::NoHyphenation);
-    let of_theme = |entries: &[Entry]| {
+    let of_theme = |entries: &[ListedScenario]| {
         let mut text = entries.first().map_or_else(String::new, |first| format!("{}\n", first.theme));
         for entry in entries {
             let begin = format!("  {:<width$}  {:>7}  ", entry.name, entry.time());
@@ -122,8 +122,8 @@ mod tests {
     }
 
     /// Formats the list as tables for the docs.
-    fn tables(library: &[Entry]) -> String {
-        let of_theme = |entries: &[Entry]| {
+    fn tables(library: &[ListedScenario]) -> String {
+        let of_theme = |entries: &[ListedScenario]| {
             let mut table = format!("| {} | what | time | needs |\n|---|---|---|---|\n", entries[0].theme);
             for entry in entries {
                 let (name, what) = (entry.name, entry.description.trim_end_matches('.'));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::super::formats::Format;
-use super::tls::TlsArgs;
+use super::super::formats::LoadFormat;
+use super::tls_args::TlsArgs;
 use rolldrop_campaign::fail_on::FailOn;
 use rolldrop_load::{PodBody, Record, targets_file};
 use rolldrop_record::load::{
@@ -138,10 +138,10 @@ pub(in super::super) struct LoadArgs {
     body_file: Option<PathBuf>,
     /// The request's body in hexadecimal digits, such as 0a0377 6562
     #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex, help_heading = REQUEST)]
-    body_hex: Option<Body>,
+    body_hex: Option<BodyArg>,
     /// The request's body in base64
     #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64, help_heading = REQUEST)]
-    body_base64: Option<Body>,
+    body_base64: Option<BodyArg>,
     /// Fill in {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
     #[arg(long, help_heading = REQUEST)]
     template: bool,
@@ -225,8 +225,8 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "METRIC>LIMIT", help_heading = RESULT)]
     pub(super) fail_on: Vec<FailOn>,
     /// Format of the result on stdout
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(super) format: Format,
+    #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
+    pub(super) format: LoadFormat,
     /// No progress on stderr
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -234,7 +234,7 @@ pub(in super::super) struct LoadArgs {
 
 /// A request body, not necessarily text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Body(Vec<u8>);
+struct BodyArg(Vec<u8>);
 
 impl LoadArgs {
     /// Makes the settings, including values from files and the environment.
@@ -258,7 +258,7 @@ impl LoadArgs {
             (Some(path), _) => {
                 read(path).with_context(|| format!("failed to read the body {}", path.display()))?
             }
-            (None, Some(Body(bytes))) => bytes.clone(),
+            (None, Some(BodyArg(bytes))) => bytes.clone(),
             (None, None) => self.body.clone().into_bytes(),
         };
         let grpc = self.grpc.as_ref();
@@ -373,12 +373,12 @@ impl LoadArgs {
     }
 }
 
-fn parse_hex(digits: &str) -> Result<Body, String> {
-    request_text::from_hex(digits).map(Body)
+fn parse_hex(digits: &str) -> Result<BodyArg, String> {
+    request_text::from_hex(digits).map(BodyArg)
 }
 
-fn parse_base64(given: &str) -> Result<Body, String> {
-    request_text::from_base64(given).map(Body)
+fn parse_base64(given: &str) -> Result<BodyArg, String> {
+    request_text::from_base64(given).map(BodyArg)
 }
 
 fn default_success() -> String {

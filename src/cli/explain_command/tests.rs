@@ -10,7 +10,7 @@ use rolldrop_record::{Cause, Expect, Outcome};
 
 use super::*;
 
-fn names_of(kind: Kind) -> BTreeSet<&'static str> {
+fn names_of(kind: NameKind) -> BTreeSet<&'static str> {
     let entries = docs::entries();
     entries.iter().filter(|entry| entry.kind == kind).flat_map(|entry| entry.names.clone()).collect()
 }
@@ -18,14 +18,14 @@ fn names_of(kind: Kind) -> BTreeSet<&'static str> {
 #[test]
 fn docs_explain_exactly_the_known_names() {
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
-    assert_eq!(names_of(Kind::Outcome), outcomes);
+    assert_eq!(names_of(NameKind::Outcome), outcomes);
     let causes = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
-    assert_eq!(names_of(Kind::Cause), causes);
+    assert_eq!(names_of(NameKind::Cause), causes);
     let of_starts = StartStage::ALL.iter().map(|stage| stage.as_str());
     let stages = Stage::ALL.iter().map(|stage| stage.as_str()).chain(of_starts).collect();
-    assert_eq!(names_of(Kind::Stage), stages);
+    assert_eq!(names_of(NameKind::Stage), stages);
     let findings = FindingKind::ALL.iter().map(|finding| finding.as_str()).collect();
-    assert_eq!(names_of(Kind::Finding), findings);
+    assert_eq!(names_of(NameKind::Finding), findings);
 }
 
 /// Returns the keys below a path in `expect`, taken from the error for an unknown key; none below a limit.
@@ -63,7 +63,10 @@ fn docs_explain_every_expect_key() {
     let entries = docs::entries();
     for key in &found {
         let meant = meant(&bare(key), &entries);
-        assert!(meant.iter().any(|entry| entry.kind == Kind::Check), "docs/expect.md does not explain {key}");
+        assert!(
+            meant.iter().any(|entry| entry.kind == NameKind::Check),
+            "docs/expect.md does not explain {key}"
+        );
     }
 }
 
@@ -89,7 +92,7 @@ fn explained_checks_exist() {
             serde_json::from_value::<Expect>(nested).is_ok()
         })
     };
-    let checks = names_of(Kind::Check);
+    let checks = names_of(NameKind::Check);
     let others: Vec<&str> = checks.iter().copied().filter(|name| !judges(name)).collect();
     // These have no key: only the judge's source names them.
     assert_eq!(

@@ -34,13 +34,13 @@ use rolldrop_lab::{ClusterConfig, Embedded, EmbeddedOptions};
 #[command(after_long_help = after_help(), args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ClusterCommand>,
     #[command(flatten)]
     serve: ServeArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum ClusterCommand {
     /// Run a command inside the network of a running embedded cluster.
     Exec(exec::ExecArgs),
     /// The first process of the containers' PID namespace.
@@ -113,12 +113,12 @@ impl ClusterArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         match self.action {
             None => self.serve.run(),
-            Some(Action::Exec(exec)) => exec.run(),
-            Some(Action::Init { leftovers }) => {
+            Some(ClusterCommand::Exec(exec)) => exec.run(),
+            Some(ClusterCommand::Init { leftovers }) => {
                 kernel::init::run(&leftovers)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Some(Action::Check) => {
+            Some(ClusterCommand::Check) => {
                 let scratch = temporary_dir("check").context("make a temporary directory")?;
                 dataplane_check::run(scratch.path())?;
                 Ok(ExitCode::SUCCESS)
@@ -160,14 +160,14 @@ fn remove_those_of_the_killed() {
 }
 
 /// Paths to a cluster's files.
-struct Files {
+struct ClusterFiles {
     log_dir: PathBuf,
     kubeconfig: PathBuf,
     /// True if the log directory is removed with the cluster.
     is_temporary: bool,
 }
 
-impl Files {
+impl ClusterFiles {
     /// Returns the paths that must not outlive the cluster.
     fn leftovers(&self) -> Vec<PathBuf> {
         let dir = if self.is_temporary { self.log_dir.clone() } else { kernel::names_dir(&self.log_dir) };
@@ -183,14 +183,14 @@ impl Files {
 }
 
 /// Dataplane of a new cluster.
-struct Dataplane {
+struct ClusterDataplane {
     /// Namespaces that this process entered for the kernel dataplane.
     entered: Option<Entered>,
     /// Reason for falling back from the kernel to the userspace dataplane, if that happened.
     notice: Option<String>,
 }
 
-impl Dataplane {
+impl ClusterDataplane {
     /// Moves this process, while it is still single-threaded, into the dataplane's namespaces.
     fn choose(choice: DataplaneChoice, leftovers: &[PathBuf]) -> anyhow::Result<Self> {
         if choice == DataplaneChoice::Userspace {
@@ -236,11 +236,11 @@ impl ServeArgs {
             None
         };
         let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
-        let files = Files { log_dir, kubeconfig, is_temporary };
+        let files = ClusterFiles { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();
         // Opened outside the cluster's network, so that clients on this host can reach the API.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
-        let dataplane = Dataplane::choose(
+        let dataplane = ClusterDataplane::choose(
             self.dataplane.map_or(config.dataplane, DataplaneChoice::from),
             &files.leftovers(),
         )?;
@@ -257,11 +257,11 @@ impl ServeArgs {
 async fn serve(
     config: ClusterConfig,
     listener: TcpListener,
-    Dataplane { entered, notice }: Dataplane,
-    files: &Files,
+    ClusterDataplane { entered, notice }: ClusterDataplane,
+    files: &ClusterFiles,
     has_lifeline: bool,
 ) -> anyhow::Result<ExitCode> {
-    let Files { log_dir, kubeconfig, .. } = files;
+    let ClusterFiles { log_dir, kubeconfig, .. } = files;
     let has_network = entered.is_some();
     let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;

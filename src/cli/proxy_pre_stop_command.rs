@@ -9,7 +9,7 @@ use rolldrop_sidecar::mark_pre_stop;
 #[derive(Debug, clap::Args)]
 pub(super) struct ProxyPreStopArgs {
     /// Address of the proxy's admin port, as it was given to the proxy
-    #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = super::proxy::address)]
+    #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = super::proxy_command::address)]
     admin: SocketAddr,
 }
 

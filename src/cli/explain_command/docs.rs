@@ -3,7 +3,7 @@
 
 /// A page in the docs.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct DocsPage {
     /// Path in the repository.
     pub(super) path: &'static str,
     text: &'static str,
@@ -11,16 +11,16 @@ pub(super) struct Page {
 
 macro_rules! pages {
     ($($path:literal),* $(,)?) => {
-        &[$(Page { path: $path, text: include_str!(concat!("../../../", $path)) }),*]
+        &[$(DocsPage { path: $path, text: include_str!(concat!("../../../", $path)) }),*]
     };
 }
 
 /// Pages that explain names.
-pub(super) const PAGES: &[Page] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
+pub(super) const PAGES: &[DocsPage] = pages!["docs/outcomes.md", "docs/expect.md", "docs/findings.md"];
 
 /// Kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NameKind {
     Outcome,
     Cause,
     Check,
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Finding,
 }
 
-impl Kind {
+impl NameKind {
     pub(super) const ALL: &'static [Self] =
         &[Self::Outcome, Self::Cause, Self::Check, Self::Stage, Self::Finding];
 
@@ -69,16 +69,16 @@ impl Kind {
 
 /// A table row.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
+pub(super) struct DocsEntry {
+    pub(super) kind: NameKind,
     /// Names that the row explains; most rows have one.
     pub(super) names: Vec<&'static str>,
     /// Other cells with content, each with its column heading.
     pub(super) cells: Vec<(&'static str, String)>,
-    pub(super) page: &'static Page,
+    pub(super) page: &'static DocsPage,
 }
 
-impl Entry {
+impl DocsEntry {
     /// Returns the paragraphs and list items on the same page that mention one of the names.
     pub(super) fn mentions(&self) -> Vec<String> {
         let is_mentioned =
@@ -88,7 +88,7 @@ impl Entry {
 }
 
 /// Returns every row that explains a name, in the order of the docs.
-pub(super) fn entries() -> Vec<Entry> {
+pub(super) fn entries() -> Vec<DocsEntry> {
     let mut entries = Vec::new();
     for page in PAGES {
         let mut header: Option<Vec<&str>> = None;
@@ -106,8 +106,8 @@ pub(super) fn entries() -> Vec<Entry> {
 }
 
 /// Parses a table row; `None` if the table does not explain names.
-fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -> Option<Entry> {
-    let kind = Kind::of_table(header.first()?)?;
+fn entry(header: &[&'static str], cells: &[&'static str], page: &'static DocsPage) -> Option<DocsEntry> {
+    let kind = NameKind::of_table(header.first()?)?;
     let first = cells.first()?;
     let names = match first.contains('`') {
         true => first.split('`').skip(1).step_by(2).collect(),
@@ -116,7 +116,7 @@ fn entry(header: &[&'static str], cells: &[&'static str], page: &'static Page) -
     let others =
         header.iter().zip(cells).skip(1).filter(|(_, cell)| !matches!(**cell, "" | "–" | "as above"));
     let cells = others.map(|(heading, cell)| (*heading, plain(cell))).collect();
-    Some(Entry { kind, names, cells, page })
+    Some(DocsEntry { kind, names, cells, page })
 }
 
 /// Returns the cells in a table line; none for any other line.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
-use super::signals::Listener;
+use super::signals::SignalListener;
 use rolldrop_drive::Interrupts;
 use rolldrop_record::Clock;
 use rolldrop_sidecar::{
@@ -94,7 +94,7 @@ impl ProxyArgs {
         };
         let runtime = runtime.enable_all().build().context("failed to start the runtime")?;
         runtime.block_on(async {
-            let signals = Listener::begin().context("failed to listen for signals")?;
+            let signals = SignalListener::begin().context("failed to listen for signals")?;
             let Interrupts { stop, abort } = &signals.interrupts;
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {

@@ -14,14 +14,17 @@ pub(super) fn is_warmup(load: &Loading<'_>) -> bool {
 }
 
 /// Computes the progress of a load, in counted requests and in words.
-pub(super) fn position(load: &Loading<'_>) -> Position {
+pub(super) fn position(load: &Loading<'_>) -> LoadPosition {
     let Loading { planned, part_of, progress, elapsed, is_stopped } = load;
     if let Some(what) = part_of {
-        return Position { text: what.clone(), of: None };
+        return LoadPosition { text: what.clone(), of: None };
     }
     let left_s = |left: Duration| left.as_secs() + u64::from(left.subsec_nanos() > 0);
     if is_warmup(load) && !is_stopped {
-        return Position { text: format!("warm-up, {} s left", left_s(planned.warmup - *elapsed)), of: None };
+        return LoadPosition {
+            text: format!("warm-up, {} s left", left_s(planned.warmup - *elapsed)),
+            of: None,
+        };
     }
     let counted =
         progress.scheduled.saturating_sub(planned.warmup_requests.unwrap_or(progress.warmup.total()));
@@ -34,7 +37,7 @@ pub(super) fn position(load: &Loading<'_>) -> Position {
         None => String::new(),
     };
     let requests = planned.requests.map(|requests| format!("/{requests}")).unwrap_or_default();
-    Position { text: format!("{counted}{requests} requests{left}"), of }
+    LoadPosition { text: format!("{counted}{requests} requests{left}"), of }
 }
 
 /// Returns the remaining time. Requests are counted slightly late, so some time remains while any are missing.
@@ -46,7 +49,7 @@ fn left(planned: &Planned, counted: u64, elapsed: Duration) -> Option<Duration> 
 
 /// Progress of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct LoadPosition {
     pub(super) text: String,
     /// Number of requests that were due, and the total, if known.
     pub(super) of: Option<(u64, u64)>,
@@ -54,7 +57,7 @@ pub(super) struct Position {
 
 /// Rates over roughly the last second, so that they change slowly enough to read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(super) struct RecentRate {
     since: Instant,
     due: u64,
     not_sent: u64,
@@ -62,7 +65,7 @@ pub(super) struct Rate {
     sent_per_s: f64,
 }
 
-impl Rate {
+impl RecentRate {
     const INTERVAL: Duration = Duration::from_millis(900);
 
     pub(super) fn begin() -> Self {
@@ -85,15 +88,15 @@ impl Rate {
 
 /// State of a load at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Figures {
-    pub(super) position: Position,
+pub(super) struct LoadSnapshot {
+    pub(super) position: LoadPosition,
     pub(super) progress: load::Progress,
-    pub(super) rate: Rate,
+    pub(super) rate: RecentRate,
 }
 
-impl Figures {
+impl LoadSnapshot {
     pub(super) fn rates(&self) -> String {
-        let Rate { offered_per_s, sent_per_s, .. } = self.rate;
+        let RecentRate { offered_per_s, sent_per_s, .. } = self.rate;
         let in_flight = self.progress.in_flight;
         format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {in_flight} in flight")
     }
@@ -132,7 +135,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns the figures of a load that has been running for a while, after a warm-up of 40 requests.
-    pub(in crate::cli::progress) fn busy() -> Figures {
+    pub(in crate::cli::progress) fn busy() -> LoadSnapshot {
         let mut progress = load::Progress { scheduled: 440, in_flight: 3, ..load::Progress::default() };
         progress.outcomes.add(Outcome::Ok, 419);
         progress.outcomes.add(Outcome::ConnectRefused, 8);
@@ -141,10 +144,10 @@ pub(super) mod tests {
         progress.warmup.add(Outcome::ConnectRefused, 1);
         progress.recent =
             Some(load::Recent { p50: Duration::from_micros(1500), p99: Duration::from_millis(20) });
-        let mut rate = Rate::begin();
+        let mut rate = RecentRate::begin();
         rate.follow(rate.since + Duration::from_secs(2), &progress);
         let position = position(&loading(&planned(), (440, 40), Duration::from_secs(3)));
-        Figures { position, progress, rate }
+        LoadSnapshot { position, progress, rate }
     }
 
     fn planned() -> Planned {
@@ -168,14 +171,14 @@ pub(super) mod tests {
         let busy = busy();
         assert_eq!(busy.rates(), "offered 220/s, sent 215/s, 3 in flight");
         assert_eq!(busy.rate(), "offered 220/s, sent 215/s");
-        assert_eq!(Figures { rate: Rate::begin(), ..busy.clone() }.rate(), "0/s");
+        assert_eq!(LoadSnapshot { rate: RecentRate::begin(), ..busy.clone() }.rate(), "0/s");
         assert_eq!(busy.outcomes(), "380 ok, failed: 7 connect_refused, 10 not_sent");
         assert_eq!(busy.latencies().unwrap(), "p50 1.5 ms, p99 20.0 ms");
         assert_eq!(
             busy.position,
-            Position { text: "400/600 requests, 1 s left".into(), of: Some((400, 600)) }
+            LoadPosition { text: "400/600 requests, 1 s left".into(), of: Some((400, 600)) }
         );
-        let idle = Figures { progress: load::Progress::default(), ..busy };
+        let idle = LoadSnapshot { progress: load::Progress::default(), ..busy };
         assert_eq!((idle.outcomes().as_str(), idle.latencies()), ("0 ok, none failed", None));
     }
 
@@ -183,7 +186,7 @@ pub(super) mod tests {
     fn position_covers_measured_requests_only() {
         let planned = planned();
         let at = |scheduled, ms| position(&loading(&planned, (scheduled, 12), Duration::from_millis(ms)));
-        assert_eq!(at(20, 400), Position { text: "warm-up, 1 s left".into(), of: None });
+        assert_eq!(at(20, 400), LoadPosition { text: "warm-up, 1 s left".into(), of: None });
         assert_eq!(at(40, 1_000).text, "0/600 requests, 3 s left");
         assert_eq!(at(630, 4_000).text, "590/600 requests, 1 s left", "as long as some are missing");
         assert_eq!(at(640, 4_000).text, "600/600 requests, waiting for the last answers");
@@ -192,7 +195,7 @@ pub(super) mod tests {
         assert_eq!(stopped.text, "200/600 requests, waiting for the last answers");
         let open = Planned { requests: None, may_end_before: true, ..planned };
         let ended = position(&of(&open, (240, 40)));
-        assert_eq!(ended, Position { text: "200 requests, at most 2 s left".into(), of: None });
+        assert_eq!(ended, LoadPosition { text: "200 requests, at most 2 s left".into(), of: None });
         let closed = Planned { requests: None, warmup_requests: None, length: None, ..planned };
         assert_eq!(position(&of(&closed, (500, 60))).text, "440 requests");
         let part = Loading {
@@ -205,7 +208,7 @@ pub(super) mod tests {
 
     #[test]
     fn offered_rate_averages_over_one_second() {
-        let mut rate = Rate::begin();
+        let mut rate = RecentRate::begin();
         let start = rate.since;
         let mut at = |ms, scheduled| {
             let progress = load::Progress { scheduled, ..load::Progress::default() };

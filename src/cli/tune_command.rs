@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
 
-use super::compare::Percent;
+use super::compare_args::Percent;
 use super::exit::Exit;
 use super::measure::MeasureArgs;
-use super::progress::Progress;
-use super::run::print_calls;
+use super::progress::ProgressDisplay;
+use super::run_command::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
-use super::signals::Listener;
+use super::signals::SignalListener;
 use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
 use rolldrop_drive::run::RunSource;
 use rolldrop_judge::tune::Outcome;
@@ -172,8 +172,8 @@ impl TuneArgs {
         let (clock, chosen) = (Clock::start(), verified.map(|verified| verified.chosen));
         let request = args.request()?;
         let end = runtime.block_on(async {
-            let signals = Listener::begin()?;
-            let progress = Progress::new(args.measure.quiet, clock);
+            let signals = SignalListener::begin()?;
+            let progress = ProgressDisplay::new(args.measure.quiet, clock);
             let operator = signals.operator(&progress);
             anyhow::Ok(progress.show(request.tune(clock, &operator, resumed, chosen)).await?)
         })?;

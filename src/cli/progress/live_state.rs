@@ -4,13 +4,13 @@
 //! changes elsewhere. Explaining lost requests is left to the analysis: this module knows only which pods were
 //! terminating or starting when the loss became known.
 
-mod action;
+mod action_progress;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::news::{News, PodNews};
-pub(super) use action::Action;
+pub(super) use action_progress::ActionProgress;
 use rolldrop_drive::viewer::{DisruptionStage, Wait};
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
@@ -33,7 +33,7 @@ pub(super) struct LiveState {
     /// Times at which pods were gone, with the pods' names, the latest last.
     gone: VecDeque<(Stamp, String)>,
     /// Actions by disruption number; the user's command has none.
-    actions: BTreeMap<Option<u32>, Action>,
+    actions: BTreeMap<Option<u32>, ActionProgress>,
     /// Description of the unsettled part of a rollout.
     unsettled: Option<String>,
     /// Time without losses that the run is waiting for, if any.
@@ -42,7 +42,7 @@ pub(super) struct LiveState {
     zero: Option<Stamp>,
     /// Dropped requests by outcome, as last reported.
     dropped: BTreeMap<String, u64>,
-    losses: VecDeque<Loss>,
+    losses: VecDeque<LiveLoss>,
     news: Vec<News>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct LiveState {
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) name: String,
-    pub(super) phase: Phase,
+    pub(super) phase: LivePhase,
     /// Time the pod entered that phase; `None` if the change was not seen.
     pub(super) since: Option<Stamp>,
     /// Progress of the termination, as reported by the pod's proxy.
@@ -59,7 +59,7 @@ pub(super) struct Pod {
 
 /// Phase of a pod, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum LivePhase {
     Terminating,
     NotReady,
     Starting,
@@ -68,7 +68,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-impl Phase {
+impl LivePhase {
     pub(super) const ALL: [Self; 5] =
         [Self::Ready, Self::Starting, Self::NotReady, Self::Terminating, Self::Ended];
 
@@ -95,7 +95,7 @@ impl Phase {
 
 /// Requests that were dropped while the same pods were terminating or starting.
 #[derive(Debug)]
-struct Loss {
+struct LiveLoss {
     first: Stamp,
     last: Stamp,
     /// Number of dropped requests by outcome.
@@ -123,7 +123,7 @@ impl LiveState {
             }
             EventKind::Action(action) => self.call(action),
             EventKind::CommandStarted { command, disruption: None } => {
-                self.actions.insert(None, Action::command(command));
+                self.actions.insert(None, ActionProgress::command(command));
             }
             EventKind::CommandEnded { disruption: None, .. } => {
                 self.command(DisruptionStage::Waits(Wait::Rollout))
@@ -137,7 +137,7 @@ impl LiveState {
 
     /// Updates the state of a disruption.
     pub(super) fn stands(&mut self, index: u32, disruption: &Disruption, standing: DisruptionStage) {
-        let action = self.actions.entry(Some(index)).or_insert_with(|| Action::of(disruption));
+        let action = self.actions.entry(Some(index)).or_insert_with(|| ActionProgress::of(disruption));
         self.news.extend(action.stands(disruption, standing).map(News::Said));
     }
 
@@ -182,7 +182,7 @@ impl LiveState {
         if self.losses.back().is_none_or(|loss| loss.is_told || loss.meanwhile != meanwhile) {
             self.tell_loss();
             let dropped = BTreeMap::new();
-            self.losses.push_back(Loss { first: at, last: at, dropped, meanwhile, is_told: false });
+            self.losses.push_back(LiveLoss { first: at, last: at, dropped, meanwhile, is_told: false });
             if self.losses.len() > LOSSES {
                 self.losses.pop_front();
             }
@@ -216,9 +216,9 @@ impl LiveState {
 
     /// Describes the actions, completed ones last.
     pub(super) fn actions(&self, now: Stamp) -> Vec<String> {
-        let mut actions: Vec<&Action> = self.actions.values().collect();
+        let mut actions: Vec<&ActionProgress> = self.actions.values().collect();
         actions.sort_by_key(|action| action.is_over());
-        let in_words = |action: &Action| action.in_words(now, self.unsettled.as_deref());
+        let in_words = |action: &ActionProgress| action.in_words(now, self.unsettled.as_deref());
         self.last_wait().into_iter().chain(actions.into_iter().map(in_words)).collect()
     }
 
@@ -227,7 +227,7 @@ impl LiveState {
         self.losses.iter().rev().map(|loss| self.loss_in_words(loss))
     }
 
-    fn loss_in_words(&self, loss: &Loss) -> String {
+    fn loss_in_words(&self, loss: &LiveLoss) -> String {
         let zero = self.zero.unwrap_or(loss.first);
         let [first, last] = [loss.first, loss.last].map(|at| at.seconds_since(zero).floor());
         let when = if first == last { format!("{first:.0}") } else { format!("{first:.0} to {last:.0}") };
@@ -239,7 +239,7 @@ impl LiveState {
     /// Counts the pods in each phase: `10 ready, 1 terminating`.
     pub(super) fn pod_counts(&self) -> Option<String> {
         let count = |phase| self.pods.values().filter(|pod| pod.phase == phase).count();
-        let counts = Phase::ALL.map(|phase| (count(phase), phase));
+        let counts = LivePhase::ALL.map(|phase| (count(phase), phase));
         let counts = counts.iter().filter(|(count, _)| *count > 0);
         let counts: Vec<_> = counts.map(|(count, phase)| format!("{count} {}", phase.as_str())).collect();
         (!counts.is_empty()).then(|| counts.join(", "))
@@ -264,7 +264,7 @@ impl LiveState {
             return;
         }
         let before = self.pods.get(&event.uid).map(|pod| pod.phase);
-        let phase = Phase::of(event, before);
+        let phase = LivePhase::of(event, before);
         if before == Some(phase) {
             return;
         }
@@ -273,11 +273,11 @@ impl LiveState {
         self.pods.insert(event.uid.clone(), Pod { name: event.name.clone(), phase, since, stage: None });
         match phase {
             _ if !is_seen => {}
-            Phase::Terminating => news(PodNews::Terminates),
-            Phase::NotReady => news(PodNews::NotReady),
-            Phase::Ready => news(PodNews::Ready),
-            Phase::Ended => news(PodNews::Ended),
-            Phase::Starting => {}
+            LivePhase::Terminating => news(PodNews::Terminates),
+            LivePhase::NotReady => news(PodNews::NotReady),
+            LivePhase::Ready => news(PodNews::Ready),
+            LivePhase::Ended => news(PodNews::Ended),
+            LivePhase::Starting => {}
         }
     }
 
@@ -286,9 +286,9 @@ impl LiveState {
         let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
         let pod = call.pod.clone().unwrap_or_default();
         match action.called(call, &pod) {
-            action::Called::Held => self.news.push(News::Pod(PodNews::Held, pod)),
-            action::Called::Refused(why) => self.news.push(News::Said(why)),
-            action::Called::Nothing => {}
+            action_progress::CallResult::Held => self.news.push(News::Pod(PodNews::Held, pod)),
+            action_progress::CallResult::Refused(why) => self.news.push(News::Said(why)),
+            action_progress::CallResult::Nothing => {}
         }
     }
 
@@ -321,12 +321,12 @@ impl LiveState {
         };
         let gone = self.gone.iter().map(|(_, name)| name.as_str()).collect();
         let mut seen: Vec<String> =
-            [was(of(Phase::Terminating), "terminating", "while"), was(gone, "gone", "just after")]
+            [was(of(LivePhase::Terminating), "terminating", "while"), was(gone, "gone", "just after")]
                 .into_iter()
                 .flatten()
                 .collect();
         if seen.is_empty() {
-            let others = [(Phase::NotReady, "not ready"), (Phase::Starting, "starting")];
+            let others = [(LivePhase::NotReady, "not ready"), (LivePhase::Starting, "starting")];
             seen.extend(others.into_iter().filter_map(|(phase, what)| was(of(phase), what, "while")));
         }
         match (seen.is_empty(), self.pods.is_empty()) {

@@ -2,24 +2,24 @@
 //!
 //! The command measures, and then makes the report from the run directory exactly as `rolldrop report` does.
 
-mod args;
+mod run_args;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
 use super::exit::{Exit, Inconclusive};
-use super::progress::Progress;
-use super::report;
+use super::progress::ProgressDisplay;
+use super::report_command;
 use super::runtime;
 use super::say::{print, say};
-use super::signals::Listener;
-pub(super) use args::RunArgs;
+use super::signals::SignalListener;
 use rolldrop_campaign::gate_looks;
 use rolldrop_drive::plan::RunPlan;
 use rolldrop_drive::run::{Consent, Extras, Job, UserCommand, default_out};
 use rolldrop_record::{Clock, Looks, RunDir};
 use rolldrop_scenario::{Loaded, Scenario};
+pub(super) use run_args::RunArgs;
 
 impl RunArgs {
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
@@ -30,12 +30,12 @@ impl RunArgs {
         let looks = self.looks(&scenario, command.is_some())?.map(gate_looks::of_gate);
         let extras = Extras { command: command.as_ref(), looks, ..Extras::default() };
         let (options, clock) = (self.measure.options()?, Clock::start());
-        let progress = Progress::new(self.measure.quiet, clock);
+        let progress = ProgressDisplay::new(self.measure.quiet, clock);
         let job = Job::new(scenario, &options, consent, extras, &*progress.viewer())?;
         let runtime = runtime::with_threads(2)?;
         if self.dry_run {
             let planned = runtime.block_on(async {
-                let signals = Listener::begin()?;
+                let signals = SignalListener::begin()?;
                 let operator = signals.operator(&progress);
                 anyhow::Ok(job.dry_run(|logs| source.choice(cluster, logs), &operator).await?)
             });
@@ -48,13 +48,13 @@ impl RunArgs {
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = source.choice(cluster, &out);
         let measured = runtime.block_on(async {
-            let signals = Listener::begin()?;
+            let signals = SignalListener::begin()?;
             let operator = signals.operator(&progress);
             anyhow::Ok(progress.show(job.carry_out(choice, &run_dir, clock, &operator)).await?)
         });
         drop(progress);
         let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
-        let result = report::make(&run_dir, self.format)?;
+        let result = report_command::make(&run_dir, self.format)?;
         let exit = Exit::of(&result, interrupted);
         if let (Exit::Inconclusive, Some(looks)) =
             (exit, result.looks.as_ref().filter(|looks| looks.is_last()))

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::compare::CompareArgs;
+use super::assume_service_proxy::AssumeArgs;
+use super::compare_args::CompareArgs;
 use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::say::{print, text_options};
-use super::service_proxy::AssumeArgs;
 use rolldrop_campaign::analysis::{self, Given, analyse};
 use rolldrop_campaign::baseline::sample;
 use rolldrop_explain::{Analysed, Analysis, RunResult};

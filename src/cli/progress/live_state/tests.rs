@@ -20,7 +20,7 @@ impl Run {
     pub(in crate::cli::progress) fn begin(ready: &[&str]) -> Self {
         let mut run = Self(LiveState::default());
         for pod in ready {
-            run.pod(-3.0, pod, Change::Listed, Phase::Ready);
+            run.pod(-3.0, pod, Change::Listed, LivePhase::Ready);
         }
         let load = EventKind::LoadStarted { rate: 200.0, duration_s: 3.0, warmup_s: 2.0 };
         run.event(-2.0, load);
@@ -32,7 +32,7 @@ impl Run {
         self.0.apply(&Event::new(at(s), "coordinator", kind));
     }
 
-    fn pod(&mut self, s: f64, name: &str, change: Change, phase: Phase) {
+    fn pod(&mut self, s: f64, name: &str, change: Change, phase: LivePhase) {
         let event = PodEvent {
             change,
             namespace: "shop".into(),
@@ -41,9 +41,9 @@ impl Run {
             resource_version: "1".into(),
             node: None,
             ip: None,
-            phase: if phase == Phase::Ended { "Failed" } else { "Running" }.into(),
-            ready: phase == Phase::Ready,
-            deletion_timestamp: (phase == Phase::Terminating).then(|| at(s)),
+            phase: if phase == LivePhase::Ended { "Failed" } else { "Running" }.into(),
+            ready: phase == LivePhase::Ready,
+            deletion_timestamp: (phase == LivePhase::Terminating).then(|| at(s)),
             deletion_grace_s: None,
             grace_s: 30,
             disruption_target: None,
@@ -56,12 +56,12 @@ impl Run {
     }
 
     /// Applies a watch event for a pod.
-    pub(in crate::cli::progress) fn sees(&mut self, s: f64, name: &str, phase: Phase) {
+    pub(in crate::cli::progress) fn sees(&mut self, s: f64, name: &str, phase: LivePhase) {
         self.pod(s, name, Change::Applied, phase);
     }
 
     pub(in crate::cli::progress) fn gone(&mut self, s: f64, name: &str) {
-        self.pod(s, name, Change::Deleted, Phase::Terminating);
+        self.pod(s, name, Change::Deleted, LivePhase::Terminating);
     }
 
     pub(in crate::cli::progress) fn lost(&mut self, s: f64, dropped: &[(&str, u64)]) {
@@ -106,16 +106,16 @@ pub(in crate::cli::progress) fn disruption(text: &str) -> Disruption {
 #[test]
 fn pod_reports_each_phase_change_once() {
     let mut run = Run::begin(&["web-a"]);
-    run.sees(1.0, "web-a", Phase::Terminating);
-    run.sees(1.1, "web-a", Phase::Terminating);
-    run.sees(1.2, "web-b", Phase::Starting);
+    run.sees(1.0, "web-a", LivePhase::Terminating);
+    run.sees(1.1, "web-a", LivePhase::Terminating);
+    run.sees(1.2, "web-b", LivePhase::Starting);
     assert_eq!(run.0.pod_counts().unwrap(), "1 starting, 1 terminating");
-    run.sees(3.0, "web-b", Phase::Ready);
+    run.sees(3.0, "web-b", LivePhase::Ready);
     run.gone(4.0, "web-a");
     // A pod that is no longer ready is not the same as one that is not ready yet.
-    run.sees(5.0, "web-b", Phase::Starting);
+    run.sees(5.0, "web-b", LivePhase::Starting);
     assert_eq!(run.0.pod_counts().unwrap(), "1 not ready");
-    run.sees(6.0, "web-b", Phase::Ended);
+    run.sees(6.0, "web-b", LivePhase::Ended);
     assert_eq!(
         run.news(),
         [
@@ -132,7 +132,7 @@ fn pod_reports_each_phase_change_once() {
 fn watch_gap_invents_no_transition() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     run.event(1.0, EventKind::WatchGap { resource: "pods".into(), from: at(0.0) });
-    run.pod(1.0, "web-a", Change::Listed, Phase::Terminating);
+    run.pod(1.0, "web-a", Change::Listed, LivePhase::Terminating);
     assert_eq!(run.0.pod_counts().unwrap(), "1 terminating");
     assert_eq!(run.news(), Vec::<String>::new());
     assert_eq!(run.0.pods()[0].since, None, "when it began to terminate is unknown");
@@ -143,14 +143,14 @@ fn loss_line_names_changing_pods() {
     let mut run = Run::begin(&["web-a", "web-b"]);
     run.0.dropped(at(-1.0), BTreeMap::from([("reset".to_owned(), 5)]), true);
     run.lost(0.5, &[("reset", 6)]);
-    run.sees(1.0, "web-a", Phase::Terminating);
+    run.sees(1.0, "web-a", LivePhase::Terminating);
     run.lost(1.5, &[("reset", 6), ("connect_refused", 2)]);
     run.lost(1.7, &[("reset", 6), ("connect_refused", 5)]);
     run.gone(2.0, "web-a");
-    run.sees(2.0, "web-b", Phase::Terminating);
+    run.sees(2.0, "web-b", LivePhase::Terminating);
     run.lost(2.5, &[("reset", 7), ("connect_refused", 5)]);
     run.gone(6.0, "web-b");
-    run.sees(9.5, "web-c", Phase::Starting);
+    run.sees(9.5, "web-c", LivePhase::Starting);
     run.lost(9.6, &[("reset", 8), ("connect_refused", 5)]);
     run.lost(9.8, &[("reset", 8), ("connect_refused", 5)]);
     run.lost(11.0, &[("reset", 8), ("connect_refused", 5)]);

@@ -3,8 +3,8 @@
 //! A build without the feature `embedded` has neither the embedded cluster nor the sample server. A build for a system
 //! other than Linux has no embedded cluster.
 
-/// Replaces `cli::cluster`.
-pub(super) mod cluster {
+/// Replaces `cli::cluster_command`.
+pub(super) mod cluster_command {
     use std::ffi::OsString;
     use std::process::ExitCode;
 
@@ -24,9 +24,9 @@ pub(super) mod cluster {
     }
 }
 
-/// Replaces `cli::workload`.
+/// Replaces `cli::workload_command`.
 #[cfg(any(test, not(feature = "embedded")))]
-pub(super) mod workload {
+pub(super) mod workload_command {
     use std::ffi::OsString;
     use std::process::ExitCode;
 
@@ -57,8 +57,8 @@ mod tests {
 
     #[derive(Debug, Parser)]
     enum Commands {
-        Cluster(cluster::ClusterArgs),
-        Workload(workload::WorkloadArgs),
+        Cluster(cluster_command::ClusterArgs),
+        Workload(workload_command::WorkloadArgs),
     }
 
     fn error_of(command: &str) -> String {
