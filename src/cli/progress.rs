@@ -24,7 +24,7 @@ use live_state::LiveState;
 use load_progress::{LoadSnapshot, RecentRate};
 use rolldrop_campaign::ByClass;
 use rolldrop_drive::viewer::{DisruptionStage, Loading, Viewer};
-use rolldrop_explain::model::figures::count;
+use rolldrop_explain::model::figure_text::count;
 use rolldrop_record::{Clock, Event, shown};
 use rolldrop_scenario::Disruption;
 use screen::Screen;

@@ -82,7 +82,7 @@ impl ReportArgs {
             let comparison = self.compare.compare(&baseline, &samples)?;
             let folder = self.folder(first);
             let [before, now] = rolldrop_judge::compare::charts(&baseline, &samples);
-            for file in report::comparison_report(&comparison, &before, &now)? {
+            for file in report::comparison(&comparison, &before, &now)? {
                 run_dir::write_file(&folder, &file.path, &file.bytes)
                     .context("failed to write the comparison")?;
             }
@@ -123,5 +123,5 @@ pub(super) fn make(run_dir: &RunDir, format: ResultFormat) -> anyhow::Result<Run
 }
 
 fn show(folder: &Path, analysis: &Analysis, format: ResultFormat) -> anyhow::Result<()> {
-    format.show(analysis, || report::summary(analysis, &text_options(Some(folder))))
+    format.show(analysis, || report::text(analysis, &text_options(Some(folder))))
 }

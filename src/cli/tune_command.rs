@@ -15,9 +15,11 @@ use super::run_command::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::SignalListener;
-use rolldrop_campaign::tune::{self, Asked, Disrupt, End, Means, Request, State, Verified};
+use rolldrop_campaign::tune::{
+    self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState, Verified,
+};
 use rolldrop_drive::run::RunSource;
-use rolldrop_judge::tune::Outcome;
+use rolldrop_judge::tuning::TuningOutcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
 

@@ -20,7 +20,7 @@ use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::answer_events::ndjson::Lines;
 use rolldrop_wire::answer_events::sse::Parser;
 
-use ends::{Decision, Event};
+use ends::{Decision, StreamEvent};
 use tokens::Tokens;
 
 /// End of a stream's transport, or of our interest in it.
@@ -73,7 +73,7 @@ pub struct StreamRecord {
 pub struct StreamReader {
     settings: Arc<StreamSettings>,
     parser: AnyParser,
-    progress: Progress,
+    progress: StreamProgress,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ enum AnyParser {
 }
 
 #[derive(Debug, Default)]
-struct Progress {
+struct StreamProgress {
     /// Arrivals of the first and the last event.
     span: Option<(Stamp, Stamp)>,
     events: u64,
@@ -109,7 +109,7 @@ impl StreamReader {
             StreamKind::Ndjson => AnyParser::Ndjson(Lines::default()),
             StreamKind::Bytes => AnyParser::Bytes,
         };
-        Self { settings, parser, progress: Progress::default() }
+        Self { settings, parser, progress: StreamProgress::default() }
     }
 
     /// Adds body bytes that arrived at `now`.
@@ -120,12 +120,10 @@ impl StreamReader {
         let Self { settings, parser, progress } = self;
         progress.bytes += bytes.len() as u64;
         match parser {
-            AnyParser::Sse(parser) => {
-                parser.push(bytes, |event| progress.add(settings, now, Event::of_sse(settings.kind, &event)))
-            }
-            AnyParser::Ndjson(lines) => {
-                lines.push(bytes, |line| progress.add(settings, now, Event { of_type: b"", data: line }))
-            }
+            AnyParser::Sse(parser) => parser
+                .push(bytes, |event| progress.add(settings, now, StreamEvent::of_sse(settings.kind, &event))),
+            AnyParser::Ndjson(lines) => lines
+                .push(bytes, |line| progress.add(settings, now, StreamEvent { of_type: b"", data: line })),
             AnyParser::Bytes => {
                 if !bytes.is_empty() {
                     progress.count(now);
@@ -197,8 +195,8 @@ impl StreamReader {
     }
 }
 
-impl Progress {
-    fn add(&mut self, settings: &StreamSettings, now: Stamp, event: Event<'_>) {
+impl StreamProgress {
+    fn add(&mut self, settings: &StreamSettings, now: Stamp, event: StreamEvent<'_>) {
         self.count(now);
         self.tokens.add(settings.kind, event);
         if self.decision.is_none() {

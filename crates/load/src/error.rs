@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::conntrack_listener::ConntrackError;
-use super::plan::PlanError;
+use super::load_plan::PlanError;
 use rolldrop_record::RunDirError;
 use rolldrop_record::parts::PartError;
 

@@ -14,7 +14,7 @@ use super::connection::Buffers;
 use super::deadlines::{Deadlines, Elapsed};
 use super::failure::{ExchangeFailure, Result};
 use super::grpc;
-use super::plan::Plan;
+use super::load_plan::Plan;
 use super::pod_body::Beginning;
 use super::request::{self, Http1Template, WebSocket};
 use super::resolve::AddressCursor;

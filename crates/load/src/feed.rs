@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::plan::{Plan, Timing, part_of};
+use super::load_plan::{Plan, Timing, part_of};
 use super::schedule::{DueRequest, ScheduleShare};
 use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};

@@ -1,6 +1,6 @@
 //! The open-loop load generator.
 //!
-//! Requests leave at intended send times that are fixed before the first one ([`plan::Plan`], `schedule`), regardless
+//! Requests leave at intended send times that are fixed before the first one ([`load_plan::Plan`], `schedule`), regardless
 //! of the outcome of earlier requests. Every scheduled request produces exactly one row with one outcome; none is
 //! retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); a single
 //! recorder thread writes the rows (`row_recorder`). The analysis, not this crate, judges the outcomes.
@@ -33,11 +33,11 @@ mod http1_pool;
 mod http2_client;
 mod latency_log;
 pub mod live_feed;
+mod load_plan;
 pub mod load_process;
 pub mod machine;
 mod not_sent_reason;
 mod placeholders;
-mod plan;
 mod planned_target;
 mod pod_body;
 mod prepared;
@@ -68,8 +68,8 @@ pub use conntrack_listener::{ConntrackError, check as check_conntrack};
 pub use control::{Control, Progress, Recent};
 pub use error::{LoadError, in_words};
 pub use grpc::status_name;
+pub use load_plan::{Plan, PlanError, ThreadShare};
 pub use placeholders::UnknownPlaceholder;
-pub use plan::{Plan, PlanError, ThreadShare};
 pub use pod_body::{NotAPodBody, PodBody};
 pub use prepared::Prepared;
 pub use record_file::{NotARecord, Record, RecordFormat};

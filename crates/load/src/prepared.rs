@@ -20,7 +20,7 @@ use super::feed::RequestFeed;
 use super::first_answer::{self, first_answer};
 use super::latency_log::LatencyLogFile;
 use super::live_feed::LiveJournal;
-use super::plan::{self, Plan, PlanError};
+use super::load_plan::{self, Plan, PlanError};
 use super::planned_target::PlannedTarget;
 use super::record_file::{Record, RecordWriter};
 use super::request::{self, Http1Template, Persistence, SenderIdentity, WebSocket};
@@ -358,7 +358,7 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<client_tls::TlsClient> 
 /// Returns the plan's targets as endpoints for worker number `worker`.
 pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[TargetRoute]) -> Vec<TargetEndpoint> {
     let number = worker as u64;
-    let ids = format!("{}-{}-", plan.run, plan::source_name(worker));
+    let ids = format!("{}-{}-", plan.run, load_plan::source_name(worker));
     let sender =
         SenderIdentity { ids, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
     let endpoint = |(target, route): (&PlannedTarget, &TargetRoute)| TargetEndpoint {

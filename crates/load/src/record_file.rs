@@ -14,7 +14,7 @@ use std::str::FromStr;
 use http::StatusCode;
 use serde::Serialize;
 
-use super::plan::Plan;
+use super::load_plan::Plan;
 use super::tally;
 use rolldrop_record::parts::csv::CsvWriter;
 use rolldrop_record::parts::{write_csv, write_csv_header};

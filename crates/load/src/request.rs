@@ -173,7 +173,7 @@ fn joined(pieces: Vec<TemplatePiece>) -> Vec<TemplatePiece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
+    use crate::load_plan::Plan;
     use rolldrop_record::load::Load;
 
     fn request(persistence: Persistence, change: impl FnOnce(&mut Load)) -> String {

@@ -3,7 +3,7 @@
 //!
 //! [`Load`] holds all settings. serde reads them from a scenario, group by group, and from a load worker's orders. This
 //! module also contains the [`defaults`], the [`limits`], the validation (`check`), and [`LoadPlan`], the form stored
-//! in `run.json`. The load generator turns the settings into a plan (`load::plan`).
+//! in `run.json`. The load generator turns the settings into a plan (`load::load_plan`).
 
 mod addresses;
 mod check;

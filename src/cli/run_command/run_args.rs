@@ -86,7 +86,7 @@ impl RunArgs {
     }
 
     /// Loads the scenario, or makes one that has only the target.
-    pub(super) fn scenario(&self, source: &RunSource) -> anyhow::Result<Loaded<lab::Config>> {
+    pub(super) fn scenario(&self, source: &RunSource) -> anyhow::Result<Loaded<lab::ClusterConfig>> {
         let mut own: Vec<String> =
             self.duration.map(|d| format!("load.duration={}ms", d.as_millis())).into_iter().collect();
         own.extend(stage_overrides(&self.stages));

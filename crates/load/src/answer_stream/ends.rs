@@ -13,7 +13,7 @@ const MAX_GOODBYE: usize = 200;
 
 /// An event, with its type from its name or from its data.
 #[derive(Clone, Copy)]
-pub(super) struct Event<'a> {
+pub(super) struct StreamEvent<'a> {
     /// Type of the event; empty if it has none.
     pub(super) of_type: &'a [u8],
     pub(super) data: &'a [u8],
@@ -61,9 +61,9 @@ pub(super) fn is_announced_end(settings: &StreamSettings, end: TransportEnd) -> 
     has_no_last_event && matches!(end, TransportEnd::LastChunk | TransportEnd::ContentLength)
 }
 
-impl<'a> Event<'a> {
+impl<'a> StreamEvent<'a> {
     /// Takes an event apart. Some servers of LLM protocols name the type only in the data.
-    pub(super) fn of_sse(kind: StreamKind, event: &sse::Event<'a>) -> Self {
+    pub(super) fn of_sse(kind: StreamKind, event: &sse::SseEvent<'a>) -> Self {
         let of_type = match kind {
             OpenAi | Anthropic if event.name == sse::MESSAGE => json::text(event.data, &json::TYPE),
             _ => event.name,
@@ -73,7 +73,7 @@ impl<'a> Event<'a> {
 }
 
 impl Sign {
-    fn fits(&self, event: Event<'_>) -> bool {
+    fn fits(&self, event: StreamEvent<'_>) -> bool {
         match self {
             Sign::Data(data) => event.data == *data,
             Sign::Type(of_type) => event.of_type == *of_type,
@@ -82,7 +82,7 @@ impl Sign {
 }
 
 /// Returns what an event says about the end of its stream, if it says anything.
-pub(super) fn decision(settings: &StreamSettings, event: Event<'_>) -> Option<Decision> {
+pub(super) fn decision(settings: &StreamSettings, event: StreamEvent<'_>) -> Option<Decision> {
     let found = ENDS.iter().find(|(kinds, sign, ..)| kinds.contains(&settings.kind) && sign.fits(event));
     if let Some((.., Aborts, by)) = found {
         return Some(Decision::Aborted { by: *by, goodbye: reason_in(event.data) });

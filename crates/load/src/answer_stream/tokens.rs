@@ -2,7 +2,7 @@
 
 use rolldrop_record::load::StreamKind;
 
-use super::ends::Event;
+use super::ends::StreamEvent;
 use super::json;
 
 /// Tokens of a stream so far.
@@ -15,7 +15,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn add(&mut self, kind: StreamKind, event: Event<'_>) {
+    pub(super) fn add(&mut self, kind: StreamKind, event: StreamEvent<'_>) {
         let (is_part, sum) = match kind {
             StreamKind::OpenAi if event.of_type.starts_with(b"response.") => {
                 (event.of_type.ends_with(b".delta"), json::number(event.data, &json::OUTPUT_TOKENS))

@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Progress;
-use crate::plan::ThreadShare;
+use crate::load_plan::ThreadShare;
 use crate::source_port_pool::PortsBefore;
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::load::Load;

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::worker_transport::WorkerTransport;
 use crate::control::{Control, Progress, Recent};
+use crate::load_plan::ThreadShare;
 use crate::load_process::worker_protocol::{Prepare, WorkerOrder};
 use crate::load_process::{LoadEnd, Note};
-use crate::plan::ThreadShare;
 use crate::source_port_pool::PortsBefore;
 pub use member::LostWorker;
 use member::{FleetWorker, WorkerFailure};

@@ -159,7 +159,7 @@ impl Http2Template {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
+    use crate::load_plan::Plan;
     use rolldrop_record::load::Load;
 
     fn request(change: impl FnOnce(&mut Load)) -> (Request<()>, Bytes) {

@@ -21,7 +21,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct SseEvent<'a> {
     /// Type of the event; [`MESSAGE`] if the server named none.
     pub name: &'a [u8],
     /// Data lines, joined with LF.
@@ -61,7 +61,7 @@ impl Parser {
     /// # Errors
     ///
     /// Fails if an event is too long.
-    pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), TooLong> {
+    pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(SseEvent<'_>)) -> Result<(), TooLong> {
         let Some(first) = bytes.first() else { return Ok(()) };
         let mut rest = if self.is_after_cr && *first == b'\n' { &bytes[1..] } else { bytes };
         self.is_after_cr = bytes.ends_with(b"\r");
@@ -141,14 +141,14 @@ impl Parser {
         }
     }
 
-    fn dispatch(&mut self, fields: Fields<'_>, each: &mut impl FnMut(Event<'_>)) {
+    fn dispatch(&mut self, fields: Fields<'_>, each: &mut impl FnMut(SseEvent<'_>)) {
         if let Some(id) = &fields.id {
             self.last_id.clear();
             self.last_id.extend_from_slice(id);
         }
         if let Some(data) = &fields.data {
             let name = if fields.name.is_empty() { MESSAGE } else { &fields.name };
-            each(Event { name, data, last_id: &self.last_id });
+            each(SseEvent { name, data, last_id: &self.last_id });
         }
     }
 }

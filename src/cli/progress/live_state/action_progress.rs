@@ -42,7 +42,7 @@ impl ActionProgress {
             (Some(1), true) => "has been asked for",
             _ => "is done",
         };
-        let is_watch = matches!(disruption.action, scenario::Action::Observe { .. });
+        let is_watch = matches!(disruption.action, scenario::DisruptionAction::Observe { .. });
         let (what, standing, held) = (what(&disruption.action), DisruptionStage::Done, BTreeSet::new());
         Self { what, repetition: (0, times), standing, is_watch, over, held }
     }
