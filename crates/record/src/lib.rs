@@ -14,6 +14,7 @@ pub mod expect;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod id;
+mod length_law;
 pub mod load;
 mod looks;
 mod mode;
@@ -44,6 +45,7 @@ pub use event::{Event, EventKind};
 pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect};
 pub use id::{RequestId, RunId};
+pub use length_law::{LengthLaw, LengthLawError};
 pub use looks::{ALPHA, Looks, Spending};
 pub use mode::Mode;
 pub use outcome::Outcome;
