@@ -1,5 +1,8 @@
 //! `rolldrop workload`.
 
+mod stream_args;
+
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,15 +11,18 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rolldrop_record::clock::Clock;
 use rolldrop_record::expect::Share;
 use rolldrop_workload::{Habit, LogTarget, StopSignal, WorkloadConfig, WorkloadServer};
 
+use stream_args::StreamArgs;
+
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain --drain-for 3s"
-)]
+#[command(after_help = "Examples:
+  rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain --drain-for 3s
+  rolldrop workload --listen 127.0.0.1:8080 --on-sigterm finish --streams-on-sigterm cut-after:5s --log -")]
 pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]
@@ -65,6 +71,8 @@ pub(super) struct WorkloadArgs {
     /// Name in the `rolldrop-pod` header of answers
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod_name: Option<String>,
+    #[command(flatten)]
+    streams: StreamArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -104,11 +112,15 @@ fn share(text: &str) -> Result<Share, &'static str> {
 
 impl WorkloadArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let on_stop = self.on_sigterm.into();
+        let on_signal: BTreeMap<_, Habit> =
+            self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect();
+        let streams = self.streams.settings(on_signal.values().copied().chain([on_stop]))?;
         let config = WorkloadConfig {
             listen: self.listen,
             listen_after: self.listen_after,
-            on_stop: self.on_sigterm.into(),
-            on_signal: self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect(),
+            on_stop,
+            on_signal,
             drain_for: self.drain_for,
             stop_work: self.stop_work,
             idle_timeout: self.idle_timeout,
@@ -116,6 +128,7 @@ impl WorkloadArgs {
             fail_share: self.fail_share.0,
             body_bytes: self.body_bytes,
             ready_after: self.ready_after,
+            streams,
             ask_api_every: self.ask_api_every,
             log: self.log.map(|path| match path.to_str() {
                 Some("-") => LogTarget::Stdout,
@@ -123,6 +136,7 @@ impl WorkloadArgs {
             }),
             pod_name: self.pod_name.filter(|name| !name.is_empty()),
         };
+        allow_connections();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -132,5 +146,13 @@ impl WorkloadArgs {
             WorkloadServer::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
             Ok(ExitCode::from(self.exit_code))
         })
+    }
+}
+
+/// Raises the open-file limit to the maximum that the system allows: each open stream takes a file.
+fn allow_connections() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // If this fails, the server has the connections that the limit allows.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

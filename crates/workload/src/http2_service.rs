@@ -119,7 +119,7 @@ async fn respond_to(
     };
     // A client that has gone needs no response; the exchange is dropped and logged as aborted.
     if sent.is_ok() {
-        unflushed.borrow_mut().push(exchange);
+        unflushed.then(|| exchange.answered());
     }
 }
 

@@ -4,14 +4,16 @@
 //! request id, so that a measurement can be checked against the truth. It runs on one thread: a response is handed to
 //! the kernel and logged in one step that no signal can interrupt.
 //!
-//! It knows nothing of the rest of the program; the caller supplies the clock.
+//! Of the rest of the program it knows the law of a stream's length; the caller supplies the clock.
 
 mod ask_api;
 mod http2_service;
 mod path_responses;
 mod response_flush;
+mod sample_streams;
 mod server_state;
 mod stop_signals;
+mod stream_service;
 mod websocket_echo;
 mod workload_log;
 mod workload_server;
@@ -22,6 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use sample_streams::{StreamFault, StreamFraming, StreamSettings, StreamStopHabit};
 pub use stop_signals::StopSignal;
 pub use workload_log::{LogTarget, NowNs};
 pub use workload_server::WorkloadServer;
@@ -68,6 +71,8 @@ pub struct WorkloadConfig {
     pub body_bytes: Option<usize>,
     /// Time from the start until the server becomes ready.
     pub ready_after: Duration,
+    /// Streams.
+    pub streams: StreamSettings,
     /// Interval at which the server requests its own pod from the API server; `None` if it does not.
     pub ask_api_every: Option<Duration>,
     /// Destination of the log; `None` for no log.

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use url::form_urlencoded;
 
+use super::sample_streams::StreamKind;
+
 /// Path for the WebSocket.
 pub(super) const WEBSOCKET_PATH: &str = "/ws";
 
@@ -41,7 +43,7 @@ pub(super) enum ServerReadiness {
 }
 
 impl UnsentResponse {
-    fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
+    pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
         Self { status, body: text.into(), delay: Duration::ZERO, pace: BodyPace::AtOnce }
     }
 
@@ -50,7 +52,7 @@ impl UnsentResponse {
         Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed, as asked\n")
     }
 
-    fn bad_request(why: &'static str) -> Self {
+    pub(super) fn bad_request(why: &'static str) -> Self {
         Self::text(StatusCode::BAD_REQUEST, why)
     }
 }
@@ -82,6 +84,9 @@ pub(super) fn answer(
             None => UnsentResponse::bad_request("give ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
+        _ if StreamKind::of(path).is_some() => {
+            UnsentResponse::text(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "ask over HTTP/1.1\n")
+        }
         WEBSOCKET_PATH => {
             UnsentResponse::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n")
         }
@@ -155,6 +160,7 @@ mod tests {
         assert_eq!(get("/status/204", "").body, "");
         assert_eq!(get("/status/100", "").status, StatusCode::BAD_REQUEST);
         assert_eq!(get("/nowhere", "").status, StatusCode::NOT_FOUND);
+        assert_eq!(get("/events", "").status, StatusCode::HTTP_VERSION_NOT_SUPPORTED);
     }
 
     #[test]

@@ -19,8 +19,24 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::workload_log::LoggedExchange;
 
-/// Exchanges whose response is complete but not yet flushed.
-pub(super) type Unflushed = Rc<RefCell<Vec<LoggedExchange>>>;
+/// Actions that wait until the kernel has taken every byte that the connection has buffered.
+#[derive(Clone, Default)]
+pub(super) struct Unflushed(Rc<RefCell<Vec<FlushAction>>>);
+
+type FlushAction = Box<dyn FnOnce()>;
+
+impl Unflushed {
+    /// Calls `action` after the next completed flush; drops it if the connection ends first.
+    pub(super) fn then(&self, action: impl FnOnce() + 'static) {
+        self.0.borrow_mut().push(Box::new(action));
+    }
+
+    fn flushed(&self) {
+        for action in self.0.take() {
+            action();
+        }
+    }
+}
 
 /// Transport of one connection.
 pub(super) struct LoggedTransport {
@@ -31,6 +47,12 @@ pub(super) struct LoggedTransport {
 impl LoggedTransport {
     pub(super) fn new(stream: TcpStream, unflushed: Unflushed) -> Self {
         Self { stream, unflushed }
+    }
+
+    /// Resets the connection.
+    pub(super) fn reset(self) {
+        // If this fails, the connection is gone already.
+        let _ = self.stream.set_zero_linger();
     }
 }
 
@@ -64,9 +86,7 @@ impl AsyncWrite for LoggedTransport {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
-            for exchange in self.unflushed.take() {
-                exchange.answered();
-            }
+            self.unflushed.flushed();
         }
         flushed
     }
@@ -144,7 +164,7 @@ impl Drop for PacedBody {
         if self.content.is_empty()
             && let Some(exchange) = self.exchange.take()
         {
-            self.unflushed.borrow_mut().push(exchange);
+            self.unflushed.then(|| exchange.answered());
         }
     }
 }

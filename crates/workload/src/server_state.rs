@@ -1,16 +1,17 @@
 //! Server state that every connection needs, and the responses that depend on it.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::path_responses::{ServerReadiness, UnsentResponse, answer, index_body, is_of_a_probe};
-use super::response_flush::PacedBody;
+use super::sample_streams::SampleStreams;
 use super::stop_signals::{Noticed, StopSignal};
 use super::workload_log::{NowNs, ServerEvent, WorkloadLog};
 use super::{WorkloadConfig, WorkloadError};
@@ -33,6 +34,7 @@ pub(super) struct ServerState {
     counted: Cell<u64>,
     index: Bytes,
     pub(super) pod: Option<HeaderValue>,
+    pub(super) streams: Rc<SampleStreams>,
 }
 
 impl ServerState {
@@ -50,6 +52,7 @@ impl ServerState {
             counted: Cell::new(0),
             index: index_body(config.body_bytes, config.pod_name.as_deref()),
             pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
+            streams: Rc::new(SampleStreams::new(config.streams.clone())),
         })
     }
 
@@ -89,13 +92,14 @@ impl ServerState {
         }
     }
 
+    /// Returns the header fields about the connection: while the server drains, it closes each after a response.
+    pub(super) fn connection_fields(&self) -> HeaderMap {
+        let close = (CONNECTION, HeaderValue::from_static("close"));
+        HeaderMap::from_iter(self.draining.get().then_some(close))
+    }
+
     /// Returns a response that names the pod.
-    pub(super) fn response(
-        &self,
-        status: StatusCode,
-        fields: HeaderMap,
-        body: PacedBody,
-    ) -> Response<PacedBody> {
+    pub(super) fn response<B>(&self, status: StatusCode, fields: HeaderMap, body: B) -> Response<B> {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = fields;
@@ -110,6 +114,9 @@ impl ServerState {
         match noticed {
             Noticed::Signal(signal) => {
                 self.log.write(ServerEvent::Signal { name: &signal.to_string() });
+                if signal.means_stop() {
+                    self.streams.note_stop_signal();
+                }
                 Some(signal)
             }
             Noticed::Continued => {

@@ -2,6 +2,8 @@
 //!
 //! Every line is one unbuffered append, so that an immediate exit loses no line.
 
+mod stream_entry;
+
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -11,6 +13,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use super::WorkloadError;
+pub(super) use stream_entry::{ServedStreamEnd, StreamEntry};
 
 /// Source of the current time: nanoseconds since the Unix epoch, on one clock that never jumps.
 pub type NowNs = Box<dyn Fn() -> i64>;
@@ -34,6 +37,10 @@ pub(super) enum ServerEvent<'a> {
     Answered { id: &'a str, status: u16 },
     /// The request ended before its response was handed over.
     Aborted { id: &'a str },
+    /// A stream sends nothing any more, as it was asked to.
+    StreamStalled { id: &'a str },
+    /// A stream ended.
+    StreamEnded(StreamEntry<'a>),
     /// The server accepts connections.
     Listening { address: &'a str },
     /// A signal arrived.
@@ -82,11 +89,16 @@ impl WorkloadLog {
         Ok(Self(Rc::new(LogSink { now, sink: sink.map(RefCell::new) })))
     }
 
+    /// Returns the current time.
+    pub(super) fn now_ns(&self) -> i64 {
+        (self.0.now)()
+    }
+
     /// Writes one line. Failures go to stderr only, because a log that cannot be written must not change the server's
     /// behaviour.
     pub(super) fn write(&self, entry: ServerEvent<'_>) {
         let Some(sink) = &self.0.sink else { return };
-        let line = LogLine { t_ns: (self.0.now)(), entry };
+        let line = LogLine { t_ns: self.now_ns(), entry };
         let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut bytes| {
             bytes.push(b'\n');
             sink.borrow_mut().write_all(&bytes)
@@ -125,6 +137,10 @@ impl LoggedExchange {
     pub(super) fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
+    }
+
+    pub(super) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Records that the kernel has the whole response.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use http_body_util::Either;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -28,6 +28,7 @@ use super::path_responses::{BodyPace, UnsentResponse, WEBSOCKET_PATH};
 use super::response_flush::{LoggedTransport, PacedBody, Unflushed};
 use super::server_state::{REQUEST_ID, ServerState};
 use super::stop_signals::{Noticed, SignalStream, StopSignal};
+use super::stream_service::{self, ServedBody};
 use super::websocket_echo;
 use super::workload_log::{LoggedExchange, NowNs, ServerEvent, WorkloadLog};
 use super::{Habit, WorkloadConfig, WorkloadError};
@@ -171,9 +172,11 @@ async fn serve(
                 }
                 // Blocks the one thread that serves, as an app's own shutdown hooks do.
                 std::thread::sleep(config.stop_work);
+                shared.streams.stop();
                 match habit {
                     Habit::Ignore => {}
                     Habit::Exit => {
+                        shared.streams.exit();
                         drop(listener);
                         connections.shutdown().await;
                         shared.log.write(ServerEvent::Exiting);
@@ -299,22 +302,30 @@ async fn serve_connection(stream: TcpStream, shared: Rc<ServerState>, finish: Ca
         .header_read_timeout(shared.idle_timeout)
         .serve_connection(transport, service);
     // If the connection fails, the log already has each of its requests.
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
         // Comes before the connection reads what has arrived, so that the kernel resets it.
         () = is_to_close => return,
-        _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = finish.cancelled() => {
-            let first = timeout(FIRST_REQUEST_WAIT, poll_fn(|cx| connection.poll_without_shutdown(cx)));
-            if asked.get() != ProtocolInUse::Nothing || first.await.is_err() {
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
-                let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+            let mut ended = None;
+            if asked.get() == ProtocolInUse::Nothing {
+                let first = poll_fn(|cx| connection.poll_without_shutdown(cx));
+                ended = timeout(FIRST_REQUEST_WAIT, first).await.ok();
+            }
+            match ended {
+                Some(ended) => ended,
+                None => {
+                    std::pin::Pin::new(&mut connection).graceful_shutdown();
+                    poll_fn(|cx| connection.poll_without_shutdown(cx)).await
+                }
             }
         }
-    }
+    };
     let parts = connection.into_parts();
     let mut transport = parts.io.into_inner();
     match asked.get() {
+        _ if stream_service::is_to_reset(&ended) => transport.reset(),
         ProtocolInUse::WebSocket => websocket_echo::serve(transport, parts.read_buf, &shared, &finish).await,
         ProtocolInUse::Nothing | ProtocolInUse::Http => drop(transport.shutdown().await),
     }
@@ -335,7 +346,7 @@ async fn respond(
     unflushed: Unflushed,
     asked: Rc<Cell<ProtocolInUse>>,
     in_flight: Rc<()>,
-) -> Result<Response<PacedBody>, Infallible> {
+) -> Result<Response<ServedBody>, Infallible> {
     if request.uri().path() == WEBSOCKET_PATH
         && let Some(fields) = websocket_echo::switch(&request)
     {
@@ -343,23 +354,27 @@ async fn respond(
         // The log has the connection's messages, each with its id, but not the switch.
         let exchange = LoggedExchange::received(&shared.log, None);
         let body = PacedBody::whole(Bytes::new(), exchange, unflushed);
-        return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, body));
+        return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, Either::Left(body)));
     }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let exchange = LoggedExchange::received(&shared.log, id).with_share_of(in_flight);
-    let UnsentResponse { status, body, delay, pace } =
-        shared.answer(request.uri().path(), request.uri().query());
+    let unsent = match stream_service::requested(&request, &shared) {
+        Some(Ok(stream)) => {
+            return Ok(
+                stream_service::respond(stream, request.into_body(), exchange, unflushed, &shared).await
+            );
+        }
+        Some(Err(refused)) => refused,
+        None => shared.answer(request.uri().path(), request.uri().query()),
+    };
+    let UnsentResponse { status, body, delay, pace } = unsent;
     shared.delay(delay).await;
     let body = PacedBody::whole(body, exchange.with_status(status.as_u16()), unflushed);
     let body = match pace {
         BodyPace::AtOnce => body,
         BodyPace::Pieces { piece_bytes, pause } => body.paced(piece_bytes, pause),
     };
-    let mut fields = HeaderMap::new();
-    if shared.draining.get() {
-        fields.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    Ok(shared.response(status, fields, body))
+    Ok(shared.response(status, shared.connection_fields(), Either::Left(body)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Tests of the server's habits over real connections; the signals come from the test.
 
+mod stream_ends;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -9,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
 use super::*;
-use crate::LogTarget;
+use crate::{LogTarget, StreamFraming, StreamSettings, StreamStopHabit};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,15 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> WorkloadConfig {
         fail_share: 0.0,
         body_bytes: None,
         ready_after: Duration::ZERO,
+        streams: StreamSettings {
+            length: "fixed:0s".parse().unwrap(),
+            gap: "fixed:1ms".parse().unwrap(),
+            event_bytes: 16,
+            seed: 1,
+            faults: Vec::new(),
+            framing: StreamFraming::Chunked,
+            on_stop: StreamStopHabit::Finish,
+        },
         ask_api_every: None,
         log: Some(LogTarget::File(log)),
         pod_name: Some("web-1".to_owned()),

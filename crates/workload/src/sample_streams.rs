@@ -1,0 +1,155 @@
+//! Streams of events, as servers of language models and of server-sent events send them: seeded, with faults on
+//! request, and with a habit of their own when the server is told to stop.
+//!
+//! [`StreamPlan`] draws the course of a stream, [`EventFormat`] has the bytes of its events, [`StreamBody`] sends them
+//! in time, and [`StreamJournal`] logs how far it got.
+
+mod event_format;
+mod stream_body;
+mod stream_journal;
+mod stream_plan;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use rolldrop_record::LengthLaw;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+pub(super) use event_format::StreamKind;
+pub(super) use stream_body::{StreamBody, StreamCut, StreamRequest};
+
+/// Settings of the streams.
+#[derive(Clone, Debug)]
+pub struct StreamSettings {
+    /// Length of a stream whose request does not ask for one.
+    pub length: LengthLaw,
+    /// Gap between two events; at least a millisecond.
+    pub gap: LengthLaw,
+    /// Size of the content of an event, and of a piece of a download.
+    pub event_bytes: usize,
+    /// Seed from which lengths, gaps and faults are drawn.
+    pub seed: u64,
+    /// Faults, each with its share of the streams, from 0 to 1.
+    pub faults: Vec<(StreamFault, f64)>,
+    /// How the end of a response is marked.
+    pub framing: StreamFraming,
+    /// Reaction of open streams when a signal begins to stop the server.
+    pub on_stop: StreamStopHabit,
+}
+
+rolldrop_record::named! {
+    /// Way in which a stream goes wrong at a random moment. Downloads have the faults of the transport only.
+    pub enum StreamFault else UnknownStreamFault
+        "{0:?} is none of cut-fin, cut-rst, unfinished, abort, error-event and stall"
+    {
+        /// The server closes the connection.
+        CutFin = "cut-fin",
+        /// The server resets the connection.
+        CutRst = "cut-rst",
+        /// The response ends properly, without the terminal event.
+        Unfinished = "unfinished",
+        /// The finish reason is `abort`, and the stream ends properly.
+        Abort = "abort",
+        /// An error event is the last one, and the response ends properly.
+        ErrorEvent = "error-event",
+        /// Nothing more is sent until the connection is closed.
+        Stall = "stall",
+    }
+}
+
+rolldrop_record::named! {
+    /// How the end of a stream's response is marked.
+    pub enum StreamFraming else UnknownStreamFraming "{0:?} is none of chunked, close-delimited and content-length" {
+        /// By the last chunk.
+        Chunked = "chunked",
+        /// By the end of the connection; the response has version HTTP/1.0.
+        CloseDelimited = "close-delimited",
+        /// By `Content-Length` for downloads, by the last chunk for others.
+        ContentLength = "content-length",
+    }
+}
+
+/// Reaction of open streams when a signal begins to stop the server. Those that begin later do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamStopHabit {
+    /// Streams go on to their end, and the server waits for them.
+    Finish,
+    /// The server closes their connections after this time.
+    CutAfter(Duration),
+    /// Streams end properly with an error event; downloads are cut.
+    Goodbye,
+}
+
+/// Streams of one server.
+pub(super) struct SampleStreams {
+    settings: StreamSettings,
+    /// Number of streams so far.
+    begun: Cell<u64>,
+    after_stop_signal: Cell<bool>,
+    /// Time at which a signal began to stop the server.
+    stopped: Cell<Option<Instant>>,
+    stopping: CancellationToken,
+    exiting: Cell<bool>,
+}
+
+/// What a stream does because the server stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopAct {
+    Cut,
+    Goodbye,
+}
+
+impl SampleStreams {
+    pub(super) fn new(settings: StreamSettings) -> Self {
+        Self {
+            settings,
+            begun: Cell::new(0),
+            after_stop_signal: Cell::new(false),
+            stopped: Cell::new(None),
+            stopping: CancellationToken::new(),
+            exiting: Cell::new(false),
+        }
+    }
+
+    pub(super) fn framing(&self) -> StreamFraming {
+        self.settings.framing
+    }
+
+    /// Notes that the server was asked to stop, whatever it will do.
+    pub(super) fn note_stop_signal(&self) {
+        self.after_stop_signal.set(true);
+    }
+
+    /// Begins the reaction to a signal that stops the server in the end.
+    pub(super) fn stop(&self) {
+        self.note_stop_signal();
+        self.stopped.set(Some(Instant::now()));
+        self.stopping.cancel();
+    }
+
+    /// Notes that the process exits at once, so that streams that end now were cut by the server.
+    pub(super) fn exit(&self) {
+        self.exiting.set(true);
+    }
+
+    /// Returns the number of a new stream, from 1.
+    fn next_number(&self) -> u64 {
+        self.begun.set(self.begun.get() + 1);
+        self.begun.get()
+    }
+
+    /// Waits until streams must end because the server stops; forever if they may finish.
+    async fn stop_act(&self) -> StopAct {
+        self.stopping.cancelled().await;
+        let stopped = self.stopped.get().unwrap_or_else(Instant::now);
+        match self.settings.on_stop {
+            StreamStopHabit::Finish => std::future::pending().await,
+            StreamStopHabit::Goodbye => StopAct::Goodbye,
+            StreamStopHabit::CutAfter(wait) => {
+                sleep_until(stopped + wait).await;
+                StopAct::Cut
+            }
+        }
+    }
+}

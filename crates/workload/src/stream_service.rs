@@ -1,0 +1,91 @@
+//! Answers requests for streams, over HTTP/1.1.
+
+use std::error::Error;
+use std::time::Duration;
+
+use futures::StreamExt;
+use http_body_util::{BodyStream, Either};
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Version};
+use rolldrop_record::LengthLaw;
+use url::form_urlencoded;
+
+use super::path_responses::UnsentResponse;
+use super::response_flush::{PacedBody, Unflushed};
+use super::sample_streams::{StreamBody, StreamCut, StreamFraming, StreamKind, StreamRequest};
+use super::server_state::ServerState;
+use super::workload_log::LoggedExchange;
+
+/// Length that a request asks for, as a header. The query has it as `length`.
+const LENGTH: HeaderName = HeaderName::from_static("rolldrop-length");
+
+/// Body of a response: of known content, or a stream.
+pub(super) type ServedBody = Either<PacedBody, StreamBody>;
+
+/// Reads a request for a stream; `None` if it is for something else. A request that gets no stream has its response.
+pub(super) fn requested(
+    request: &Request<Incoming>,
+    shared: &ServerState,
+) -> Option<Result<StreamRequest, UnsentResponse>> {
+    let path = request.uri().path();
+    let kind = StreamKind::of(path)?;
+    Some(if shared.is_to_fail(path) {
+        Err(UnsentResponse::failure())
+    } else if !matches!(*request.method(), Method::GET | Method::POST) {
+        Err(UnsentResponse::text(StatusCode::METHOD_NOT_ALLOWED, "get or post it\n"))
+    } else {
+        requested_length(request).map(|length| StreamRequest {
+            kind,
+            accepted_ns: shared.log.now_ns(),
+            length,
+        })
+    })
+}
+
+fn requested_length(request: &Request<Incoming>) -> Result<Option<LengthLaw>, UnsentResponse> {
+    let query = request.uri().query().unwrap_or_default();
+    let from_query = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "length");
+    let text = match (&from_query, request.headers().get(LENGTH)) {
+        (Some((_, text)), _) => Some(&**text),
+        // Text that is not ASCII is no law either.
+        (None, header) => header.map(|header| header.to_str().unwrap_or_default()),
+    };
+    let refused = |_| UnsentResponse::bad_request("give a length such as 3.2s or lognormal:10s,1.0\n");
+    text.map(|text| text.parse().map_err(refused)).transpose()
+}
+
+/// Begins a stream.
+pub(super) async fn respond(
+    requested: StreamRequest,
+    body: Incoming,
+    exchange: LoggedExchange,
+    unflushed: Unflushed,
+    shared: &ServerState,
+) -> Response<ServedBody> {
+    // A real server needs the prompt first. If it does not arrive in full, the connection is broken.
+    let mut received = BodyStream::new(body);
+    while let Some(Ok(_)) = received.next().await {}
+    shared.delay(Duration::ZERO).await;
+    let mut fields = shared.connection_fields();
+    fields.insert(CONTENT_TYPE, requested.kind.content_type());
+    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let is_close_delimited = shared.streams.framing() == StreamFraming::CloseDelimited;
+    if is_close_delimited {
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    let exchange = exchange.with_status(StatusCode::OK.as_u16());
+    let body = StreamBody::begin(&shared.streams, &shared.log, unflushed, requested, exchange);
+    let mut response = shared.response(StatusCode::OK, fields, Either::Right(body));
+    if is_close_delimited {
+        // hyper delimits a body of unknown size by chunks in any later version.
+        *response.version_mut() = Version::HTTP_10;
+    }
+    response
+}
+
+/// Returns true if a stream on the connection ended by a reset that is still to be sent.
+pub(super) fn is_to_reset(ended: &hyper::Result<()>) -> bool {
+    let cause = ended.as_ref().err().and_then(Error::source);
+    cause.and_then(|cause| cause.downcast_ref()) == Some(&StreamCut::Reset)
+}

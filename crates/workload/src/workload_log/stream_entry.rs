@@ -1,0 +1,63 @@
+//! The log's line about a stream: the truth that a measurement of streams is compared with.
+
+use serde::Serialize;
+
+/// A stream at its end.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct StreamEntry<'a> {
+    /// Request id from the client.
+    pub(crate) id: Option<&'a str>,
+    pub(crate) path: &'a str,
+    /// Time at which the head of the request was read.
+    pub(crate) accepted_ns: i64,
+    /// Time at which the kernel had the first event; `None` if it never had one.
+    pub(crate) started_ns: Option<i64>,
+    pub(crate) ended_ns: i64,
+    /// Length that was drawn for the stream.
+    pub(crate) length_ns: u64,
+    /// Events that were handed to the kernel in full, including terminal and error events; pieces of a download.
+    pub(crate) events: u64,
+    /// Size of these events, without the framing of HTTP.
+    pub(crate) bytes: u64,
+    /// Number of the last numbered event among them; 0 if there was none.
+    pub(crate) last_event: u64,
+    pub(crate) end: ServedStreamEnd,
+    /// True if a stop signal had arrived before the end.
+    pub(crate) after_stop_signal: bool,
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ServedStreamEnd {
+    /// With its terminal event and a clean end.
+    Complete,
+    /// The client closed the connection first.
+    ClientGone,
+    /// The server closed the connection in mid-stream.
+    CutFin,
+    /// The server reset the connection in mid-stream.
+    CutRst,
+    /// With a clean end, without the terminal event.
+    Unfinished,
+    /// With finish reason `abort`, then the terminal event and a clean end.
+    Aborted,
+    /// With an error event and a clean end.
+    ErrorEvent,
+    /// The server sent nothing any more until the client closed the connection.
+    Stalled,
+    /// The server closed the connection because of a stop signal.
+    CutAtSigterm,
+    /// With an error event because of a stop signal, and a clean end.
+    Goodbye,
+}
+
+impl ServedStreamEnd {
+    /// Returns true if the kernel had the whole response.
+    pub(crate) fn is_clean(self) -> bool {
+        match self {
+            Self::Complete | Self::Unfinished | Self::Aborted | Self::ErrorEvent | Self::Goodbye => true,
+            Self::ClientGone | Self::CutFin | Self::CutRst | Self::Stalled | Self::CutAtSigterm => false,
+        }
+    }
+}
