@@ -61,3 +61,24 @@ fn c04_other_signals_act_differently() {
     assert_eq!(server.end().code(), Some(0));
     assert!(server.said("SIGQUIT") && server.said("exiting"));
 }
+
+#[test]
+fn sigterm_cuts_streams_as_logged() {
+    let mut server =
+        Server::start("finish", &["--streams-on-sigterm", "cut-after:10ms", "--stream-gap", "5ms"]);
+    let stream = server.ask("/v1/chat/completions?length=600s");
+    // Events arrive before the signal.
+    stream.peek(&mut [0; 1]).expect("the first byte");
+    server.signal(Signal::SIGTERM);
+    let answer = read(stream);
+    assert!(answer.starts_with("HTTP/1.1 200") && !answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
+    assert_eq!(server.end().code(), Some(0));
+    let log = server.log();
+    let entry = log.iter().find(|line| line["event"] == "stream_ended").expect("the stream's end");
+    assert_eq!(entry["end"], "cut_at_sigterm");
+    assert_eq!(entry["after_stop_signal"], true);
+    assert_eq!(entry["last_event"], answer.matches("\"content\"").count());
+    let times = ["accepted_ns", "started_ns", "ended_ns"].map(|name| entry[name].as_i64().expect("a time"));
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!(log.last().expect("a line")["event"], "exiting");
+}

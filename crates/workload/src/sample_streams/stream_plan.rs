@@ -10,7 +10,7 @@ use super::{StreamFault, StreamKind, StreamSettings};
 
 /// Shortest gap between two events: the resolution of the timer.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
-/// Longest stream; a longer one could not be told from one that never ends.
+/// Longest stream: instants cannot be arbitrarily far away.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Course of one stream. Times count from its beginning.
