@@ -1,7 +1,7 @@
 //! The implementation of Services in a cluster: its mode, the evidence for the mode, and the distribution of new
 //! connections.
 //!
-//! `drive::coordinator::service_proxy` detects the mode in a cluster. The distribution of one target's connections also
+//! `drive::observe::proxy_detection` detects the mode in a cluster. The distribution of one target's connections also
 //! depends on its Service: see [`crate::routing`].
 
 use std::convert::Infallible;
