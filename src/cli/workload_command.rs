@@ -1,6 +1,6 @@
 //! `rolldrop workload`.
 
-mod stream_args;
+mod sample_stream_args;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use rolldrop_record::clock::Clock;
 use rolldrop_record::expect::Share;
 use rolldrop_workload::{Habit, LogTarget, StopSignal, WorkloadConfig, WorkloadServer};
 
-use stream_args::StreamArgs;
+use sample_stream_args::SampleStreamArgs;
 
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ pub(super) struct WorkloadArgs {
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod_name: Option<String>,
     #[command(flatten)]
-    streams: StreamArgs,
+    streams: SampleStreamArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -202,15 +202,10 @@ impl Planner<'_> {
             "for the report: how many",
         );
         plan_service_proxy(&mut self.plan);
-        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
-        let why = "what the proxies recorded, of each pod that has one";
         let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
-        if has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)) {
-            self.plan.must("get", &proxies, why);
-        } else {
-            self.plan.helps("get", &proxies, why);
-        }
-
+        self.plan_proxies(
+            has_live_proxies || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT_NAME)),
+        );
         plan_evidence(self.caller, scenario, *load_workers, &mut self.plan).await?;
         if let Some(workers) = load_workers {
             self.plan_load(*workers, scenario.load.settings.evidence);
@@ -244,6 +239,16 @@ impl Planner<'_> {
         self.plan_effect();
         self.plan.calls.append(&mut self.undo.calls);
         Ok(self.plan)
+    }
+
+    /// Plans to read the proxies' rows, which is a must if the run adds proxies.
+    fn plan_proxies(&mut self, are_added: bool) {
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        let why = "what the proxies recorded, of each pod that has one";
+        match are_added {
+            true => self.plan.must("get", &proxies, why),
+            false => self.plan.helps("get", &proxies, why),
+        }
     }
 
     /// Returns the namespace's workloads if a target's Service may route to an existing one; otherwise none.

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use sample_streams::{StreamFault, StreamFraming, StreamSettings, StreamStopHabit};
+pub use sample_streams::{SampleStreamSettings, StreamFault, StreamFraming, StreamStopHabit};
 pub use stop_signals::StopSignal;
 pub use workload_log::{LogTarget, NowNs};
 pub use workload_server::WorkloadServer;
@@ -72,7 +72,7 @@ pub struct WorkloadConfig {
     /// Time from the start until the server becomes ready.
     pub ready_after: Duration,
     /// Streams.
-    pub streams: StreamSettings,
+    pub streams: SampleStreamSettings,
     /// Interval at which the server requests its own pod from the API server; `None` if it does not.
     pub ask_api_every: Option<Duration>,
     /// Destination of the log; `None` for no log.

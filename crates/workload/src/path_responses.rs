@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use url::form_urlencoded;
 
-use super::sample_streams::StreamKind;
+use super::sample_streams::SampleStreamKind;
 
 /// Path for the WebSocket.
 pub(super) const WEBSOCKET_PATH: &str = "/ws";
@@ -84,7 +84,7 @@ pub(super) fn answer(
             None => UnsentResponse::bad_request("give ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
-        _ if StreamKind::of(path).is_some() => {
+        _ if SampleStreamKind::of(path).is_some() => {
             UnsentResponse::text(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "ask over HTTP/1.1\n")
         }
         WEBSOCKET_PATH => {

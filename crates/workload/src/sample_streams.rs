@@ -16,12 +16,12 @@ use rolldrop_record::LengthLaw;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-pub(super) use event_format::StreamKind;
+pub(super) use event_format::SampleStreamKind;
 pub(super) use stream_body::{StreamBody, StreamCut, StreamRequest};
 
 /// Settings of the streams.
 #[derive(Clone, Debug)]
-pub struct StreamSettings {
+pub struct SampleStreamSettings {
     /// Length of a stream whose request does not ask for one.
     pub length: LengthLaw,
     /// Gap between two events; at least a millisecond.
@@ -83,7 +83,7 @@ pub enum StreamStopHabit {
 
 /// Streams of one server.
 pub(super) struct SampleStreams {
-    settings: StreamSettings,
+    settings: SampleStreamSettings,
     /// Number of streams so far.
     begun: Cell<u64>,
     after_stop_signal: Cell<bool>,
@@ -101,7 +101,7 @@ enum StopAct {
 }
 
 impl SampleStreams {
-    pub(super) fn new(settings: StreamSettings) -> Self {
+    pub(super) fn new(settings: SampleStreamSettings) -> Self {
         Self {
             settings,
             begun: Cell::new(0),

@@ -13,7 +13,7 @@ use url::form_urlencoded;
 
 use super::path_responses::UnsentResponse;
 use super::response_flush::{PacedBody, Unflushed};
-use super::sample_streams::{StreamBody, StreamCut, StreamFraming, StreamKind, StreamRequest};
+use super::sample_streams::{SampleStreamKind, StreamBody, StreamCut, StreamFraming, StreamRequest};
 use super::server_state::ServerState;
 use super::workload_log::LoggedExchange;
 
@@ -29,7 +29,7 @@ pub(super) fn requested(
     shared: &ServerState,
 ) -> Option<Result<StreamRequest, UnsentResponse>> {
     let path = request.uri().path();
-    let kind = StreamKind::of(path)?;
+    let kind = SampleStreamKind::of(path)?;
     Some(if shared.is_to_fail(path) {
         Err(UnsentResponse::failure())
     } else if !matches!(*request.method(), Method::GET | Method::POST) {

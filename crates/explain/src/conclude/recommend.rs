@@ -81,10 +81,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let n = of_mode().count();
     let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
     let needed = stats::wilks_needed(policy.coverage, policy.confidence);
-    let seen = windows().filter(|w| w.upper_s.is_some()).max_by(|a, b| {
-        let [a, b] = [a, b].map(|w| w.upper_s.unwrap_or_default());
-        a.total_cmp(&b)
-    });
+    let seen = longest(windows());
     let seen_s = seen.and_then(|w| w.upper_s);
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
@@ -95,17 +92,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let in_rollouts = in_rollouts.map(|(_, end)| end);
     let mut refusals = unsound(ground, mode, in_rollouts, is_open || seen.is_none());
     let is_sound = refusals.is_empty();
-    let coverage = stats::wilks_coverage(units, policy.confidence);
+    let covered = stats::wilks_coverage(units, policy.confidence);
     if units < needed {
-        let (asked, confidence) = (policy.coverage, policy.confidence);
-        refusals.push(NoRecommendation::TooFew {
-            windows: n,
-            units,
-            needed,
-            covered: coverage,
-            asked,
-            confidence,
-        });
+        let (asked, confidence, windows) = (policy.coverage, policy.confidence, n);
+        refusals.push(NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence });
     }
     let unbounded = windows().filter(|w| w.upper_s.is_none()).count();
     if unbounded > 0 {
@@ -144,7 +134,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         pre_stop_seconds: pre_stop,
         termination_grace_period_seconds: grace,
         confidence: policy.confidence,
-        coverage,
+        coverage: covered,
         coverage_asked: policy.coverage,
         terminations: n,
         units,
@@ -160,6 +150,12 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
         rollouts,
     };
     (recommendation, Grounds { basis, refusals, narrowing })
+}
+
+/// Returns the window with the largest upper bound.
+fn longest<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<&'a Window> {
+    let bounded = windows.filter_map(|window| Some((window.upper_s?, window)));
+    bounded.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, window)| window)
 }
 
 /// Returns the reasons why this mode's windows cannot determine a sleep. Requests to starting pods are a reason if the

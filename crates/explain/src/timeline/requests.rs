@@ -225,6 +225,10 @@ struct RequestCollector {
 }
 
 impl RequestCollector {
+    fn new(has_served: bool) -> Self {
+        Self { looked_at: integrity::RowIntegrity::new(has_served), ..Self::default() }
+    }
+
     fn add(&mut self, request: &mut Request, (clocks, joins): (&Clocks, &Joins), span: TimeSpan) {
         place_request(request, clocks, Some(&joins.addresses));
         let said = name_pod(&mut request.row, joins, &mut self.own_names);
@@ -295,13 +299,7 @@ impl Requests {
         add: impl Fn(&mut S, &Request) + Sync,
         mut merge: impl FnMut(&mut S, S),
     ) -> Result<(Self, S), PartError> {
-        let begin = || {
-            let seen = RequestCollector {
-                looked_at: integrity::RowIntegrity::new(rows.has_served()),
-                ..RequestCollector::default()
-            };
-            (seen, begin())
-        };
+        let begin = || (RequestCollector::new(rows.has_served()), begin());
         let add = |(seen, sum): &mut (RequestCollector, S), request: &mut Request| {
             seen.add(request, (&clocks, &joins), span);
             if is_plain(&request.row) {

@@ -12,7 +12,7 @@ const ABORT_EVENT: &str = "event: abort\ndata: {\"finish_reason\":\"abort\"}\n\n
 
 /// Kind of a stream, which its path chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamKind {
+pub(crate) enum SampleStreamKind {
     /// Chunks of a chat completion, in OpenAI's shape.
     Chat,
     /// Server-sent events with numbers.
@@ -21,7 +21,7 @@ pub(crate) enum StreamKind {
     Download,
 }
 
-impl StreamKind {
+impl SampleStreamKind {
     const ALL: [Self; 3] = [Self::Chat, Self::Events, Self::Download];
 
     /// Returns the kind for a path.
@@ -79,7 +79,7 @@ pub(super) enum ToldError {
 /// Writer of one stream's events.
 #[derive(Clone, Debug)]
 pub(super) struct EventFormat {
-    pub(super) kind: StreamKind,
+    pub(super) kind: SampleStreamKind,
     /// Number of the stream.
     pub(super) stream: u64,
     /// Unix time at which the stream began, in seconds.
@@ -94,12 +94,12 @@ impl EventFormat {
         let filler = "x".repeat(self.event_bytes.saturating_sub(number_text.len()));
         let content = number_text + &filler;
         let text = match self.kind {
-            StreamKind::Chat => {
+            SampleStreamKind::Chat => {
                 let role = if number == 1 { r#""role":"assistant","# } else { "" };
                 self.chunk(&format!(r#"{{{role}"content":"{content}"}}"#), "null")
             }
-            StreamKind::Events => format!("id: {number}\nevent: message\ndata: {content}\n\n"),
-            StreamKind::Download => content,
+            SampleStreamKind::Events => format!("id: {number}\nevent: message\ndata: {content}\n\n"),
+            SampleStreamKind::Download => content,
         };
         Piece { bytes: text.into(), events: 1, number: Some(number) }
     }
@@ -107,16 +107,16 @@ impl EventFormat {
     /// Returns the last piece of a complete stream. `number` is the number of its event if it has one.
     pub(super) fn terminal(&self, number: u64) -> Piece {
         match self.kind {
-            StreamKind::Chat => Piece::unnumbered(2, self.chunk("{}", r#""stop""#) + DONE_DATA),
-            StreamKind::Events => Piece::unnumbered(1, DONE_EVENT.to_owned() + DONE_DATA),
-            StreamKind::Download => self.event(number),
+            SampleStreamKind::Chat => Piece::unnumbered(2, self.chunk("{}", r#""stop""#) + DONE_DATA),
+            SampleStreamKind::Events => Piece::unnumbered(1, DONE_EVENT.to_owned() + DONE_DATA),
+            SampleStreamKind::Download => self.event(number),
         }
     }
 
     /// Returns the last piece of a stream that the server aborted.
     pub(super) fn abort(&self) -> Piece {
         let text = match self.kind {
-            StreamKind::Chat => self.chunk("{}", r#""abort""#) + DONE_DATA,
+            SampleStreamKind::Chat => self.chunk("{}", r#""abort""#) + DONE_DATA,
             _ => ABORT_EVENT.to_owned() + DONE_EVENT + DONE_DATA,
         };
         Piece::unnumbered(2, text)
@@ -128,7 +128,7 @@ impl EventFormat {
             ToldError::Failed => ("internal_error", "the sample server failed, as asked"),
             ToldError::ShuttingDown => ("shutting_down", "the server is shutting down"),
         };
-        let name = if self.kind == StreamKind::Chat { "" } else { "event: error\n" };
+        let name = if self.kind == SampleStreamKind::Chat { "" } else { "event: error\n" };
         let data = format!(r#"{{"error":{{"message":"{message}","type":"server_error","code":"{code}"}}}}"#);
         Piece::unnumbered(1, format!("{name}data: {data}\n\n"))
     }
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    fn format(kind: StreamKind) -> EventFormat {
+    fn format(kind: SampleStreamKind) -> EventFormat {
         EventFormat { kind, stream: 7, created_s: 1_700_000_000, event_bytes: 4 }
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn chat_has_openai_shape() {
-        let chat = format(StreamKind::Chat);
+        let chat = format(SampleStreamKind::Chat);
         let first = chunk(&chat.event(1));
         assert_eq!(
             first,
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn events_have_ids_and_names() {
-        let events = format(StreamKind::Events);
+        let events = format(SampleStreamKind::Events);
         assert_eq!(text(&events.event(17)), "id: 17\nevent: message\ndata: 17xx\n\n");
         assert_eq!(text(&events.terminal(18)), "event: done\ndata: [DONE]\n\n");
         assert!(text(&events.error(ToldError::Failed)).starts_with("event: error\ndata: {\"error\":"));
@@ -200,19 +200,21 @@ mod tests {
 
     #[test]
     fn piece_counts_its_events() {
-        for kind in StreamKind::ALL {
+        for kind in SampleStreamKind::ALL {
             let format = format(kind);
             let pieces = [format.event(1), format.terminal(2), format.error(ToldError::Failed)];
-            for piece in pieces.into_iter().chain((kind != StreamKind::Download).then(|| format.abort())) {
+            for piece in
+                pieces.into_iter().chain((kind != SampleStreamKind::Download).then(|| format.abort()))
+            {
                 let ends = text(&piece).matches("\n\n").count() as u64;
-                assert_eq!(piece.events, if kind == StreamKind::Download { 1 } else { ends });
+                assert_eq!(piece.events, if kind == SampleStreamKind::Download { 1 } else { ends });
             }
         }
     }
 
     #[test]
     fn download_size_is_known_beforehand() {
-        let download = format(StreamKind::Download);
+        let download = format(SampleStreamKind::Download);
         let pieces: Vec<_> = (1..=12_000).map(|number| download.event(number).bytes).collect();
         assert_eq!(download.bytes_until(12_000), pieces.concat().len() as u64);
         assert_eq!(pieces[16], "17xx");

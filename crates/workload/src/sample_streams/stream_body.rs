@@ -17,15 +17,15 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::event_format::{EventFormat, Piece, ToldError};
-use super::stream_journal::{Progress, StreamJournal};
+use super::stream_journal::{StreamJournal, WrittenSoFar};
 use super::stream_plan::{EventTimes, StreamPlan};
-use super::{SampleStreams, StopAct, StreamFault, StreamFraming, StreamKind};
+use super::{SampleStreamKind, SampleStreams, StopAct, StreamFault, StreamFraming};
 use crate::response_flush::Unflushed;
 use crate::workload_log::{LoggedExchange, ServedStreamEnd, WorkloadLog};
 
 /// Request for a stream.
 pub(crate) struct StreamRequest {
-    pub(crate) kind: StreamKind,
+    pub(crate) kind: SampleStreamKind,
     /// Time at which the head of the request was read.
     pub(crate) accepted_ns: i64,
     /// Length that it asks for.
@@ -75,7 +75,7 @@ impl StreamBody {
             created_s: log.now_ns() / 1_000_000_000,
             event_bytes: settings.event_bytes,
         };
-        let content_length = (kind == StreamKind::Download
+        let content_length = (kind == SampleStreamKind::Download
             && settings.framing == StreamFraming::ContentLength)
             .then(|| format.bytes_until(plan.times.clone().count() as u64 + 1));
         let journal = StreamJournal {
@@ -85,7 +85,7 @@ impl StreamBody {
             kind,
             accepted_ns,
             length: plan.length,
-            progress: Cell::new(Progress::default()),
+            progress: Cell::new(WrittenSoFar::default()),
             end: Cell::new(None),
         };
         let began = Instant::now();
@@ -153,11 +153,11 @@ enum Turn {
     Stop(StopAct),
 }
 
-type Sent = Option<(Result<BodyFrame, StreamCut>, Option<EventSender>)>;
+type NextFrame = Option<(Result<BodyFrame, StreamCut>, Option<EventSender>)>;
 
 impl EventSender {
     /// Waits for the next frame; returns it with the sender if more will follow.
-    async fn next(mut self) -> Sent {
+    async fn next(mut self) -> NextFrame {
         match self.turn().await {
             Turn::Event => {
                 let bytes = self.event();
@@ -168,7 +168,7 @@ impl EventSender {
                 self.last(terminal, ServedStreamEnd::Complete)
             }
             Turn::Fault(fault) => self.fail(fault).await,
-            Turn::Stop(StopAct::Goodbye) if self.format.kind != StreamKind::Download => {
+            Turn::Stop(StopAct::Goodbye) if self.format.kind != SampleStreamKind::Download => {
                 let error = self.format.error(ToldError::ShuttingDown);
                 self.last(error, ServedStreamEnd::Goodbye)
             }
@@ -208,7 +208,7 @@ impl EventSender {
     }
 
     /// Ends the stream with a last piece and a clean end.
-    fn last(self, piece: Piece, end: ServedStreamEnd) -> Sent {
+    fn last(self, piece: Piece, end: ServedStreamEnd) -> NextFrame {
         let bytes = piece.bytes.clone();
         let journal = self.journal;
         self.unflushed.then(move || {
@@ -219,14 +219,14 @@ impl EventSender {
     }
 
     /// Ends the stream in the middle of its response.
-    async fn cut(self, how: StreamCut, end: ServedStreamEnd) -> Sent {
+    async fn cut(self, how: StreamCut, end: ServedStreamEnd) -> NextFrame {
         // Lets the connection flush an event that it took just now.
         tokio::task::yield_now().await;
         self.journal.end.set(Some(end));
         Some((Err(how), None))
     }
 
-    async fn fail(self, fault: StreamFault) -> Sent {
+    async fn fail(self, fault: StreamFault) -> NextFrame {
         match fault {
             StreamFault::CutFin => self.cut(StreamCut::Close, ServedStreamEnd::CutFin).await,
             StreamFault::CutRst => self.cut(StreamCut::Reset, ServedStreamEnd::CutRst).await,

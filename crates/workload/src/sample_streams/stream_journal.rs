@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::event_format::Piece;
-use super::{SampleStreams, StreamKind};
+use super::{SampleStreamKind, SampleStreams};
 use crate::workload_log::{LoggedExchange, ServedStreamEnd, ServerEvent, StreamEntry, WorkloadLog};
 
 /// One stream, from its request to its end. The stream's body and the connection's unflushed pieces share it; when
@@ -14,17 +14,17 @@ pub(super) struct StreamJournal {
     pub(super) log: WorkloadLog,
     pub(super) streams: Rc<SampleStreams>,
     pub(super) exchange: Option<LoggedExchange>,
-    pub(super) kind: StreamKind,
+    pub(super) kind: SampleStreamKind,
     pub(super) accepted_ns: i64,
     pub(super) length: Duration,
-    pub(super) progress: Cell<Progress>,
+    pub(super) progress: Cell<WrittenSoFar>,
     /// End that the server gave the stream; `None` while it goes on.
     pub(super) end: Cell<Option<ServedStreamEnd>>,
 }
 
 /// What the kernel has of a stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct WrittenSoFar {
     started_ns: Option<i64>,
     events: u64,
     bytes: u64,
@@ -34,8 +34,8 @@ pub(super) struct Progress {
 impl StreamJournal {
     /// Records that the kernel has a whole piece.
     pub(super) fn record(&self, piece: &Piece) {
-        let Progress { started_ns, events, bytes, last_event } = self.progress.get();
-        self.progress.set(Progress {
+        let WrittenSoFar { started_ns, events, bytes, last_event } = self.progress.get();
+        self.progress.set(WrittenSoFar {
             started_ns: started_ns.or_else(|| Some(self.log.now_ns())),
             events: events + piece.events,
             bytes: bytes + piece.bytes.len() as u64,
@@ -66,7 +66,7 @@ impl StreamJournal {
 
 impl Drop for StreamJournal {
     fn drop(&mut self) {
-        let Progress { started_ns, events, bytes, last_event } = self.progress.get();
+        let WrittenSoFar { started_ns, events, bytes, last_event } = self.progress.get();
         let exchange = self.exchange.take();
         let end = self.ended();
         self.log.write(ServerEvent::StreamEnded(StreamEntry {

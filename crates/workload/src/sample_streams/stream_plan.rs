@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rolldrop_record::LengthLaw;
 
-use super::{StreamFault, StreamKind, StreamSettings};
+use super::{SampleStreamKind, SampleStreamSettings, StreamFault};
 
 /// Shortest gap between two events: the resolution of the timer.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
@@ -27,8 +27,8 @@ pub(super) struct StreamPlan {
 impl StreamPlan {
     /// Draws the course of the server's stream number `number`. `asked` is the length that its request asked for.
     pub(super) fn draw(
-        settings: &StreamSettings,
-        kind: StreamKind,
+        settings: &SampleStreamSettings,
+        kind: SampleStreamKind,
         number: u64,
         asked: Option<&LengthLaw>,
     ) -> Self {
@@ -75,8 +75,8 @@ mod tests {
     use super::super::{StreamFraming, StreamStopHabit};
     use super::*;
 
-    fn settings() -> StreamSettings {
-        StreamSettings {
+    fn settings() -> SampleStreamSettings {
+        SampleStreamSettings {
             length: "lognormal:10s,1.0".parse().unwrap(),
             gap: "exp:50ms".parse().unwrap(),
             event_bytes: 16,
@@ -87,18 +87,18 @@ mod tests {
         }
     }
 
-    fn drawn(settings: &StreamSettings, number: u64) -> StreamPlan {
-        StreamPlan::draw(settings, StreamKind::Chat, number, None)
+    fn drawn(settings: &SampleStreamSettings, number: u64) -> StreamPlan {
+        StreamPlan::draw(settings, SampleStreamKind::Chat, number, None)
     }
 
     #[test]
     fn same_seed_gives_same_course() {
-        let course = |settings: &StreamSettings| -> Vec<_> {
+        let course = |settings: &SampleStreamSettings| -> Vec<_> {
             let all = (1..=50).map(|number| drawn(settings, number));
             all.map(|plan| (plan.length, plan.fault, plan.times.collect::<Vec<_>>())).collect()
         };
         assert_eq!(course(&settings()), course(&settings()));
-        assert_ne!(course(&settings()), course(&StreamSettings { seed: 4, ..settings() }));
+        assert_ne!(course(&settings()), course(&SampleStreamSettings { seed: 4, ..settings() }));
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn request_length_replaces_own_law() {
         let asked = LengthLaw::Fixed(Duration::from_millis(3200));
-        let plan = StreamPlan::draw(&settings(), StreamKind::Chat, 1, Some(&asked));
+        let plan = StreamPlan::draw(&settings(), SampleStreamKind::Chat, 1, Some(&asked));
         assert_eq!(plan.length, Duration::from_millis(3200));
     }
 
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn downloads_have_transport_faults_only() {
         let of = |fault| {
-            let settings = StreamSettings { faults: vec![(fault, 1.0)], ..settings() };
-            StreamPlan::draw(&settings, StreamKind::Download, 1, None).fault.map(|(fault, _)| fault)
+            let settings = SampleStreamSettings { faults: vec![(fault, 1.0)], ..settings() };
+            StreamPlan::draw(&settings, SampleStreamKind::Download, 1, None).fault.map(|(fault, _)| fault)
         };
         for fault in StreamFault::ALL {
             let possible = matches!(fault, StreamFault::CutFin | StreamFault::CutRst | StreamFault::Stall);
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn event_times_stay_within_length() {
         let plan = |length: &str, gap: &str| {
-            let settings = StreamSettings { gap: gap.parse().unwrap(), ..settings() };
-            StreamPlan::draw(&settings, StreamKind::Events, 1, Some(&length.parse().unwrap()))
+            let settings = SampleStreamSettings { gap: gap.parse().unwrap(), ..settings() };
+            StreamPlan::draw(&settings, SampleStreamKind::Events, 1, Some(&length.parse().unwrap()))
         };
         let times = |length, gap| plan(length, gap).times.map(|time| time.as_millis()).collect::<Vec<_>>();
         assert_eq!(times("100ms", "30ms"), [0, 30, 60, 90]);

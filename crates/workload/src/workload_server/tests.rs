@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
 use super::*;
-use crate::{LogTarget, StreamFraming, StreamSettings, StreamStopHabit};
+use crate::{LogTarget, SampleStreamSettings, StreamFraming, StreamStopHabit};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> WorkloadConfig {
         fail_share: 0.0,
         body_bytes: None,
         ready_after: Duration::ZERO,
-        streams: StreamSettings {
+        streams: SampleStreamSettings {
             length: "fixed:0s".parse().unwrap(),
             gap: "fixed:1ms".parse().unwrap(),
             event_bytes: 16,

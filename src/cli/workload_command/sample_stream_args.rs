@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::ensure;
 use rolldrop_record::LengthLaw;
 use rolldrop_record::expect::Share;
-use rolldrop_workload::{Habit, StreamFault, StreamFraming, StreamSettings, StreamStopHabit};
+use rolldrop_workload::{Habit, SampleStreamSettings, StreamFault, StreamFraming, StreamStopHabit};
 
 /// Heading of these options in `--help`.
 const STREAMS: &str = "Streams (/v1/chat/completions, /events, /download)";
 
 /// Options for streams.
 #[derive(Debug, clap::Args)]
-pub(super) struct StreamArgs {
+pub(super) struct SampleStreamArgs {
     /// Length of a stream that does not ask for one by `?length=` or the header `rolldrop-length`: fixed:30s,
     /// lognormal:10s,1.0 (median, sigma), exp:20s (mean), list:1s,2s, or file:PATH (one duration a line)
     #[arg(long, value_name = "LAW", default_value = "fixed:10s", value_parser = LengthLaw::read, help_heading = STREAMS)]
@@ -59,9 +59,12 @@ fn stop_habit(text: &str) -> Result<StreamStopHabit, String> {
     }
 }
 
-impl StreamArgs {
+impl SampleStreamArgs {
     /// Returns the settings for a server with these reactions to signals.
-    pub(super) fn settings(self, habits: impl IntoIterator<Item = Habit>) -> anyhow::Result<StreamSettings> {
+    pub(super) fn settings(
+        self,
+        habits: impl IntoIterator<Item = Habit>,
+    ) -> anyhow::Result<SampleStreamSettings> {
         let all: f64 = self.stream_fault.iter().map(|(_, share)| share.0).sum();
         // Decimal shares do not add up exactly.
         ensure!(all < 1.0 + 1e-9, "--stream-fault: the shares add up to more than 100%");
@@ -72,7 +75,7 @@ impl StreamArgs {
             "--streams-on-sigterm needs a server that goes on after the signal: add --on-sigterm drain, finish or \
              close-idle"
         );
-        Ok(StreamSettings {
+        Ok(SampleStreamSettings {
             length: self.stream_length,
             gap: self.stream_gap,
             event_bytes: self.event_bytes,
@@ -93,10 +96,10 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
-        streams: StreamArgs,
+        streams: SampleStreamArgs,
     }
 
-    fn settings(options: &str, habit: Habit) -> Result<StreamSettings, String> {
+    fn settings(options: &str, habit: Habit) -> Result<SampleStreamSettings, String> {
         let options = ["rolldrop"].into_iter().chain(options.split_whitespace());
         let command = Command::try_parse_from(options).map_err(|error| error.to_string())?;
         command.streams.settings([habit]).map_err(|error| error.to_string())
