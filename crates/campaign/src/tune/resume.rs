@@ -78,7 +78,7 @@ async fn put_back_by(
 ) -> Result<(), RunError> {
     let is_own = scenario.manifests.iter().any(|object| pod_labels(object).is_some());
     if !is_own {
-        let objects = objects_behind(&caller, &whose(scenario)).await?;
+        let objects = objects_behind(caller, &whose(scenario)).await?;
         if let Since::Changed { what } = left.since(&state.object, workload(&objects, scenario)?) {
             return Err(differs(state, &what.join("; ")));
         }
@@ -86,7 +86,7 @@ async fn put_back_by(
     viewer.say("putting back what the killed run had changed");
     let all = left.undo(caller).await.map_err(RunError::other)?;
     all.iter().for_each(|undone| viewer.say(&undone.to_string()));
-    if let Err(not_yet) = await_effect(&caller, &all, |what: &str| viewer.say(what)).await {
+    if let Err(not_yet) = await_effect(caller, &all, |what: &str| viewer.say(what)).await {
         return Err(RunError::Refused(format!("{not_yet}: resume later")));
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {
