@@ -110,7 +110,8 @@ fn explained_checks_exist() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/judge/src").join(file);
         fs::read_to_string(path).expect("a source")
     };
-    let files = ["gate.rs", "gate/planned.rs", "gate/defaults.rs", "compare.rs", "model/check.rs"];
+    let files =
+        ["gate.rs", "gate/planned.rs", "gate/default_checks.rs", "compare.rs", "judgements/gate_check.rs"];
     let sources = files.map(source).concat();
     for name in others {
         let name = name.replace("baseline.…", "baseline.{metric}");
