@@ -2,6 +2,7 @@
 
 pub mod sets;
 pub mod stats;
+pub mod survival;
 pub(crate) mod values;
 
 use std::collections::BTreeMap;

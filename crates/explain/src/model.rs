@@ -8,6 +8,7 @@ mod outside_terminations;
 mod propagation_window;
 mod reported_findings;
 mod run_aim;
+mod stream_span;
 mod target_results;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use outside_terminations::OutsideCounts;
 pub use propagation_window::{NoBound, Unbounded, Window, WindowBasis, apart};
 pub use reported_findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use run_aim::Aim;
+pub use stream_span::{SpanEnd, StreamSpan};
 pub use target_results::{TargetName, TargetResult};
 
 use account::Account;

@@ -40,8 +40,18 @@ pub fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize>, Opti
     let Ok(below) = Binomial::new(p, n as u64) else { return (None, None) };
     // If at most k - 1 of n values lie at or below the quantile, the k-th lies at or above it.
     let at_most = |k: usize| if k == 0 { 0.0 } else { below.cdf(k as u64 - 1) };
-    let upper = (1..=n).find(|k| at_most(*k) >= confidence);
-    let lower = (1..=n).rev().find(|k| at_most(*k) <= 1.0 - confidence);
+    // `at_most` grows with k.
+    let reaching = |chance: f64| {
+        let (mut no, mut yes) = (0, n + 1);
+        while yes - no > 1 {
+            let middle = no + (yes - no) / 2;
+            if at_most(middle) >= chance { yes = middle } else { no = middle }
+        }
+        yes
+    };
+    let upper = Some(reaching(confidence)).filter(|k| *k <= n);
+    let beyond = reaching((1.0 - confidence).next_up());
+    let lower = Some(beyond - 1).filter(|k| *k > 0);
     (lower, upper)
 }
 
