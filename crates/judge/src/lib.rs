@@ -2,12 +2,13 @@
 //!
 //! Pure: results in, decisions out. `gate` checks a result against the expectations of its scenario, and `standing`
 //! sums up the checks in one word; `spending` divides the gate's error among its looks. `compare` compares runs with a
-//! baseline; `tuning` chooses and proves a sleep. `judgements` holds checks and comparisons as types, which `report`
+//! baseline; `tuning` chooses and proves a sleep; `prediction` says which streams terminations would cut. `judgements` holds checks and comparisons as types, which `report`
 //! puts into words; `statistics` holds the formulas that only decisions need.
 
 pub mod compare;
 pub mod gate;
 pub mod judgements;
+pub mod prediction;
 pub mod spending;
 pub mod standing;
 mod statistics;

@@ -211,9 +211,13 @@ mod tests {
         };
         let mean = (20.0 * 10.0 + 20.0 * 30.0 + 2.0 * 40.0) / 42.0;
         let missing = (20.0 * 15.0 + 2.0 * 25.0) / 42.0 / mean;
-        let MissingShare::Exactly(share) = of(StreamEnd::Complete).missing_share(15.0).unwrap() else { panic!() };
+        let MissingShare::Exactly(share) = of(StreamEnd::Complete).missing_share(15.0).unwrap() else {
+            panic!()
+        };
         assert!((share - missing).abs() < 1e-12);
-        let MissingShare::AtLeast(share) = of(StreamEnd::Censored).missing_share(15.0).unwrap() else { panic!() };
+        let MissingShare::AtLeast(share) = of(StreamEnd::Censored).missing_share(15.0).unwrap() else {
+            panic!()
+        };
         assert!(share < missing, "{share}");
         assert_eq!(of(StreamEnd::Complete).missing_share(50.0), Some(MissingShare::Exactly(0.0)));
     }

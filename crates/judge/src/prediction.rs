@@ -1,0 +1,122 @@
+//! Streams that terminations would cut, and the grace period that would save them, from the steady part of a record.
+//!
+//! No law of lengths is assumed. [`VirtualTerminations`] ends every pod at many instants of the record, at which nobody
+//! did, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and predicts further
+//! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `advice` chooses and compares settings.
+//!
+//! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
+//! is twice the cuts. Propagation windows are taken as they were measured; their own spread adds to the predictions,
+//! their uncertainty does not. The source is the theory of infinite-server queues (Eick, Massey and Whitt 1993) only for
+//! tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and window w.
+
+mod advice;
+mod cuts;
+mod needs;
+mod virtual_terminations;
+
+use serde::{Deserialize, Serialize};
+
+pub use advice::{Forecast, PercentileRule};
+pub use cuts::{CutRange, Cuts, MeanCut};
+pub use needs::{PodNeeds, UncutShare};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::StreamSpan;
+use rolldrop_record::Stamp;
+pub use virtual_terminations::VirtualTerminations;
+
+/// Steady part of a record, in which no pod was terminated.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyRecord<'a> {
+    /// Streams, including those that began before the period or ended after it. Every stream that was open in the
+    /// period must be among them.
+    pub spans: &'a [StreamSpan],
+    /// Beginning of the period.
+    pub from: Stamp,
+    /// End of the period.
+    pub to: Stamp,
+    /// Number of pods, each of which served throughout the period.
+    pub pods: usize,
+    /// Measured propagation windows in seconds: for so long after t0 a pod still gets streams. Each is equally likely.
+    pub windows_s: &'a [f64],
+}
+
+/// Time that streams have.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamBudget {
+    /// Seconds from t0 until the pod's streams are cut.
+    pub seconds: f64,
+    /// Seconds from t0 until the pod accepts no more streams.
+    pub accepts_s: f64,
+}
+
+/// Way in which a pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodEnd {
+    /// Seconds from t0 to SIGTERM: the preStop sleep.
+    pub sleep_s: f64,
+    /// Seconds from t0 to SIGKILL: the grace period, of which the sleep is a part.
+    pub grace_s: f64,
+    /// Reaction of the app to SIGTERM.
+    pub on_sigterm: OnSigterm,
+}
+
+/// Reaction of an app to SIGTERM. It accepts nothing afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnSigterm {
+    /// The app serves its streams to their ends, or until SIGKILL.
+    Drains,
+    /// The app cuts its streams: no grace period helps, a longer sleep does.
+    Cuts,
+}
+
+impl PodEnd {
+    /// Returns the time that streams have.
+    pub fn budget(self) -> StreamBudget {
+        let seconds = match self.on_sigterm {
+            OnSigterm::Drains => self.grace_s,
+            OnSigterm::Cuts => self.sleep_s.min(self.grace_s),
+        };
+        StreamBudget { seconds, accepts_s: self.sleep_s.min(seconds) }
+    }
+}
+
+/// An answer, or the number of streams that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimate<T> {
+    /// The record answers.
+    Known(T),
+    /// The record does not reach so far.
+    Unknown {
+        /// About so many more streams would answer, if the longest lengths decay as fast as an exponential law. `None`
+        /// if no number of such streams would.
+        more_streams: Option<u64>,
+    },
+}
+
+impl<T> Estimate<T> {
+    /// Returns the answer, if there is one.
+    pub fn known(self) -> Option<T> {
+        match self {
+            Self::Known(answer) => Some(answer),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// Converts the answer.
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Estimate<U> {
+        match self {
+            Self::Known(answer) => Estimate::Known(convert(answer)),
+            Self::Unknown { more_streams } => Estimate::Unknown { more_streams },
+        }
+    }
+}
+
+/// Rounds a number of streams up, to at least one.
+fn whole(streams: f64) -> u64 {
+    stats::index(streams.ceil().max(1.0)) as u64
+}
+
+#[cfg(test)]
+mod tests;

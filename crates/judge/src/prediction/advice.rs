@@ -1,0 +1,114 @@
+//! Settings: the least budget for a limit, what pairs of sleep and grace period would cut, and a common rule.
+
+use serde::{Deserialize, Serialize};
+
+use super::cuts::{Cuts, MeanCut};
+use super::{Estimate, PodEnd, StreamBudget, UncutShare, VirtualTerminations, whole};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::StreamEnd;
+
+/// Expected effect of one way in which pods end, per termination.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// Settings, and reaction of the app.
+    pub end: PodEnd,
+    /// Mean number of streams that come after the pod stopped accepting, while the rules still list it.
+    pub refused: f64,
+    /// Mean number of streams cut.
+    pub cut: Estimate<MeanCut>,
+    /// Share of terminations that cut no stream.
+    pub uncut: UncutShare,
+    /// Mean number of seconds for which a pod terminates; `None` if the record is shorter than the grace period. Times
+    /// the number of pods, it is the price of a rollout in pod-seconds.
+    pub terminating_s: Option<f64>,
+}
+
+/// Grace period by the rule "this percentile of the request duration".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PercentileRule {
+    /// The percentile in seconds.
+    pub grace_s: f64,
+    /// Mean number of streams per termination that the rule expects to cut: the remaining share of those that are open.
+    /// But long streams are open more often than short ones, and what is left of them is longer.
+    pub expected: f64,
+    /// Streams that terminations with this grace period cut.
+    pub cuts: Estimate<Cuts>,
+}
+
+impl VirtualTerminations {
+    /// Returns the least grace period in whole seconds with which pods that sleep for `sleep_s` and then drain cut at
+    /// most `most_cut` streams on average, at `confidence`.
+    pub fn least_grace(&self, sleep_s: f64, most_cut: f64, confidence: f64) -> Estimate<u64> {
+        self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: sleep_s })
+    }
+
+    /// Returns the least sleep in whole seconds with which pods that cut their streams at SIGTERM cut at most
+    /// `most_cut` streams on average, at `confidence`.
+    pub fn least_sleep(&self, most_cut: f64, confidence: f64) -> Estimate<u64> {
+        self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: seconds })
+    }
+
+    /// Returns the least whole second whose budget has a bounded mean. More seconds must never be less time.
+    fn least(&self, most_cut: f64, confidence: f64, budget: impl Fn(f64) -> StreamBudget) -> Estimate<u64> {
+        let mean = |seconds: u64| self.cuts(budget(seconds as f64)).map(|cuts| cuts.mean(confidence).upper);
+        let most = match mean(0) {
+            Estimate::Known(most) => most,
+            Estimate::Unknown { more_streams } => return Estimate::Unknown { more_streams },
+        };
+        if most <= most_cut {
+            return Estimate::Known(0);
+        }
+        let beyond = stats::ceil_seconds(self.length_s) + 1;
+        let unknown = first(0, beyond, |seconds| mean(seconds).known().is_none());
+        let reach = unknown - 1;
+        let left = mean(reach).known().unwrap_or(most);
+        if left > most_cut {
+            // An exponential law loses the same share of cuts and of streams that outlast the budget.
+            let more_streams = (most_cut > 0.0).then(|| whole(self.streams as f64 * (left / most_cut - 1.0)));
+            return Estimate::Unknown { more_streams };
+        }
+        Estimate::Known(first(0, reach, |seconds| mean(seconds).known().is_some_and(|mean| mean <= most_cut)))
+    }
+
+    /// Predicts the effect of settings, with bounds that each hold at `confidence`.
+    pub fn forecast(&self, end: PodEnd, confidence: f64) -> Forecast {
+        let budget = end.budget();
+        let needs = self.needs(budget.accepts_s);
+        let refused_s = self.windows_s.iter().map(|window| (window - budget.accepts_s).max(0.0));
+        Forecast {
+            end,
+            refused: self.rate_per_pod() * refused_s.sum::<f64>() / self.windows_s.len() as f64,
+            cut: self.cuts(budget).map(|cuts| cuts.mean(confidence)),
+            uncut: needs.uncut(budget.seconds, confidence),
+            terminating_s: needs.terminating_s(end.sleep_s, budget),
+        }
+    }
+
+    /// Returns what the rule "grace period = this percentile of the request duration" would cut; `percentile` is in
+    /// (0, 1). As in an access log, the durations are those of all streams that ended in the period. `None` if none
+    /// did.
+    pub fn percentile_rule(&self, percentile: f64) -> Option<PercentileRule> {
+        let ended = self.pods.iter().flatten().filter(|open| {
+            let is_open_at_end = open.ended == StreamEnd::Censored && open.end_s >= self.length_s;
+            !is_open_at_end
+        });
+        let mut durations: Vec<f64> = ended.map(|open| open.end_s - open.start_s).collect();
+        durations.sort_by(f64::total_cmp);
+        let grace_s = stats::nearest_rank(&durations, percentile)?;
+        Some(PercentileRule {
+            grace_s,
+            expected: (1.0 - percentile) * self.open_per_pod(),
+            cuts: self.cuts(StreamBudget { seconds: grace_s, accepts_s: f64::INFINITY }),
+        })
+    }
+}
+
+/// Returns the first number after `no`, up to `yes`, for which `holds`. It holds for `yes` and for all numbers after the
+/// first.
+fn first(mut no: u64, mut yes: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    while yes - no > 1 {
+        let middle = no + (yes - no) / 2;
+        if holds(middle) { yes = middle } else { no = middle }
+    }
+    yes
+}

@@ -1,0 +1,195 @@
+//! Tests predictions by hand, against the theory of infinite-server queues, and against simulated terminations.
+
+mod laws;
+mod study;
+
+use rand::{SeedableRng, rngs::SmallRng};
+
+use super::*;
+use laws::{Arrivals, Law, Workload, lognormal, second, span};
+use rolldrop_explain::model::StreamEnd;
+
+/// Returns the virtual terminations of 1000 s.
+fn prepared(spans: &[StreamSpan], pods: usize, windows_s: &[f64]) -> VirtualTerminations {
+    let record = SteadyRecord { spans, from: second(0.0), to: second(1000.0), pods, windows_s };
+    VirtualTerminations::of(&record).unwrap()
+}
+
+/// Returns 40 streams of one pod, one after the other: each begins 20 s after the one before.
+fn row_of_streams(lasts_s: f64, ended: StreamEnd) -> Vec<StreamSpan> {
+    let start = |i: i32| 10.0 + 20.0 * f64::from(i);
+    (0..40).map(|i| span(0, start(i), start(i) + lasts_s, ended)).collect()
+}
+
+fn budget(seconds: f64) -> StreamBudget {
+    StreamBudget { seconds, accepts_s: f64::INFINITY }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-3
+}
+
+#[test]
+fn streams_are_cut_while_they_outlast_budget() {
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let mean = |windows_s: &[f64], budget: StreamBudget| {
+        prepared(&spans, 1, windows_s).cuts(budget).known().unwrap().mean(0.95).estimate
+    };
+    // Each of the 40 streams is cut by terminations within 6 s; 996 s of the record are followed by 4 s.
+    assert!(close(mean(&[], budget(4.0)), 40.0 * 6.0 / 996.0));
+    assert!(close(mean(&[2.0], budget(4.0)), 40.0 * 8.0 / 996.0));
+    assert!(close(mean(&[1.0, 3.0], budget(4.0)), 40.0 * 8.0 / 996.0));
+    assert!(close(mean(&[3.0], StreamBudget { seconds: 4.0, accepts_s: 1.0 }), 40.0 * 7.0 / 996.0));
+    // A stream that comes after the budget is refused, not cut.
+    assert!(close(mean(&[30.0], budget(4.0)), 40.0 * 10.0 / 996.0));
+}
+
+#[test]
+fn cut_streams_are_undecided() {
+    let spans = row_of_streams(10.0, StreamEnd::Censored);
+    let record = prepared(&spans, 1, &[]);
+    let mean = record.cuts(budget(4.0)).known().unwrap().mean(0.95);
+    assert!(
+        close(mean.estimate, 40.0 * 10.0 / 996.0) && close(mean.undecided, 40.0 * 4.0 / 996.0),
+        "{mean:?}"
+    );
+    assert!(mean.lower < 40.0 * 6.0 / 996.0 && mean.upper > mean.estimate);
+    let needs = record.needs(0.0);
+    let Estimate::Unknown { more_streams: None } = needs.covering(0.95, 0.95) else { panic!("{needs:?}") };
+    let uncut = needs.uncut(4.0, 0.95);
+    assert!(close(uncut.estimate, 1.0 - 400.0 / 996.0) && uncut.upper > 0.75, "{uncut:?}");
+}
+
+#[test]
+fn stream_open_at_end_is_no_unknown() {
+    // Instants of which it is unknown whether the stream outlasts the budget are left out.
+    let mut spans = row_of_streams(10.0, StreamEnd::Complete);
+    spans.push(span(0, 900.0, 1300.0, StreamEnd::Complete));
+    let mean = prepared(&spans, 1, &[]).cuts(budget(4.0)).known().unwrap().mean(0.95);
+    assert!(close(mean.estimate, (40.0 * 6.0 + 96.0) / 996.0) && mean.undecided == 0.0, "{mean:?}");
+}
+
+#[test]
+fn few_long_streams_leave_budget_unknown() {
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let record = prepared(&spans[..20], 1, &[]);
+    let Estimate::Unknown { more_streams } = record.cuts(budget(4.0)) else { panic!("{record:?}") };
+    assert_eq!(more_streams, Some(10));
+    assert!(prepared(&spans, 1, &[]).cuts(budget(10.0)).known().is_none(), "beyond the longest stream");
+    assert!(prepared(&spans, 1, &[]).cuts(budget(2000.0)).known().is_none(), "longer than the record");
+    let empty = SteadyRecord { spans: &[], from: second(0.0), to: second(1.0), pods: 1, windows_s: &[] };
+    assert!(VirtualTerminations::of(&empty).is_none());
+}
+
+#[test]
+fn needs_are_bounded_by_order_statistics() {
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[]);
+    let needs = record.needs(0.0);
+    assert!((72..=86).contains(&needs.units()), "one every 10 to 15 s: {}", needs.units());
+    let covers = needs.covering(0.95, 0.95).known().unwrap();
+    assert!((9.0..=10.0).contains(&covers), "{covers}");
+    let uncut = needs.uncut(4.0, 0.95);
+    assert!(close(uncut.estimate, 1.0 - 240.0 / 996.0), "{uncut:?}");
+    assert!(uncut.lower < uncut.estimate && uncut.estimate < uncut.upper, "{uncut:?}");
+    // Streams of 100 s, 4 in that time: the record has some 7 units, one every 125 s on average, and 59 are needed.
+    let spans = row_of_streams(100.0, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[]);
+    let needs = record.needs(0.0);
+    let Estimate::Unknown { more_streams } = needs.covering(0.95, 0.95) else { panic!("{needs:?}") };
+    assert!((6..=9).contains(&needs.units()), "{}", needs.units());
+    assert_eq!(more_streams, Some(5 * (59 - needs.units() as u64)));
+}
+
+#[test]
+fn units_do_not_keep_step_with_streams() {
+    // Units exactly 10 s apart would meet each second stream at the same age.
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[]);
+    let covers = record.needs(0.0).covering(0.9, 0.95).known().unwrap();
+    assert!(covers > 8.0, "{covers}");
+}
+
+#[test]
+fn pods_terminate_until_last_stream() {
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[2.0]);
+    let end = PodEnd { sleep_s: 5.0, grace_s: 30.0, on_sigterm: OnSigterm::Drains };
+    let forecast = record.forecast(end, 0.95);
+    // The need is 12 to 0 s within 12 of 20 s, for 40 streams; 970 s of the record are followed by 30 s.
+    let open_s = 40.0 * (7.0 * (12.0 - 3.5) + 13.0 * 5.0);
+    assert!(close(forecast.terminating_s.unwrap(), (open_s + 170.0 * 5.0) / 970.0), "{forecast:?}");
+    assert_eq!((forecast.refused, forecast.cut.known()), (0.0, None));
+    assert_eq!(record.forecast(PodEnd { grace_s: 2000.0, ..end }, 0.95).terminating_s, None);
+}
+
+#[test]
+fn sleep_is_budget_of_app_that_cuts() {
+    let spans = row_of_streams(10.0, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[2.0]);
+    let forecast = |sleep_s, on_sigterm| record.forecast(PodEnd { sleep_s, grace_s: 6.0, on_sigterm }, 0.95);
+    let cut = |forecast: Forecast| forecast.cut.known().unwrap().estimate;
+    let cuts = forecast(1.0, OnSigterm::Cuts);
+    assert!(close(cut(cuts), 40.0 * 10.0 / 999.0) && close(cuts.terminating_s.unwrap(), 1.0), "{cuts:?}");
+    assert!(close(cuts.refused, 0.04), "one second of arrivals: {cuts:?}");
+    let drains = forecast(1.0, OnSigterm::Drains);
+    assert!(close(cut(drains), 40.0 * 5.0 / 994.0), "{drains:?}");
+    assert!(close(cut(forecast(4.0, OnSigterm::Cuts)), 40.0 * 8.0 / 996.0));
+}
+
+#[test]
+fn least_grace_has_bounded_mean() {
+    let spans = row_of_streams(10.5, StreamEnd::Complete);
+    let record = prepared(&spans, 1, &[]);
+    let least = |most_cut| record.least_grace(0.0, most_cut, 0.95);
+    // At 10 s each stream is cut by terminations within 0.5 s: 0.02 on average.
+    assert_eq!((least(1.0), least(0.05)), (Estimate::Known(0), Estimate::Known(10)));
+    let Estimate::Known(seconds) = least(0.2) else { panic!() };
+    let upper = |seconds: u64| record.cuts(budget(seconds as f64)).known().unwrap().mean(0.95).upper;
+    assert!(upper(seconds) <= 0.2 && upper(seconds - 1) > 0.2, "{seconds}");
+    let Estimate::Unknown { more_streams: Some(more) } = least(0.001) else { panic!() };
+    assert!(more > 800, "20 times as many: {more}");
+    assert_eq!(record.least_sleep(0.05, 0.95), Estimate::Known(10));
+}
+
+#[test]
+fn bounds_hold_theory() {
+    // Each bound may miss once in two million times.
+    let confidence = 1.0 - 5e-7;
+    let law = Law::Exponential { mean: 10.0 };
+    for (law, budget_s) in [(law, 30.0), (law, 45.0), (lognormal(10.0, 1.0), 102.0)] {
+        let workload = Workload { law, arrivals: Arrivals { rate: 1.0, burst: 1 }, window_s: 2.0 };
+        let spans = workload.record(2, 20_000.0, &mut SmallRng::seed_from_u64(1));
+        let record = SteadyRecord {
+            spans: &spans,
+            from: second(0.0),
+            to: second(20_000.0),
+            pods: 2,
+            windows_s: &[2.0],
+        };
+        let record = VirtualTerminations::of(&record).unwrap();
+        let (truth, mean) =
+            (workload.cut(budget_s), record.cuts(budget(budget_s)).known().unwrap().mean(confidence));
+        assert!(mean.lower < truth && truth < mean.upper && mean.upper < 2.5 * truth, "{truth} {mean:?}");
+        // The number cut is Poisson.
+        let (truth, uncut) = ((-truth).exp(), record.needs(f64::INFINITY).uncut(budget_s, confidence));
+        assert!(uncut.lower < truth && truth < uncut.upper, "{truth} {uncut:?}");
+        let (rate, open) = (record.rate_per_pod(), record.open_per_pod());
+        assert!((rate - 1.0).abs() < 0.03 && (open / law.mean() - 1.0).abs() < 0.1, "{rate} {open}");
+    }
+}
+
+#[test]
+fn bursts_widen_predictions() {
+    let width = |burst| {
+        let workload =
+            Workload { law: lognormal(10.0, 1.0), arrivals: Arrivals { rate: 1.0, burst }, window_s: 0.0 };
+        let spans = workload.record(1, 20_000.0, &mut SmallRng::seed_from_u64(2));
+        let record =
+            SteadyRecord { spans: &spans, from: second(0.0), to: second(20_000.0), pods: 1, windows_s: &[] };
+        let cuts = VirtualTerminations::of(&record).unwrap().cuts(budget(5.0)).known().unwrap();
+        let range = cuts.predict(100, 0.95);
+        (range.upper - range.lower) as f64
+    };
+    assert!(width(10) > 1.5 * width(1), "{} {}", width(10), width(1));
+}

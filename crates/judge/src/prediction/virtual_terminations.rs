@@ -1,0 +1,140 @@
+//! Terminations that did not happen: each pod ends at evenly spaced instants of the steady record.
+
+use super::cuts::{Cuts, Hits};
+use super::needs::PodNeeds;
+use super::{Estimate, SteadyRecord, StreamBudget};
+use rolldrop_explain::math::stats;
+use rolldrop_explain::model::StreamEnd;
+
+/// Number of instants, over all pods. Ten per second of a record of an hour with three pods; of a day, one per 2.6 s,
+/// which is fine enough because what a budget cuts lasts on beyond it for longer than that.
+const INSTANTS: usize = 100_000;
+/// Minimum number of instants per pod.
+const LEAST_PER_POD: usize = 100;
+
+/// Virtual terminations of a steady record.
+#[derive(Clone, Debug)]
+pub struct VirtualTerminations {
+    /// Streams of each pod by start, in seconds since the period began.
+    pub(super) pods: Vec<Vec<Open>>,
+    /// Length of the period in seconds.
+    pub(super) length_s: f64,
+    /// Seconds between instants.
+    pub(super) step_s: f64,
+    /// Number of instants per pod.
+    pub(super) per_pod: usize,
+    /// Propagation windows in seconds, at least one. Instants take them in turn.
+    pub(super) windows_s: Vec<f64>,
+    /// Number of streams that were open in the period.
+    pub(super) streams: usize,
+    rate_per_pod: f64,
+}
+
+/// Time during which a stream was open, in seconds since the period began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub(super) start_s: f64,
+    pub(super) end_s: f64,
+    pub(super) ended: StreamEnd,
+}
+
+/// Assumption about a stream of which it is unknown whether it would have outlasted a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undecided {
+    /// It would have ended just then.
+    Ended,
+    /// It would have outlasted the budget.
+    Outlasted,
+}
+
+impl VirtualTerminations {
+    /// Prepares a record. `None` if there is nothing to go by: no time, no pod, or no stream.
+    pub fn of(record: &SteadyRecord<'_>) -> Option<Self> {
+        let length_s = record.to.seconds_since(record.from);
+        let mut pods: Vec<Vec<Open>> = vec![Vec::new(); record.pods];
+        for span in record.spans {
+            let [start_s, end_s] = [span.start, span.end].map(|stamp| stamp.seconds_since(record.from));
+            // The period ends with the first termination: later ends are not those of steady streams.
+            let ended = if end_s > length_s { StreamEnd::Censored } else { span.ended };
+            let is_in_period = end_s > 0.0 && start_s < length_s;
+            if let Some(pod) = pods.get_mut(span.pod).filter(|_| is_in_period) {
+                pod.push(Open { start_s, end_s: end_s.min(length_s), ended });
+            }
+        }
+        let streams: usize = pods.iter().map(Vec::len).sum();
+        if length_s <= 0.0 || streams == 0 {
+            return None;
+        }
+        pods.iter_mut().for_each(|pod| pod.sort_by(|a, b| a.start_s.total_cmp(&b.start_s)));
+        let per_pod = (INSTANTS / pods.len()).max(LEAST_PER_POD);
+        let started = pods.iter().flatten().filter(|open| open.start_s >= 0.0).count();
+        let windows_s = if record.windows_s.is_empty() { &[0.0] } else { record.windows_s };
+        Some(Self {
+            length_s,
+            step_s: length_s / per_pod as f64,
+            per_pod,
+            windows_s: windows_s.to_vec(),
+            streams,
+            rate_per_pod: started as f64 / (pods.len() as f64 * length_s),
+            pods,
+        })
+    }
+
+    /// Returns the streams that began per second and pod, for which all predictions hold.
+    pub fn rate_per_pod(&self) -> f64 {
+        self.rate_per_pod
+    }
+
+    /// Returns the mean number of streams open on a pod.
+    pub fn open_per_pod(&self) -> f64 {
+        let open_s = self.pods.iter().flatten().map(|open| open.end_s - open.start_s.max(0.0));
+        open_s.sum::<f64>() / (self.pods.len() as f64 * self.length_s)
+    }
+
+    /// Returns the streams that terminations with this budget would cut. Unknown if fewer than 30 streams outlast it.
+    pub fn cuts(&self, budget: StreamBudget) -> Estimate<Cuts> {
+        let known = self.hits(budget, Undecided::Ended);
+        let most = self.hits(budget, Undecided::Outlasted);
+        Cuts::of(&known, &most, self.streams)
+    }
+
+    /// Returns the time that pods need until their last stream ends, if they accept streams for this long after t0.
+    pub fn needs(&self, accepts_s: f64) -> PodNeeds<'_> {
+        PodNeeds::of(self, accepts_s)
+    }
+
+    /// Returns the time of an instant, in seconds since the period began.
+    pub(super) fn at(&self, instant: usize) -> f64 {
+        (instant as f64 + 0.5) * self.step_s
+    }
+
+    /// Returns the number of instants per pod after which the record goes on for `seconds`: only these show which
+    /// streams last so long.
+    pub(super) fn followed(&self, seconds: f64) -> usize {
+        stats::index(((self.length_s - seconds) / self.step_s + 0.5).floor()).min(self.per_pod)
+    }
+
+    /// Counts the streams that outlast the budget, by instant and by stream.
+    fn hits(&self, budget: StreamBudget, undecided: Undecided) -> Hits {
+        let instants = self.followed(budget.seconds);
+        // A stream that came after the budget would meet no pod.
+        let accepts_s = budget.accepts_s.min(budget.seconds);
+        let windows: Vec<f64> = self.windows_s.iter().map(|window| window.min(accepts_s)).collect();
+        let longest = windows.iter().copied().fold(0.0, f64::max);
+        let mut hits = Hits::new(self.pods.len() * instants, instants as f64 * self.step_s);
+        for (pod, streams) in self.pods.iter().enumerate() {
+            for open in streams {
+                let until_s = match (open.ended, undecided) {
+                    (StreamEnd::Censored, Undecided::Outlasted) => open.end_s,
+                    _ => open.end_s - budget.seconds,
+                };
+                let first = stats::index(((open.start_s - longest) / self.step_s - 0.5).ceil());
+                let cut = (first..instants)
+                    .take_while(|i| self.at(*i) < until_s)
+                    .filter(|i| self.at(*i) >= open.start_s - windows[i % windows.len()]);
+                hits.add(open.start_s, cut.map(|i| pod * instants + i));
+            }
+        }
+        hits
+    }
+}
