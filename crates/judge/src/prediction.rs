@@ -2,22 +2,22 @@
 //!
 //! No law of lengths is assumed. [`VirtualTerminations`] ends every pod at many instants of the record, at which nobody
 //! did, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and predicts further
-//! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `advice` chooses and compares settings.
+//! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses and compares settings.
 //!
 //! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
 //! is twice the cuts. Propagation windows are taken as they were measured; their own spread adds to the predictions,
 //! their uncertainty does not. The source is the theory of infinite-server queues (Eick, Massey and Whitt 1993) only for
 //! tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and window w.
 
-mod advice;
 mod cuts;
+mod grace_period;
 mod needs;
 mod virtual_terminations;
 
 use serde::{Deserialize, Serialize};
 
-pub use advice::{Forecast, PercentileRule};
 pub use cuts::{CutRange, Cuts, MeanCut};
+pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::StreamSpan;
@@ -51,7 +51,7 @@ pub struct StreamBudget {
 
 /// Way in which a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PodEnd {
+pub struct PodShutdown {
     /// Seconds from t0 to SIGTERM: the preStop sleep.
     pub sleep_s: f64,
     /// Seconds from t0 to SIGKILL: the grace period, of which the sleep is a part.
@@ -70,7 +70,7 @@ pub enum OnSigterm {
     Cuts,
 }
 
-impl PodEnd {
+impl PodShutdown {
     /// Returns the time that streams have.
     pub fn budget(self) -> StreamBudget {
         let seconds = match self.on_sigterm {

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use crate::model::{StreamEnd, StreamSpan};
+use crate::model::{SpanEnd, StreamSpan};
 
 /// Number of streams at risk from which the curve begins.
 pub const LEAST_AT_RISK: usize = 30;
@@ -21,7 +21,7 @@ pub struct Life {
     /// Age at which the stream ended or was last seen, in seconds.
     pub left_s: f64,
     /// Meaning of `left_s`.
-    pub ended: StreamEnd,
+    pub ended: SpanEnd,
 }
 
 impl From<&StreamSpan> for Life {
@@ -82,7 +82,7 @@ impl Survival {
         let from_s = entered[begins].max(0.0);
 
         let mut ends: Vec<f64> = (lives.iter())
-            .filter(|life| life.ended == StreamEnd::Complete && life.left_s > from_s)
+            .filter(|life| life.ended == SpanEnd::Complete && life.left_s > from_s)
             .map(|life| life.left_s)
             .collect();
         ends.sort_by(f64::total_cmp);
@@ -143,7 +143,7 @@ impl Survival {
 mod tests {
     use super::*;
 
-    fn life(left_s: f64, ended: StreamEnd) -> Life {
+    fn life(left_s: f64, ended: SpanEnd) -> Life {
         Life { entered_s: None, left_s, ended }
     }
 
@@ -151,8 +151,8 @@ mod tests {
     fn remissions() -> Vec<Life> {
         let ended = [6.0, 6.0, 6.0, 7.0, 10.0, 13.0, 16.0, 22.0, 23.0];
         let censored = [6.0, 9.0, 10.0, 11.0, 17.0, 19.0, 20.0, 25.0, 32.0, 32.0, 34.0, 35.0];
-        let all = (ended.iter().map(|weeks| life(*weeks, StreamEnd::Complete)))
-            .chain(censored.iter().map(|weeks| life(*weeks, StreamEnd::Censored)));
+        let all = (ended.iter().map(|weeks| life(*weeks, SpanEnd::Complete)))
+            .chain(censored.iter().map(|weeks| life(*weeks, SpanEnd::Censored)));
         all.flat_map(|life| [life; 2]).collect()
     }
 
@@ -183,13 +183,13 @@ mod tests {
     #[test]
     fn few_lives_have_no_curve() {
         assert_eq!(Survival::of(&remissions()[..29], 0.95), None);
-        assert_eq!(Survival::of(&[life(1.0, StreamEnd::Censored); 40], 0.95), None);
+        assert_eq!(Survival::of(&[life(1.0, SpanEnd::Censored); 40], 0.95), None);
     }
 
     #[test]
     fn late_entries_delay_curve() {
         // Ten streams are seen from their beginning, and one of them ends at 2 s; 40 are found at 5 s.
-        let entered = |entered_s, left_s| Life { entered_s, left_s, ended: StreamEnd::Complete };
+        let entered = |entered_s, left_s| Life { entered_s, left_s, ended: SpanEnd::Complete };
         let mut lives = vec![entered(None, 2.0)];
         lives.extend((0..9).map(|i| entered(None, 10.0 + f64::from(i))));
         lives.extend((0..40).map(|i| entered(Some(5.0), 10.5 + f64::from(i))));
@@ -202,24 +202,24 @@ mod tests {
     #[test]
     fn missing_share_integrates_curve() {
         // Half of the streams last 10 s, half 30 s: 20 s on average. After 15 s the long ones lack half of their time.
-        let of = |last: StreamEnd| {
+        let of = |last: SpanEnd| {
             let lives: Vec<Life> = (0..20)
-                .flat_map(|_| [life(10.0, StreamEnd::Complete), life(30.0, StreamEnd::Complete)])
+                .flat_map(|_| [life(10.0, SpanEnd::Complete), life(30.0, SpanEnd::Complete)])
                 .chain([life(40.0, last); 2])
                 .collect();
             Survival::of(&lives, 0.95).unwrap()
         };
         let mean = (20.0 * 10.0 + 20.0 * 30.0 + 2.0 * 40.0) / 42.0;
         let missing = (20.0 * 15.0 + 2.0 * 25.0) / 42.0 / mean;
-        let MissingShare::Exactly(share) = of(StreamEnd::Complete).missing_share(15.0).unwrap() else {
+        let MissingShare::Exactly(share) = of(SpanEnd::Complete).missing_share(15.0).unwrap() else {
             panic!()
         };
         assert!((share - missing).abs() < 1e-12);
-        let MissingShare::AtLeast(share) = of(StreamEnd::Censored).missing_share(15.0).unwrap() else {
+        let MissingShare::AtLeast(share) = of(SpanEnd::Censored).missing_share(15.0).unwrap() else {
             panic!()
         };
         assert!(share < missing, "{share}");
-        assert_eq!(of(StreamEnd::Complete).missing_share(50.0), Some(MissingShare::Exactly(0.0)));
+        assert_eq!(of(SpanEnd::Complete).missing_share(50.0), Some(MissingShare::Exactly(0.0)));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let n = 20_000;
         let lives: Vec<Life> = (0..n)
             .map(|i| -10.0 * ((f64::from(i) + 0.5) / f64::from(n)).ln())
-            .map(|left_s| life(left_s, StreamEnd::Complete))
+            .map(|left_s| life(left_s, SpanEnd::Complete))
             .collect();
         let curve = Survival::of(&lives, 0.95).unwrap();
         for after_s in [0.0, 5.0, 20.0, 40.0_f64] {

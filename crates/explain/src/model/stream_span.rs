@@ -12,7 +12,7 @@ pub struct StreamSpan {
     /// Time at which it ended, or was last known to be open.
     pub end: Stamp,
     /// Meaning of `end`.
-    pub ended: StreamEnd,
+    pub ended: SpanEnd,
     /// Time at which a watch found the stream open. Its like that had ended before are not in the record (left
     /// truncation). `None` if the stream was recorded from its beginning.
     pub entered: Option<Stamp>,
@@ -20,7 +20,7 @@ pub struct StreamSpan {
 
 /// Meaning of a stream's last stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamEnd {
+pub enum SpanEnd {
     /// The stream ended by itself.
     Complete,
     /// The stream was cut, or the record ended first: it would have lasted longer (right-censored).

@@ -4,8 +4,9 @@
 //! the budget. The mean is the sum of these stretches, divided by the time. It counts every stream of the record, and
 //! not only those that some independent terminations meet, so it needs far fewer streams than the order statistics in
 //! `needs`. Its variance is that of a sum over independent streams, or over independent blocks of time if that is
-//! larger, because streams came in bursts or the rate changed. With few long streams the distribution is skewed: a gamma
-//! variable with the same variance has bounds that hold where percentiles of a bootstrap do not (`docs/proofs`).
+//! larger, because streams came in bursts or the rate changed (what a bootstrap of these blocks shows). With few long
+//! streams the sum is skewed: bounds are those of a gamma variable with the same variance, where percentiles of a
+//! bootstrap are too low.
 
 use serde::{Deserialize, Serialize};
 

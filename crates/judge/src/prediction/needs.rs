@@ -7,10 +7,10 @@
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 
-use super::virtual_terminations::{Open, VirtualTerminations};
+use super::virtual_terminations::{OpenSpan, VirtualTerminations};
 use super::{Estimate, StreamBudget, whole};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::StreamEnd;
+use rolldrop_explain::model::SpanEnd;
 
 /// Time that pods need from t0 until their last stream ends.
 #[derive(Clone, Debug)]
@@ -35,8 +35,9 @@ struct PodNeed {
 /// Share of terminations that cut no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UncutShare {
-    /// Best estimate. It counts undecided terminations as ones that cut a stream.
-    pub estimate: f64,
+    /// Best estimate, with undecided terminations as ones that cut a stream. `None` if the record is shorter than the
+    /// budget.
+    pub estimate: Option<f64>,
     /// Lower bound, with undecided terminations as ones that cut a stream.
     pub lower: f64,
     /// Upper bound, with undecided terminations as ones that cut none.
@@ -49,7 +50,7 @@ impl<'a> PodNeeds<'a> {
     pub(super) fn of(record: &'a VirtualTerminations, accepts_s: f64) -> Self {
         let window_s = record.windows_s.iter().copied().fold(0.0, f64::max).min(accepts_s);
         let by_pod: Vec<_> = record.pods.iter().map(|streams| needs(record, streams, window_s)).collect();
-        let longest = |open: &Open| open.end_s - (open.start_s - window_s).max(0.0);
+        let longest = |open: &OpenSpan| open.end_s - (open.start_s - window_s).max(0.0);
         let apart_s = record.pods.iter().flatten().map(longest).fold(0.0, f64::max);
         let apart = stats::index((apart_s / record.step_s).ceil()).max(1);
         let followed = record.followed(apart_s);
@@ -106,7 +107,7 @@ impl<'a> PodNeeds<'a> {
             saved += followed.iter().filter(|need| is_saved(need)).count();
         }
         UncutShare {
-            estimate: saved as f64 / all.max(1) as f64,
+            estimate: (all > 0).then(|| saved as f64 / all as f64),
             lower: stats::share_lower(count(&is_saved), n, confidence),
             upper: stats::share_upper(count(&|need| need.seconds <= budget_s), n, confidence),
         }
@@ -125,7 +126,7 @@ impl<'a> PodNeeds<'a> {
 }
 
 /// Returns a pod's needs at all instants.
-fn needs(record: &VirtualTerminations, streams: &[Open], window_s: f64) -> Vec<PodNeed> {
+fn needs(record: &VirtualTerminations, streams: &[OpenSpan], window_s: f64) -> Vec<PodNeed> {
     let mut coming = streams.iter().peekable();
     // A stream whose end has passed adds nothing, so the latest ends of all streams that began are enough.
     let (mut last_s, mut last_censored_s) = (0.0_f64, 0.0_f64);
@@ -134,7 +135,7 @@ fn needs(record: &VirtualTerminations, streams: &[Open], window_s: f64) -> Vec<P
         .map(|at_s| {
             while let Some(open) = coming.next_if(|open| open.start_s <= at_s + window_s) {
                 last_s = last_s.max(open.end_s);
-                if open.ended == StreamEnd::Censored {
+                if open.ended == SpanEnd::Censored {
                     last_censored_s = last_censored_s.max(open.end_s);
                 }
             }

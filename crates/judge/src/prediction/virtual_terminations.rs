@@ -4,7 +4,7 @@ use super::cuts::{Cuts, Hits};
 use super::needs::PodNeeds;
 use super::{Estimate, SteadyRecord, StreamBudget};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::StreamEnd;
+use rolldrop_explain::model::SpanEnd;
 
 /// Number of instants, over all pods. Ten per second of a record of an hour with three pods; of a day, one per 2.6 s,
 /// which is fine enough because what a budget cuts lasts on beyond it for longer than that.
@@ -16,7 +16,7 @@ const LEAST_PER_POD: usize = 100;
 #[derive(Clone, Debug)]
 pub struct VirtualTerminations {
     /// Streams of each pod by start, in seconds since the period began.
-    pub(super) pods: Vec<Vec<Open>>,
+    pub(super) pods: Vec<Vec<OpenSpan>>,
     /// Length of the period in seconds.
     pub(super) length_s: f64,
     /// Seconds between instants.
@@ -32,10 +32,10 @@ pub struct VirtualTerminations {
 
 /// Time during which a stream was open, in seconds since the period began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenSpan {
     pub(super) start_s: f64,
     pub(super) end_s: f64,
-    pub(super) ended: StreamEnd,
+    pub(super) ended: SpanEnd,
 }
 
 /// Assumption about a stream of which it is unknown whether it would have outlasted a budget.
@@ -51,14 +51,14 @@ impl VirtualTerminations {
     /// Prepares a record. `None` if there is nothing to go by: no time, no pod, or no stream.
     pub fn of(record: &SteadyRecord<'_>) -> Option<Self> {
         let length_s = record.to.seconds_since(record.from);
-        let mut pods: Vec<Vec<Open>> = vec![Vec::new(); record.pods];
+        let mut pods: Vec<Vec<OpenSpan>> = vec![Vec::new(); record.pods];
         for span in record.spans {
             let [start_s, end_s] = [span.start, span.end].map(|stamp| stamp.seconds_since(record.from));
             // The period ends with the first termination: later ends are not those of steady streams.
-            let ended = if end_s > length_s { StreamEnd::Censored } else { span.ended };
+            let ended = if end_s > length_s { SpanEnd::Censored } else { span.ended };
             let is_in_period = end_s > 0.0 && start_s < length_s;
             if let Some(pod) = pods.get_mut(span.pod).filter(|_| is_in_period) {
-                pod.push(Open { start_s, end_s: end_s.min(length_s), ended });
+                pod.push(OpenSpan { start_s, end_s: end_s.min(length_s), ended });
             }
         }
         let streams: usize = pods.iter().map(Vec::len).sum();
@@ -94,8 +94,9 @@ impl VirtualTerminations {
     /// Returns the streams that terminations with this budget would cut. Unknown if fewer than 30 streams outlast it.
     pub fn cuts(&self, budget: StreamBudget) -> Estimate<Cuts> {
         let known = self.hits(budget, Undecided::Ended);
-        let most = self.hits(budget, Undecided::Outlasted);
-        Cuts::of(&known, &most, self.streams)
+        let is_cut = |open: &OpenSpan| open.ended == SpanEnd::Censored && open.end_s < self.length_s;
+        let most = (self.pods.iter().flatten().any(is_cut)).then(|| self.hits(budget, Undecided::Outlasted));
+        Cuts::of(&known, most.as_ref().unwrap_or(&known), self.streams)
     }
 
     /// Returns the time that pods need until their last stream ends, if they accept streams for this long after t0.
@@ -125,7 +126,7 @@ impl VirtualTerminations {
         for (pod, streams) in self.pods.iter().enumerate() {
             for open in streams {
                 let until_s = match (open.ended, undecided) {
-                    (StreamEnd::Censored, Undecided::Outlasted) => open.end_s,
+                    (SpanEnd::Censored, Undecided::Outlasted) => open.end_s,
                     _ => open.end_s - budget.seconds,
                 };
                 let first = stats::index(((open.start_s - longest) / self.step_s - 0.5).ceil());

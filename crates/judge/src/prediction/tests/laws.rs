@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use rolldrop_explain::model::{StreamEnd, StreamSpan};
+use rolldrop_explain::model::{SpanEnd, StreamSpan};
 use rolldrop_record::Stamp;
 
 use crate::math::exact::{below, z};
@@ -138,15 +138,24 @@ impl Workload {
     /// Returns the variance of the number of streams cut by a termination, divided by its mean. Pairs of one burst are
     /// cut together if both outlast the budget.
     pub(super) fn dispersion(self, budget_s: f64) -> f64 {
-        if self.arrivals.burst == 1 {
-            return 1.0;
-        }
         let pairs = f64::from(self.arrivals.burst - 1);
-        let from = budget_s - self.window_s;
-        let step = self.law.warm_up_s() / 1e5;
-        let both: f64 =
-            (0..100_000).map(|i| self.law.beyond(from + f64::from(i) * step).powi(2) * step).sum();
-        1.0 + pairs * both / self.law.excess(from)
+        let both = self.over_ages(budget_s, |open| pairs * open.powi(2));
+        1.0 + self.arrivals.rate * both / self.cut(budget_s)
+    }
+
+    /// Returns the share of terminations that cut no stream: no burst has a stream that outlasts the budget.
+    pub(super) fn uncut(self, budget_s: f64) -> f64 {
+        let Arrivals { rate, burst } = self.arrivals;
+        let some = self.over_ages(budget_s, |open| 1.0 - (1.0 - open).powf(f64::from(burst)));
+        (-rate / f64::from(burst) * some).exp()
+    }
+
+    /// Integrates over the ages of streams that are cut, with the share of streams that reach an age.
+    fn over_ages(self, budget_s: f64, of: impl Fn(f64) -> f64) -> f64 {
+        const STEPS: u32 = 10_000;
+        let step_s = self.law.warm_up_s() / f64::from(STEPS);
+        let age_s = |i: u32| budget_s - self.window_s + (f64::from(i) + 0.5) * step_s;
+        (0..STEPS).map(|i| of(self.law.beyond(age_s(i))) * step_s).sum()
     }
 
     /// Calls `add` with the start and the length of each stream that arrives between two times.
@@ -169,7 +178,7 @@ impl Workload {
         for pod in 0..pods {
             self.arrive(-warm_up_s, length_s, rng, |start_s, lasts_s| {
                 if start_s + lasts_s > 0.0 {
-                    spans.push(span(pod, start_s, start_s + lasts_s, StreamEnd::Complete));
+                    spans.push(span(pod, start_s, start_s + lasts_s, SpanEnd::Complete));
                 }
             });
         }
@@ -197,7 +206,7 @@ impl Workload {
 }
 
 /// Returns a span from its times in seconds.
-pub(super) fn span(pod: usize, start_s: f64, end_s: f64, ended: StreamEnd) -> StreamSpan {
+pub(super) fn span(pod: usize, start_s: f64, end_s: f64, ended: SpanEnd) -> StreamSpan {
     StreamSpan { pod, start: second(start_s), end: second(end_s), ended, entered: None }
 }
 

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::cuts::{Cuts, MeanCut};
-use super::{Estimate, PodEnd, StreamBudget, UncutShare, VirtualTerminations, whole};
+use super::{Estimate, PodShutdown, StreamBudget, UncutShare, VirtualTerminations, whole};
 use rolldrop_explain::math::stats;
-use rolldrop_explain::model::StreamEnd;
+use rolldrop_explain::model::SpanEnd;
 
 /// Expected effect of one way in which pods end, per termination.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Settings, and reaction of the app.
-    pub end: PodEnd,
+    pub end: PodShutdown,
     /// Mean number of streams that come after the pod stopped accepting, while the rules still list it.
     pub refused: f64,
     /// Mean number of streams cut.
@@ -39,7 +39,8 @@ impl VirtualTerminations {
     /// Returns the least grace period in whole seconds with which pods that sleep for `sleep_s` and then drain cut at
     /// most `most_cut` streams on average, at `confidence`.
     pub fn least_grace(&self, sleep_s: f64, most_cut: f64, confidence: f64) -> Estimate<u64> {
-        self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: sleep_s })
+        let least = self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: sleep_s });
+        least.map(|seconds| seconds.max(stats::ceil_seconds(sleep_s)))
     }
 
     /// Returns the least sleep in whole seconds with which pods that cut their streams at SIGTERM cut at most
@@ -71,7 +72,7 @@ impl VirtualTerminations {
     }
 
     /// Predicts the effect of settings, with bounds that each hold at `confidence`.
-    pub fn forecast(&self, end: PodEnd, confidence: f64) -> Forecast {
+    pub fn forecast(&self, end: PodShutdown, confidence: f64) -> Forecast {
         let budget = end.budget();
         let needs = self.needs(budget.accepts_s);
         let refused_s = self.windows_s.iter().map(|window| (window - budget.accepts_s).max(0.0));
@@ -89,7 +90,7 @@ impl VirtualTerminations {
     /// did.
     pub fn percentile_rule(&self, percentile: f64) -> Option<PercentileRule> {
         let ended = self.pods.iter().flatten().filter(|open| {
-            let is_open_at_end = open.ended == StreamEnd::Censored && open.end_s >= self.length_s;
+            let is_open_at_end = open.ended == SpanEnd::Censored && open.end_s >= self.length_s;
             !is_open_at_end
         });
         let mut durations: Vec<f64> = ended.map(|open| open.end_s - open.start_s).collect();
