@@ -32,7 +32,7 @@ pub struct SteadyRecord<'a> {
     pub spans: &'a [StreamSpan],
     /// Beginning of the period.
     pub from: Stamp,
-    /// End of the period.
+    /// End of the period. A log that holds only ended streams must go on for at least the longest stream after it.
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,

@@ -55,10 +55,7 @@ impl Choices {
     }
 
     fn print(&self) -> String {
-        match self.known {
-            0 => "unknown".into(),
-            known => format!("{:.1} % of {known}", 100.0 * self.bad as f64 / known as f64),
-        }
+        format!("{} of {}", self.bad, self.known)
     }
 }
 
