@@ -88,7 +88,7 @@ struct Moments {
     variance: f64,
     /// Variance of a termination's count, divided by the mean; at least 1.
     dispersion: f64,
-    /// Share of the mean that the largest stream contributes.
+    /// Part of the mean that the largest stream contributes.
     largest: f64,
 }
 
