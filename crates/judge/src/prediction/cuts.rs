@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Estimate, whole};
-use crate::math::counts::{count_quantile, rate_quantile};
+use crate::statistics::counts::{count_quantile, rate_quantile};
 use rolldrop_explain::math::stats;
 
 /// Minimum number of streams that outlast a budget. Beyond it nothing is known, since the longest stream of the record

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rolldrop_explain::model::{SpanEnd, StreamSpan};
 use rolldrop_record::Stamp;
 
-use crate::math::exact::{below, z};
+use crate::statistics::exact::{below, z};
 
 /// Law of the lengths of streams, in seconds.
 #[derive(Clone, Copy, Debug)]
