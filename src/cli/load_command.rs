@@ -1,6 +1,7 @@
 //! `rolldrop load`.
 
 mod load_args;
+mod stream_args;
 mod tls_args;
 
 use std::cell::{Cell, RefCell};

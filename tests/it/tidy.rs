@@ -10,7 +10,7 @@ use crate::harness::root;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("drive", &["record", "scenario", "kubernetes", "lab", "load", "sidecar::inject", "sidecar::observed"]),
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
-    ("workload", &["record::LengthLaw", "record::named"]),
+    ("workload", &["record::LENGTH_HEADER", "record::LengthLaw", "record::named"]),
 ];
 
 /// Modules of a crate that take data and return data, as all of `crates/explain` and `crates/report` does, whose lints

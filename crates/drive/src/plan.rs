@@ -1,6 +1,6 @@
 //! The API calls that a run will make, in order: for `--dry-run`, for checking rights, and for telling the user in
-//! advance what the run will do. Planning only reads from the cluster. [`disruptions`] lists the disruptions' calls;
-//! [`target_checks`] and [`disruption_checks`] check that the scenario's targets and disruptions are possible.
+//! advance what the run will do. Planning only reads from the cluster. `disruptions` lists the disruptions' calls;
+//! `target_checks` and `disruption_checks` check that the scenario's targets and disruptions are possible.
 
 mod call;
 pub(crate) mod claims;

@@ -32,12 +32,13 @@ pub(super) async fn carry(
     connection.requests += 1;
     let sent = context.clock.now();
     row.sent = Some(sent);
-    let limit = context.plan.settings.timeout.response;
+    let limit = context.plan.settings.response_timeout();
     let mut talk = Http1Exchange { context, endpoint, connection, row, write_error: None };
-    let ended = match &endpoint.websocket {
-        None => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
+    let ended = match (&endpoint.websocket, context.streams.settings()) {
+        (None, None) => context.deadlines.within(sent, limit, pin!(talk.exchange(persistence))).await,
         // Boxed, so that other requests do not reserve space for it.
-        Some(templates) => {
+        (None, Some(stream)) => Ok(Box::pin(talk.receive_stream(stream, persistence)).await),
+        (Some(templates), _) => {
             let exchange = Box::pin(websocket_client::exchange(&mut talk, templates, persistence));
             context.deadlines.within(sent, limit, exchange).await
         }

@@ -30,13 +30,19 @@ use rolldrop_record::{Clock, Stamp, TlsSession};
 /// Number of bytes requested per read.
 const READ_SIZE: usize = 8 * 1024;
 
+/// Number of files allowed for the rest of the process.
+const OTHER_FILES: u64 = 1024;
+
+/// Returns the number of connections that the system's open-file limit allows.
+pub(super) fn most_open() -> usize {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(_, hard)| hard);
+    usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX)
+}
+
 /// Raises the open-file limit to what `connections` need, as far as the system allows. Requests that would need more
 /// files are not sent.
 pub(super) fn allow_open(connections: usize) {
-    /// Number of files allowed for the rest of the process.
-    const OTHERS: u64 = 1024;
-
-    let wanted = connections as u64 + OTHERS;
+    let wanted = connections as u64 + OTHER_FILES;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < wanted
     {

@@ -15,6 +15,7 @@ use super::deadlines::{Deadlines, Elapsed};
 use super::failure::{ExchangeFailure, Result};
 use super::grpc;
 use super::load_plan::Plan;
+use super::open_streams::OpenStreams;
 use super::pod_body::Beginning;
 use super::request::{self, Http1Template, WebSocket};
 use super::resolve::AddressCursor;
@@ -39,6 +40,8 @@ pub(super) struct ExchangeContext {
     pub(super) deadlines: Deadlines,
     /// Buffers of closed connections.
     pub(super) buffers: Buffers,
+    /// Streams that are being read.
+    pub(super) streams: OpenStreams,
     /// True if all exchanges should end at once. The code that sets it also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }

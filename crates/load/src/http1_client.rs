@@ -2,13 +2,18 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
 
+use super::answer_stream::TransportEnd;
 use super::connection::Connection;
+use super::deadlines::Elapsed;
 use super::exchange_context::{ExchangeContext, TargetEndpoint};
-use super::failure::{PROTOCOL_ERROR, ResponseProgress, Result, ended_early, lost};
+use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, Result, ended_early, lost, overdue};
 use super::request::Persistence;
 use super::response::{self, Head};
-use rolldrop_record::RequestRow;
+use rolldrop_record::load::StreamSettings;
+use rolldrop_record::{Outcome, RequestRow};
 use rolldrop_wire::http1::Body;
 
 /// A request and its response on a connection that nothing else uses in the meantime.
@@ -32,6 +37,111 @@ pub(super) enum Switch {
 impl Http1Exchange<'_> {
     /// Sends the request and receives the response. Returns true if the connection can carry another request.
     pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool> {
+        let mut head = self.ask(persistence).await?;
+        let before = self.row.bytes_received;
+        let ended = self.read_body(&mut head).await;
+        if ended.is_err() {
+            self.keep_headers();
+        }
+        ended?;
+        // A body that arrived together with its head was complete when the head was.
+        self.row.end = match self.row.head {
+            Some(complete) if self.row.bytes_received == before => complete,
+            _ => self.context.clock.now(),
+        };
+        self.row.outcome = self.context.plan.outcome_of(head.status);
+        Ok(self.is_reusable(&head))
+    }
+
+    /// Sends the request and receives a response that is a stream. Its head must arrive within the response timeout;
+    /// after that, only silence is limited. Returns true if the connection can carry another request.
+    pub(super) async fn receive_stream(
+        &mut self,
+        settings: &StreamSettings,
+        persistence: Persistence,
+    ) -> Result<bool> {
+        let context = self.context;
+        let (sent, limit) = (self.row.sent.unwrap_or_default(), context.plan.settings.response_timeout());
+        let head = context.deadlines.within(sent, limit, pin!(self.ask(persistence))).await;
+        let mut head = head.unwrap_or_else(|Elapsed| Err(overdue(self.row)))?;
+        if !context.plan.is_success(head.status) {
+            let asked = self.row.head.unwrap_or_default();
+            let body = context.deadlines.within(asked, limit, pin!(self.read_body(&mut head))).await;
+            body.unwrap_or_else(|Elapsed| Err(overdue(self.row)))?;
+            (self.row.end, self.row.outcome) = (context.clock.now(), context.plan.outcome_of(head.status));
+            return Ok(self.is_reusable(&head));
+        }
+        context.streams.begin(self.row);
+        let (end, failure) = self.read_events(&mut head, settings.stall_timeout).await;
+        self.row.end = context.clock.now();
+        let outcome = context.streams.end(self.row.seq, end);
+        if outcome == Some(Outcome::Ok) {
+            self.row.outcome = Outcome::Ok;
+            return Ok(failure.is_none() && self.is_reusable(&head));
+        }
+        self.keep_headers();
+        // A transport that ended well needs the stream's own outcome.
+        let failure = failure.unwrap_or(PROTOCOL_ERROR);
+        Err(ExchangeFailure { outcome: outcome.unwrap_or(failure.outcome), ..failure })
+    }
+
+    /// Reads the body of a stream to the end of its transport. Returns how it ended, and the failure that the end would
+    /// be in a plain response.
+    async fn read_events(
+        &mut self,
+        head: &mut Head,
+        stall_timeout: Duration,
+    ) -> (TransportEnd, Option<ExchangeFailure>) {
+        let Self { context, connection, row, write_error, .. } = self;
+        let (body, write_error) = (&mut head.body, write_error.as_ref());
+        let announced = match body {
+            Body::Length(_) => TransportEnd::ContentLength,
+            Body::Chunked(_) | Body::UntilClose => TransportEnd::LastChunk,
+        };
+        loop {
+            let now = context.clock.now();
+            let mut pushed = Ok(());
+            let taken = body.take_with(&connection.buffer, |piece| {
+                pushed = pushed.and_then(|()| context.streams.push(row.seq, now, piece));
+            });
+            let Ok(taken) = taken else { return (TransportEnd::Reset, Some(PROTOCOL_ERROR)) };
+            if pushed.is_err() {
+                return (TransportEnd::EventTooLong, Some(PROTOCOL_ERROR));
+            }
+            connection.buffer.drain(..taken);
+            if body.is_done() {
+                return (announced, None);
+            }
+            match context.deadlines.within(now, stall_timeout, pin!(connection.read())).await {
+                Err(Elapsed) => return (TransportEnd::Stalled, Some(overdue(row))),
+                Ok(Ok(0)) if *body == Body::UntilClose && write_error.is_none() => {
+                    return (TransportEnd::Close, None);
+                }
+                Ok(Ok(0)) => {
+                    let failure = ended_early(ResponseProgress::Body, write_error);
+                    return (TransportEnd::Truncated, Some(failure));
+                }
+                Ok(Ok(count)) => row.bytes_received += count as u64,
+                Ok(Err(e)) => {
+                    return (TransportEnd::Reset, Some(lost(ResponseProgress::Body, &e, write_error)));
+                }
+            }
+        }
+    }
+
+    /// Keeps the headers of a response that did not end well.
+    fn keep_headers(&mut self) {
+        if self.row.headers.is_none() {
+            self.row.headers = self.context.plan.wanted.kept_of_head(&self.connection.head);
+        }
+    }
+
+    fn is_reusable(&self, head: &Head) -> bool {
+        head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty()
+    }
+
+    /// Sends the request and receives the head of the response.
+    async fn ask(&mut self, persistence: Persistence) -> Result<Head> {
         let template = match persistence {
             Persistence::Close => &self.endpoint.closing,
             Persistence::Keep => &self.endpoint.keeping,
@@ -42,20 +152,10 @@ impl Http1Exchange<'_> {
         self.write_error = self.connection.write_all(&request, &mut self.row.bytes_sent).await.err();
         self.connection.buffer = request;
         self.connection.buffer.clear();
-        let mut head = self.read_head(Switch::Unasked).await?;
-        let complete = self.context.clock.now();
-        self.row.head = Some(complete);
+        let head = self.read_head(Switch::Unasked).await?;
+        self.row.head = Some(self.context.clock.now());
         self.row.status = Some(head.status);
-        let before = self.row.bytes_received;
-        let ended = self.read_body(&mut head).await;
-        if ended.is_err() && self.row.headers.is_none() {
-            self.row.headers = self.context.plan.wanted.kept_of_head(&self.connection.head);
-        }
-        ended?;
-        // A body that arrived together with its head was complete when the head was.
-        self.row.end = if self.row.bytes_received == before { complete } else { self.context.clock.now() };
-        self.row.outcome = self.context.plan.outcome_of(head.status);
-        Ok(head.keep_alive && self.write_error.is_none() && self.connection.buffer.is_empty())
+        Ok(head)
     }
 
     /// Reads the head of the final response, or of a response that switches protocols if the request asked for that.

@@ -66,7 +66,7 @@ pub(super) async fn attempt(
     let mut call = Http2Exchange { context, endpoint, link: &link, stream: None, beginning: None, row };
     let sent = context.clock.now();
     call.row.sent = Some(sent);
-    let limit = context.plan.settings.timeout.response;
+    let limit = context.plan.settings.response_timeout();
     let ended = context.deadlines.within(sent, limit, call.run(requests, sent)).await;
     let ended = ended.unwrap_or_else(|Elapsed| Err(overdue(call.row)));
     if let Some(beginning) = call.beginning.take() {

@@ -8,6 +8,7 @@ mod http2_faults;
 mod mixed;
 mod oracle;
 mod pod_body_faults;
+mod stream_faults;
 mod test_transport;
 mod tls_faults;
 mod websocket_faults;
@@ -28,6 +29,7 @@ use super::connection::Buffers;
 use super::deadlines::Deadlines;
 use super::exchange_context::ExchangeContext;
 use super::feed::RequestFeed;
+use super::open_streams::OpenStreams;
 use super::prepared::{WAITING_BATCHES, endpoints};
 use super::resolve::TargetRoute;
 use super::worker::Task;
@@ -41,7 +43,7 @@ const PATIENT: Timeouts = Timeouts {
     connect: Duration::from_secs(60),
     tls: Duration::from_secs(60),
     first_byte: None,
-    response: Duration::from_secs(60),
+    response: Some(Duration::from_secs(60)),
 };
 
 /// Runs the load with a run directory, and returns its summary and its rows.
@@ -122,7 +124,7 @@ async fn hanging_response_times_out() {
     let server = Http1Server::start(&HANGING).await;
     let (summary, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
-        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
+        timeout: Timeouts { response: Some(Duration::from_secs(3)), ..PATIENT },
         ..Load::new(format!("http://{}/", server.address))
     })
     .await;
@@ -296,7 +298,7 @@ async fn run_until(
 async fn stop_drains_requests_in_flight() {
     let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
-        timeout: Timeouts { response: Duration::from_secs(2), ..Timeouts::default() },
+        timeout: Timeouts { response: Some(Duration::from_secs(2)), ..Timeouts::default() },
         ..endless(&server)
     };
     let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Control::stop).await;
@@ -308,7 +310,7 @@ async fn stop_drains_requests_in_flight() {
 async fn abort_cancels_requests_in_flight() {
     let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
-        timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
+        timeout: Timeouts { response: Some(Duration::from_secs(600)), ..Timeouts::default() },
         ..endless(&server)
     };
     let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Control::abort).await;
@@ -320,7 +322,7 @@ async fn connection_limit_marks_requests_not_sent() {
     let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
         connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
-        timeout: Timeouts { response: Duration::from_secs(600), ..Timeouts::default() },
+        timeout: Timeouts { response: Some(Duration::from_secs(600)), ..Timeouts::default() },
         ..endless(&server)
     };
     let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
@@ -351,6 +353,7 @@ fn late_worker_marks_requests_not_sent() {
             ports: None,
             deadlines: Deadlines::new(clock),
             buffers: Buffers::default(),
+            streams: OpenStreams::new(None),
             is_aborted: Cell::new(false),
         },
         feed: RequestFeed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),

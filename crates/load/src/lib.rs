@@ -37,6 +37,7 @@ mod load_plan;
 pub mod load_process;
 pub mod machine;
 mod not_sent_reason;
+mod open_streams;
 mod placeholders;
 mod planned_target;
 mod pod_body;

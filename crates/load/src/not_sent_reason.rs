@@ -13,6 +13,8 @@ rolldrop_record::named! {
         NoLocalPort = "no_local_port",
         /// All streams of the allowed connections were in use.
         MaxConcurrentStreams = "max_concurrent_streams",
+        /// The allowed number of streams was open.
+        MaxOpen = "max_open",
         /// The values filled into the template result in an invalid URL or header.
         NoRequest = "no_request",
     }

@@ -12,12 +12,13 @@
 use std::io::Write;
 
 use super::random::Random;
+use rolldrop_record::LengthLaw;
 
 /// Maximum number of characters for `{{random:N}}`.
 const MAX_RANDOM: usize = 1 << 20;
 
 /// A piece of a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum TemplatePiece {
     /// Literal bytes.
     Bytes(Vec<u8>),
@@ -29,6 +30,8 @@ pub(super) enum TemplatePiece {
     Random(usize),
     /// A random number in this inclusive range.
     Int(u64, u64),
+    /// A random length of time in seconds.
+    Length(LengthLaw),
 }
 
 /// Error for an unknown placeholder.
@@ -97,6 +100,7 @@ pub(super) fn fill(pieces: &[TemplatePiece], seq: u64, random: &mut Random, out:
                 out.extend(std::iter::repeat_with(draw).take(*length).flatten());
                 Ok(())
             }
+            TemplatePiece::Length(law) => write!(out, "{:.9}s", law.sample(random).as_secs_f64()),
             TemplatePiece::Int(first, last) => write!(out, "{}", random.between(*first, *last)),
         };
     }

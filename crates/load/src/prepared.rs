@@ -21,11 +21,12 @@ use super::first_answer::{self, first_answer};
 use super::latency_log::LatencyLogFile;
 use super::live_feed::LiveJournal;
 use super::load_plan::{self, Plan, PlanError};
+use super::open_streams::OpenStreams;
 use super::planned_target::PlannedTarget;
 use super::record_file::{Record, RecordWriter};
 use super::request::{self, Http1Template, Persistence, SenderIdentity, WebSocket};
 use super::resolve::{AddressCursor, FollowedNames, TargetRoute};
-use super::row_recorder::RecorderOutputs;
+use super::row_recorder::{RecorderOutputs, StreamTable};
 use super::running::{LoadRun, RunningLoad};
 use super::source_port_pool::{self, PortMemory, PortWalk, PortsBefore};
 use super::worker::Task;
@@ -87,9 +88,10 @@ impl Prepared {
             _ => {}
         }
         let records = Vec::new();
-        let prepared =
+        let mut prepared =
             Self { plan, routes, names, ports, told: None, records, journal: None, listener: None };
         prepared.check_addresses()?;
+        prepared.limit_open()?;
         if !prepared.plan.settings.reuse_ports {
             prepared.check_ports()?;
         }
@@ -113,6 +115,26 @@ impl Prepared {
         Ok(())
     }
 
+    /// Limits the streams that are open at a time to those that this machine has descriptors and ports for.
+    ///
+    /// # Errors
+    /// Returns an error if the user asked for more.
+    fn limit_open(&mut self) -> Result<(), PlanError> {
+        let Some(stream) = &self.plan.settings.stream else { return Ok(()) };
+        let ports = self.all_ports().unwrap_or(usize::MAX);
+        let limits = [
+            ("the limit of open files (ulimit -Hn)", connection::most_open()),
+            ("the number of source ports (net.ipv4.ip_local_port_range)", ports),
+        ];
+        for (limit, most) in limits {
+            if let Some(asked) = stream.max_open.filter(|asked| *asked > most) {
+                return Err(PlanError::TooManyOpen { asked, limit, most });
+            }
+            self.plan.max_connections = self.plan.max_connections.min(most);
+        }
+        Ok(())
+    }
+
     /// Makes the load begin after the source ports that earlier loads used. Without this call, the load reads their
     /// position from a file owned by this user.
     #[must_use]
@@ -131,7 +153,7 @@ impl Prepared {
             Some(Evidence::Conntrack) => {}
         }
         let local = conntrack_listener::local_addresses().map_err(ConntrackError::Io)?.collect();
-        let timeouts = settings.timeout.connect + settings.timeout.tls + settings.timeout.response;
+        let timeouts = settings.timeout.connect + settings.timeout.tls + settings.response_timeout();
         let origins = Origins {
             local,
             chosen: settings.source_addresses.clone(),
@@ -281,10 +303,13 @@ impl Prepared {
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<RunningLoad> {
         let Self { plan, routes, names, ports, told, records, journal, listener } = self;
         let sources = plan.sources();
-        let (mut tables, mut log) = (Vec::new(), None);
+        let (mut tables, mut streams, mut log) = (Vec::new(), Vec::new(), None);
         if let Some(run_dir) = run_dir {
             for source in &sources {
                 tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
+                if plan.settings.stream.is_some() {
+                    streams.push(StreamTable::create(run_dir.path(), source, clock)?);
+                }
             }
             log = Some(LatencyLogFile::create(run_dir)?);
         }
@@ -304,6 +329,7 @@ impl Prepared {
                     endpoints: endpoints(&plan, number, &routes),
                     deadlines: Deadlines::new(clock),
                     buffers: Buffers::default(),
+                    streams: OpenStreams::new(plan.settings.stream.as_ref()),
                     is_aborted: Cell::new(false),
                 },
                 feed: RequestFeed::new(&plan, number, plan.share.of, zero),
@@ -323,7 +349,7 @@ impl Prepared {
             sources,
             tasks,
             received,
-            files: RecorderOutputs { tables, records, journal, listener },
+            files: RecorderOutputs { tables, streams, records, journal, listener },
             log,
         };
         run.begin(control)
@@ -336,7 +362,7 @@ fn attempts_from<'a>(settings: &Load, ports: &'a mut Option<Vec<u16>>) -> first_
         address: settings.source_addresses.first().copied(),
         ports: ports.as_mut(),
         left: settings.workers,
-        response_timeout: settings.timeout.response,
+        response_timeout: settings.response_timeout(),
     }
 }
 

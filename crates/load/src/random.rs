@@ -1,6 +1,10 @@
 //! Random numbers that are the same on every machine and in every version, so that a schedule or a body can be
 //! reproduced from the seed in run.json.
 
+use std::convert::Infallible;
+
+use rand::TryRng;
+
 /// Random number generator with a seed (SplitMix64: Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -39,6 +43,26 @@ impl Random {
             Some(choices) => first + ((self.next() as u128 * choices as u128) >> 64) as u64,
             None => self.next(),
         }
+    }
+}
+
+/// For laws of random lengths, which take any generator.
+impl TryRng for Random {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok((self.next() >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.next())
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+        Ok(())
     }
 }
 

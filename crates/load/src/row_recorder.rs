@@ -4,6 +4,7 @@
 //! Runs on one thread, which also owns the worker threads. It does not judge outcomes.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,12 +14,13 @@ use super::control::{Progress, Recent};
 use super::error::{LoadError, Result};
 use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LatencyLogFile, interval_of};
 use super::live_feed::{Beside, LiveJournal, LiveJournalWriter, SourceProgress};
+use super::open_streams::OpenRows;
 use super::record_file::RecordWriter;
 use super::second_series::{LoadSecond, SecondSeries};
 use super::tally::{self, Times};
 use super::worker::RowBatch;
-use rolldrop_record::parts::PartWriter;
-use rolldrop_record::{Clock, Phase, RequestRow, Stamp};
+use rolldrop_record::parts::{PartWriter, replace_open};
+use rolldrop_record::{Clock, Phase, RequestRow, Stamp, StreamRow};
 
 /// Time within which the row of an ended request arrives, unless the disk stalls. Each interval of the log is written
 /// this long after the interval ended.
@@ -39,12 +41,49 @@ pub(super) struct RowRecorder<'a> {
 pub(super) struct RecorderOutputs {
     /// Row tables in worker order; empty without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
+    /// Tables of streams in worker order; empty without a run directory, and if requests ask for no streams.
+    pub(super) streams: Vec<StreamTable>,
     /// Additional row files in other formats.
     pub(super) records: Vec<RecordWriter>,
     /// Journal for a remote reader, if any. It needs a run directory.
     pub(super) journal: Option<Arc<LiveJournal>>,
     /// Listener that reports where connections went, if enabled in the settings.
     pub(super) listener: Option<ConntrackListener>,
+}
+
+/// Table of one worker's streams, with the list of those that are open.
+pub(super) struct StreamTable {
+    run_dir: PathBuf,
+    source: String,
+    ended: PartWriter<StreamRow>,
+}
+
+impl StreamTable {
+    /// Creates the table of a worker's streams.
+    ///
+    /// # Errors
+    /// Returns an error if the table's directory cannot be created.
+    pub(super) fn create(run_dir: &Path, source: &str, clock: Clock) -> Result<Self> {
+        let ended = PartWriter::create(run_dir, source, clock)?;
+        Ok(Self { run_dir: run_dir.to_owned(), source: source.to_owned(), ended })
+    }
+
+    fn write(&mut self, ended: &[StreamRow], open: Option<&OpenRows>) -> Result<()> {
+        self.ended.extend(ended)?;
+        if let Some(OpenRows { requests, streams }) = open {
+            replace_open(&self.run_dir, &self.source, requests)?;
+            replace_open(&self.run_dir, &self.source, streams)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the table. Call this after the table of the requests is closed: no stream is open any more.
+    fn finish(self) -> Result<()> {
+        self.ended.finish()?;
+        let (run_dir, source) = (&self.run_dir, &self.source);
+        replace_open::<StreamRow>(run_dir, source, &[])?;
+        Ok(replace_open::<RequestRow>(run_dir, source, &[])?)
+    }
 }
 
 impl<'a> RowRecorder<'a> {
@@ -107,6 +146,9 @@ impl<'a> RowRecorder<'a> {
         for table in self.files.tables {
             table.finish()?;
         }
+        for streams in self.files.streams {
+            streams.finish()?;
+        }
         for record in self.files.records {
             let path = record.path().to_owned();
             record.finish().map_err(|source| LoadError::Record { path, source })?;
@@ -136,9 +178,15 @@ impl<'a> RowRecorder<'a> {
             && let Some(table) = self.files.tables.get_mut(batch.worker)
         {
             table.extend(&batch.rows)?;
+            if let Some(streams) = self.files.streams.get_mut(batch.worker) {
+                streams.write(&batch.streams, batch.open.as_ref())?;
+            }
         }
         for table in &mut self.files.tables {
             table.tick()?;
+        }
+        for streams in &mut self.files.streams {
+            streams.ended.tick()?;
         }
         Ok(())
     }

@@ -31,13 +31,14 @@ use super::feed::RequestFeed;
 use super::http1_pool::Http1Pool;
 use super::http2_client;
 use super::not_sent_reason::NotSentReason;
+use super::open_streams::OpenRows;
 use super::request::Persistence;
 use super::schedule::DueRequest;
 use super::source_port_pool::SourcePorts;
 use super::tally::Tally;
 use super::websocket_client;
 use rolldrop_record::load::{ConnectionMode, Http};
-use rolldrop_record::{RequestRow, Stamp};
+use rolldrop_record::{RequestRow, Stamp, StreamRow};
 
 /// Maximum delay after the intended send time: a request that is later than this is not sent, because it would no
 /// longer belong to the load that the user asked for.
@@ -60,6 +61,10 @@ pub(super) struct RowBatch {
     pub(super) worker: usize,
     /// Rows of requests that ended since the last batch.
     pub(super) rows: Vec<RequestRow>,
+    /// Rows of their streams, in any order.
+    pub(super) streams: Vec<StreamRow>,
+    /// Streams that are open, if it is time to list them.
+    pub(super) open: Option<OpenRows>,
     /// Number of requests that the worker has scheduled so far.
     pub(super) scheduled: u64,
     /// Number of requests in flight.
@@ -192,10 +197,10 @@ impl Worker {
                 () = self.turn.notified() => {}
                 never = &mut deadlines => match never {},
                 Some(Err(e)) = lanes.join_next() => std::panic::resume_unwind(e.into_panic()),
-                _ = flush.tick() => self.state.borrow_mut().flush(),
+                _ = flush.tick() => self.state.borrow_mut().flush(&self.context),
             }
         }
-        self.state.borrow_mut().flush();
+        self.state.borrow_mut().flush(&self.context);
         let kept = self.state.borrow_mut().pool.take_idle();
         if !self.context.is_aborted.get() {
             websocket_client::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
@@ -295,7 +300,7 @@ impl Worker {
             }
             state.count(&self.context, &exchange.row, endpoint);
         }
-        state.keep(place.take().map(|exchange| exchange.row));
+        state.keep(&self.context, place.take().map(|exchange| exchange.row));
         *place = state.release(&self.context, at).and_then(Result::ok);
         if place.is_some() {
             return;
@@ -362,7 +367,10 @@ impl WorkerState {
                 None => Connection::is_idle,
                 Some(_) => websocket_client::is_open,
             };
-            self.pool.take(endpoint, persistence, is_usable, now).ok_or(NotSentReason::MaxConnections)
+            self.pool.take(endpoint, persistence, is_usable, now).ok_or(match settings.stream {
+                None => NotSentReason::MaxConnections,
+                Some(_) => NotSentReason::MaxOpen,
+            })
         };
         Some(match via {
             Ok(via) => {
@@ -372,7 +380,7 @@ impl WorkerState {
             Err(reason) => {
                 let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
                 self.count(context, &row, endpoint);
-                self.keep(Some(row));
+                self.keep(context, Some(row));
                 Err(reason)
             }
         })
@@ -393,17 +401,19 @@ impl WorkerState {
     }
 
     /// Queues a row for the recorder.
-    fn keep(&mut self, row: Option<RequestRow>) {
+    fn keep(&mut self, context: &ExchangeContext, row: Option<RequestRow>) {
         self.rows.extend(row);
         if self.rows.len() >= BATCH_ROWS {
-            self.flush();
+            self.flush(context);
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, context: &ExchangeContext) {
         let batch = RowBatch {
             worker: self.worker,
             rows: std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS)),
+            streams: context.streams.take_ended(),
+            open: context.streams.list(context.clock.now()),
             scheduled: self.scheduled,
             in_flight: self.in_flight as u64,
         };

@@ -17,6 +17,9 @@ use serde::{Serialize, Serializer};
 
 use crate::units::{duration, in_units, read};
 
+/// Request header that asks a server for a stream of this length.
+pub const LENGTH_HEADER: &str = "rolldrop-length";
+
 /// Prefix of an option's value that names a file of lengths.
 const FILE: &str = "file:";
 

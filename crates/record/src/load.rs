@@ -70,6 +70,10 @@ pub mod defaults {
         "stop_sequence",
         "tool_use",
     ];
+    /// Maximum number of open streams, as far as the machine has descriptors and ports for them.
+    pub const MAX_OPEN: usize = 20_000;
+    /// Maximum time from sending the request to the head of a stream's response.
+    pub const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
     /// Request method.
     pub const METHOD: &str = "GET";
     /// Statuses that count as success, as an inclusive range.
@@ -193,6 +197,8 @@ pub struct Load {
     pub http: Http,
     /// gRPC method to call, with the body as its message; `None` for plain HTTP requests.
     pub grpc: Option<Grpc>,
+    /// Streams that the requests ask for; `None` for plain requests.
+    pub stream: Option<StreamSettings>,
     /// Connections that carry the requests.
     pub connections: Connections,
     /// Time limits for the parts of a request.
@@ -256,11 +262,14 @@ impl Load {
         if let Some(max) = self.connections.max {
             return max;
         }
+        if let Some(stream) = &self.stream {
+            return stream.max_open.unwrap_or(defaults::MAX_OPEN).max(self.workers);
+        }
         if self.pace.is_closed() {
             return defaults::CLOSED_LOOP_CONNECTIONS.max(self.workers);
         }
         let tls = if self.is_secure() { self.timeout.tls } else { Duration::ZERO };
-        let held_s = (self.timeout.connect + tls + self.timeout.response).as_secs_f64();
+        let held_s = (self.timeout.connect + tls + self.response_timeout()).as_secs_f64();
         let connections = (self.pace.peak_rate() * held_s).ceil();
         #[expect(
             clippy::cast_possible_truncation,
@@ -271,6 +280,16 @@ impl Load {
         connections.max(defaults::LEAST_CONNECTIONS).max(self.workers)
     }
 
+    /// Returns the maximum time from sending a request to the end of its response, or to the end of the head of a
+    /// stream's response.
+    pub fn response_timeout(&self) -> Duration {
+        let default = match &self.stream {
+            None => defaults::RESPONSE_TIMEOUT,
+            Some(_) => defaults::STREAM_HEAD_TIMEOUT,
+        };
+        self.timeout.response.unwrap_or(default)
+    }
+
     /// Returns the maximum number of concurrent requests on an HTTP/2 connection.
     pub fn max_concurrent_streams(&self) -> usize {
         let default = if self.pace.is_closed() { defaults::CLOSED_LOOP_STREAMS } else { defaults::STREAMS };
@@ -278,14 +297,21 @@ impl Load {
     }
 
     /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. If there are WebSocket
-    /// targets, which start with HTTP/1.1, all targets use that version.
+    /// targets, which start with HTTP/1.1, all targets use that version; so do streams.
     pub fn spoken(&self) -> Http {
         match self.http {
             Http::Auto if self.grpc.is_some() => Http::Http2,
+            Http::Auto if self.stream.is_some() => Http::Http1,
             Http::Auto if self.has_scheme(&["ws:", "wss:"]) => Http::Http1,
             Http::Auto if !self.has_scheme(&["https:"]) => Http::Http1,
             http => http,
         }
+    }
+
+    /// Returns true if something about the load is chosen at random.
+    pub(super) fn is_random(&self) -> bool {
+        let has_law = self.stream.as_ref().is_some_and(|stream| stream.length.is_some());
+        self.arrivals != Arrivals::Even || self.template || has_law
     }
 
     /// Returns true if a target uses TLS.
@@ -339,6 +365,7 @@ impl Default for Load {
             warmup: Duration::ZERO,
             http: Http::Auto,
             grpc: None,
+            stream: None,
             connections: Connections::FRESH,
             timeout: Timeouts::default(),
             method: defaults::METHOD.to_owned(),

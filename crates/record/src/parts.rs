@@ -34,7 +34,7 @@ pub mod csv;
 mod read;
 mod tables;
 
-pub use tables::{RequestRow, ServedRow};
+pub use tables::{RequestRow, ServedRow, StreamRow};
 
 /// Age at which a part is closed.
 pub const PART_AGE: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub enum PartError {
 
 /// A row type that is stored in a table: a directory of parts with a common schema.
 ///
-/// Sealed: the tables are [`RequestRow`] and [`ServedRow`].
+/// Sealed: the tables are [`RequestRow`], [`StreamRow`] and [`ServedRow`].
 pub trait Row: Clone + Send + 'static + sealed::Columns {
     /// Name of the table's directory in the run directory.
     const TABLE: &'static str;
@@ -200,19 +200,61 @@ impl<R: Row> PartWriter<R> {
     }
 }
 
+/// Prefix of the file with a source's unfinished rows, before the name of the source.
+const OPEN_PREFIX: &str = "open-";
+
+/// Replaces the file with the unfinished rows of `source` in `run_dir/TABLE`. Without rows, the file is removed.
+///
+/// The rows are those of a recorder that may be killed before they end, so a reader uses a row only if no part has it.
+///
+/// # Errors
+/// Fails if the file cannot be written or removed.
+pub fn replace_open<R: Row>(run_dir: &Path, source: &str, rows: &[R]) -> Result<(), PartError> {
+    let path = run_dir.join(R::TABLE).join(format!("{OPEN_PREFIX}{source}.parquet"));
+    let io = |source| PartError::Io { path: path.clone(), source };
+    if rows.is_empty() {
+        return match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io(source)),
+            _ => Ok(()),
+        };
+    }
+    let unclosed = path.with_extension("parquet.part");
+    let mut part = open_part::<R>(&unclosed)?;
+    let parquet = |e| unwritten(unclosed.clone(), e);
+    for rows in rows.chunks(GROUP_ROWS) {
+        let mut columns = R::Buffer::default();
+        rows.iter().try_for_each(|row| row.push(&mut columns)).map_err(parquet)?;
+        write_columns::<R>(&mut part, &mut columns).map_err(parquet)?;
+    }
+    checksum::close(part).map_err(parquet)?;
+    fs::rename(&unclosed, &path).map_err(io)
+}
+
+/// Returns true if the file has unfinished rows of a source.
+pub(crate) fn is_open(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(OPEN_PREFIX))
+}
+
 /// Reads the rows of one table, in file name order.
 ///
 /// # Errors
 /// Fails if a file cannot be read, or is not a part of this table.
 pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
-    let paths = parts_of::<R>(run_dir)?;
+    read_rows(&parts_of::<R>(run_dir)?)
+}
+
+/// Reads the rows of these parts, in order.
+///
+/// # Errors
+/// Fails if a file cannot be read, or is not a part of this table.
+pub(crate) fn read_rows<R: Row>(paths: &[PathBuf]) -> Result<Vec<R>, PartError> {
     let mut expected = 0;
-    for path in &paths {
+    for path in paths {
         expected += rows_in(path)?;
     }
     // Reserve all memory up front: a growing vector briefly exists twice.
     let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-    each_row_of(&paths, |row: &R| rows.push(row.clone()))?;
+    each_row_of(paths, |row: &R| rows.push(row.clone()))?;
     Ok(rows)
 }
 
@@ -609,6 +651,7 @@ mod tests {
     fn columns_match_docs_and_json_fields() {
         let columns = column_names::<RequestRow>();
         assert_eq!(documented("requests"), columns.iter().copied().collect());
+        assert_eq!(documented("streams"), column_names::<StreamRow>().into_iter().collect());
         assert_eq!(documented("served"), column_names::<ServedRow>().into_iter().collect());
         let json = serde_json::to_string(&request(0)).unwrap();
         let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).unwrap();

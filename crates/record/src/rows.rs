@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::parts::{self, ClosedPart, Lane, PartError, Row, checksum};
-use super::{RequestRow, ServedRow};
+use super::{RequestRow, ServedRow, StreamRow};
 
 /// Directory for rows transferred from remote load sources during the load. It is removed once all other rows have
 /// arrived.
@@ -23,6 +23,12 @@ pub trait RowSource: Debug + Send + Sync {
     /// # Errors
     /// Fails if the rows cannot be read.
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError>;
+
+    /// Passes the streams of the load sources to the lanes in the same way.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError>;
 
     /// Returns true if proxies recorded any rows.
     fn has_served(&self) -> bool;
@@ -54,30 +60,38 @@ const MOST_LANES: usize = 8;
 pub struct Tables {
     /// Readable parts of each table.
     requests: Vec<ClosedPart>,
+    streams: Vec<ClosedPart>,
     served: Vec<ClosedPart>,
-    /// Rows transferred during the load, from sources whose remaining rows were not fetched.
-    live: Vec<RequestRow>,
+    /// Rows in no part: transferred during the load, from sources whose remaining rows were not fetched, or of streams
+    /// that were open when their recorder was killed.
+    loose_requests: Vec<RequestRow>,
+    loose_streams: Vec<StreamRow>,
+}
+
+/// Identifies a request, or its stream, within a run.
+type RowKey = (Arc<str>, u64);
+
+fn request_key(row: &RequestRow) -> RowKey {
+    (Arc::clone(&row.source), row.seq)
+}
+
+fn stream_key(row: &StreamRow) -> RowKey {
+    (Arc::clone(&row.source), row.seq)
 }
 
 impl Tables {
-    /// Opens the tables of a run directory. Adds a note about missing rows to `torn`. Damaged parts are skipped and
+    /// Opens the tables of a run directory. Adds notes about missing rows to `torn`. Damaged parts are skipped and
     /// listed in `corrupt`.
     pub(super) fn open(
         run_dir: &Path,
         torn: &mut Vec<String>,
         corrupt: &mut Vec<String>,
     ) -> Result<Self, PartError> {
-        let requests = whole_parts::<RequestRow>(run_dir, corrupt)?;
-        let served = whole_parts::<ServedRow>(run_dir, corrupt)?;
+        let (requests, open_requests) = whole_parts::<RequestRow>(run_dir, corrupt)?;
+        let (streams, open_streams) = whole_parts::<StreamRow>(run_dir, corrupt)?;
+        let (served, _) = whole_parts::<ServedRow>(run_dir, corrupt)?;
         let mut live = parts::read_table::<RequestRow>(&run_dir.join(LIVE_DIR))?;
-        if !live.is_empty() {
-            let id = |row: &RequestRow| (Arc::clone(&row.source), row.seq);
-            let mut missing: HashSet<(Arc<str>, u64)> = live.iter().map(id).collect();
-            parts::each_row_of::<RequestRow>(&requests, |row| {
-                missing.remove(&id(row));
-            })?;
-            live.retain(|row| missing.contains(&id(row)));
-        }
+        retain_missing(&mut live, &requests, request_key)?;
         if !live.is_empty() {
             let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
             torn.push(format!(
@@ -86,13 +100,50 @@ impl Tables {
                 sources.len()
             ));
         }
+        let mut cut_off = parts::read_rows::<RequestRow>(&open_requests)?;
+        retain_missing(&mut cut_off, &requests, request_key)?;
+        if !cut_off.is_empty() {
+            torn.push(format!(
+                "{} streams were open when their recorder was lost, so their ends are unknown",
+                cut_off.len()
+            ));
+        }
+        let mut loose_streams = parts::read_rows::<StreamRow>(&open_streams)?;
+        retain_missing(&mut loose_streams, &streams, stream_key)?;
+        let loose_requests = live.into_iter().chain(cut_off).collect();
         let open = |paths: Vec<PathBuf>| paths.into_iter().map(ClosedPart::open).collect::<Result<_, _>>();
-        Ok(Self { requests: open(requests)?, served: open(served)?, live })
+        Ok(Self {
+            requests: open(requests)?,
+            streams: open(streams)?,
+            served: open(served)?,
+            loose_requests,
+            loose_streams,
+        })
     }
 }
 
-/// Returns the undamaged parts of a table, and lists the others in `corrupt`.
-fn whole_parts<R: Row>(run_dir: &Path, corrupt: &mut Vec<String>) -> Result<Vec<PathBuf>, PartError> {
+/// Keeps the rows that are in none of these parts.
+fn retain_missing<R: Row>(
+    rows: &mut Vec<R>,
+    parts: &[PathBuf],
+    key: fn(&R) -> RowKey,
+) -> Result<(), PartError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut missing: HashSet<RowKey> = rows.iter().map(key).collect();
+    parts::each_row_of::<R>(parts, |row| {
+        missing.remove(&key(row));
+    })?;
+    rows.retain(|row| missing.contains(&key(row)));
+    Ok(())
+}
+
+/// Returns the undamaged parts of a table, and the undamaged files with unfinished rows. Lists the others in `corrupt`.
+fn whole_parts<R: Row>(
+    run_dir: &Path,
+    corrupt: &mut Vec<String>,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), PartError> {
     let mut paths = parts::parts_of::<R>(run_dir)?;
     let mut failed = None;
     paths.retain(|path| match checksum::damage(path) {
@@ -107,7 +158,10 @@ fn whole_parts<R: Row>(run_dir: &Path, corrupt: &mut Vec<String>) -> Result<Vec<
             false
         }
     });
-    failed.map_or(Ok(paths), Err)
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(paths.into_iter().partition(|path| !parts::is_open(path))),
+    }
 }
 
 impl RowSource for Tables {
@@ -117,7 +171,13 @@ impl RowSource for Tables {
 
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
         parts::read_side_by_side(&self.requests, lanes)?;
-        give(&self.live, lanes);
+        give(&self.loose_requests, lanes);
+        Ok(())
+    }
+
+    fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
+        parts::read_side_by_side(&self.streams, lanes)?;
+        give(&self.loose_streams, lanes);
         Ok(())
     }
 
@@ -135,6 +195,39 @@ mod tests {
     use super::*;
     use crate::parts::{PartWriter, Wanted};
     use crate::{Clock, Phase, Stamp};
+
+    #[test]
+    fn open_rows_count_only_after_a_kill() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Stamp::from_unix_ns(0);
+        let request = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
+        let stream = |seq| StreamRow { events: seq, ..StreamRow::begin("load-0".into(), seq) };
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&[request(0), request(1)]).unwrap();
+        writer.finish().unwrap();
+        let mut writer = PartWriter::<StreamRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&[stream(0), stream(1)]).unwrap();
+        writer.finish().unwrap();
+        parts::replace_open(dir.path(), "load-0", &[request(3)]).unwrap();
+        parts::replace_open(dir.path(), "load-0", &[request(1), request(2)]).unwrap();
+        parts::replace_open(dir.path(), "load-0", &[stream(1), stream(2)]).unwrap();
+        let read = || {
+            let (mut torn, mut corrupt) = (Vec::new(), Vec::new());
+            let tables = Tables::open(dir.path(), &mut torn, &mut corrupt).unwrap();
+            let (mut requests, mut streams) = (Vec::new(), Vec::new());
+            tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.seq))]).unwrap();
+            tables.streams(&mut [&mut parts::each(|row: &StreamRow| streams.push(row.events))]).unwrap();
+            (requests, streams, torn)
+        };
+        let (requests, streams, torn) = read();
+        assert_eq!((requests, streams), (vec![0, 1, 2], vec![0, 1, 2]));
+        assert_eq!(torn, ["1 streams were open when their recorder was lost, so their ends are unknown"]);
+
+        parts::replace_open::<RequestRow>(dir.path(), "load-0", &[]).unwrap();
+        parts::replace_open::<StreamRow>(dir.path(), "load-0", &[]).unwrap();
+        parts::replace_open::<StreamRow>(dir.path(), "load-0", &[]).unwrap();
+        assert_eq!(read(), (vec![0, 1], vec![0, 1], vec![]));
+    }
 
     #[test]
     fn live_rows_fill_gaps_without_duplicates() {
@@ -198,10 +291,16 @@ mod tests {
         let before = RequestRow { scheduled: at(3), pod: None, ..row("nobody", 99, 9) };
         let expected: Vec<RequestRow> =
             (0..30).map(|seq| RequestRow { seq, end: at(50), ..before.clone() }).collect();
-        let in_memory = Tables { requests: Vec::new(), served: Vec::new(), live: rows };
+        let empty = || Tables {
+            requests: Vec::new(),
+            streams: Vec::new(),
+            served: Vec::new(),
+            loose_requests: Vec::new(),
+            loose_streams: Vec::new(),
+        };
+        let in_memory = Tables { loose_requests: rows, ..empty() };
         let path = dir.path().join("requests/load-0-00000.parquet");
-        let on_disk =
-            Tables { requests: vec![ClosedPart::open(path).unwrap()], served: Vec::new(), live: Vec::new() };
+        let on_disk = Tables { requests: vec![ClosedPart::open(path).unwrap()], ..empty() };
         for tables in [in_memory, on_disk] {
             let mut ends = Ends { row: before.clone(), taken: Vec::new() };
             tables.requests(&mut [&mut ends]).unwrap();

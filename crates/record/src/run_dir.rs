@@ -9,7 +9,7 @@ use super::event::{EVENT_VERSION, EventKind};
 use super::parts::{self, Lane, PartError, PartWriter, Row};
 use super::rows::give;
 use super::run_info::{EventsWritten, FORMAT_VERSION};
-use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
+use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, StreamRow, Tables};
 
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
@@ -78,6 +78,8 @@ pub struct Records {
     pub events: Vec<Event>,
     /// Rows of requests/*.parquet.
     pub requests: Vec<RequestRow>,
+    /// Rows of streams/*.parquet.
+    pub streams: Vec<StreamRow>,
     /// Rows of served/*.parquet.
     pub served: Vec<ServedRow>,
     /// Same as in [`RunLog`].
@@ -96,6 +98,11 @@ impl RowSource for Records {
 
     fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
         give(&self.requests, lanes);
+        Ok(())
+    }
+
+    fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
+        give(&self.streams, lanes);
         Ok(())
     }
 
@@ -274,7 +281,7 @@ impl RunDir {
             }
         }
         let tables = Tables::open(&self.path, &mut torn, &mut corrupt)?;
-        for table in [RequestRow::TABLE, ServedRow::TABLE] {
+        for table in [RequestRow::TABLE, StreamRow::TABLE, ServedRow::TABLE] {
             let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
             for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
                 torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
@@ -289,10 +296,11 @@ impl RunDir {
     /// Fails if a file that should be complete is not.
     pub fn read(&self) -> Result<Records, RunDirError> {
         let (RunLog { info, events, torn, corrupt, altered }, tables) = self.recorded()?;
-        let (mut requests, mut served) = (Vec::new(), Vec::new());
+        let (mut requests, mut streams, mut served) = (Vec::new(), Vec::new(), Vec::new());
         tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))])?;
+        tables.streams(&mut [&mut parts::each(|row: &StreamRow| streams.push(row.clone()))])?;
         tables.served(&mut [&mut parts::each(|row: &ServedRow| served.push(row.clone()))])?;
-        Ok(Records { info, events, requests, served, torn, corrupt, altered })
+        Ok(Records { info, events, requests, streams, served, torn, corrupt, altered })
     }
 
     /// Reads the event log. Events of another version are ignored because their meaning is unknown; `corrupt` lists how

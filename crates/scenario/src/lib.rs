@@ -250,7 +250,7 @@ spec:
         );
         assert_eq!(load.connections, Connections::FRESH);
         assert_eq!(load.timeout.connect, Duration::from_secs(1));
-        assert_eq!(load.timeout.response, Duration::from_secs(5));
+        assert_eq!(load.response_timeout(), Duration::from_secs(5));
         assert_eq!(load.success, [(200, 399)]);
     }
 

@@ -13,8 +13,8 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use rolldrop_record::load::{
-    Arrivals, ConnectTo, Connections, DnsSettings, Grpc, Http, LoadFrom, PortRange, Rate, Retry, Timeouts,
-    TlsSettings,
+    Arrivals, ConnectTo, Connections, DnsSettings, Grpc, Http, LoadFrom, PortRange, Rate, Retry,
+    StreamSettings, Timeouts, TlsSettings,
 };
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::units::version;
@@ -148,6 +148,7 @@ pub(super) struct LoadKeys {
     #[serde(default, deserialize_with = "http")]
     pub(super) http: Option<Http>,
     pub(super) grpc: Option<Grpc>,
+    pub(super) stream: Option<StreamSettings>,
     pub(super) timeout: Option<Timeouts>,
     /// Certificates and key are file names here.
     pub(super) tls: Option<TlsSettings>,

@@ -92,6 +92,7 @@ pub fn records() -> Records {
         info,
         events,
         requests: Vec::new(),
+        streams: Vec::new(),
         served: Vec::new(),
         torn: Vec::new(),
         corrupt: Vec::new(),

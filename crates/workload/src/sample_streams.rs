@@ -1,8 +1,8 @@
 //! Streams of events, as servers of language models and of server-sent events send them: seeded, with faults on
 //! request, and with a habit of their own when the server is told to stop.
 //!
-//! [`StreamPlan`] draws the course of a stream, [`EventFormat`] has the bytes of its events, [`StreamBody`] sends them
-//! in time, and [`StreamJournal`] logs how far it got.
+//! `stream_plan` draws the course of a stream, `event_format` has the bytes of its events, `stream_body` sends them
+//! in time, and `stream_journal` logs how far it got.
 
 mod event_format;
 mod stream_body;

@@ -8,7 +8,7 @@ use http_body_util::{BodyStream, Either};
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
-use rolldrop_record::LengthLaw;
+use rolldrop_record::{LENGTH_HEADER, LengthLaw};
 use url::form_urlencoded;
 
 use super::path_responses::UnsentResponse;
@@ -18,7 +18,7 @@ use super::server_state::ServerState;
 use super::workload_log::LoggedExchange;
 
 /// Length that a request asks for, as a header. The query has it as `length`.
-const LENGTH: HeaderName = HeaderName::from_static("rolldrop-length");
+const LENGTH: HeaderName = HeaderName::from_static(LENGTH_HEADER);
 
 /// Body of a response: of known content, or a stream.
 pub(super) type ServedBody = Either<PacedBody, StreamBody>;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::super::formats::LoadFormat;
+use super::stream_args::StreamArgs;
 use super::tls_args::TlsArgs;
 use rolldrop_campaign::fail_on::FailOn;
 use rolldrop_load::{PodBody, Record, targets_file};
@@ -28,6 +29,7 @@ Examples:
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
   rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --max-concurrent-streams 32
   rolldrop load http://127.0.0.1:9090/ --grpc grpc.health.v1.Health/Check --body-hex 0a03776562
+  rolldrop load http://127.0.0.1:8000/v1/chat/completions --stream openai -m POST --body-file ask.json -r 5 -d 2m
   rolldrop load ws://127.0.0.1:8080/ws -c 50 -r 100 --body hello
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
@@ -118,9 +120,9 @@ pub(in super::super) struct LoadArgs {
     /// The most time from sending to the first byte of the answer [default: as long as the whole answer]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     first_byte_timeout: Option<Duration>,
-    /// The most time from sending to the end of the answer
-    #[arg(long, default_value = in_units(defaults::RESPONSE_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
-    response_timeout: Duration,
+    /// The most time from sending to the end of the answer; with --stream, to its head [default: 5s; 60s with --stream]
+    #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
+    response_timeout: Option<Duration>,
     /// A request header, or a file with one a line; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE", help_heading = REQUEST)]
     headers: Vec<String>,
@@ -211,6 +213,8 @@ pub(in super::super) struct LoadArgs {
     #[arg(short = '6', long, conflicts_with = "ipv4", help_heading = CONNECTIONS)]
     ipv6: bool,
     #[command(flatten)]
+    stream: StreamArgs,
+    #[command(flatten)]
     tls: TlsArgs,
     /// Write a run directory, which must not exist yet or be empty
     #[arg(long, value_name = "DIR")]
@@ -288,6 +292,7 @@ impl LoadArgs {
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
             http: self.http,
+            stream: self.stream.settings(),
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             connections: Connections {
                 mode: connections.mode,

@@ -422,5 +422,5 @@ fn settle(scenario: &Scenario) -> Settle {
 /// is gone.
 fn known_after(scenario: &Scenario) -> Duration {
     let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
-    if is_url { scenario.load.settings.timeout.response } else { Duration::ZERO }
+    if is_url { scenario.load.settings.response_timeout() } else { Duration::ZERO }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::*;
-use rolldrop_record::RunDir;
 use rolldrop_record::parts::{Lane, Wanted};
 use rolldrop_record::service_proxy::ServiceProxy;
+use rolldrop_record::{RunDir, StreamRow};
 
 /// Returns a pod's address.
 fn address(pod: &str) -> [u8; 4] {
@@ -149,6 +149,10 @@ impl RowSource for Watched {
             Wanted::Only(columns) => Some(columns.len()),
         });
         self.0.requests(lanes)
+    }
+
+    fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
+        self.0.streams(lanes)
     }
 
     fn has_served(&self) -> bool {

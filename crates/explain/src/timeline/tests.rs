@@ -85,6 +85,7 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
         info,
         events,
         requests: vec![],
+        streams: vec![],
         served: vec![],
         torn: vec![],
         corrupt: vec![],

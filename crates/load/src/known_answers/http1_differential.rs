@@ -92,7 +92,7 @@ pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     let (_, rows) = run(Load {
         http,
         pace: Pace::constant(100.0, Duration::from_millis(10)),
-        timeout: Timeouts { connect: LIMIT, tls: LIMIT, response: LIMIT, ..Timeouts::default() },
+        timeout: Timeouts { connect: LIMIT, tls: LIMIT, response: Some(LIMIT), ..Timeouts::default() },
         tls: TlsSettings { insecure: url.starts_with("https:"), ..TlsSettings::default() },
         ..Load::new(url)
     })

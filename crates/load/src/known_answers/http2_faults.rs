@@ -171,7 +171,7 @@ async fn stream_timeout_keeps_connection_open() {
     let server = Http2Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (_, rows) = run(Load {
         pace: Pace::constant(60.0, Duration::from_millis(500)),
-        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
+        timeout: Timeouts { response: Some(Duration::from_secs(3)), ..PATIENT },
         workers: 1,
         ..settings(&server)
     })
@@ -268,7 +268,7 @@ async fn stream_limit_marks_requests_not_sent() {
     let settings = Load {
         pace: Pace::constant(100.0, Duration::from_secs(3600)),
         connections: Connections { max: Some(2), ..Connections::KEEPALIVE },
-        timeout: Timeouts { response: Duration::from_secs(600), ..PATIENT },
+        timeout: Timeouts { response: Some(Duration::from_secs(600)), ..PATIENT },
         workers: 1,
         ..settings(&server)
     };
@@ -291,7 +291,7 @@ async fn blocked_request_body_times_out() {
         pace: Pace::constant(10.0, Duration::from_millis(500)),
         method: "POST".into(),
         body: b"hello".to_vec(),
-        timeout: Timeouts { response: Duration::from_secs(2), ..PATIENT },
+        timeout: Timeouts { response: Some(Duration::from_secs(2)), ..PATIENT },
         workers: 1,
         ..settings(&server)
     })

@@ -92,7 +92,7 @@ async fn mixed_load_outcomes_match_server_log() {
         ],
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         connections: Connections { max: Some(10_000), ..Connections::mixed(0.4) },
-        timeout: Timeouts { connect: TIMEOUT, response: TIMEOUT, ..Timeouts::default() },
+        timeout: Timeouts { connect: TIMEOUT, response: Some(TIMEOUT), ..Timeouts::default() },
         workers: 2,
         // Two addresses double the ports, so that ports in TIME_WAIT are not reused.
         source_addresses: vec![Ipv4Addr::new(127, 0, 0, 8).into(), Ipv4Addr::new(127, 0, 0, 9).into()],

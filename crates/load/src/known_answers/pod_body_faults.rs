@@ -110,7 +110,7 @@ fn settings(pattern: Option<&str>) -> Load {
 fn hanging_settings() -> Load {
     Load {
         pace: Pace::constant(20.0, Duration::from_millis(200)),
-        timeout: Timeouts { response: Duration::from_secs(3), ..PATIENT },
+        timeout: Timeouts { response: Some(Duration::from_secs(3)), ..PATIENT },
         ..settings(Some("pod=(\\S+)"))
     }
 }

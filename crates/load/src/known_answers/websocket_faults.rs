@@ -431,7 +431,7 @@ async fn tls_message_outcomes_match_server_log() {
 async fn message_without_echo_times_out() {
     let played = messages(&[Fault::Silent, Fault::HalfAnEcho], false, |settings| {
         settings.pace = Pace::constant(40.0, Duration::from_millis(500));
-        settings.timeout.response = Duration::from_secs(3);
+        settings.timeout.response = Some(Duration::from_secs(3));
     })
     .await;
     assert_as_done(&played);

@@ -29,6 +29,11 @@ pub enum PlanError {
     /// A worker would have no source port.
     #[error("{ports} source ports are too few for {workers} workers: each needs one")]
     TooFewPorts { ports: usize, workers: usize },
+    /// The machine does not allow as many open streams as were asked for.
+    #[error(
+        "{asked} open streams are more than {limit} allows: {most}. Raise it, or ask for fewer (--max-open, stream.maxOpen)"
+    )]
+    TooManyOpen { asked: usize, limit: &'static str, most: usize },
     /// Fresh connections need more source ports than there are.
     #[error(
         "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \

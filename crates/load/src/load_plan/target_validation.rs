@@ -10,6 +10,7 @@ use crate::placeholders::{self, TemplatePiece};
 use crate::planned_target::{PlannedTarget, RequestBody};
 use crate::request::{self, RETRY_HEADER};
 use crate::{client_tls, grpc};
+use rolldrop_record::LENGTH_HEADER;
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_record::load::{Http, Load, LoadTarget};
 use rolldrop_record::{Secret, shown};
@@ -32,7 +33,10 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
     if scheme.is_websocket && method != Method::GET {
         return Err(bad(format!("WebSocket begins with GET, not {method}")));
     }
-    let headers = plan_headers(target, settings, scheme)?;
+    let mut headers = plan_headers(target, settings, scheme)?;
+    if let Some(law) = settings.stream.as_ref().and_then(|stream| stream.length.clone()) {
+        headers.push((HeaderName::from_static(LENGTH_HEADER), vec![TemplatePiece::Length(law)]));
+    }
     let body = target.body.as_ref().unwrap_or(&settings.body);
     let body = match settings.template {
         true if !body.is_empty() => RequestBody::Made(pieces(settings, body, "body")?),
@@ -68,7 +72,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
         method,
         headers,
         body,
-        grpc: settings.grpc.as_ref().map(|grpc| grpc::GrpcCall::new(grpc, settings.timeout.response)),
+        grpc: settings.grpc.as_ref().map(|grpc| grpc::GrpcCall::new(grpc, settings.response_timeout())),
         is_websocket: scheme.is_websocket,
     };
     match planned.http {

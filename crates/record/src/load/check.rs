@@ -67,6 +67,9 @@ pub enum NotALoad {
     /// gRPC is combined with HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,
+    /// A setting contradicts that responses are streams.
+    #[error("streams: {0}")]
+    Stream(&'static str),
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are not a range within 100-599")]
     Success(u16, u16),
@@ -96,6 +99,7 @@ impl Load {
         }
         self.check_connections()?;
         self.check_http()?;
+        self.check_stream()?;
         self.check_durations()?;
         self.check_pace()
     }
@@ -130,6 +134,32 @@ impl Load {
         }
     }
 
+    fn check_stream(&self) -> Result<(), NotALoad> {
+        let Some(stream) = &self.stream else { return Ok(()) };
+        let contradictions = [
+            (self.grpc.is_some(), "gRPC calls are not sent as streams: remove either"),
+            (
+                self.has_scheme(&["ws:", "wss:"]),
+                "WebSocket targets are not sent as streams: name an http URL",
+            ),
+            (self.spoken() == Http::Http2, "they are sent over HTTP/1.1: remove the version, or say 1.1"),
+            (
+                self.pod_body.is_some(),
+                "their bodies are not searched for the pod's name: name it in a header",
+            ),
+            (self.retry.times > 0, "they are not retried: remove the retries"),
+            (
+                self.connections.max.is_some() && stream.max_open.is_some(),
+                "each has a connection of its own, so one limit is enough: remove that of connections",
+            ),
+        ];
+        let contradiction = contradictions.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why);
+        match stream.fault().or(contradiction) {
+            Some(why) => Err(NotALoad::Stream(why)),
+            None => takes_time("a stall timeout", stream.stall_timeout),
+        }
+    }
+
     fn check_durations(&self) -> Result<(), NotALoad> {
         let timeout = &self.timeout;
         let from_0 =
@@ -137,7 +167,7 @@ impl Load {
         let above_0 = [
             ("a connect timeout", Some(timeout.connect)),
             ("a TLS timeout", Some(timeout.tls)),
-            ("a response timeout", Some(timeout.response)),
+            ("a response timeout", timeout.response),
             ("a first-byte timeout", timeout.first_byte),
             ("a connection's age", self.connections.max_age),
         ];
@@ -197,7 +227,7 @@ mod tests {
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
         assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
         assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
-        assert!(refused(|s| s.timeout.response = Duration::MAX).contains("a response timeout"));
+        assert!(refused(|s| s.timeout.response = Some(Duration::MAX)).contains("a response timeout"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
         assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));

@@ -10,6 +10,7 @@ use regex::bytes::Regex;
 use serde::{Deserialize, Serialize};
 
 use super::defaults;
+use crate::LengthLaw;
 use crate::names::{as_text, named};
 use crate::units::{at_least_1, span_above_0};
 
@@ -41,7 +42,7 @@ impl StreamKind {
 }
 
 /// Settings for requests whose response is a stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StreamSettings {
     /// Protocol of the stream.
@@ -55,7 +56,10 @@ pub struct StreamSettings {
     /// Maximum time without any byte after the head of the response.
     #[serde(default = "stall_timeout", with = "span_above_0")]
     pub stall_timeout: Duration,
-    /// Maximum number of open streams; `None` for no limit.
+    /// Law of the lengths that the sample server is asked for; `None` if the server decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<LengthLaw>,
+    /// Maximum number of open streams; `None` for the default, as far as the machine has descriptors and ports.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max_open: Option<usize>,
 }
@@ -67,7 +71,14 @@ fn stall_timeout() -> Duration {
 impl StreamSettings {
     /// Creates the default settings for a kind.
     pub fn new(kind: StreamKind) -> Self {
-        Self { kind, end: None, finish_reasons: None, stall_timeout: stall_timeout(), max_open: None }
+        Self {
+            kind,
+            end: None,
+            finish_reasons: None,
+            stall_timeout: stall_timeout(),
+            length: None,
+            max_open: None,
+        }
     }
 
     /// Returns true if a stream that names this finish reason ended as it should.

@@ -21,9 +21,10 @@ pub struct Timeouts {
     /// whole response.
     #[serde(skip_serializing_if = "Option::is_none", with = "span_above_0")]
     pub first_byte: Option<Duration>,
-    /// Maximum time from sending the request to the end of the response body.
-    #[serde(with = "span_above_0")]
-    pub response: Duration,
+    /// Maximum time from sending the request to the end of the response body, or to the end of the head of a stream's
+    /// response; `None` for the default ([`Load::response_timeout`](super::Load::response_timeout)).
+    #[serde(skip_serializing_if = "Option::is_none", with = "span_above_0")]
+    pub response: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -32,7 +33,7 @@ impl Default for Timeouts {
             connect: defaults::CONNECT_TIMEOUT,
             tls: defaults::TLS_TIMEOUT,
             first_byte: None,
-            response: defaults::RESPONSE_TIMEOUT,
+            response: None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::tls::WrittenTls;
-use super::{Arrivals, ConnectionMode, Family, Http, Load, Pace, Pacing};
+use super::{Arrivals, ConnectionMode, Family, Http, Load, Pace, Pacing, StreamKind};
 use crate::Evidence;
 use crate::retry::is_idempotency_key;
 use crate::row::POD_HEADER;
@@ -61,7 +61,7 @@ load_plan! {
         /// Connect timeout, in seconds.
         connect_timeout_s: f64 = load.timeout.connect.as_secs_f64(),
         /// Response timeout, in seconds.
-        response_timeout_s: f64 = load.timeout.response.as_secs_f64(),
+        response_timeout_s: f64 = load.response_timeout().as_secs_f64(),
         /// Statuses that count as success, as ranges.
         success: Vec<(u16, u16)> = load.success.clone(),
     }
@@ -77,7 +77,7 @@ load_plan! {
         /// Distribution of requests in time, if not even.
         arrivals: Arrivals = Some(load.arrivals).filter(|arrivals| *arrivals != Arrivals::Even),
         /// Seed for random choices, if there are any.
-        seed: u64 = (load.arrivals != Arrivals::Even || load.template).then_some(load.seed),
+        seed: u64 = load.is_random().then_some(load.seed),
         /// HTTP version that is spoken.
         http: Http = Some(load.spoken()),
         /// Maximum number of concurrent requests on an HTTP/2 connection, if HTTP/2 may be spoken.
@@ -101,6 +101,18 @@ load_plan! {
         grpc: String = load.grpc.as_ref().map(|grpc| grpc.rpc.to_string()),
         /// gRPC statuses that count as success.
         grpc_success: Vec<i32> = load.grpc.as_ref().map(|grpc| grpc.success.clone()),
+        /// Kind of the streams that requests ask for.
+        stream: StreamKind = load.stream.as_ref().map(|stream| stream.kind),
+        /// Pattern of the event that ends a stream, if it was given.
+        stream_end: String = load.stream.as_ref().and_then(|stream| stream.end.as_ref().map(ToString::to_string)),
+        /// Law of the lengths that the server is asked for, if it was given.
+        stream_length: String = load.stream.as_ref().and_then(|stream| stream.length.as_ref().map(ToString::to_string)),
+        /// Finish reasons that count as success, if they were given.
+        finish_reasons: Vec<String> = load.stream.as_ref().and_then(|stream| {
+            stream.finish_reasons.as_ref().map(|reasons| reasons.iter().cloned().collect())
+        }),
+        /// Maximum time without any byte of a stream, in seconds.
+        stall_timeout_s: f64 = load.stream.as_ref().map(|stream| stream.stall_timeout.as_secs_f64()),
         /// Response header that names the pod, if it is not the recording proxy's.
         pod_header: String = Some(load.pod_header.clone()).filter(|name| name != POD_HEADER),
         /// Regular expression that finds the pod's name in response bodies.

@@ -12,7 +12,7 @@ use parquet::errors::{ParquetError, Result};
 use super::columns::{GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::csv::CsvWriter;
 use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
-use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
+use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, TlsSession};
 
 /// A row field. Most fields are stored in one column, a request id in three.
 pub(super) trait Cell: Sized {
@@ -255,6 +255,7 @@ text! {
     Phase: phase => phase.as_str(), parse, Self::ALL[0], PartialEq::eq;
     Protocol: protocol => protocol.as_str(), parse, Self::ALL[0], PartialEq::eq;
     ServedEnd: end => end.as_str(), parse, Self::ALL[0], PartialEq::eq;
+    StreamEnd: end => end.as_str(), parse, Self::ALL[0], PartialEq::eq;
     TlsSession: session => session.as_str(), parse, Self::ALL[0], PartialEq::eq;
     SocketAddr: address => address.to_string(), parse, (Ipv4Addr::UNSPECIFIED, 0).into(), PartialEq::eq;
 }

@@ -16,7 +16,7 @@ use super::csv::CsvWriter;
 use super::read::GroupReader;
 use super::sealed::Columns;
 use super::{Row, Wanted};
-use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
+use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, TlsSession};
 
 /// Defines the in-memory row. The JSON form uses the column names (`columns`) or the field names (`fields`), and omits
 /// absent values.
@@ -188,6 +188,37 @@ table! {
         "attempts" => attempts: u32,
         /// Final outcome for a retrying client; equals `outcome` without retries.
         "final_outcome" => final_outcome: Outcome,
+    }
+}
+
+table! {
+    /// The answer to a request as a sequence of events, with the columns of `streams/*.parquet`.
+    ///
+    /// `source` and `seq` are those of the request, whose row has the times of sending and ending, the outcome and the
+    /// pod. Every request that was sent as a stream has a row, also if no event arrived.
+    pub struct StreamRow in StreamColumns, read from StreamGroup as "streams", json by columns {
+        /// Load worker that sent the request.
+        "source" => source: Arc<str>,
+        /// Sequence number of the request within its source.
+        "seq" => seq: u64,
+        /// Time the first event arrived.
+        "first_event_ns" => first_event: Option<Stamp>,
+        /// Time the last event arrived.
+        "last_event_ns" => last_event: Option<Stamp>,
+        /// Number of events; of a download, the number of reads that returned bytes.
+        "events" => events: u64,
+        /// Bytes of the body, without its framing.
+        "bytes" => bytes: u64,
+        /// Number of tokens; `None` if the kind of stream does not tell.
+        "tokens" => tokens: Option<u64>,
+        /// Longest time between two successive events, in nanoseconds.
+        "longest_gap_ns" => longest_gap: Option<u64>,
+        /// Time that gap began.
+        "gap_start_ns" => gap_start: Option<Stamp>,
+        /// Event that decided how the stream ended or, without such an event, the end of its transport.
+        "terminal" => terminal: StreamEnd,
+        /// Message with which the server ended the stream early.
+        "goodbye" => goodbye: Option<Arc<str>>,
     }
 }
 

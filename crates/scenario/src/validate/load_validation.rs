@@ -10,8 +10,8 @@ use crate::{ScenarioError, files, raw, request_text};
 use rolldrop_record::Secret;
 use rolldrop_record::load::limits::{LEAST_ABORT_OVER, MAX_LOAD_PODS, MAX_RATE, MAX_START_LIMIT};
 use rolldrop_record::load::{
-    Grpc, Http, Length, Load, Pace, Rate, RateStage, TlsSettings, are_statuses, defaults, keep_headers,
-    statuses,
+    Grpc, Http, Length, Load, Pace, Rate, RateStage, StreamSettings, TlsSettings, are_statuses, defaults,
+    keep_headers, statuses,
 };
 
 pub(super) fn load(
@@ -44,6 +44,9 @@ fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load,
     if let Some(why) = connections.share_fault() {
         return Err(document.error("spec.load.connections.share", why));
     }
+    if let Some(why) = raw.stream.as_ref().and_then(StreamSettings::fault) {
+        return Err(document.error("spec.load.stream", why));
+    }
     let default = Load::default();
     Ok(Load {
         targets: Vec::new(),
@@ -53,6 +56,7 @@ fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load,
         warmup: raw.warmup.map_or(default.warmup, |span| span.0),
         http,
         grpc: raw.grpc,
+        stream: raw.stream,
         connections,
         timeout: raw.timeout.unwrap_or_default(),
         tls: raw.tls.map_or(Ok(default.tls), |given| with_files(given, document, dir))?,

@@ -66,6 +66,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
         info: info.unwrap(),
         events: Vec::new(),
         requests,
+        streams: Vec::new(),
         served,
         torn: Vec::new(),
         corrupt: Vec::new(),

@@ -69,6 +69,7 @@ fn whole() -> Records {
         info,
         events,
         requests: (0..100).map(request).collect(),
+        streams: vec![],
         served: (0..100).map(served).collect(),
         torn: Vec::new(),
         corrupt: Vec::new(),

@@ -1,0 +1,226 @@
+//! Streams that end in every way that a server can end them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rolldrop_record::load::{StreamKind, StreamSettings};
+use rolldrop_record::{StreamEnd, StreamRow};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// One way to answer: the response, in the pieces in which it is written, and what happens to the connection then.
+struct StreamScript {
+    pieces: &'static [&'static str],
+    then: Then,
+    outcome: Outcome,
+    terminal: Option<StreamEnd>,
+    events: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Then {
+    Close,
+    Reset,
+    Hold,
+}
+
+const CHUNKED: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrolldrop-pod: web-1\r\ntransfer-encoding: chunked\r\n\r\n";
+const CLOSED: &str = "HTTP/1.1 200 OK\r\nrolldrop-pod: web-1\r\n\r\n";
+const HELLO: &str = "d\r\ndata: hello\n\n\r\n";
+const DONE: &str = "e\r\ndata: [DONE]\n\n\r\n";
+const END: &str = "0\r\n\r\n";
+
+const SCRIPTS: [StreamScript; 10] = [
+    StreamScript::new(&[CHUNKED, HELLO, HELLO, DONE, END], Then::Close, Outcome::Ok, StreamEnd::Done, 3),
+    StreamScript::new(
+        &[CLOSED, "data: a\n\n", "data: [DONE]\n\n"],
+        Then::Close,
+        Outcome::Ok,
+        StreamEnd::Done,
+        2,
+    ),
+    StreamScript::new(&[CHUNKED, HELLO, DONE], Then::Close, Outcome::Ok, StreamEnd::Done, 2),
+    StreamScript::new(&[CHUNKED, HELLO], Then::Close, Outcome::StreamCut, StreamEnd::Truncated, 1),
+    StreamScript::new(&[CHUNKED, HELLO, HELLO], Then::Reset, Outcome::StreamCut, StreamEnd::Reset, 2),
+    StreamScript::new(
+        &[CHUNKED, HELLO, END],
+        Then::Close,
+        Outcome::StreamUnfinished,
+        StreamEnd::LastChunk,
+        1,
+    ),
+    StreamScript::new(&[CLOSED, "data: a\n\n"], Then::Close, Outcome::StreamUnfinished, StreamEnd::Close, 1),
+    StreamScript::new(
+        &[CHUNKED, "2f\r\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\n\r\n", DONE, END],
+        Then::Close,
+        Outcome::StreamAborted,
+        StreamEnd::FinishReason,
+        2,
+    ),
+    StreamScript::new(&[CHUNKED, HELLO], Then::Hold, Outcome::StreamStalled, StreamEnd::Stalled, 1),
+    StreamScript {
+        pieces: &["HTTP/1.1 503 Service Unavailable\r\nrolldrop-pod: web-1\r\ncontent-length: 4\r\n\r\nlate"],
+        then: Then::Close,
+        outcome: Outcome::HttpError,
+        terminal: None,
+        events: 0,
+    },
+];
+
+impl StreamScript {
+    const fn new(
+        pieces: &'static [&'static str],
+        then: Then,
+        outcome: Outcome,
+        terminal: StreamEnd,
+        events: u64,
+    ) -> Self {
+        Self { pieces, then, outcome, terminal: Some(terminal), events }
+    }
+
+    async fn play(&self, mut connection: TcpStream) {
+        let mut request = [0; 1024];
+        let read = connection.read(&mut request).await.unwrap();
+        assert!(request[..read].ends_with(b"\r\n\r\n"));
+        for piece in self.pieces {
+            connection.write_all(piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        match self.then {
+            Then::Close => {}
+            // The peer has read everything by now, so the reset destroys nothing.
+            Then::Reset => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
+            }
+            // Until the client gives up.
+            Then::Hold => {
+                let _ = connection.read(&mut request).await;
+            }
+        }
+    }
+}
+
+/// Starts a server that plays the scripts in turn, and returns its address and the script of each client port.
+async fn serve() -> (SocketAddr, Arc<Mutex<BTreeMap<u16, usize>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (played, next) = (Arc::new(Mutex::new(BTreeMap::new())), AtomicUsize::new(0));
+    let log = Arc::clone(&played);
+    tokio::spawn(async move {
+        while let Ok((connection, peer)) = listener.accept().await {
+            let script = next.fetch_add(1, Ordering::Relaxed) % SCRIPTS.len();
+            log.lock().unwrap().insert(peer.port(), script);
+            tokio::spawn(SCRIPTS[script].play(connection));
+        }
+    });
+    (address, played)
+}
+
+/// Runs a load of streams, and returns its rows with those of the streams.
+async fn run_streams(settings: Load) -> (Vec<RequestRow>, BTreeMap<u64, StreamRow>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    let summary = running.join().await.unwrap();
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    assert_accounted(&summary, &rows);
+    let streams = read_table::<StreamRow>(dir.path()).unwrap();
+    let count = streams.len();
+    let by_seq: BTreeMap<u64, StreamRow> = streams.into_iter().map(|row| (row.seq, row)).collect();
+    assert_eq!(by_seq.len(), count, "a stream has two rows");
+    (rows, by_seq)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_outcomes_match_server_log() {
+    let (address, played) = serve().await;
+    let stream =
+        StreamSettings { stall_timeout: Duration::from_secs(2), ..StreamSettings::new(StreamKind::OpenAi) };
+    let (rows, streams) = run_streams(Load {
+        pace: Pace::constant(100.0, Duration::from_secs(1)),
+        stream: Some(stream),
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    })
+    .await;
+    let played = played.lock().unwrap();
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        let script = &SCRIPTS[played[&row.local_port.unwrap()]];
+        let stream = streams.get(&row.seq);
+        assert_eq!(row.outcome, script.outcome, "{row:?} {stream:?}");
+        let seen = stream.map(|stream| (stream.terminal, stream.events));
+        assert_eq!(seen, script.terminal.map(|terminal| (terminal, script.events)), "{row:?}");
+        assert_eq!(row.pod.as_deref(), Some("web-1"));
+        assert_eq!(row.errno.is_some(), matches!(script.then, Then::Reset), "{row:?}");
+    }
+    assert!(played.len() >= SCRIPTS.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_beyond_limit_are_not_sent() {
+    let (address, _) = serve().await;
+    let (rows, _) = run_streams(Load {
+        pace: Pace::constant(200.0, Duration::from_millis(500)),
+        stream: Some(StreamSettings {
+            max_open: Some(1),
+            stall_timeout: Duration::from_secs(2),
+            ..StreamSettings::new(StreamKind::Sse)
+        }),
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    })
+    .await;
+    let refused = rows.iter().filter(|row| row.not_sent_reason.as_deref() == Some("max_open")).count();
+    assert!(refused > 0 && refused < rows.len(), "{refused} of {}", rows.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_streams_survive_a_killed_recorder() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let mut request = [0; 1024];
+            assert!(connection.read(&mut request).await.unwrap() > 0);
+            connection.write_all([CHUNKED, HELLO].concat().as_bytes()).await.unwrap();
+            held.push(connection);
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let settings = Load {
+        pace: Pace::constant(10.0, Duration::from_secs(600)),
+        stream: Some(StreamSettings::new(StreamKind::OpenAi)),
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    };
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    let open = dir.path().join("streams/open-load-0.parquet");
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while !open.exists() {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // This is all that a recorder leaves that is killed now.
+    let left = read_table::<StreamRow>(dir.path()).unwrap();
+    let requests = read_table::<RequestRow>(dir.path()).unwrap();
+    assert!(!left.is_empty() && left.len() == requests.len());
+    assert!(left.iter().all(|row| row.terminal == StreamEnd::Cancelled && row.events <= 1));
+    let lost = |row: &RequestRow| {
+        (row.outcome, row.detail.as_deref()) == (Outcome::Cancelled, Some("recorder_lost"))
+    };
+    assert!(requests.iter().all(lost));
+
+    running.control().abort();
+    running.join().await.unwrap();
+    assert!(!open.exists());
+    let streams = read_table::<StreamRow>(dir.path()).unwrap();
+    assert!(streams.len() >= left.len());
+    server.abort();
+}
