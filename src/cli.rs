@@ -202,7 +202,7 @@ mod tests {
         let each = [
             ("run", [&measuring[..], &["Gate"][..]].concat()),
             ("tune", tuning),
-            ("load", [&loading[..], &["TLS", "Result"][..]].concat()),
+            ("load", [&loading[..], &["Streams", "TLS", "Result"][..]].concat()),
             ("inject", vec!["Workloads", "Sidecar"]),
         ];
         for (name, groups) in each {
