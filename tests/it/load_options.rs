@@ -222,7 +222,7 @@ fn reports_cover_closed_loops_and_poisson() {
 }
 
 #[test]
-fn result_splits_targets_statuses_seconds() {
+fn result_splits_by_target_status_and_second() {
     let server = Server::start();
     let two = |format: &str| {
         let urls = [server.url("/"), server.url("/lost")];

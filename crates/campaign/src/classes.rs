@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn app_errors_are_no_drops() {
+    fn app_errors_are_not_drops() {
         let mut progress = Progress::default();
         progress.outcomes.add(Outcome::Ok, 1600);
         progress.outcomes.add(Outcome::ConnectRefused, 64);

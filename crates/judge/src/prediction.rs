@@ -32,15 +32,16 @@ pub struct SteadyRecord<'a> {
     pub spans: &'a [StreamSpan],
     /// Beginning of the period.
     pub from: Stamp,
-    /// End of the period. A log that holds only ended streams must go on for at least the longest stream after it.
+    /// End of the period. A log that holds only ended streams must continue after it for at least the length of the
+    /// longest stream.
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
-    /// Measured propagation windows in seconds: for so long after t0 a pod still gets streams. Each is equally likely.
+    /// Measured propagation windows: seconds after t0 in which a pod still gets streams. Each is equally likely.
     pub windows_s: &'a [f64],
 }
 
-/// Time that streams have.
+/// Time that streams have until they are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamBudget {
     /// Seconds from t0 until the pod's streams are cut.
@@ -81,16 +82,16 @@ impl PodShutdown {
     }
 }
 
-/// An answer, or the number of streams that it takes.
+/// An estimate, or the number of further streams that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimate<T> {
-    /// The record answers.
+    /// The record contains enough streams.
     Known(T),
-    /// The record does not reach so far.
+    /// The record contains too few streams, or is too short.
     Unknown {
-        /// About so many more streams would answer, if the longest lengths decay as fast as an exponential law. `None`
-        /// if no number of such streams would.
+        /// Approximate number of further streams that would suffice, if the longest lengths decay as fast as an
+        /// exponential law. `None` if no number would.
         more_streams: Option<u64>,
     },
 }

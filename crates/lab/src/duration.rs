@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_in_kubernetes() {
+    fn durations_parse_as_in_kubernetes() {
         assert_eq!(parse("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(parse("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse("1m30s"), Ok(Duration::from_secs(90)));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn duration_text_round_trips() {
         for duration in [0, 1, 1_000, 39_800_000, 1_000_000_000, 90_000_000_000, 1_016_600_000] {
             let duration = Duration::from_nanos(duration);
             assert_eq!(parse(&to_text(duration)), Ok(duration));

@@ -30,7 +30,7 @@ pub enum TransportEnd {
     LastChunk,
     /// The last of the announced bytes.
     ContentLength,
-    /// A FIN, which is how a body without announced end ends.
+    /// A FIN, the normal end of a body without an announced end.
     Close,
     /// A FIN before the announced end.
     Truncated,
@@ -155,14 +155,14 @@ impl StreamReader {
         }
     }
 
-    /// Returns the outcome of a stream, after a response head with success, whose transport ended like this; `None` if
-    /// the stream had not begun when the transport failed: the request has the outcome that it has without streams.
+    /// Returns the outcome of a stream after a successful response head, given the end of its transport. Returns `None`
+    /// if the transport failed before the stream began: the request then has the same outcome as without streams.
     ///
-    /// - An app that said that it gives up is believed, whatever follows.
+    /// - If the app reported that it gives up, the outcome says so, whatever follows.
     /// - After the event that completes a stream, a FIN is a clean end, with or without the last chunk. A reset is not,
     ///   because it may have destroyed data: the caller reports the end of the body as soon as it has arrived, so a
     ///   reset that follows it does not count.
-    /// - Without an event that completes it, only an announced end shows that a stream is whole.
+    /// - Without an event that completes it, only an announced end shows that a stream is complete.
     pub fn outcome(&self, end: TransportEnd) -> Option<Outcome> {
         let is_complete = match &self.progress.decision {
             Some(Decision::Aborted { .. }) => return Some(Outcome::StreamAborted),

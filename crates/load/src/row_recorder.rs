@@ -77,7 +77,7 @@ impl StreamTable {
         Ok(())
     }
 
-    /// Closes the table. Call this after the table of the requests is closed: no stream is open any more.
+    /// Closes the table. Call this after the table of the requests is closed: no stream is open then.
     fn finish(self) -> Result<()> {
         self.ended.finish()?;
         let (run_dir, source) = (&self.run_dir, &self.source);

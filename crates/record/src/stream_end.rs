@@ -17,7 +17,7 @@ named! {
         Pattern = "pattern",
         /// OpenAI's `response.failed`.
         ResponseFailed = "response_failed",
-        /// A finish reason that is no success.
+        /// An unsuccessful finish reason.
         FinishReason = "finish_reason",
         /// An event `error`, or an object with an error.
         ErrorEvent = "error_event",
@@ -25,7 +25,7 @@ named! {
         LastChunk = "last_chunk",
         /// The announced number of bytes.
         ContentLength = "content_length",
-        /// The connection was closed, which is how a body without announced end ends.
+        /// The connection was closed, the normal end of a body without an announced end.
         Close = "close",
         /// The connection was closed before the announced end.
         Truncated = "truncated",

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_header_reads_back() {
+    fn frame_header_round_trips() {
         let header =
             FrameHeader { length: 70_000, kind: HEADERS, flags: END_HEADERS | PADDED, stream: 0x7fff_fffe };
         assert_eq!(FrameHeader::read(&header.bytes()), Some(header));

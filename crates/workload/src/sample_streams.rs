@@ -32,7 +32,7 @@ pub struct SampleStreamSettings {
     pub seed: u64,
     /// Faults, each with its share of the streams, from 0 to 1.
     pub faults: Vec<(StreamFault, f64)>,
-    /// How the end of a response is marked.
+    /// Marker of the end of a response.
     pub framing: StreamFraming,
     /// Reaction of open streams when a signal begins to stop the server.
     pub on_stop: StreamStopHabit,
@@ -59,13 +59,13 @@ rolldrop_record::named! {
 }
 
 rolldrop_record::named! {
-    /// How the end of a stream's response is marked.
+    /// Marker of the end of a stream's response.
     pub enum StreamFraming else UnknownStreamFraming "{0:?} is none of chunked, close-delimited and content-length" {
-        /// By the last chunk.
+        /// The last chunk.
         Chunked = "chunked",
-        /// By the end of the connection; the response has version HTTP/1.0.
+        /// The end of the connection. Such a response is HTTP/1.0.
         CloseDelimited = "close-delimited",
-        /// By `Content-Length` for downloads, by the last chunk for others.
+        /// `Content-Length` for downloads, the last chunk for other streams.
         ContentLength = "content-length",
     }
 }
@@ -73,7 +73,7 @@ rolldrop_record::named! {
 /// Reaction of open streams when a signal begins to stop the server. Those that begin later do the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStopHabit {
-    /// Streams go on to their end, and the server waits for them.
+    /// Streams run to their end, and the server waits for them.
     Finish,
     /// The server closes their connections after this time.
     CutAfter(Duration),
@@ -93,7 +93,7 @@ pub(super) struct SampleStreams {
     exiting: Cell<bool>,
 }
 
-/// What a stream does because the server stops.
+/// Reaction of a stream when the server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopAct {
     Cut,

@@ -37,7 +37,7 @@ pub(super) enum ServerEvent<'a> {
     Answered { id: &'a str, status: u16 },
     /// The request ended before its response was handed over.
     Aborted { id: &'a str },
-    /// A stream sends nothing any more, as it was asked to.
+    /// A stream stopped sending, because its fault is to stall.
     StreamStalled { id: &'a str },
     /// A stream ended.
     StreamEnded(StreamEntry<'a>),

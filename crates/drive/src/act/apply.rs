@@ -196,7 +196,7 @@ impl Changer<'_> {
         loop {
             let error = match change(&current).await {
                 Err(error @ CoordinatorError::Conflict(_)) => error,
-                // The conflicting change was this one, if its response was lost.
+                // If the response to an earlier attempt was lost, the conflict is with our own change.
                 Ok(None) if is_again => return Ok(self.ledger.journal().last_of(&object)),
                 changed => return changed,
             };

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_answers_are_none() {
+    fn contradicting_answers_give_none() {
         let (one, other) = (ServiceProxy::Ipvs, ServiceProxy::Iptables);
         assert_eq!(agreed([one.clone(), one.clone()].into_iter()), Some(one.clone()));
         assert_eq!(agreed([one, other].into_iter()), None);

@@ -181,7 +181,7 @@ impl OutageLimits {
     }
 }
 
-/// Converts a number from a status, where none is negative.
+/// Converts a number from a status. Numbers in a status are never negative.
 fn number(number: Option<i32>) -> usize {
     usize::try_from(number.unwrap_or(0)).unwrap_or(0)
 }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unknown_autoscalers_are_not_none() {
+    async fn refused_lists_leave_autoscalers_unknown() {
         let found =
             rivals(|plural| if plural == "scaledobjects" { (404, Vec::new()) } else { (403, Vec::new()) });
         let said = "it is not known whether an autoscaler changes it: list horizontalpodautoscalers.autoscaling, \

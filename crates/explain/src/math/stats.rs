@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_known_values_of_wilks() {
+    fn wilks_matches_known_values() {
         assert_eq!([0.90, 0.95, 0.99].map(|p| wilks_needed(p, 0.95)), [29, 59, 299]);
         for (n, percent) in [(10, 74.0), (20, 86.0), (50, 94.0), (100, 97.0)] {
             assert_eq!((wilks_coverage(n, 0.95) * 100.0).round(), percent);

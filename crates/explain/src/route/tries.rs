@@ -51,8 +51,8 @@ struct AnswerZone {
     from: Stamp,
     /// Length of the zone, in milliseconds.
     length: usize,
-    /// Answered connections by millisecond, only up to the last one: if nothing showed when a pod was gone, its zone is
-    /// as long as the rest of the run.
+    /// Answered connections per millisecond. The list ends at the last one: if the run never saw that the pod was gone,
+    /// the zone lasts until the end of the run.
     answered: Vec<AnsweredConnections>,
 }
 

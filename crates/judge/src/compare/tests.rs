@@ -344,7 +344,7 @@ fn lossy_rollout_fails_lossless_baseline() {
     let CheckEvidence::Row(row) = evidence else { panic!("{evidence:?}") };
     assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
     assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })));
-    // With one run per side, losing a few requests, or as many as before, is no evidence.
+    // With one run per side, losing a few requests, or as many as before, is not evidence.
     assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&lost, &none, &DROPPED).0, CheckVerdict::Pass);

@@ -250,14 +250,14 @@ pub enum Method {
     },
     /// A permutation test over this mode's terminations, or over their episodes.
     EpisodePermutation {
-        /// Number of them on each side.
+        /// Number of terminations or episodes on each side.
         episodes: [u64; 2],
         /// Mode of the terminations.
         mode: Mode,
     },
     /// A permutation test over windows.
     WindowPermutation {
-        /// Number of them on each side.
+        /// Number of windows on each side.
         windows: [usize; 2],
     },
     /// Some windows have no upper bound, or one side has no windows.

@@ -1,12 +1,12 @@
 //! Number of streams that terminations with one budget cut: its mean, and predictions.
 //!
-//! A stream that outlasts the budget is cut by all terminations within a stretch of time as long as it lasts on beyond
-//! the budget. The mean is the sum of these stretches, divided by the time. It counts every stream of the record, and
-//! not only those that some independent terminations meet, so it needs far fewer streams than the order statistics in
-//! `needs`. Its variance is that of a sum over independent streams, or over independent blocks of time if that is
-//! larger, because streams came in bursts or the rate changed (what a bootstrap of these blocks shows). With few long
-//! streams the sum is skewed: bounds are those of a gamma variable with the same variance, where percentiles of a
-//! bootstrap are too low.
+//! A stream that outlasts the budget by some time is cut by every termination within a stretch of that length. The mean
+//! is the sum of these stretches, divided by the time. It counts every stream of the record, not only the streams that
+//! some independent terminations meet, so it needs far fewer streams than the order statistics in `needs`. Its variance
+//! is computed for a sum over independent streams, or over independent blocks of time if the result is larger, which
+//! happens if streams came in bursts or the rate changed (as a bootstrap of these blocks shows). With few long streams
+//! the sum is skewed, and percentiles of a bootstrap are too low, so the bounds come from a gamma variable with the
+//! same variance.
 
 use serde::{Deserialize, Serialize};
 

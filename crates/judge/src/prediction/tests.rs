@@ -61,8 +61,8 @@ fn cut_streams_are_undecided() {
 }
 
 #[test]
-fn stream_open_at_end_is_no_unknown() {
-    // Instants of which it is unknown whether the stream outlasts the budget are left out.
+fn stream_open_at_end_is_not_undecided() {
+    // The mean leaves out instants at which it is unknown if the stream outlasts the budget.
     let mut spans = row_of_streams(10.0, SpanEnd::Complete);
     spans.push(span(0, 900.0, 1300.0, SpanEnd::Complete));
     let mean = prepared(&spans, 1, &[]).cuts(budget(4.0)).known().unwrap().mean(0.95);
@@ -126,7 +126,7 @@ fn pods_terminate_until_last_stream() {
 }
 
 #[test]
-fn sleep_is_budget_of_app_that_cuts() {
+fn budget_is_sleep_if_app_cuts_on_sigterm() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[2.0]);
     let forecast =

@@ -6,8 +6,8 @@ use super::{Estimate, SteadyRecord, StreamBudget};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Number of instants, over all pods. Ten per second of a record of an hour with three pods; of a day, one per 2.6 s,
-/// which is fine enough because what a budget cuts lasts on beyond it for longer than that.
+/// Number of instants, over all pods. With three pods, a record of an hour gets about ten per second, and a record of a
+/// day one per 2.6 s. That is fine enough, because streams that outlast a budget do so by more than 2.6 s.
 const INSTANTS: usize = 100_000;
 /// Minimum number of instants per pod.
 const LEAST_PER_POD: usize = 100;
@@ -109,8 +109,8 @@ impl VirtualTerminations {
         (instant as f64 + 0.5) * self.step_s
     }
 
-    /// Returns the number of instants per pod after which the record goes on for `seconds`: only these show which
-    /// streams last so long.
+    /// Returns the number of instants per pod after which the record continues for `seconds`. Only these instants show
+    /// which streams last that long.
     pub(super) fn followed(&self, seconds: f64) -> usize {
         stats::index(((self.length_s - seconds) / self.step_s + 0.5).floor()).min(self.per_pod)
     }

@@ -149,7 +149,7 @@ async fn unrequested_event_ends_watch() {
             assert!(cut.len() <= 2, "{cut:?}");
         }
     }
-    // If the response is cut off in mid-line, only the complete lines pass.
+    // If the response is cut off mid-line, only the complete lines pass.
     assert_eq!(seen(format!("{good}{}", &good[..20]), 9).await.len(), 1);
 }
 

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_those_of_protobuf() {
+    fn messages_match_protobuf_encoding() {
         assert_eq!(request_message(""), b"");
         assert_eq!(request_message("shop"), b"\x0a\x04shop");
         assert_eq!(request_message(&"x".repeat(300))[..3], [0x0a, 0xac, 0x02]);

@@ -1,4 +1,4 @@
-//! What ends a stream: the table of events, finish reasons, errors, and the announced end of a body.
+//! Ends of a stream: the table of events, finish reasons, errors, and the announced end of a body.
 
 use rolldrop_record::StreamEnd;
 use rolldrop_record::load::{StreamKind, StreamSettings};
@@ -43,8 +43,8 @@ enum Meaning {
 use Meaning::{Aborts, Completes};
 use StreamKind::{Anthropic, Bytes, Ndjson, OpenAi, Sse};
 
-/// The events that end a stream. Besides them, a finish reason that is no success aborts it, and so does an object with
-/// an error; a pattern in the settings stands in for all that complete it.
+/// Events that end a stream. An unsuccessful finish reason or an object with an error also aborts it. A pattern in the
+/// settings replaces all events that complete it.
 const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
     (&[OpenAi], Sign::Data(b"[DONE]"), Completes, StreamEnd::Done),
     (&[OpenAi], Sign::Type(b"response.completed"), Completes, StreamEnd::ResponseCompleted),
@@ -54,8 +54,8 @@ const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
     (&[OpenAi, Anthropic, Sse], Sign::Type(b"error"), Aborts, StreamEnd::ErrorEvent),
 ];
 
-/// Returns true if this end of the transport alone shows that the stream is whole: no event does, and the end had been
-/// announced. A FIN also ends the answer of a server that was killed.
+/// Returns true if this end of the transport alone shows that the stream is complete: the kind has no last event, and
+/// the end was announced. A FIN proves nothing, because it also ends the response of a killed server.
 pub(super) fn is_announced_end(settings: &StreamSettings, end: TransportEnd) -> bool {
     let has_no_last_event = settings.end.is_none() && matches!(settings.kind, Sse | Ndjson | Bytes);
     has_no_last_event && matches!(end, TransportEnd::LastChunk | TransportEnd::ContentLength)
@@ -96,8 +96,8 @@ pub(super) fn decision(settings: &StreamSettings, event: StreamEvent<'_>) -> Opt
     }
 }
 
-/// Returns the abort that the data of an ordinary event tells. Nearly all events tell none, so data is parsed only if a
-/// key in it is worth it.
+/// Returns the abort that the data of an ordinary event reports. Nearly all events report none, so data is parsed only
+/// if it contains one of the relevant keys.
 fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
     let finish = match settings.kind {
         OpenAi => Some(&json::FINISH_REASON),
@@ -124,7 +124,7 @@ fn is_error(value: &Value) -> bool {
     !matches!(value, Value::Null | Value::Bool(false)) && value != ""
 }
 
-/// Returns the message in the data of an error, or else all of it.
+/// Returns the message in the data of an error, or all of the data if there is no message.
 fn reason_in(data: &[u8]) -> Box<str> {
     let object: Value = serde_json::from_slice(data).unwrap_or_default();
     let error = &object["error"];

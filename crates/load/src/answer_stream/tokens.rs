@@ -23,7 +23,7 @@ impl Tokens {
             StreamKind::OpenAi => (has_delta(event.data), json::number(event.data, &json::COMPLETION_TOKENS)),
             StreamKind::Anthropic => match event.of_type {
                 b"content_block_delta" => (true, None),
-                // The sum in `message_start` is that of the beginning.
+                // `message_start` also has a sum, but only of the tokens at the beginning.
                 b"message_delta" => (false, json::number(event.data, &json::OUTPUT_TOKENS)),
                 _ => (false, None),
             },
@@ -39,7 +39,7 @@ impl Tokens {
     }
 }
 
-/// Returns true for a chunk of a chat completion with content or tool calls that are not empty.
+/// Returns true for a chunk of a chat completion with non-empty content or tool calls.
 fn has_delta(chunk: &[u8]) -> bool {
     let begins = |key: &'static json::Key, empty: &[u8]| {
         json::values(chunk, key).any(|value| value.starts_with(&empty[..1]) && !value.starts_with(empty))

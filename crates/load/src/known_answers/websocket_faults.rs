@@ -138,7 +138,7 @@ impl Faulty {
         assert!(self.done.lock().unwrap().insert(seq, (fault, reused)).is_none(), "it came twice");
     }
 
-    /// Serves a connection until it is closed. It is no error here if the client closes the connection.
+    /// Serves a connection until it is closed. A client that closes the connection causes no error.
     async fn serve(&self, mut stream: TcpStream) -> Option<()> {
         if self.ends_in_handshake(&mut stream).await {
             return None;

@@ -116,7 +116,7 @@ pub struct NotAnEndPattern {
 }
 
 impl EndPattern {
-    /// Returns true if the data is that of a last event.
+    /// Returns true if the data belongs to a stream's last event.
     pub fn matches(&self, data: &[u8]) -> bool {
         self.0.is_match(data)
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_as_in_scenarios() {
+    fn settings_parse_as_in_scenarios() {
         let read = |json: serde_json::Value| serde_json::from_value::<StreamSettings>(json);
         let short = read(json!({"kind": "openai"})).unwrap();
         assert_eq!(short, StreamSettings::new(StreamKind::OpenAi));

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_answered_is_no_series() {
+    fn no_answers_give_no_series() {
         let mut analysis = samples::quiet();
         analysis.charts.latency = Default::default();
         assert_eq!(series(&analysis.charts.latency), None);

@@ -44,7 +44,7 @@ impl SampleStreamKind {
         })
     }
 
-    /// Returns true if such a stream can show the fault: a download has no events that could tell of one.
+    /// Returns true if such a stream can show the fault: a download has no events that could report one.
     pub(super) fn can_have(self, fault: StreamFault) -> bool {
         match fault {
             StreamFault::CutFin | StreamFault::CutRst | StreamFault::Stall => true,
@@ -53,7 +53,7 @@ impl SampleStreamKind {
     }
 }
 
-/// Bytes that are sent at once, with what they mean.
+/// Bytes that are sent at once, with their meaning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) bytes: Bytes,
@@ -69,7 +69,7 @@ impl Piece {
     }
 }
 
-/// Error that an event tells of.
+/// Error that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToldError {
     Failed,

@@ -145,7 +145,7 @@ struct EventSender {
     fault: Option<(StreamFault, Instant)>,
 }
 
-/// What a stream does next.
+/// Next step of a stream.
 enum Turn {
     Event,
     End,
@@ -179,7 +179,7 @@ impl EventSender {
     async fn turn(&mut self) -> Turn {
         let due = self.times.next().map(|time| self.began + time);
         if self.sent == 0 {
-            // Each stream has a first event, whatever happens to it then.
+            // Each stream has a first event, whatever happens to it later.
             return Turn::Event;
         }
         let next = async {

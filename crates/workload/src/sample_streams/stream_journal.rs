@@ -1,4 +1,4 @@
-//! Logs a stream when it ends, with what the kernel had of it.
+//! Logs a stream when it ends, with the part that the kernel had accepted.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ pub(super) struct StreamJournal {
     pub(super) accepted_ns: i64,
     pub(super) length: Duration,
     pub(super) progress: Cell<WrittenSoFar>,
-    /// End that the server gave the stream; `None` while it goes on.
+    /// End that the server gave the stream; `None` while the stream is open.
     pub(super) end: Cell<Option<ServedStreamEnd>>,
 }
 
-/// What the kernel has of a stream.
+/// Part of a stream that the kernel has accepted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WrittenSoFar {
     started_ns: Option<i64>,
@@ -51,7 +51,7 @@ impl StreamJournal {
         }
     }
 
-    /// Returns how the stream ended, now that it has.
+    /// Returns the end of a stream that has ended.
     fn ended(&self) -> ServedStreamEnd {
         match self.end.get() {
             // The process exits while the connection is open.

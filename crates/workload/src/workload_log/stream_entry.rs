@@ -26,7 +26,7 @@ pub(crate) struct StreamEntry<'a> {
     pub(crate) after_stop_signal: bool,
 }
 
-/// How a stream ended.
+/// End of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServedStreamEnd {
@@ -34,9 +34,9 @@ pub(crate) enum ServedStreamEnd {
     Complete,
     /// The client closed the connection first.
     ClientGone,
-    /// The server closed the connection in mid-stream.
+    /// The server closed the connection mid-stream.
     CutFin,
-    /// The server reset the connection in mid-stream.
+    /// The server reset the connection mid-stream.
     CutRst,
     /// With a clean end, without the terminal event.
     Unfinished,
@@ -44,7 +44,7 @@ pub(crate) enum ServedStreamEnd {
     Aborted,
     /// With an error event and a clean end.
     ErrorEvent,
-    /// The server sent nothing any more until the client closed the connection.
+    /// The server stopped sending, and the client closed the connection.
     Stalled,
     /// The server closed the connection because of a stop signal.
     CutAtSigterm,

@@ -90,7 +90,7 @@ fn broken(how: impl FnOnce(&mut Records)) -> (Vec<Missing>, Vec<RecordContradict
 }
 
 #[test]
-fn a_whole_record_is_whole() {
+fn complete_record_has_no_findings() {
     assert_eq!(found(whole()), (Vec::new(), Vec::new()));
 }
 

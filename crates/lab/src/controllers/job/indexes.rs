@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(indexes in prop::collection::btree_set(0_i64..60, 0..40)) {
+        fn index_text_round_trips(indexes in prop::collection::btree_set(0_i64..60, 0..40)) {
             prop_assert_eq!(parse(&write(&indexes)), indexes);
         }
     }

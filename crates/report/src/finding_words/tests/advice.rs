@@ -53,7 +53,7 @@ fn open_window_lengthens_advised_sleep() {
 }
 
 #[test]
-fn pod_return_is_no_late_connection() {
+fn connections_after_return_are_not_late() {
     let mut records = relabelled();
     for ms in (0..10_000).step_by(10) {
         let pod = if (5100..8020).contains(&ms) { "a" } else { "b" };

@@ -15,7 +15,7 @@ pub(crate) fn read(stream: &[u8]) -> Told {
     let text = decoded.strip_prefix('\u{feff}').unwrap_or(&decoded).replace("\r\n", "\n").replace('\r', "\n");
     let mut told = Told::default();
     let (mut data, mut event_type, mut id) = (String::new(), String::new(), String::new());
-    // What follows the last line end is no line.
+    // Text after the last line end is not a line.
     let lines = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     for line in lines.split('\n').take(text.matches('\n').count()) {
         if line.is_empty() {

@@ -8,7 +8,7 @@ const ENDLESS: &str = "length=1000h";
 const SSE_PATHS: [&str; 2] = ["/v1/chat/completions", "/events"];
 /// Part of the content of each numbered event, and of nothing else.
 const FILLER: &str = "xxxxxxxxxxxxx";
-/// What ends a chunked response properly.
+/// Proper end of a chunked response.
 const LAST_CHUNK: &str = "\r\n0\r\n\r\n";
 
 impl Running {
