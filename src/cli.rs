@@ -19,6 +19,7 @@ mod load_command;
 mod load_worker_command;
 mod measure;
 mod plugin;
+mod predict_command;
 mod progress;
 mod proxy_command;
 mod proxy_pre_stop_command;
@@ -70,6 +71,8 @@ enum Command {
     Report(report_command::ReportArgs),
     /// Check a run against limits.
     Gate(gate_command::GateArgs),
+    /// Predict how many of a run's streams terminations would cut, by preStop sleep and grace period.
+    Predict(predict_command::PredictArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios_command::ScenariosArgs),
     /// Explain an outcome, a cause, a check, a stage or a finding, as the docs do.
@@ -124,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::LoadWorker(args) => args.run(),
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
+        Command::Predict(args) => args.run(),
         Command::Scenarios(args) => args.run(),
         Command::Explain(args) => args.run(),
         Command::Cleanup(args) => args.run(),

@@ -3,5 +3,6 @@
 pub(crate) mod outages;
 pub(crate) mod reached;
 pub(crate) mod request_counts;
+pub mod steady_streams;
 pub(crate) mod sums;
 pub(crate) mod while_ending;

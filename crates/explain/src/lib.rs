@@ -1,7 +1,7 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
 //! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The rooms, in
-//! the order in which a run passes them: `timeline` (events and requests on one clock; `pods::t0` decides when a
+//! the order in which a run passes them: `timeline` (events and requests on one clock; `pod_lives::t0` decides when a
 //! deletion took effect, `drop_policy` which requests count as dropped), `route` (the time at which traffic to a pod
 //! stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity, findings,
 //! recommendation). `model` is the output of the crate, `math` holds the formulas.

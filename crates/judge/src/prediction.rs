@@ -12,6 +12,7 @@
 mod cuts;
 mod grace_period;
 mod needs;
+mod prediction_table;
 mod virtual_terminations;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use cuts::{CutRange, Cuts, MeanCut};
 pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};
+pub use prediction_table::{CONFIDENCE, NoPrediction, StreamPrediction};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::StreamSpan;
 use rolldrop_record::Stamp;

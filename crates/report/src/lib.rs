@@ -17,6 +17,7 @@ mod junit;
 mod lost;
 mod markdown;
 mod methods;
+mod prediction_words;
 mod prometheus;
 #[cfg(test)]
 mod samples;
@@ -40,6 +41,7 @@ use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, RunResult
 use rolldrop_judge::compare::Incomparable;
 use rolldrop_judge::judgements::comparison::{Comparison, SideChart};
 use rolldrop_judge::judgements::gate_check::Check;
+use rolldrop_judge::prediction::{NoPrediction, StreamPrediction};
 use rolldrop_judge::tuning::Tuning;
 use rolldrop_record::shown;
 
@@ -215,6 +217,16 @@ pub fn checks_text(result: &RunResult) -> String {
 /// Explains why two sides are not compared.
 pub fn incomparable(why: &Incomparable) -> String {
     comparison_report::incomparable(why)
+}
+
+/// Renders the prediction of cut streams for a terminal: the advice, what it rests on, and tables of settings.
+pub fn prediction_text(prediction: &StreamPrediction) -> String {
+    prediction_words::text(prediction)
+}
+
+/// Returns the reason why a run predicts nothing, with what would help.
+pub fn no_prediction(why: &NoPrediction) -> String {
+    prediction_words::refusal(why)
 }
 
 /// Renders a comparison for a terminal: the conclusion first, then each figure.

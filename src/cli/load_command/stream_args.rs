@@ -27,8 +27,8 @@ pub(super) struct StreamArgs {
     #[arg(long, default_value = in_units(defaults::STALL_TIMEOUT), value_parser = parse_duration, value_name = "D",
         help_heading = STREAMS)]
     stall_timeout: Duration,
-    /// How long streams last, of a server that takes the header rolldrop-length, as the sample server does: fixed:30s,
-    /// lognormal:MEDIAN,SIGMA, exp:MEAN, or file:PATH with one length a line
+    /// Ask the sample server for random lengths: fixed:30s, lognormal:MEDIAN,SIGMA, exp:MEAN, or file:PATH with one
+    /// length a line
     #[arg(long, value_name = "LAW", requires = "stream", value_parser = LengthLaw::read, help_heading = STREAMS)]
     length: Option<LengthLaw>,
     /// The most streams open at a time [default: 20000, or as many as the machine has descriptors and ports for]

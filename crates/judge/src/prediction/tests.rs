@@ -7,6 +7,8 @@ use rand::{SeedableRng, rngs::SmallRng};
 
 use super::*;
 use laws::{Arrivals, Law, Workload, lognormal, second, span};
+use rolldrop_explain::count::steady_streams::SteadyStreams;
+use rolldrop_explain::math::survival::MissingShare;
 use rolldrop_explain::model::SpanEnd;
 
 /// Returns the virtual terminations of 1000 s.
@@ -196,4 +198,48 @@ fn bursts_widen_predictions() {
         (range.upper - range.lower) as f64
     };
     assert!(width(10) > 1.5 * width(1), "{} {}", width(10), width(1));
+}
+
+/// Returns the steady part of a run with exponential lengths of 5 s, one stream per second and pod.
+fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
+    let workload = Workload {
+        law: Law::Exponential { mean: 5.0 },
+        arrivals: Arrivals { rate: 1.0, burst: 1 },
+        window_s: 0.0,
+    };
+    SteadyStreams {
+        spans: workload.record(pods.len(), 3000.0, &mut SmallRng::seed_from_u64(11)),
+        pods: pods.iter().map(|pod| (*pod).into()).collect(),
+        from: second(0.0),
+        to: second(3000.0),
+        missing,
+        unnamed: 7,
+    }
+}
+
+#[test]
+fn prediction_finds_least_grace() {
+    let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
+    let predicted = StreamPrediction::of(&steady, &[], None, 0.1).unwrap();
+    // The mean is 5 exp(-g / 5), which is 0.1 at 19.6 s; its upper bound is larger.
+    let Estimate::Known(grace_s) = predicted.least_grace else { panic!("{predicted:?}") };
+    assert!((20..=24).contains(&grace_s), "{grace_s}");
+    assert_eq!(predicted.least_sleep, predicted.least_grace, "no stream comes after t0");
+    assert_eq!((predicted.pods, predicted.sleep_s, predicted.window_s), (3, 0.0, None));
+    let shown: Vec<f64> = predicted.draining.iter().map(|row| row.end.grace_s).collect();
+    assert_eq!(shown, [10.0, grace_s as f64, 30.0, 60.0, 120.0, 300.0, 600.0]);
+    assert!(close(predicted.rule_expects.unwrap(), 0.01 * predicted.open_per_pod));
+    let asked = StreamPrediction::of(&steady, &[1.5, 2.2], Some(4.0), 0.1).unwrap();
+    assert_eq!((asked.sleep_s, asked.window_s), (4.0, Some(2.2)));
+    assert_eq!(StreamPrediction::of(&steady, &[1.5, 2.2], None, 0.1).unwrap().sleep_s, 3.0);
+}
+
+#[test]
+fn prediction_needs_pods_and_full_population() {
+    let missing = Some(MissingShare::AtLeast(0.2));
+    let refused = |steady: &SteadyStreams| StreamPrediction::of(steady, &[], None, 0.1).unwrap_err();
+    let growing = NoPrediction::StillGrowing { after_s: 3000.0, missing };
+    assert_eq!(refused(&steady(missing, &["a"])), growing);
+    assert_eq!(refused(&steady(None, &["a"])), NoPrediction::StillGrowing { after_s: 3000.0, missing: None });
+    assert_eq!(refused(&steady(missing, &[])), NoPrediction::NoPods { unnamed: 7 });
 }

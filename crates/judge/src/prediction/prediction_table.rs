@@ -1,0 +1,138 @@
+//! What a run's steady streams say about terminations: the figures of `rolldrop predict`.
+
+use serde::Serialize;
+
+use super::{
+    Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, StreamBudget, VirtualTerminations,
+};
+use rolldrop_explain::count::steady_streams::SteadyStreams;
+use rolldrop_explain::math::survival::MissingShare;
+
+/// Confidence of every bound.
+pub const CONFIDENCE: f64 = 0.95;
+/// Grace periods that are always shown, in seconds.
+const GRACES_S: [u32; 6] = [10, 30, 60, 120, 300, 600];
+/// Percentile of the common rule.
+const RULE: f64 = 0.99;
+
+/// Reason why a run predicts nothing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoPrediction {
+    /// Nothing names the pods of these streams.
+    NoPods {
+        /// Number of streams.
+        unnamed: u64,
+    },
+    /// The population was still growing when the first pod was terminated, or the load ended.
+    StillGrowing {
+        /// Length of the run until then, in seconds.
+        after_s: f64,
+        /// Share that was missing; `None` if too few streams had ended to tell.
+        missing: Option<MissingShare>,
+    },
+}
+
+/// Streams that terminations would cut, for pairs of sleep and grace period.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StreamPrediction {
+    /// Length of the steady part, in seconds.
+    pub steady_s: f64,
+    /// Number of pods.
+    pub pods: usize,
+    /// Number of streams that were open in the steady part.
+    pub streams: usize,
+    /// Streams that began per second and pod, for which everything here holds.
+    pub rate_per_pod: f64,
+    /// Mean number of streams open on a pod.
+    pub open_per_pod: f64,
+    /// Share of the stationary population that is missing.
+    pub missing: Option<MissingShare>,
+    /// Longest measured propagation window, in seconds; `None` if no termination showed one.
+    pub window_s: Option<f64>,
+    /// The preStop sleep that the table has, in seconds.
+    pub sleep_s: f64,
+    /// Effect of grace periods, if the app serves its streams on after SIGTERM.
+    pub draining: Vec<Forecast>,
+    /// Effect of sleeps, if the app cuts its streams at SIGTERM. No grace period helps then.
+    pub cutting: Vec<Forecast>,
+    /// Number of streams per termination that may be cut.
+    pub max_cut: f64,
+    /// Least grace period for that, in seconds, if the app drains.
+    pub least_grace: Estimate<u64>,
+    /// Least sleep for that, in seconds, if the app cuts its streams at SIGTERM.
+    pub least_sleep: Estimate<u64>,
+    /// The rule "99th percentile of the duration": its grace period in seconds, and what it expects to cut.
+    pub rule_grace_s: Option<f64>,
+    /// Streams per termination that the rule expects to cut.
+    pub rule_expects: Option<f64>,
+    /// Streams per termination that it would cut.
+    pub rule_cuts: Option<Estimate<MeanCut>>,
+}
+
+impl StreamPrediction {
+    /// Predicts from the steady part of a run. `windows_s` are the measured propagation windows.
+    ///
+    /// # Errors
+    /// Fails with the reason why the run predicts nothing.
+    pub fn of(
+        steady: &SteadyStreams,
+        windows_s: &[f64],
+        sleep_s: Option<f64>,
+        max_cut: f64,
+    ) -> Result<Self, NoPrediction> {
+        let steady_s = steady.to.seconds_since(steady.from);
+        let growing = NoPrediction::StillGrowing { after_s: steady_s, missing: steady.missing };
+        if steady.pods.is_empty() {
+            return Err(NoPrediction::NoPods { unnamed: steady.unnamed });
+        }
+        if !steady.is_stationary() {
+            return Err(growing);
+        }
+        let (spans, from, to, pods) = (&steady.spans[..], steady.from, steady.to, steady.pods.len());
+        let record = SteadyRecord { spans, from, to, pods, windows_s };
+        let Some(virtually) = VirtualTerminations::of(&record) else { return Err(growing) };
+        let window_s = windows_s.iter().copied().reduce(f64::max);
+        let sleep_s = sleep_s.unwrap_or_else(|| window_s.unwrap_or(0.0).ceil());
+        let least_grace = virtually.least_grace(sleep_s, max_cut, CONFIDENCE);
+        let least_sleep = virtually.least_sleep(max_cut, CONFIDENCE);
+        let forecasts = |least: Estimate<u64>, end: &dyn Fn(f64) -> PodShutdown| {
+            let mut seconds: Vec<f64> = GRACES_S.map(f64::from).to_vec();
+            seconds.extend(least.known().map(|seconds| seconds as f64));
+            seconds.sort_by(f64::total_cmp);
+            seconds.dedup();
+            seconds.retain(|seconds| *seconds <= steady_s);
+            seconds.into_iter().map(|seconds| virtually.forecast(end(seconds), CONFIDENCE)).collect()
+        };
+        let rule = virtually.percentile_rule(RULE);
+        Ok(Self {
+            steady_s,
+            pods,
+            streams: spans.iter().filter(|span| span.end > from && span.start < to).count(),
+            rate_per_pod: virtually.rate_per_pod(),
+            open_per_pod: virtually.open_per_pod(),
+            missing: steady.missing,
+            window_s,
+            sleep_s,
+            draining: forecasts(least_grace, &|grace_s| PodShutdown {
+                sleep_s,
+                grace_s: grace_s.max(sleep_s),
+                on_sigterm: OnSigterm::Drains,
+            }),
+            cutting: forecasts(least_sleep, &|sleep_s| PodShutdown {
+                sleep_s,
+                grace_s: sleep_s,
+                on_sigterm: OnSigterm::Cuts,
+            }),
+            max_cut,
+            least_grace,
+            least_sleep,
+            rule_grace_s: rule.map(|rule| rule.grace_s),
+            rule_expects: rule.map(|rule| rule.expected),
+            rule_cuts: rule.map(|rule| {
+                let budget = StreamBudget { seconds: rule.grace_s, accepts_s: sleep_s };
+                virtually.cuts(budget).map(|cuts| cuts.mean(CONFIDENCE))
+            }),
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! The text of `rolldrop predict`.
+
+use std::fmt::Write;
+
+use rolldrop_explain::math::survival::MissingShare;
+use rolldrop_judge::prediction::{Estimate, Forecast, MeanCut, NoPrediction, StreamPrediction};
+
+/// Returns a prediction as text: what it rests on, the advice, and the tables.
+pub(crate) fn text(of: &StreamPrediction) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_text(of, &mut out);
+    out
+}
+
+fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
+    writeln!(
+        out,
+        "at most {} cut per termination, 95 % sure, at {:.3} streams per second and pod:",
+        of.max_cut, of.rate_per_pod
+    )?;
+    writeln!(
+        out,
+        "  if the app serves its streams on after SIGTERM: {}",
+        advice(of.least_grace, "grace period", of.sleep_s)
+    )?;
+    writeln!(
+        out,
+        "  if the app cuts its streams at SIGTERM: {}",
+        advice(of.least_sleep, "preStop sleep", 0.0)
+    )?;
+    if let (Some(grace_s), Some(expects), Some(cuts)) = (of.rule_grace_s, of.rule_expects, of.rule_cuts) {
+        let cuts = cuts.known().map_or_else(|| "an unknown number".to_owned(), |mean| mean_text(&mean));
+        writeln!(
+            out,
+            "the rule \"99th percentile of the duration\" ({grace_s:.1} s) expects to cut {expects:.2} per termination; it would cut {cuts}"
+        )?;
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "rests on {:.0} s without a termination, {} pods and {} streams; {:.1} were open on a pod; {} of the stationary population was missing",
+        of.steady_s,
+        of.pods,
+        of.streams,
+        of.open_per_pod,
+        missing_text(of.missing),
+    )?;
+    match of.window_s {
+        Some(window_s) => {
+            writeln!(out, "new streams come for at most {window_s:.1} s after the deletion, as measured")?
+        }
+        None => writeln!(
+            out,
+            "no propagation window was measured: streams that still come to an ending pod are not counted"
+        )?,
+    }
+    table(
+        out,
+        &format!("the app serves on after SIGTERM, preStop sleep {} s", of.sleep_s),
+        "grace period",
+        &of.draining,
+        |end| end.end.grace_s,
+    )?;
+    table(out, "the app cuts its streams at SIGTERM", "preStop sleep", &of.cutting, |end| end.end.sleep_s)
+}
+
+fn advice(least: Estimate<u64>, setting: &str, sleep_s: f64) -> String {
+    let sleep = if sleep_s > 0.0 { format!(", with a preStop sleep of {sleep_s} s") } else { String::new() };
+    match least {
+        Estimate::Known(seconds) => format!("{setting} of {seconds} s{sleep}"),
+        Estimate::Unknown { more_streams: Some(more) } => {
+            format!("unknown: about {more} more streams would tell, or allow more cuts (--max-cut)")
+        }
+        Estimate::Unknown { more_streams: None } => {
+            "unknown: no record shows that nothing is ever cut; name a number with --max-cut".to_owned()
+        }
+    }
+}
+
+fn table(
+    out: &mut String,
+    title: &str,
+    setting: &str,
+    rows: &[Forecast],
+    seconds: impl Fn(&Forecast) -> f64,
+) -> std::fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}:")?;
+    writeln!(
+        out,
+        "{setting:>14}  {:<24}{:<30}terminating",
+        "cut per termination", "terminations without a cut"
+    )?;
+    for row in rows {
+        let cut = row.cut.known().map_or_else(|| "unknown".to_owned(), |mean| mean_text(&mean));
+        let uncut = match row.uncut.estimate {
+            Some(share) => format!(
+                "{:.0} % ({:.0} to {:.0})",
+                100.0 * share,
+                100.0 * row.uncut.lower,
+                100.0 * row.uncut.upper
+            ),
+            None => "unknown".to_owned(),
+        };
+        let terminating =
+            row.terminating_s.map_or_else(|| "unknown".to_owned(), |s| format!("{s:.1} s a pod"));
+        writeln!(out, "{:>12} s  {cut:<24}{uncut:<30}{terminating}", seconds(row))?;
+    }
+    Ok(())
+}
+
+fn mean_text(mean: &MeanCut) -> String {
+    format!("{:.2} ({:.2} to {:.2})", mean.estimate, mean.lower, mean.upper)
+}
+
+fn missing_text(missing: Option<MissingShare>) -> String {
+    match missing {
+        Some(MissingShare::Exactly(share)) => format!("{:.1} %", 100.0 * share),
+        Some(MissingShare::AtLeast(share)) => format!("at least {:.1} %", 100.0 * share),
+        None => "an unknown share".to_owned(),
+    }
+}
+
+/// Returns the reason why there is no prediction, with what would help.
+pub(crate) fn refusal(why: &NoPrediction) -> String {
+    match why {
+        NoPrediction::NoPods { unnamed } => format!(
+            "nothing names the pods of {unnamed} streams, and cuts are predicted per pod: name them by a header \
+             (--pod-header), the sidecar or --evidence conntrack"
+        ),
+        NoPrediction::StillGrowing { after_s, missing } => format!(
+            "the number of open streams was still growing: {} of it was missing at the first termination or at the end of \
+             the load (steady for {after_s:.0} s). Let the load run longer before the \
+             first disruption, so that the longest streams end",
+            missing_text(*missing)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rolldrop_judge::prediction::{OnSigterm, PodShutdown, UncutShare};
+
+    use super::*;
+
+    fn prediction() -> StreamPrediction {
+        let forecast = |seconds: f64, cut| Forecast {
+            end: PodShutdown { sleep_s: 2.0, grace_s: seconds, on_sigterm: OnSigterm::Drains },
+            refused: 0.0,
+            cut,
+            uncut: UncutShare { estimate: Some(0.91), lower: 0.84, upper: 0.96 },
+            terminating_s: Some(12.5),
+        };
+        let mean = MeanCut { estimate: 0.61, lower: 0.52, upper: 0.73, undecided: 0.0 };
+        StreamPrediction {
+            steady_s: 1800.0,
+            pods: 3,
+            streams: 5412,
+            rate_per_pod: 1.0,
+            open_per_pod: 9.87,
+            missing: Some(MissingShare::Exactly(0.004)),
+            window_s: Some(1.4),
+            sleep_s: 2.0,
+            draining: vec![
+                forecast(30.0, Estimate::Known(mean)),
+                forecast(60.0, Estimate::Unknown { more_streams: Some(120) }),
+            ],
+            cutting: Vec::new(),
+            max_cut: 0.1,
+            least_grace: Estimate::Known(47),
+            least_sleep: Estimate::Unknown { more_streams: Some(900) },
+            rule_grace_s: Some(31.2),
+            rule_expects: Some(0.0987),
+            rule_cuts: Some(Estimate::Known(mean)),
+        }
+    }
+
+    #[test]
+    fn prediction_tells_advice_before_tables() {
+        insta::assert_snapshot!(text(&prediction()), @r#"
+        at most 0.1 cut per termination, 95 % sure, at 1.000 streams per second and pod:
+          if the app serves its streams on after SIGTERM: grace period of 47 s, with a preStop sleep of 2 s
+          if the app cuts its streams at SIGTERM: unknown: about 900 more streams would tell, or allow more cuts (--max-cut)
+        the rule "99th percentile of the duration" (31.2 s) expects to cut 0.10 per termination; it would cut 0.61 (0.52 to 0.73)
+
+        rests on 1800 s without a termination, 3 pods and 5412 streams; 9.9 were open on a pod; 0.4 % of the stationary population was missing
+        new streams come for at most 1.4 s after the deletion, as measured
+
+        the app serves on after SIGTERM, preStop sleep 2 s:
+          grace period  cut per termination     terminations without a cut    terminating
+                  30 s  0.61 (0.52 to 0.73)     91 % (84 to 96)               12.5 s a pod
+                  60 s  unknown                 91 % (84 to 96)               12.5 s a pod
+        "#);
+    }
+
+    #[test]
+    fn refusal_names_remedy() {
+        let pods = refusal(&NoPrediction::NoPods { unnamed: 12 });
+        assert!(pods.starts_with("nothing names the pods of 12 streams") && pods.contains("--pod-header"));
+        let missing = Some(MissingShare::AtLeast(0.25));
+        let growing = refusal(&NoPrediction::StillGrowing { after_s: 8.0, missing });
+        assert!(
+            growing.contains("at least 25.0 % of it was missing") && growing.contains("run longer"),
+            "{growing}"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! `rolldrop predict`: what terminations would cut of a run's streams.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::exit::Exit;
+use super::formats::LoadFormat;
+use super::parse_duration;
+use super::say::print;
+use rolldrop_campaign::analysis::{Given, analyse};
+use rolldrop_explain::count::steady_streams::SteadyStreams;
+use rolldrop_judge::prediction::StreamPrediction;
+use rolldrop_record::RunDir;
+use rolldrop_report as report;
+
+/// Arguments of `rolldrop predict`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop predict rolldrop-runs/llm-20260102T150405Z
+  rolldrop predict run1 --max-cut 0.1 --sleep 5s
+
+The prediction rests on the part of the run before the first termination, and ends each pod at many of its instants
+that no pod really ended at. It holds for the rate of streams per pod that the run had.
+
+Exit status: 0 predicted; 2 the run cannot be read; 3 it predicts nothing, with the reason.")]
+pub(super) struct PredictArgs {
+    /// The run directory of a load with --stream.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The mean number of streams that a termination may cut
+    #[arg(long, value_name = "N", default_value_t = 0.1)]
+    max_cut: f64,
+    /// The preStop sleep, for apps that serve on after SIGTERM [default: the longest propagation window that was measured]
+    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    sleep: Option<Duration>,
+    /// Format of the output on stdout
+    #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
+    format: LoadFormat,
+}
+
+impl PredictArgs {
+    /// Runs the command.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if !(self.max_cut > 0.0 && self.max_cut.is_finite()) {
+            bail!("--max-cut {} is not above 0: no record shows that nothing is ever cut", self.max_cut);
+        }
+        let judged = analyse(&RunDir::open(&self.run)?, &Given::default())?;
+        let analysed = &judged.analysed;
+        let Some(steady) = SteadyStreams::of(&analysed.timeline, &analysed.requests)? else {
+            bail!("{} has no streams: record them with --stream (load.stream)", self.run.display());
+        };
+        let windows =
+            analysed.analysis.result.terminations.iter().flat_map(|termination| &termination.windows);
+        let windows_s: Vec<f64> = windows.filter_map(|window| window.upper_s).collect();
+        let sleep_s = self.sleep.map(|sleep| sleep.as_secs_f64());
+        match StreamPrediction::of(&steady, &windows_s, sleep_s, self.max_cut) {
+            Ok(prediction) => {
+                print(&match self.format {
+                    LoadFormat::Json => serde_json::to_string_pretty(&prediction)? + "\n",
+                    LoadFormat::Text => report::prediction_text(&prediction),
+                })?;
+                Ok(Exit::Ok.into())
+            }
+            Err(why) => {
+                super::say::say(&report::no_prediction(&why));
+                Ok(Exit::Invalid.into())
+            }
+        }
+    }
+}
