@@ -257,16 +257,17 @@ impl Load {
     }
 
     /// Returns the maximum number of simultaneously open connections; by default, as many as the rate keeps open when
-    /// every request runs into both timeouts.
+    /// every request runs into both timeouts. Streams have no such limit on how long they stay open.
     pub fn max_connections(&self) -> usize {
-        if let Some(max) = self.connections.max {
+        let max_open = self.stream.as_ref().and_then(|stream| stream.max_open);
+        if let Some(max) = self.connections.max.or(max_open) {
             return max;
-        }
-        if let Some(stream) = &self.stream {
-            return stream.max_open.unwrap_or(defaults::MAX_OPEN).max(self.workers);
         }
         if self.pace.is_closed() {
             return defaults::CLOSED_LOOP_CONNECTIONS.max(self.workers);
+        }
+        if self.stream.is_some() {
+            return defaults::MAX_OPEN.max(self.workers);
         }
         let tls = if self.is_secure() { self.timeout.tls } else { Duration::ZERO };
         let held_s = (self.timeout.connect + tls + self.response_timeout()).as_secs_f64();

@@ -58,15 +58,17 @@ async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> Recon
         let steps = DaemonSetView { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
         take(control, &set, &hash, steps).await
     };
-    let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
-    let pods = own_pods(&control.shared, &set)?;
-    let judge = Judge::new(&set, &registry.now());
+    // The steps took time, in which the template may have changed: the status is about the one that they had.
+    let generation = &set["metadata"]["generation"];
+    let Ok(now) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
+    let pods = own_pods(&control.shared, &now)?;
+    let judge = Judge::new(&now, &registry.now());
     let again = judge.next(pods.iter().map(Arc::as_ref));
     let marks: BTreeSet<_> = pods.iter().map(|pod| revision_of(pod).to_owned()).collect();
-    let status = status_of(&set, &places, &by_node(pods), &is_new, judge);
-    registry.set_status(Resource::DaemonSets, &set, status)?;
+    let status = status_of(generation, &places, &by_node(pods), &is_new, judge);
+    registry.set_status(Resource::DaemonSets, &now, status)?;
     done?;
-    history.forget(registry, &set, |revision| marks.contains(revision_of(revision)))?;
+    history.forget(registry, &now, |revision| marks.contains(revision_of(revision)))?;
     Ok(again)
 }
 
@@ -108,9 +110,9 @@ async fn take(
     control.delete(set, &steps.delete).await
 }
 
-/// Computes the set's status from its pods (`updateDaemonSetStatus`).
+/// Computes the set's status from its pods (`updateDaemonSetStatus`). `is_new` judges by the template of `generation`.
 fn status_of(
-    set: &Value,
+    generation: &Value,
     places: &DaemonPlacements,
     pods: &BTreeMap<String, Vec<Arc<Value>>>,
     is_new: &dyn Fn(&Value) -> bool,
@@ -133,7 +135,7 @@ fn status_of(
         updated += usize::from(oldest.is_some_and(|pod| is_new(pod)));
     }
     let mut status = json!({
-        "observedGeneration": set["metadata"]["generation"],
+        "observedGeneration": generation,
         "desiredNumberScheduled": desired,
         "currentNumberScheduled": current,
         "numberMisscheduled": misplaced,

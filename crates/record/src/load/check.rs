@@ -210,7 +210,7 @@ fn takes_time(what: &'static str, given: Duration) -> Result<(), NotALoad> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Connections, Grpc, LoadTarget};
+    use super::super::{Connections, Grpc, LoadTarget, StreamKind, StreamSettings};
     use super::*;
 
     fn refused(change: impl FnOnce(&mut Load)) -> String {
@@ -240,6 +240,45 @@ mod tests {
         let none = Connections { max_requests: Some(0), ..Connections::KEEPALIVE };
         assert!(refused(|s| s.connections = none).contains("0 requests to a connection"));
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
+    }
+
+    #[test]
+    fn streams_refuse_what_contradicts_them() {
+        let stream = || Some(StreamSettings::new(StreamKind::Sse));
+        let refused_with = |change: fn(&mut Load)| {
+            refused(|s| {
+                s.stream = stream();
+                change(s);
+            })
+        };
+        assert!(refused_with(|s| s.http = Http::Http2).contains("over HTTP/1.1"));
+        assert!(refused_with(|s| s.retry.times = 1).contains("not retried"));
+        assert!(refused_with(|s| s.targets = vec![LoadTarget::new("", "ws://web/")]).contains("WebSocket"));
+        assert!(refused_with(|s| s.pod_body = Some("x".into())).contains("in a header"));
+        let both = refused_with(|s| {
+            s.connections.max = Some(5);
+            s.stream.as_mut().unwrap().max_open = Some(5);
+        });
+        assert!(both.contains("one limit is enough"), "{both}");
+        assert!(
+            refused_with(|s| s.stream.as_mut().unwrap().stall_timeout = Duration::MAX)
+                .contains("a stall timeout")
+        );
+    }
+
+    #[test]
+    fn open_streams_limit_connections() {
+        let load = |max_open, pace: Option<Pace>| {
+            let stream = StreamSettings { max_open, ..StreamSettings::new(StreamKind::Sse) };
+            let load = Load { stream: Some(stream), ..Load::new("http://web/") };
+            Load { pace: pace.unwrap_or_else(|| load.pace.clone()), ..load }
+        };
+        assert_eq!(load(None, None).max_connections(), 20_000);
+        assert_eq!(load(Some(7), None).max_connections(), 7);
+        let closed = Pace::Closed(Length::Time(Duration::from_secs(1)));
+        assert_eq!(load(None, Some(closed)).max_connections(), 50, "a closed loop opens no more than it did");
+        assert_eq!(load(None, None).response_timeout(), Duration::from_secs(60));
+        assert_eq!(Load::new("http://web/").response_timeout(), Duration::from_secs(5));
     }
 
     #[test]
