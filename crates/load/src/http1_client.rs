@@ -37,7 +37,12 @@ pub(super) enum Switch {
 impl Http1Exchange<'_> {
     /// Sends the request and receives the response. Returns true if the connection can carry another request.
     pub(super) async fn exchange(&mut self, persistence: Persistence) -> Result<bool> {
-        let mut head = self.ask(persistence).await?;
+        let head = self.ask(persistence).await?;
+        self.receive_body(head).await
+    }
+
+    /// Receives the body of a plain response. Returns true if the connection can carry another request.
+    async fn receive_body(&mut self, mut head: Head) -> Result<bool> {
         let before = self.row.bytes_received;
         let ended = self.read_body(&mut head).await;
         if ended.is_err() {
@@ -66,10 +71,8 @@ impl Http1Exchange<'_> {
         let mut head = head.unwrap_or_else(|Elapsed| Err(overdue(self.row)))?;
         if !context.plan.is_success(head.status) {
             let asked = self.row.head.unwrap_or_default();
-            let body = context.deadlines.within(asked, limit, pin!(self.read_body(&mut head))).await;
-            body.unwrap_or_else(|Elapsed| Err(overdue(self.row)))?;
-            (self.row.end, self.row.outcome) = (context.clock.now(), context.plan.outcome_of(head.status));
-            return Ok(self.is_reusable(&head));
+            let ended = context.deadlines.within(asked, limit, pin!(self.receive_body(head))).await;
+            return ended.unwrap_or_else(|Elapsed| Err(overdue(self.row)));
         }
         context.streams.begin(self.row);
         let (end, failure) = self.read_events(&mut head, settings.stall_timeout).await;

@@ -17,7 +17,7 @@ pub(super) struct StreamArgs {
     /// bytes for downloads
     #[arg(long, value_name = "KIND", help_heading = STREAMS)]
     stream: Option<StreamKind>,
-    /// What the data of a stream's last event matches, instead of the kind's own last event
+    /// Recognize a stream's last event by its data, instead of by the kind's own last event
     #[arg(long, value_name = "REGEX", requires = "stream", help_heading = STREAMS)]
     stream_end: Option<EndPattern>,
     /// A finish reason that is a success; may be repeated [default: those that the model decides, such as stop]

@@ -31,11 +31,11 @@ pub(super) struct SampleStreamArgs {
     /// unfinished (no terminal event), abort (finish reason `abort`), error-event, or stall
     #[arg(long, value_name = "FAULT[:SHARE]", value_parser = fault, help_heading = STREAMS)]
     stream_fault: Vec<(StreamFault, Share)>,
-    /// What marks the end of a stream's response: chunked, close-delimited, or content-length (downloads only; other
+    /// Marker of the end of a stream's response: chunked, close-delimited, or content-length (downloads only; other
     /// streams are chunked)
     #[arg(long, value_name = "FRAMING", default_value_t = StreamFraming::Chunked, value_parser = StreamFraming::from_str, help_heading = STREAMS)]
     stream_framing: StreamFraming,
-    /// What open streams do when the server is told to stop [default: finish; the habit `exit` cuts all]: finish, cut,
+    /// Reaction of open streams when the server is told to stop [default: finish; the habit `exit` cuts all]: finish, cut,
     /// cut-after:DURATION, or goodbye (an error event; downloads are cut)
     #[arg(long, value_name = "HABIT", value_parser = stop_habit, help_heading = STREAMS)]
     streams_on_sigterm: Option<StreamStopHabit>,

@@ -1,8 +1,9 @@
 //! Streams of the steady part of a run: after the population had grown, and before the first termination.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::math::stats;
 use crate::math::survival::{Life, MissingShare, Survival};
 use crate::model::{SpanEnd, StreamSpan};
 use crate::timeline::{Request, Requests, Timeline};
@@ -68,17 +69,17 @@ impl SteadyStreams {
         let lives: Vec<Life> = spans.iter().map(|(_, span)| Life::from(span)).collect();
         let survival = Survival::of(&lives, BANDS);
         let missing_at = |at: Stamp| survival.as_ref()?.missing_share(at.seconds_since(began).max(0.0));
-        let from = grown(timeline.origin.max(began), to, |at| missing_at(at).map(share));
+        let from = grown(timeline.origin.max(began), to, |at| missing_at(at).map(MissingShare::at_least));
         // A pod that came later did not serve throughout the period.
-        let is_late = |name: &str| {
-            let mut lives = timeline.pods.iter().filter(|life| life.name == name);
-            lives.any(|life| !life.listed && life.created > from)
-        };
+        let late = timeline.pods.iter().filter(|life| !life.listed && life.created > from);
+        let late: BTreeSet<&str> = late.map(|life| life.name.as_str()).collect();
         let mut pods: BTreeMap<Arc<str>, Vec<StreamSpan>> = BTreeMap::new();
         let mut unnamed = 0;
         for (pod, span) in spans {
             match pod {
-                Some(pod) if span.start < to && !is_late(&pod) => pods.entry(pod).or_default().push(span),
+                Some(pod) if span.start < to && !late.contains(&*pod) => {
+                    pods.entry(pod).or_default().push(span)
+                }
                 Some(_) => {}
                 None => unnamed += 1,
             }
@@ -99,13 +100,7 @@ impl SteadyStreams {
 
     /// Returns true if the population is as large as it will be, as far as the record shows.
     pub fn is_stationary(&self) -> bool {
-        self.missing.is_some_and(|missing| share(missing) <= MOST_MISSING)
-    }
-}
-
-const fn share(missing: MissingShare) -> f64 {
-    match missing {
-        MissingShare::Exactly(share) | MissingShare::AtLeast(share) => share,
+        self.missing.is_some_and(|missing| missing.at_least() <= MOST_MISSING)
     }
 }
 
@@ -114,14 +109,11 @@ fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stam
     /// Accuracy in nanoseconds.
     const STEP_NS: i64 = 100_000_000;
 
-    let steps = to.ns_since(from).max(0) / STEP_NS;
-    let (mut no, mut yes) = (-1, steps + 1);
-    while yes - no > 1 {
-        let middle = no + (yes - no) / 2;
-        let is_grown = missing(from.shifted_ns(middle * STEP_NS)).is_some_and(|share| share <= MOST_MISSING);
-        if is_grown { yes = middle } else { no = middle }
-    }
-    from.shifted_ns(yes * STEP_NS).min(to)
+    let steps = to.ns_since(from).max(0).unsigned_abs() / STEP_NS.unsigned_abs();
+    let after = |steps: u64| from.shifted_ns(steps.cast_signed() * STEP_NS);
+    let is_grown = |steps: u64| missing(after(steps)).is_some_and(|share| share <= MOST_MISSING);
+    let grown = if is_grown(0) { 0 } else { stats::first(0, steps + 1, is_grown) };
+    after(grown).min(to)
 }
 
 /// Returns a request's stream and the name of its pod, if its response began as a stream.

@@ -39,20 +39,11 @@ pub fn share_lower(x: u64, n: u64, confidence: f64) -> f64 {
 pub fn quantile_ranks(n: usize, p: f64, confidence: f64) -> (Option<usize>, Option<usize>) {
     let Ok(below) = Binomial::new(p, n as u64) else { return (None, None) };
     // If at most k - 1 of n values lie at or below the quantile, the k-th lies at or above it.
-    let at_most = |k: usize| if k == 0 { 0.0 } else { below.cdf(k as u64 - 1) };
+    let at_most = |k: u64| if k == 0 { 0.0 } else { below.cdf(k - 1) };
     // `at_most` grows with k.
-    let reaching = |chance: f64| {
-        let (mut no, mut yes) = (0, n + 1);
-        while yes - no > 1 {
-            let middle = no + (yes - no) / 2;
-            if at_most(middle) >= chance { yes = middle } else { no = middle }
-        }
-        yes
-    };
-    let upper = Some(reaching(confidence)).filter(|k| *k <= n);
-    let beyond = reaching((1.0 - confidence).next_up());
-    let lower = Some(beyond - 1).filter(|k| *k > 0);
-    (lower, upper)
+    let reaching = |chance: f64| first(0, n as u64 + 1, |k| at_most(k) >= chance);
+    let rank = |k: u64| usize::try_from(k).ok().filter(|k| (1..=n).contains(k));
+    (rank(reaching((1.0 - confidence).next_up()) - 1), rank(reaching(confidence)))
 }
 
 /// Returns the lower and upper bound on the mean, each at `confidence`, by Student's t; `None` for fewer than two
@@ -96,11 +87,17 @@ pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
             return None;
         }
     }
+    Some(first(no, yes, settles))
+}
+
+/// Returns the first number after `no`, up to `yes`, for which `holds`. Assumes that it holds for `yes`, and for all
+/// numbers after the first.
+pub fn first(mut no: u64, mut yes: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while yes - no > 1 {
         let middle = no + (yes - no) / 2;
-        if settles(middle) { yes = middle } else { no = middle }
+        if holds(middle) { yes = middle } else { no = middle }
     }
-    Some(yes)
+    yes
 }
 
 /// Returns the smallest value such that at least the share `p` of `sorted` is at or below it (nearest rank).

@@ -64,6 +64,15 @@ pub enum MissingShare {
     AtLeast(f64),
 }
 
+impl MissingShare {
+    /// Returns the share that is missing at the least.
+    pub const fn at_least(self) -> f64 {
+        match self {
+            Self::Exactly(share) | Self::AtLeast(share) => share,
+        }
+    }
+}
+
 impl Survival {
     /// Returns the curve with pointwise bands at `confidence` (two-sided). `None` if there are never enough streams at
     /// risk, or if none of them was seen to its end.

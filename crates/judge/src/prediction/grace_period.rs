@@ -60,7 +60,7 @@ impl VirtualTerminations {
             return Estimate::Known(0);
         }
         let beyond = stats::ceil_seconds(self.length_s) + 1;
-        let unknown = first(0, beyond, |seconds| mean(seconds).known().is_none());
+        let unknown = stats::first(0, beyond, |seconds| mean(seconds).known().is_none());
         let reach = unknown - 1;
         let left = mean(reach).known().unwrap_or(most);
         if left > most_cut {
@@ -68,7 +68,9 @@ impl VirtualTerminations {
             let more_streams = (most_cut > 0.0).then(|| whole(self.streams as f64 * (left / most_cut - 1.0)));
             return Estimate::Unknown { more_streams };
         }
-        Estimate::Known(first(0, reach, |seconds| mean(seconds).known().is_some_and(|mean| mean <= most_cut)))
+        Estimate::Known(stats::first(0, reach, |seconds| {
+            mean(seconds).known().is_some_and(|mean| mean <= most_cut)
+        }))
     }
 
     /// Predicts the effect of settings, with bounds that each hold at `confidence`.
@@ -86,9 +88,9 @@ impl VirtualTerminations {
     }
 
     /// Returns what the rule "grace period = this percentile of the request duration" would cut; `percentile` is in
-    /// (0, 1). As in an access log, the durations are those of all streams that ended in the period. `None` if none
+    /// (0, 1), and pods accept streams for `accepts_s` seconds after t0. As in an access log, the durations are those of all streams that ended in the period. `None` if none
     /// did.
-    pub fn percentile_rule(&self, percentile: f64) -> Option<PercentileRule> {
+    pub fn percentile_rule(&self, percentile: f64, accepts_s: f64) -> Option<PercentileRule> {
         let ended = self.pods.iter().flatten().filter(|open| {
             let is_open_at_end = open.ended == SpanEnd::Censored && open.end_s >= self.length_s;
             !is_open_at_end
@@ -99,17 +101,7 @@ impl VirtualTerminations {
         Some(PercentileRule {
             grace_s,
             expected: (1.0 - percentile) * self.open_per_pod(),
-            cuts: self.cuts(StreamBudget { seconds: grace_s, accepts_s: f64::INFINITY }),
+            cuts: self.cuts(StreamBudget { seconds: grace_s, accepts_s }),
         })
     }
-}
-
-/// Returns the first number after `no`, up to `yes`, for which `holds`. It holds for `yes` and for all numbers after the
-/// first.
-fn first(mut no: u64, mut yes: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    while yes - no > 1 {
-        let middle = no + (yes - no) / 2;
-        if holds(middle) { yes = middle } else { no = middle }
-    }
-    yes
 }

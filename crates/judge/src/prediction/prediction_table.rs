@@ -1,10 +1,8 @@
-//! What a run's steady streams say about terminations: the figures of `rolldrop predict`.
+//! Figures of `rolldrop predict`: the effect of terminations on the streams of a run.
 
 use serde::Serialize;
 
-use super::{
-    Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, StreamBudget, VirtualTerminations,
-};
+use super::{Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, VirtualTerminations};
 use rolldrop_explain::count::steady_streams::SteadyStreams;
 use rolldrop_explain::math::survival::MissingShare;
 
@@ -104,11 +102,11 @@ impl StreamPrediction {
             seconds.retain(|seconds| *seconds <= steady_s);
             seconds.into_iter().map(|seconds| virtually.forecast(end(seconds), CONFIDENCE)).collect()
         };
-        let rule = virtually.percentile_rule(RULE);
+        let rule = virtually.percentile_rule(RULE, sleep_s);
         Ok(Self {
             steady_s,
             pods,
-            streams: spans.iter().filter(|span| span.end > from && span.start < to).count(),
+            streams: virtually.streams,
             rate_per_pod: virtually.rate_per_pod(),
             open_per_pod: virtually.open_per_pod(),
             missing: steady.missing,
@@ -129,10 +127,7 @@ impl StreamPrediction {
             least_sleep,
             rule_grace_s: rule.map(|rule| rule.grace_s),
             rule_expects: rule.map(|rule| rule.expected),
-            rule_cuts: rule.map(|rule| {
-                let budget = StreamBudget { seconds: rule.grace_s, accepts_s: sleep_s };
-                virtually.cuts(budget).map(|cuts| cuts.mean(CONFIDENCE))
-            }),
+            rule_cuts: rule.map(|rule| rule.cuts.map(|cuts| cuts.mean(CONFIDENCE))),
         })
     }
 }

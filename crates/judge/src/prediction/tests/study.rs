@@ -1,4 +1,4 @@
-//! How often predictions come true, for four laws of length and for arrivals in bursts.
+//! Counts the predictions that come true, for four laws of length and for arrivals in bursts.
 
 use std::fmt::Write as _;
 
@@ -90,7 +90,7 @@ impl Row {
             windows_s: &[workload.window_s],
         };
         let record = VirtualTerminations::of(&record).unwrap();
-        let rule = record.percentile_rule(0.99).unwrap();
+        let rule = record.percentile_rule(0.99, f64::INFINITY).unwrap();
         let cuts = rule.cuts.known().unwrap();
         let cut = (0..FURTHER).map(|_| workload.terminate(rule.grace_s, &mut rng)).sum();
         let (truth, dispersion) = (workload.cut(rule.grace_s), workload.dispersion(rule.grace_s));
