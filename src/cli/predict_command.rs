@@ -11,7 +11,6 @@ use super::formats::LoadFormat;
 use super::parse_duration;
 use super::say::print;
 use rolldrop_campaign::analysis::{Given, analyse};
-use rolldrop_explain::count::steady_streams::SteadyStreams;
 use rolldrop_judge::prediction::StreamPrediction;
 use rolldrop_record::RunDir;
 use rolldrop_report as report;
@@ -49,14 +48,14 @@ impl PredictArgs {
         }
         let judged = analyse(&RunDir::open(&self.run)?, &Given::default())?;
         let analysed = &judged.analysed;
-        let Some(steady) = SteadyStreams::of(&analysed.timeline, &analysed.requests)? else {
+        let Some(steady) = &analysed.analysis.steady else {
             bail!("{} has no streams: record them with --stream (load.stream)", self.run.display());
         };
         let windows =
             analysed.analysis.result.terminations.iter().flat_map(|termination| &termination.windows);
         let windows_s: Vec<f64> = windows.filter_map(|window| window.upper_s).collect();
         let sleep_s = self.sleep.map(|sleep| sleep.as_secs_f64());
-        match StreamPrediction::of(&steady, &windows_s, sleep_s, self.max_cut) {
+        match StreamPrediction::of(steady, &windows_s, sleep_s, self.max_cut) {
             Ok(prediction) => {
                 print(&match self.format {
                     LoadFormat::Json => serde_json::to_string_pretty(&prediction)? + "\n",

@@ -3,6 +3,8 @@
 pub(crate) mod outages;
 pub(crate) mod reached;
 pub(crate) mod request_counts;
-pub mod steady_streams;
+mod steady_streams;
+pub(crate) mod stream_records;
+pub(crate) mod stream_totals;
 pub(crate) mod sums;
 pub(crate) mod while_ending;

@@ -34,6 +34,8 @@ use conclude::termination_entries::terminations;
 use conclude::validity;
 use conclude::{charting, findings, recommend};
 use count::request_counts;
+use count::stream_records::StreamRecord;
+use count::stream_totals::StreamTotals;
 use count::sums::Sums;
 use count::while_ending::{self, ErrorWhileEnding};
 use math::stats;
@@ -178,6 +180,7 @@ struct Explained<'a> {
     sums: Sums<'a>,
     errors: Vec<ErrorWhileEnding>,
     judged: Vec<JudgedRequest<'a>>,
+    streams: Option<StreamTotals>,
     terminations: Vec<Termination>,
 }
 
@@ -197,8 +200,14 @@ impl<'a> Explained<'a> {
         let sums = Sums::of(&facts, requests, &disrupted, sums)?;
         let errors = while_ending::errors(timeline, &requests.others, &explanations);
         let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
-        let terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
-        Ok(Self { facts, unbounded, disrupted, sums, errors, judged, terminations })
+        let mut terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
+        let records = StreamRecord::read(requests, |r| facts.pod(r).map(Arc::clone))?;
+        let streams = StreamTotals::of(timeline, &disrupted, &records);
+        let by_termination = streams.iter().flat_map(|streams| &streams.by_termination);
+        for (termination, streams) in terminations.iter_mut().zip(by_termination) {
+            termination.streams = Some(streams.clone());
+        }
+        Ok(Self { facts, unbounded, disrupted, sums, errors, judged, streams, terminations })
     }
 }
 
@@ -211,7 +220,7 @@ fn analyse<'a>(
     let passed = passed.map_or_else(|| Passed::of(timeline, requests), Ok)?;
     let modes = window::modes(&timeline.ends);
     let alpha = window::alphas(timeline, &modes);
-    let Explained { facts, unbounded, disrupted, sums, errors, judged, terminations } =
+    let Explained { facts, unbounded, disrupted, sums, errors, judged, streams, terminations } =
         Explained::of(timeline, requests, passed, (&modes, &alpha))?;
     let all: Vec<&JudgedRequest<'_>> = judged.iter().collect();
     let groups = shares::groups(timeline, &terminations, &all);
@@ -249,6 +258,7 @@ fn analyse<'a>(
         terminations: &terminations,
         groups: &groups,
         recommendation: &recommendation,
+        streams: streams.as_ref().map(|streams| &streams.result),
     });
     let findings = not_working.into_iter().chain(findings).collect();
     let account = Account { invalid, incomplete, unbounded, grounds, findings };
@@ -266,6 +276,7 @@ fn analyse<'a>(
         load,
         requests,
         latency_ms,
+        streams: streams.as_ref().map(|streams| streams.result.clone()),
         starts: starts(&facts, &judged),
         aim: aim(timeline),
         windows_s: recommend::summaries(&terminations),
@@ -279,9 +290,11 @@ fn analyse<'a>(
         checks: Vec::new(),
         looks: timeline.info.looks.clone(),
     };
-    let charts = model::ChartData { sleeps, ..charting::charts(timeline, sums) };
+    let (open_streams, steady) = streams.map(|streams| (streams.open, streams.steady)).unzip();
+    let open_streams = open_streams.unwrap_or_default();
+    let charts = model::ChartData { sleeps, open_streams, ..charting::charts(timeline, sums) };
     let (run, lost) = (timeline.info.run.to_string(), charting::lost(timeline, judged));
-    Ok(Analysis { run, result, account, lost, charts })
+    Ok(Analysis { run, result, account, lost, charts, steady })
 }
 
 /// Returns the verdict; `report` adds the reasons.

@@ -8,6 +8,7 @@ mod outside_terminations;
 mod propagation_window;
 mod reported_findings;
 mod run_aim;
+mod stream_results;
 mod stream_span;
 mod target_results;
 
@@ -27,7 +28,11 @@ pub use outside_terminations::OutsideCounts;
 pub use propagation_window::{NoBound, Unbounded, Window, WindowBasis, apart};
 pub use reported_findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use run_aim::Aim;
-pub use stream_span::{SpanEnd, StreamSpan};
+pub use stream_results::{
+    LostData, OpenStreams, StreamEnds, StreamPhase, StreamResult, StreamTimes, TerminationStreams,
+    UnevenStreams,
+};
+pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};
 
 use account::Account;
@@ -53,6 +58,8 @@ pub struct Analysis {
     pub lost: Vec<LostRequest>,
     /// Series drawn in the charts.
     pub charts: ChartData,
+    /// Streams of the steady part; `None` if the load sent none.
+    pub steady: Option<SteadyStreams>,
 }
 
 /// Contents of `result.json`.
@@ -79,6 +86,9 @@ pub struct RunResult {
     pub requests: RequestCounts,
     /// Latencies.
     pub latency_ms: Latencies,
+    /// Streams; absent if the load sent none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamResult>,
     /// One entry per terminated pod.
     pub terminations: Vec<Termination>,
     /// Groups of terminations that share dropped requests, ordered by their first termination.
@@ -359,6 +369,9 @@ pub struct Termination {
     /// Number of 5xx responses from the app after t0 that the drop policy does not count as dropped; `None` if nothing
     /// names the pods of requests.
     pub app_errors_after_t0: Option<u64>,
+    /// Streams of the pod from t0 on; absent if the load sent none, or nothing names their pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<TerminationStreams>,
     /// Estimated number of new connections that this pod dropped after t0, divided by its estimated rate of new
     /// connections at t0; in seconds, and never above the window's upper bound.
     pub dead_seconds: Option<f64>,

@@ -11,6 +11,7 @@ mod recorded;
 mod rollouts;
 mod said;
 mod sound;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

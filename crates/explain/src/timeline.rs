@@ -43,7 +43,7 @@ pub use conntrack_evidence::ConntrackEvidence;
 use endpoint_history::EndpointHistory;
 pub use integrity::{Hole, Integrity};
 use pod_addresses::PodAddresses;
-pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, Stages, T0};
+pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, SIGKILLED, Stages, T0};
 use pod_names::PodNames;
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};

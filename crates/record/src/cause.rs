@@ -11,6 +11,12 @@ named! {
         RoutedToDeadPod = "routed_to_dead_pod",
         /// The pod terminated while processing the request.
         KilledInFlight = "killed_in_flight",
+        /// A stream was still open when the grace period of its pod ran out.
+        DrainedTooShort = "drained_too_short",
+        /// The app cut a stream after SIGTERM, before its grace period ran out.
+        CutAtSigterm = "cut_at_sigterm",
+        /// A gateway ended a stream that the pod was still serving.
+        GatewayCut = "gateway_cut",
         /// The server closed an idle connection just as the client used it.
         IdleCloseRace = "idle_close_race",
         /// An HTTP/2 server that was closing the connection reported that it had not processed the request.

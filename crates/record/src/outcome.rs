@@ -64,13 +64,11 @@ named! {
 impl Outcome {
     /// Returns true if part of the response arrived, and something other than a timeout ended it.
     pub const fn is_cut_off(self) -> bool {
-        matches!(
-            self,
-            Self::ResetMidResponse
-                | Self::TruncatedBody
-                | Self::StreamCut
-                | Self::StreamUnfinished
-                | Self::StreamAborted
-        )
+        matches!(self, Self::ResetMidResponse | Self::TruncatedBody) || self.is_broken_stream()
+    }
+
+    /// Returns true if a stream had begun and ended without being complete, other than by a timeout.
+    pub const fn is_broken_stream(self) -> bool {
+        matches!(self, Self::StreamCut | Self::StreamUnfinished | Self::StreamAborted)
     }
 }

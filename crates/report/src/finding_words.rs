@@ -8,6 +8,7 @@ mod incidents;
 mod invalid_words;
 mod measurement;
 mod not_sent_words;
+mod stream_words;
 mod unbounded_words;
 
 pub(super) use advice::{manner, rests_on, sleep_in_words};
@@ -107,6 +108,7 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         Finding::ImpreciseDeletions { deletions, widest_s, beats } => {
             imprecise_deletions(*deletions, *widest_s, beats)
         }
+        Finding::UnevenStreams(uneven) => stream_words::uneven(uneven),
         Finding::Incident(incident) => incidents::incident(incident),
         Finding::Unsettled { waits } => unsettled(*waits),
         Finding::TakenForGateway { consumer, because } => words(

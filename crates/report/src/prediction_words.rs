@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rolldrop_explain::math::survival::MissingShare;
+use rolldrop_explain::model::MissingShare;
 use rolldrop_judge::prediction::{Estimate, Forecast, MeanCut, NoPrediction, StreamPrediction};
 
 /// Returns a prediction as text: what it rests on, the advice, and the tables.

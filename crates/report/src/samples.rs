@@ -245,6 +245,7 @@ impl SampleAnalysis {
                 send_lag_us: SendLag { p50: 61.0, p99: 412.0, max: 2_310.0 },
             },
             requests: RequestCounts { warmup: 600, total, ok: total, ..RequestCounts::default() },
+            streams: None,
             latency_ms: Latencies {
                 response: percentiles(total, 1.0),
                 service: percentiles(total, 0.95),
@@ -281,7 +282,10 @@ impl SampleAnalysis {
             ..ChartData::default()
         };
         let (account, lost) = (Account::default(), Vec::new());
-        Self { analysis: Analysis { run: "9f3c".into(), result, account, lost, charts }, seconds }
+        Self {
+            analysis: Analysis { run: "9f3c".into(), result, account, lost, charts, steady: None },
+            seconds,
+        }
     }
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &SamplePod) {
@@ -337,6 +341,7 @@ impl SampleAnalysis {
                 late_arrivals: shape.dropped + 9,
             }],
             requests,
+            streams: None,
             app_errors_after_t0: Some(0),
             dead_seconds: Some(shape.dropped as f64 / 99.7),
         });

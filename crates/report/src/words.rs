@@ -167,6 +167,9 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
         Cause::KilledInFlight => "the pod ended while it worked on the request",
+        Cause::DrainedTooShort => "the stream was still open when its pod's grace period ran out",
+        Cause::CutAtSigterm => "the app cut the stream after SIGTERM",
+        Cause::GatewayCut => "a gateway cut the stream while its pod still served it",
         Cause::IdleCloseRace => "the server closed an idle connection as it was used",
         Cause::H2Unprocessed => "excluded by the GOAWAY of an HTTP/2 server that closed its connection",
         Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",

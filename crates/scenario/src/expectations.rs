@@ -159,7 +159,7 @@ mod tests {
             limits.yaml:2: outages: unknown field `outages`, expected one of `limits`, `dropped`, `appErrors`, `requests`, `causes`, `outcomes`, `terminations`, `restarts`, `stages`, `exits`, `windows`, `outage`, `deadSeconds`, `latency`, `starts`, `rollout`, `preStop`, `accounting`, `validity`, `consumers`, `targets`
             limits.yaml:1: outage.max: invalid type: integer `5`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             limits.yaml:2: dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
-            limits.yaml:2: causes.overlaod: is not a cause; use one of routed_to_dead_pod, killed_in_flight, idle_close_race, h2_unprocessed, accept_queue_reset, stale_flow, no_ready_endpoint, not_ready_yet, gateway_error, gateway_to_dead_pod, gateway_no_server, refused_while_ending, rule_swap, overload, unattributed
+            limits.yaml:2: causes.overlaod: is not a cause; use one of routed_to_dead_pod, killed_in_flight, drained_too_short, cut_at_sigterm, gateway_cut, idle_close_race, h2_unprocessed, accept_queue_reset, stale_flow, no_ready_endpoint, not_ready_yet, gateway_error, gateway_to_dead_pod, gateway_no_server, refused_while_ending, rule_swap, overload, unattributed
             limits.yaml:2: latency.p99: a multiple compares the disrupted with the steady part: use it in latency.disrupted, or write a duration such as 250ms
             limits.yaml:1: appErrors.max: no run can show that a share is 0%: write the number 0
             limits.yaml:2: stages.app_sigterm: is computed from the settings, not observed: use app_exited (with the sidecar) or containers_terminated, of an app that exits at once on SIGTERM

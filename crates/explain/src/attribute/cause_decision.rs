@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::Unclear;
-use crate::timeline::PodEnd;
+use crate::model::{StreamPhase, Unclear};
+use crate::timeline::{PodEnd, SIGKILLED};
 use rolldrop_record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 
 /// Upper limit for a round trip to any client.
@@ -188,6 +188,9 @@ fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
     let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
+    if f.outcome.is_broken_stream() {
+        return has_gateway_cut(f.outcome, attempts).then_some(Cause::GatewayCut);
+    }
     if by.is_refused_by_pod && matches!(f.outcome, Outcome::HttpError | Outcome::Ok) {
         return Some(Cause::RefusedWhileEnding);
     }
@@ -262,6 +265,7 @@ fn cause_by_pods(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
             cause_of_no_answer(f, by)
         }
         Outcome::H2RefusedStream | Outcome::H2Goaway => cause_of_left_out(f, by.end()),
+        outcome if outcome.is_broken_stream() => cause_of_broken_stream(f, by.end()),
         outcome if outcome.is_cut_off() && by.end().is_some() => Cause::KilledInFlight,
         outcome if is_timeout(outcome) => cause_of_timeout(f, by.end()),
         _ => Cause::Unattributed,
@@ -281,12 +285,37 @@ fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Ca
         ServedEnd::UpstreamReset if is_ending && served.status.is_none() && !f.reused => {
             Cause::AcceptQueueReset
         }
+        _ if f.outcome.is_broken_stream() => cause_of_broken_stream(f, by.end()),
         ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if is_ending => {
             Cause::KilledInFlight
         }
         _ if is_timeout(f.outcome) => cause_of_timeout(f, by.end()),
         ServedEnd::Complete | ServedEnd::ClientGone if is_ending => Cause::KilledInFlight,
         _ => Cause::Unattributed,
+    }
+}
+
+/// Returns true if, according to the pod's recording proxy, the gateway closed the connection of a stream, or lost the
+/// end of a complete one. If the app itself aborted the stream, its client may have closed the connection.
+fn has_gateway_cut(outcome: Outcome, attempts: &[AttemptFacts]) -> bool {
+    match attempts.last().map(|attempt| attempt.ended) {
+        Some(ServedEnd::ClientGone) => outcome != Outcome::StreamAborted,
+        Some(ServedEnd::Complete) => outcome == Outcome::StreamCut,
+        _ => false,
+    }
+}
+
+/// Returns the cause if a stream ended incomplete, given the termination of its pod. The time of the cut tells whether
+/// the pod, the app or a gateway ended the stream.
+fn cause_of_broken_stream(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
+    let Some(end) = end else { return Cause::Unattributed };
+    let was_killed_early = end.exit_code == Some(SIGKILLED) && !end.was_killed_at_its_grace();
+    match end.stream_phase(f.end) {
+        StreamPhase::BeforeSigterm if f.gateway.is_some() => Cause::GatewayCut,
+        StreamPhase::BeforeSigterm => Cause::KilledInFlight,
+        StreamPhase::AtGraceEnd => Cause::DrainedTooShort,
+        StreamPhase::AfterSigterm if was_killed_early => Cause::KilledInFlight,
+        StreamPhase::AfterSigterm => Cause::CutAtSigterm,
     }
 }
 

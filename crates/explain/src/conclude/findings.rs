@@ -14,7 +14,9 @@ use crate::conclude::phase;
 use crate::count::sums::Sums;
 use crate::model::account::{Finding, Incident, Incomplete, Invalid, Measurement};
 use crate::model::figure_text::len;
-use crate::model::{Latencies, LossGroup, Recommendation, RequestCounts, T0Basis, Termination, Unbounded};
+use crate::model::{
+    Latencies, LossGroup, Recommendation, RequestCounts, StreamResult, T0Basis, Termination, Unbounded,
+};
 use crate::timeline::{ChangeByOthers, ContainerRestart, RefusedAction, RunCommand, Timeline, Withdrawal};
 use rolldrop_record::run_info::{BalancesBecause, Target};
 use rolldrop_record::{Looks, Stamp};
@@ -37,6 +39,7 @@ pub(crate) struct FindingsInput<'a> {
     pub terminations: &'a [Termination],
     pub groups: &'a [LossGroup],
     pub recommendation: &'a [Recommendation],
+    pub streams: Option<&'a StreamResult>,
 }
 
 /// Returns all findings, most severe first.
@@ -63,6 +66,7 @@ pub(crate) fn findings(known: FindingsInput<'_>) -> Vec<Finding> {
     findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     findings.extend(of_the_measurement(known).into_iter().map(Finding::Measurement));
     findings.extend(timeline.info.looks.as_ref().map(looked_at));
+    findings.extend(known.streams.and_then(|streams| streams.uneven.clone()).map(Finding::UnevenStreams));
     findings.extend(nothing_lost(known));
     findings.sort_by_key(Finding::severity);
     findings

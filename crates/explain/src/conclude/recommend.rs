@@ -11,7 +11,7 @@ use crate::model::{
     LossGroup, Mode, Recommendation, SleepNeeded, Termination, TerminationCandidate, Verdict, WhatIf, Window,
     WindowSummary, apart,
 };
-use crate::timeline::{PodEnd, Timeline};
+use crate::timeline::{PodEnd, SIGKILLED, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Stamp};
 
@@ -324,7 +324,7 @@ pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
 
 /// Returns the time from SIGTERM until app and proxy exited; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(end: &PodEnd) -> Option<f64> {
-    if end.exit_code == Some(137) {
+    if end.exit_code == Some(SIGKILLED) {
         return None;
     }
     let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;

@@ -56,6 +56,7 @@ pub(crate) fn terminations(
                 windows,
                 requests: model::TerminationRequests::default(),
                 app_errors_after_t0: None,
+                streams: None,
                 dead_seconds: None,
             }
         })

@@ -3,70 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::stream_records::StreamRecord;
 use crate::math::stats;
-use crate::math::survival::{Life, MissingShare, Survival};
-use crate::model::{SpanEnd, StreamSpan};
-use crate::timeline::{Request, Requests, Timeline};
-use rolldrop_record::parts::{PartError, Wanted};
+use crate::math::survival::{Life, Survival};
+use crate::model::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan};
+use crate::timeline::Timeline;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Share of the stationary population that may be missing at the beginning of the steady part.
-pub const MOST_MISSING: f64 = 0.01;
 /// Confidence of the survival curve's bands, which are not shown here.
 const BANDS: f64 = 0.95;
-/// Columns that a request's pod and its times need.
-const COLUMNS: Wanted = Wanted::Only(&[
-    "source",
-    "seq",
-    "target",
-    "scheduled_ns",
-    "connect_start_ns",
-    "sent_ns",
-    "head_ns",
-    "end_ns",
-    "outcome",
-    "grpc_status",
-    "conn",
-    "conn_reused",
-    "local_port",
-    "remote_addr",
-    "routed_to",
-    "pod",
-]);
-
-/// Streams of the steady part of a run.
-#[derive(Clone, Debug)]
-pub struct SteadyStreams {
-    /// All streams on pods that served throughout the period, by pod.
-    pub spans: Vec<StreamSpan>,
-    /// Names of these pods, in the order of their numbers.
-    pub pods: Vec<Arc<str>>,
-    /// Beginning of the period.
-    pub from: Stamp,
-    /// End of the period: the first t0, or the end of the load.
-    pub to: Stamp,
-    /// Share of the stationary population that is missing when the period begins; `None` if it is unknown.
-    pub missing: Option<MissingShare>,
-    /// Number of streams whose pod nothing names.
-    pub unnamed: u64,
-}
-
-/// A stream with the name of its pod.
-type NamedSpan = (Option<Arc<str>>, StreamSpan);
-
+/// Most steps of the survival curve that are kept.
+const MOST_STEPS: usize = 400;
 impl SteadyStreams {
-    /// Reads the streams of a run. Returns `None` if the run has no streams.
-    ///
-    /// # Errors
-    /// Fails if the rows cannot be read.
-    pub fn of(timeline: &Timeline, requests: &Requests) -> Result<Option<Self>, PartError> {
-        let add = |spans: &mut Vec<NamedSpan>, request: &Request| spans.extend(span(request));
-        let mut spans = requests.unheld(COLUMNS, Vec::new, add, |spans, later| spans.extend(later))?;
-        requests.others.iter().for_each(|request| add(&mut spans, request));
-        let Some(began) = spans.iter().map(|(_, span)| span.start).min() else { return Ok(None) };
+    /// Returns the steady part of a run. Returns `None` if the run has no streams.
+    pub(crate) fn of(timeline: &Timeline, records: &[StreamRecord]) -> Option<Self> {
+        let began = records.iter().map(|record| record.begun).min()?;
+        let spans: Vec<StreamSpan> = records.iter().map(|record| StreamSpan::of(timeline, record)).collect();
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
         let to = first_end.map_or(timeline.load_ended, |first| first.min(timeline.load_ended));
-        let lives: Vec<Life> = spans.iter().map(|(_, span)| Life::from(span)).collect();
+        let lives: Vec<Life> = spans.iter().map(Life::from).collect();
         let survival = Survival::of(&lives, BANDS);
         let missing_at = |at: Stamp| survival.as_ref()?.missing_share(at.seconds_since(began).max(0.0));
         let from = grown(timeline.origin.max(began), to, |at| missing_at(at).map(MissingShare::at_least));
@@ -75,10 +30,10 @@ impl SteadyStreams {
         let late: BTreeSet<&str> = late.map(|life| life.name.as_str()).collect();
         let mut pods: BTreeMap<Arc<str>, Vec<StreamSpan>> = BTreeMap::new();
         let mut unnamed = 0;
-        for (pod, span) in spans {
-            match pod {
-                Some(pod) if span.start < to && !late.contains(&*pod) => {
-                    pods.entry(pod).or_default().push(span)
+        for (record, span) in records.iter().zip(spans) {
+            match &record.pod {
+                Some(pod) if span.start < to && !late.contains(&**pod) => {
+                    pods.entry(Arc::clone(pod)).or_default().push(span)
                 }
                 Some(_) => {}
                 None => unnamed += 1,
@@ -88,19 +43,15 @@ impl SteadyStreams {
             .values()
             .enumerate()
             .flat_map(|(pod, spans)| spans.iter().map(move |span| StreamSpan { pod, ..*span }));
-        Ok(Some(Self {
+        Some(Self {
             spans: numbered.collect(),
             pods: pods.keys().cloned().collect(),
             from,
             to,
             missing: missing_at(from),
             unnamed,
-        }))
-    }
-
-    /// Returns true if the population is as large as it will be, as far as the record shows.
-    pub fn is_stationary(&self) -> bool {
-        self.missing.is_some_and(|missing| missing.at_least() <= MOST_MISSING)
+            survival: survival.as_ref().map(|curve| curve.thinned(MOST_STEPS)).unwrap_or_default(),
+        })
     }
 }
 
@@ -116,21 +67,21 @@ fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stam
     after(grown).min(to)
 }
 
-/// Returns a request's stream and the name of its pod, if its response began as a stream.
-fn span(request: &Request) -> Option<NamedSpan> {
-    let row = &request.row;
-    let ended = match row.outcome {
-        Outcome::Ok => SpanEnd::Complete,
-        Outcome::StreamCut
-        | Outcome::StreamUnfinished
-        | Outcome::StreamAborted
-        | Outcome::StreamStalled
-        | Outcome::Cancelled => SpanEnd::Censored,
-        _ => return None,
-    };
-    row.head?;
-    let span = StreamSpan { pod: 0, start: request.begun(), end: row.end, ended, entered: None };
-    Some((request.pod().cloned(), span))
+impl StreamSpan {
+    /// Returns the span of a stream, on pod 0. It ends with the t0 of its pod: streams may end sooner in a pod that gets
+    /// no more work.
+    fn of(timeline: &Timeline, record: &StreamRecord) -> Self {
+        let (start, end) = (record.begun, record.end);
+        let censored = |end| Self { pod: 0, start, end, ended: SpanEnd::Censored, entered: None };
+        let t0 = (record.pod.as_ref())
+            .and_then(|pod| timeline.end_of(pod, start))
+            .map(|e| timeline.ends[e].t0.earliest.max(start));
+        match t0 {
+            Some(t0) if t0 <= end => censored(t0),
+            _ if record.outcome == Outcome::Ok => Self { ended: SpanEnd::Complete, ..censored(end) },
+            _ => censored(end),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use crate::model::{SpanEnd, StreamSpan};
+use crate::model::{MissingShare, SpanEnd, StreamSpan, SurvivalStep};
 
 /// Number of streams at risk from which the curve begins.
 pub const LEAST_AT_RISK: usize = 30;
@@ -39,38 +39,6 @@ impl From<&StreamSpan> for Life {
 pub struct Survival {
     /// The curve's steps by age. The first is the age from which it holds, with a share of 1.
     steps: Vec<SurvivalStep>,
-}
-
-/// A step of a survival curve.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SurvivalStep {
-    /// Age in seconds from which the shares hold, until the next step.
-    pub age_s: f64,
-    /// Share of the streams that reach the first step's age and are open after this one.
-    pub share: f64,
-    /// Lower bound of the share.
-    pub lower: f64,
-    /// Upper bound of the share.
-    pub upper: f64,
-}
-
-/// Share of a stationary population that is missing some time after streams began to arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MissingShare {
-    /// The longest stream was seen to its end.
-    Exactly(f64),
-    /// The longest streams were not seen to their ends: the share may be larger.
-    AtLeast(f64),
-}
-
-impl MissingShare {
-    /// Returns the share that is missing at the least.
-    pub const fn at_least(self) -> f64 {
-        match self {
-            Self::Exactly(share) | Self::AtLeast(share) => share,
-        }
-    }
 }
 
 impl Survival {
@@ -121,6 +89,14 @@ impl Survival {
     /// Returns the steps by age.
     pub fn steps(&self) -> &[SurvivalStep] {
         &self.steps
+    }
+
+    /// Returns about `most` of the steps, evenly by age, with the first and the last.
+    pub fn thinned(&self, most: usize) -> Vec<SurvivalStep> {
+        let every = self.steps.len().div_ceil(most.max(1));
+        let is_kept = |place: usize| place.is_multiple_of(every) || place + 1 == self.steps.len();
+        let steps = self.steps.iter().enumerate();
+        steps.filter(|(place, _)| is_kept(*place)).map(|(_, step)| *step).collect()
     }
 
     /// Returns the step that holds at this age. `None` before the first step, and beyond the last: no end of a stream

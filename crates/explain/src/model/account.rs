@@ -13,13 +13,13 @@ use rolldrop_record::event::ActionName;
 use rolldrop_record::run_info::BalancesBecause;
 use rolldrop_record::{Cause, Outcome};
 
-use super::{FindingKind, Severity, Unbounded};
+use super::{FindingKind, Severity, Unbounded, UnevenStreams};
 
 pub use grounds::{ConsumerClock, Grounds, More, Narrowing, NoRecommendation, RecommendationBasis};
 pub use invalid_reasons::{Incomplete, Invalid, MeasuredQuantity, Missing, RecordContradiction};
 pub use loss::{
     CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
-    OnEachNode, PreStopHooks, Probe, SleepAdvice, TrafficPolicyKind,
+    OnEachNode, PreStopHooks, Probe, ShortDrain, SigtermCut, SleepAdvice, TrafficPolicyKind,
 };
 
 /// Findings and reasons of an analysis.
@@ -70,6 +70,8 @@ pub enum Finding {
     NotSent(BTreeMap<String, u64>),
     /// Deletion times are imprecise for deletions by others.
     ImpreciseDeletions { deletions: u64, widest_s: f64, beats: BeatsState },
+    /// Streams were unevenly distributed over the pods when the load ended.
+    UnevenStreams(UnevenStreams),
     /// Something happened apart from the terminations.
     Incident(Incident),
     /// Waits after terminations timed out while requests were still being lost.
@@ -106,6 +108,7 @@ impl Finding {
             | Self::Unbounded { .. }
             | Self::InPhase(_)
             | Self::NotSent(_)
+            | Self::UnevenStreams(_)
             | Self::Unsettled { .. } => Severity::Warning,
             Self::RightMissing { unbounded, .. } if *unbounded > 0 => Severity::Warning,
             Self::NeverRouted { .. }

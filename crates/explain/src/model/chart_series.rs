@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::OpenStreams;
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Outcome, Stamp};
 
@@ -29,6 +30,8 @@ pub struct ChartData {
     pub pods: Vec<PodSpan>,
     /// Actions on the cluster, in chronological order.
     pub actions: Vec<ClusterAction>,
+    /// Streams open over time; empty if the load sent none.
+    pub open_streams: Vec<OpenStreams>,
     /// PreStop sleep that each dropped request needed, in the order of [`super::Analysis::lost`]; `None` if no sleep
     /// helps it.
     pub sleeps: Vec<Option<SleepNeeded>>,

@@ -1,6 +1,13 @@
-//! Time during which a pod had a stream.
+//! Streams of the steady part of a run, and their survival.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use rolldrop_record::Stamp;
+
+/// Share of the stationary population that may be missing at the beginning of the steady part.
+pub const MOST_MISSING: f64 = 0.01;
 
 /// One stream on one pod. All stamps are on the clock of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +32,62 @@ pub enum SpanEnd {
     Complete,
     /// The stream was cut, or the record ended first: it would have lasted longer (right-censored).
     Censored,
+}
+
+/// Streams of the steady part of a run.
+#[derive(Clone, Debug)]
+pub struct SteadyStreams {
+    /// All streams on pods that served throughout the period, by pod.
+    pub spans: Vec<StreamSpan>,
+    /// Names of these pods, in the order of their numbers.
+    pub pods: Vec<Arc<str>>,
+    /// Beginning of the period.
+    pub from: Stamp,
+    /// End of the period: the first t0, or the end of the load.
+    pub to: Stamp,
+    /// Share of the stationary population that is missing when the period begins; `None` if it is unknown.
+    pub missing: Option<MissingShare>,
+    /// Number of streams whose pod nothing names.
+    pub unnamed: u64,
+    /// Share of streams that are still open by age, while their pods are not terminating; empty if there are too few.
+    pub survival: Vec<SurvivalStep>,
+}
+
+impl SteadyStreams {
+    /// Returns true if the population is as large as it will be, as far as the record shows.
+    pub fn is_stationary(&self) -> bool {
+        self.missing.is_some_and(|missing| missing.at_least() <= MOST_MISSING)
+    }
+}
+
+/// A step of a survival curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SurvivalStep {
+    /// Age in seconds from which the shares hold, until the next step.
+    pub age_s: f64,
+    /// Share of the streams that reach the first step's age and are open after this one.
+    pub share: f64,
+    /// Lower bound of the share.
+    pub lower: f64,
+    /// Upper bound of the share.
+    pub upper: f64,
+}
+
+/// Share of a stationary population that is missing some time after streams began to arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingShare {
+    /// The longest stream was seen to its end.
+    Exactly(f64),
+    /// The longest streams were not seen to their ends: the share may be larger.
+    AtLeast(f64),
+}
+
+impl MissingShare {
+    /// Returns the share that is missing at the least.
+    pub const fn at_least(self) -> f64 {
+        match self {
+            Self::Exactly(share) | Self::AtLeast(share) => share,
+        }
+    }
 }

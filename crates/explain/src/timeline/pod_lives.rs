@@ -13,7 +13,7 @@ use super::ended_by::Histories;
 use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::phases::{self, LifeOf};
 use super::{RunCommand, watches};
-use crate::model::T0Basis;
+use crate::model::{StreamPhase, T0Basis};
 use pod_termination::{TerminationEvidence, TerminationSearch};
 use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
@@ -22,11 +22,16 @@ use watched_pod::WatchedPod;
 pub(super) use watched_pod::has_finished;
 
 const SECOND_NS: i64 = 1_000_000_000;
+/// Exit code of a container that SIGKILL ended.
+pub const SIGKILLED: i32 = 137;
 /// Amount in seconds by which a watch may seem to show container termination early: watches show it late, never early,
 /// but clocks and whole seconds can make it appear earlier.
-pub const EARLY_S: f64 = 0.5;
+pub const EARLY_S: f64 = EARLY_NS as f64 / SECOND_NS as f64;
+const EARLY_NS: i64 = SECOND_NS / 2;
 /// Longest delay of a probe beyond its period, in seconds.
 const PROBE_MARGIN_S: f64 = 1.0;
+/// Time by which a client's clock may show SIGTERM early.
+const SIGNALLED_EARLY_NS: i64 = SECOND_NS / 5;
 /// Sum of the two margins above, in whole seconds.
 const UNSEEN_S: i64 = 2;
 
@@ -144,6 +149,22 @@ impl PodEnd {
             .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
     }
 
+    /// Returns the earliest time at which the grace period may have run out.
+    pub fn grace_is_over_from(&self) -> Stamp {
+        let began = self.stages.kill_began.unwrap_or(self.t0.earliest);
+        began.shifted_ns(self.shortest_grace_s * SECOND_NS - EARLY_NS)
+    }
+
+    /// Returns the phase of the termination at the end of one of the pod's streams.
+    pub fn stream_phase(&self, at: Stamp) -> StreamPhase {
+        let may_be_killed = matches!(self.exit_code, None | Some(SIGKILLED));
+        match at {
+            _ if at < self.may_stop_from().shifted_ns(-SIGNALLED_EARLY_NS) => StreamPhase::BeforeSigterm,
+            _ if at >= self.grace_is_over_from() && may_be_killed => StreamPhase::AtGraceEnd,
+            _ => StreamPhase::AfterSigterm,
+        }
+    }
+
     /// Returns true if the two terminations overlap in time.
     pub fn overlaps(&self, other: &Self) -> bool {
         let begins_before_end = |a: &Self, b: &Self| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
@@ -155,7 +176,7 @@ impl PodEnd {
         let ended = self.stages.containers_terminated.or(self.stages.pod_deleted);
         let is_over =
             |at: Stamp| at.seconds_since(self.t0.earliest) >= self.shortest_grace_s as f64 - EARLY_S;
-        self.exit_code == Some(137) && ended.is_none_or(is_over)
+        self.exit_code == Some(SIGKILLED) && ended.is_none_or(is_over)
     }
 
     /// Returns true if SIGKILL terminated the pod while it was still accepting new connections.

@@ -19,7 +19,9 @@ use super::pod_names::{PodNames, Relays};
 use super::span::TimeSpan;
 use crate::timeline::by_name::ValuesByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
-use rolldrop_record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
+use rolldrop_record::{
+    ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp, StreamRow,
+};
 
 /// Connection, identified by its load source and its number there.
 pub type ConnectionId = (Arc<str>, u64);
@@ -393,6 +395,23 @@ impl Requests {
             });
             self.rows.requests(&mut [&mut lane])
         })
+    }
+
+    /// Reads the streams into memory, by source and number.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    pub(crate) fn streams(&self) -> Result<HashMap<Arc<str>, HashMap<u64, StreamRow>>, PartError> {
+        let mut streams: HashMap<Arc<str>, HashMap<u64, StreamRow>> = HashMap::default();
+        self.rows.streams(&mut [&mut parts::each(|row: &StreamRow| {
+            let mut row = row.clone();
+            for stamp in [&mut row.first_event, &mut row.last_event, &mut row.gap_start].into_iter().flatten()
+            {
+                *stamp = self.clocks.place(&row.source, *stamp);
+            }
+            streams.entry(Arc::clone(&row.source)).or_default().insert(row.seq, row);
+        })])?;
+        Ok(streams)
     }
 
     /// Aggregates the plainly answered requests, reading only the wanted columns and the data derived from them.

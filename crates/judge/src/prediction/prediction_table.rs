@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, VirtualTerminations};
-use rolldrop_explain::count::steady_streams::SteadyStreams;
-use rolldrop_explain::math::survival::MissingShare;
+use rolldrop_explain::model::MissingShare;
+use rolldrop_explain::model::SteadyStreams;
 
 /// Confidence of every bound.
 pub const CONFIDENCE: f64 = 0.95;

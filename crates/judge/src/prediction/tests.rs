@@ -7,9 +7,9 @@ use rand::{SeedableRng, rngs::SmallRng};
 
 use super::*;
 use laws::{Arrivals, Law, Workload, lognormal, second, span};
-use rolldrop_explain::count::steady_streams::SteadyStreams;
-use rolldrop_explain::math::survival::MissingShare;
+use rolldrop_explain::model::MissingShare;
 use rolldrop_explain::model::SpanEnd;
+use rolldrop_explain::model::SteadyStreams;
 
 /// Returns the virtual terminations of 1000 s.
 fn prepared(spans: &[StreamSpan], pods: usize, windows_s: &[f64]) -> VirtualTerminations {
@@ -212,6 +212,7 @@ fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
         pods: pods.iter().map(|pod| (*pod).into()).collect(),
         from: second(0.0),
         to: second(3000.0),
+        survival: Vec::new(),
         missing,
         unnamed: 7,
     }

@@ -66,6 +66,7 @@ fn windows(seconds: &[f64]) -> RunResult {
             exit_code: Some(0),
             windows: vec![window(*s)],
             requests: rolldrop_explain::model::TerminationRequests::default(),
+            streams: None,
             app_errors_after_t0: None,
             dead_seconds: None,
         })

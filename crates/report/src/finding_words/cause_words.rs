@@ -1,7 +1,7 @@
 //! Puts each cause of lost requests and its remedy into words.
 
 use super::super::format::counted;
-use super::{Words, advice, words};
+use super::{Words, advice, stream_words, words};
 use rolldrop_explain::model::RunResult;
 use rolldrop_explain::model::account::{
     CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
@@ -26,6 +26,9 @@ pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
             "the app ended before it had answered the requests that it had accepted",
             finish(*way),
         ),
+        Loss::DrainedTooShort(drain) => stream_words::drained_too_short(what, *drain),
+        Loss::CutAtSigterm(cut) => stream_words::cut_at_sigterm(what, *cut),
+        Loss::GatewayCut => stream_words::gateway_cut(what),
         Loss::IdleCloseRace(notice) => words(
             what,
             "a server may close an idle connection at any time, also while a request is on its way",

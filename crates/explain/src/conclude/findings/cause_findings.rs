@@ -7,13 +7,15 @@ use super::{Finding, FindingsInput, JudgedRequest, Recommendation};
 use crate::conclude::recommend;
 use crate::model::account::{
     CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
-    OnEachNode, PreStopHooks, SleepAdvice, TrafficPolicyKind,
+    OnEachNode, PreStopHooks, ShortDrain, SigtermCut, SleepAdvice, TrafficPolicyKind,
 };
+use crate::model::figure_text::len;
 use crate::model::{Unclear, lasted_at_least_s};
-use rolldrop_record::Cause;
+use crate::timeline::SIGKILLED;
 use rolldrop_record::load::Http;
 use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::RunInfo;
+use rolldrop_record::{Cause, Outcome};
 
 /// Returns one finding per cause of lost requests, and another one if several pods share losses.
 ///
@@ -47,6 +49,9 @@ fn loss(cause: Cause, known: FindingsInput<'_>, (setup, dead): (&Setup<'_>, &Set
         }
         Cause::AcceptQueueReset => Loss::AcceptQueueReset { sleep: sleep() },
         Cause::KilledInFlight => Loss::KilledInFlight(finish(known, setup)),
+        Cause::DrainedTooShort => Loss::DrainedTooShort(drain(known)),
+        Cause::CutAtSigterm => Loss::CutAtSigterm(cut_after(known)),
+        Cause::GatewayCut => Loss::GatewayCut,
         Cause::IdleCloseRace => Loss::IdleCloseRace(idle(known)),
         Cause::H2Unprocessed => Loss::H2Unprocessed,
         Cause::StaleFlow => Loss::StaleFlow,
@@ -137,13 +142,47 @@ fn finish(known: FindingsInput<'_>, setup: &Setup<'_>) -> FinishAdvice {
     }
     let longest_s = known.latency_ms.service.max / 1e3;
     let is_too_short = |(t, end): (&crate::model::Termination, &crate::timeline::PodEnd)| {
-        t.exit_code == Some(137)
+        t.exit_code == Some(SIGKILLED)
             && end.hook_sleep_s.is_none_or(|sleep_s| sleep_s as f64 + longest_s > end.grace_s as f64)
     };
     match known.terminations.iter().zip(&known.timeline.ends).any(is_too_short) {
         true => FinishAdvice::WithinGrace { longest_s },
         false => FinishAdvice::OnSignal,
     }
+}
+
+/// Returns the grace periods that were too short for streams, and the longest stream that was seen to its end.
+fn drain(known: FindingsInput<'_>) -> ShortDrain {
+    let of = |e: usize| known.timeline.ends[e].shortest_grace_s;
+    let graces = ended_by(known, Cause::DrainedTooShort).map(|(_, e)| of(e));
+    let curve = known.streams.map_or(&[][..], |streams| &streams.survival);
+    let seen_to_their_ends = curve.last().filter(|step| step.share <= 0.0);
+    ShortDrain { grace_s: graces.max().unwrap_or(0), longest_s: seen_to_their_ends.map(|step| step.age_s) }
+}
+
+/// Returns the times from SIGTERM until the app cut its streams, in seconds, shortest and longest.
+fn cut_after(known: FindingsInput<'_>) -> SigtermCut {
+    let after_s = |(j, e): (&JudgedRequest<'_>, usize)| {
+        j.request.row.end.seconds_since(known.timeline.ends[e].may_stop_from()).max(0.0)
+    };
+    let all = ended_by(known, Cause::CutAtSigterm).map(after_s);
+    let after_s = all.fold(None, |range: Option<(f64, f64)>, s| {
+        Some(range.map_or((s, s), |(least, most)| (least.min(s), most.max(s))))
+    });
+    let is_told = |(j, _): &(&JudgedRequest<'_>, usize)| j.request.row.outcome == Outcome::StreamAborted;
+    SigtermCut { after_s, told: len(ended_by(known, Cause::CutAtSigterm).filter(is_told).count()) }
+}
+
+/// Returns the losses by this cause that exactly one termination explains.
+fn ended_by<'a>(
+    known: FindingsInput<'a>,
+    cause: Cause,
+) -> impl Iterator<Item = (&'a JudgedRequest<'a>, usize)> {
+    let its = known.judged.iter().filter(move |j| j.cause == cause);
+    its.filter_map(|j| match &j.candidates[..] {
+        [only] => Some((j, only.termination)),
+        _ => None,
+    })
 }
 
 /// Returns the way to keep an endpoint ready while pods are terminated.

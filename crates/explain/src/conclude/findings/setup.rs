@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{FindingsInput, JudgedRequest};
 use crate::model::account::PreStopHooks;
-use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, Timeline};
+use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, SIGKILLED, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
@@ -134,7 +134,7 @@ fn ended_early(end: &PodEnd) -> bool {
 fn served_until_killed(known: &FindingsInput<'_>, e: usize, end: &PodEnd) -> bool {
     let killed_s = end.grace_s as f64 - UNTIL_KILLED_S;
     let last = known.sums.kept.get(e).and_then(|kept| kept.last);
-    end.exit_code == Some(137)
+    end.exit_code == Some(SIGKILLED)
         // While a hook of another kind runs, the app has not received its signal yet.
         && end.hook_sleep_s.is_some()
         && last.is_some_and(|at| at.seconds_since(end.t0.latest) >= killed_s)

@@ -11,6 +11,12 @@ pub enum Loss {
     AcceptQueueReset { sleep: SleepAdvice },
     /// [`Cause::KilledInFlight`].
     KilledInFlight(FinishAdvice),
+    /// [`Cause::DrainedTooShort`].
+    DrainedTooShort(ShortDrain),
+    /// [`Cause::CutAtSigterm`].
+    CutAtSigterm(SigtermCut),
+    /// [`Cause::GatewayCut`].
+    GatewayCut,
     /// [`Cause::IdleCloseRace`]; `None` if no pod was terminating at any such loss.
     IdleCloseRace(Option<CloseNotice>),
     /// [`Cause::H2Unprocessed`].
@@ -44,6 +50,9 @@ impl Loss {
             Self::RoutedToDeadPod { .. } => Cause::RoutedToDeadPod,
             Self::AcceptQueueReset { .. } => Cause::AcceptQueueReset,
             Self::KilledInFlight(_) => Cause::KilledInFlight,
+            Self::DrainedTooShort(_) => Cause::DrainedTooShort,
+            Self::CutAtSigterm(_) => Cause::CutAtSigterm,
+            Self::GatewayCut => Cause::GatewayCut,
             Self::IdleCloseRace(_) => Cause::IdleCloseRace,
             Self::H2Unprocessed => Cause::H2Unprocessed,
             Self::StaleFlow => Cause::StaleFlow,
@@ -137,6 +146,24 @@ pub enum FinishAdvice {
     WithinGrace { longest_s: f64 },
     /// Finish on SIGTERM, and announce the close on kept connections.
     Announced(CloseNotice),
+}
+
+/// Grace period that was too short for streams.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShortDrain {
+    /// Longest grace period that was too short, in seconds.
+    pub grace_s: i64,
+    /// Longest stream in seconds; `None` if the longest ones were not seen to their ends.
+    pub longest_s: Option<f64>,
+}
+
+/// Streams that the app cut after SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SigtermCut {
+    /// Shortest and longest time after SIGTERM, in seconds; `None` if no stream names its termination.
+    pub after_s: Option<(f64, f64)>,
+    /// Number of streams that ended with a message about it.
+    pub told: u64,
 }
 
 /// Way in which a server announces that it is closing a connection.

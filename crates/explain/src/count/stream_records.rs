@@ -1,0 +1,88 @@
+//! Streams of a run: their requests joined with their rows in `streams/*.parquet`.
+
+use std::sync::Arc;
+
+use crate::timeline::{Request, Requests};
+use rolldrop_record::parts::{PartError, Wanted};
+use rolldrop_record::{Outcome, Phase, Stamp, StreamRow};
+
+/// Columns that a request's pod and its times need.
+const COLUMNS: Wanted = Wanted::Only(&[
+    "source",
+    "seq",
+    "target",
+    "phase",
+    "scheduled_ns",
+    "connect_start_ns",
+    "sent_ns",
+    "head_ns",
+    "end_ns",
+    "outcome",
+    "grpc_status",
+    "conn",
+    "conn_reused",
+    "local_port",
+    "remote_addr",
+    "routed_to",
+    "pod",
+]);
+
+/// Request whose response began as a stream. All stamps are on the coordinator's clock.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamRecord {
+    /// Pod that the request reached, if known.
+    pub pod: Option<Arc<str>>,
+    /// True if the request belongs to the counted part.
+    pub is_counted: bool,
+    /// Time the request was sent.
+    pub begun: Stamp,
+    /// Time the stream ended.
+    pub end: Stamp,
+    /// What became of it: complete, one of the stream outcomes, or cancelled.
+    pub outcome: Outcome,
+    /// Events of the stream.
+    pub row: StreamRow,
+}
+
+impl StreamRecord {
+    /// Reads the streams of a run into memory, in no particular order. `pod` names the pod of a request.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    pub(crate) fn read<'r>(
+        requests: &'r Requests,
+        pod: impl for<'q> Fn(&'q Request) -> Option<Arc<str>> + Sync,
+    ) -> Result<Vec<Self>, PartError> {
+        let rows = requests.streams()?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let add = |records: &mut Vec<Self>, request: &Request| {
+            let row = rows.get(&request.row.source).and_then(|of_source| of_source.get(&request.row.seq));
+            records.extend(row.and_then(|row| Self::of(request, pod(request), row)));
+        };
+        let mut records = requests.unheld(COLUMNS, Vec::new, add, |records, later| records.extend(later))?;
+        requests.others.iter().for_each(|request| add(&mut records, request));
+        Ok(records)
+    }
+
+    /// Joins a request with its stream. Returns `None` if its response did not begin, or was not a stream.
+    fn of(request: &Request, pod: Option<Arc<str>>, row: &StreamRow) -> Option<Self> {
+        let outcome = request.row.outcome;
+        let is_stream = outcome.is_broken_stream()
+            || matches!(outcome, Outcome::Ok | Outcome::StreamStalled | Outcome::Cancelled);
+        (is_stream && request.row.head.is_some()).then(|| Self {
+            pod,
+            is_counted: request.row.phase == Phase::Main,
+            begun: request.begun(),
+            end: request.row.end,
+            outcome,
+            row: row.clone(),
+        })
+    }
+
+    /// Returns true if the stream ended without being complete.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.outcome.is_broken_stream() || self.outcome == Outcome::StreamStalled
+    }
+}

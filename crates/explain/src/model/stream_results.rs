@@ -1,0 +1,155 @@
+//! Streams in `result.json`: what became of them, and what each termination did to those of its pod.
+
+use serde::{Deserialize, Serialize};
+
+use super::{MissingShare, Percentiles, SurvivalStep};
+
+/// Streams of the counted part: requests whose response began as a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamResult {
+    /// `ok + cut + unfinished + aborted + stalled + cancelled`.
+    pub total: u64,
+    /// Complete, with a clean end.
+    pub ok: u64,
+    /// The transport broke first.
+    pub cut: u64,
+    /// A clean end without the event that completes the stream.
+    pub unfinished: u64,
+    /// The app said that it would not complete the stream.
+    pub aborted: u64,
+    /// Silent for longer than the stall timeout.
+    pub stalled: u64,
+    /// Still open when the run ended.
+    pub cancelled: u64,
+    /// What incomplete streams had delivered: a client that starts again needs it again. How much the server would still
+    /// have sent is unknown.
+    #[serde(flatten)]
+    pub lost: LostData,
+    /// Largest number of streams open at one time.
+    pub open_max: u64,
+    /// Share of the stationary population that was missing when the steady part began; `None` if it is unknown.
+    pub missing: Option<MissingShare>,
+    /// Time from the actual send time to the first event.
+    pub first_event_ms: StreamTimes,
+    /// Longest time between two events of each complete stream.
+    pub longest_gap_ms: StreamTimes,
+    /// Share of streams that are still open by age, while their pods are not terminating.
+    pub survival: Vec<SurvivalStep>,
+    /// Uneven distribution of the streams over the pods when the load ended, if chance does not explain it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uneven: Option<UnevenStreams>,
+}
+
+/// Data delivered by streams that did not become complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostData {
+    /// Number of events.
+    pub events_lost: u64,
+    /// Number of tokens; `None` if the kind of stream does not tell.
+    pub tokens_lost: Option<u64>,
+    /// Bytes of the bodies.
+    pub bytes_lost: u64,
+}
+
+/// Times of streams, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamTimes {
+    /// Away from any termination.
+    pub steady: Percentiles,
+    /// Between a t0 and the time that pod was gone, or its window was over.
+    pub disrupted: Percentiles,
+}
+
+/// Streams of one pod during its termination.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TerminationStreams {
+    /// Streams open at t0.
+    pub alive_at_t0: u64,
+    /// Streams that began later.
+    pub began_later: u64,
+    /// Streams that ended before SIGTERM.
+    pub before_sigterm: StreamEnds,
+    /// Streams that ended after SIGTERM, within the grace period.
+    pub after_sigterm: StreamEnds,
+    /// Streams that ended when the grace period ran out.
+    pub at_grace_end: StreamEnds,
+    /// Streams that were still open when the run ended.
+    pub open_at_end: u64,
+    /// What the incomplete streams had delivered.
+    #[serde(flatten)]
+    pub lost: LostData,
+    /// Time at which the pod's last stream ended, in seconds since t0 latest.
+    pub last_ended_s: Option<f64>,
+}
+
+/// Ends of streams, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEnds {
+    /// Complete streams.
+    pub completed: u64,
+    /// Streams that the app aborted with a message.
+    pub told: u64,
+    /// Streams that were cut, unfinished or stalled.
+    pub cut: u64,
+}
+
+/// Phase of a termination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamPhase {
+    /// Before the app can have received SIGTERM.
+    BeforeSigterm,
+    /// After that, within the grace period.
+    AfterSigterm,
+    /// When the grace period ran out.
+    AtGraceEnd,
+}
+
+impl TerminationStreams {
+    /// Returns the ends in a phase.
+    pub fn phase_mut(&mut self, phase: StreamPhase) -> &mut StreamEnds {
+        match phase {
+            StreamPhase::BeforeSigterm => &mut self.before_sigterm,
+            StreamPhase::AfterSigterm => &mut self.after_sigterm,
+            StreamPhase::AtGraceEnd => &mut self.at_grace_end,
+        }
+    }
+
+    /// Returns the ends in each phase, in order.
+    pub const fn phases(&self) -> [(StreamPhase, StreamEnds); 3] {
+        [
+            (StreamPhase::BeforeSigterm, self.before_sigterm),
+            (StreamPhase::AfterSigterm, self.after_sigterm),
+            (StreamPhase::AtGraceEnd, self.at_grace_end),
+        ]
+    }
+}
+
+/// Pods that held more or fewer streams than chance explains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnevenStreams {
+    /// Number of pods that were serving.
+    pub pods: usize,
+    /// Streams open on all of them.
+    pub open: u64,
+    /// Pod with the most streams, and their number.
+    pub most: (String, u64),
+    /// Pod with the fewest streams, and their number.
+    pub fewest: (String, u64),
+    /// Time between the last termination and the end of the load, in seconds.
+    pub after_s: f64,
+}
+
+/// Streams open at one time, by how they ended later.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OpenStreams {
+    /// Seconds since the counted part of the load began.
+    pub at_s: f64,
+    /// Streams that completed.
+    pub completed: u64,
+    /// Streams that the app aborted with a message.
+    pub told: u64,
+    /// Streams that were cut, unfinished or stalled.
+    pub cut: u64,
+    /// Streams still open when the run ended.
+    pub open_at_end: u64,
+}

@@ -1,0 +1,134 @@
+//! Streams that a termination finds open: their phases, causes and totals.
+
+use super::*;
+use rolldrop_record::StreamRow;
+
+/// Streams begin this often, in milliseconds, on the three pods in turn.
+const EVERY_MS: i64 = 20;
+/// Complete streams take this long, in milliseconds, with an event every 100 ms.
+const LENGTH_MS: i64 = 2000;
+
+/// How pod `b`, deleted at 5 s, ends.
+struct End {
+    grace_s: i64,
+    exit_code: i32,
+    /// Its open streams end with this outcome, this long after the deletion.
+    cut: (Outcome, i64),
+}
+
+/// Returns a run of 10 s. Streams go to `b` until its deletion.
+fn streams(end: End) -> Records {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    for event in &mut records.events {
+        let EventKind::Pod(pod) = &mut event.kind else { continue };
+        pod.grace_s = end.grace_s;
+        if pod.change == Change::Deleted {
+            let app = &mut pod.containers[0];
+            (app.state, app.exit_code) = (Some("terminated".into()), Some(end.exit_code));
+            event.at = at(5050 + end.cut.1);
+        }
+    }
+    for begun in (0..8000).step_by(20) {
+        let pod = match ["a", "b", "c"][usize::try_from(begun / EVERY_MS % 3).unwrap()] {
+            "b" if begun > 5000 => "a",
+            pod => pod,
+        };
+        let cut_at = 5000 + end.cut.1;
+        let is_cut = pod == "b" && begun + LENGTH_MS > cut_at;
+        let (outcome, ended) = if is_cut { (end.cut.0, cut_at) } else { (Outcome::Ok, begun + LENGTH_MS) };
+        stream(&mut records, pod, outcome, (begun, ended));
+    }
+    records
+}
+
+/// Adds a stream on a pod that began and ended at these times, in milliseconds.
+fn stream(records: &mut Records, pod: &str, outcome: Outcome, (begun, ended): (i64, i64)) {
+    request(records, begun * MS, outcome, Some(pod));
+    let row = records.requests.last_mut().unwrap();
+    (row.head, row.end) = (Some(at(begun + 1)), at(ended));
+    let events = u64::try_from((ended - begun) / 100).unwrap();
+    records.streams.push(StreamRow {
+        first_event: Some(at(begun + 100)),
+        events,
+        bytes: 64 * events,
+        longest_gap: Some(MS.unsigned_abs() * 100),
+        gap_start: Some(at(begun + 100)),
+        ..StreamRow::begin(Arc::clone(&row.source), row.seq)
+    });
+}
+
+#[test]
+fn streams_cut_by_sigkill_drained_too_short() {
+    let Analysis { result, account, .. } =
+        analysed(streams(End { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) }));
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::DrainedTooShort, 17)]));
+    let all = result.streams.unwrap();
+    assert_eq!((all.total, all.ok, all.cut, all.cancelled), (400, 383, 17, 0));
+    let of = result.terminations[0].streams.as_ref().unwrap();
+    assert_eq!((of.alive_at_t0, of.began_later, of.open_at_end), (34, 0, 0));
+    let completed = StreamEnds { completed: 17, ..StreamEnds::default() };
+    assert_eq!((of.before_sigterm, of.after_sigterm), (StreamEnds::default(), completed));
+    assert_eq!(of.at_grace_end, StreamEnds { cut: 17, ..StreamEnds::default() });
+    // The 17 streams of b that began after 4 s had delivered 19 to 10 events each.
+    let events = (4040..=5000).step_by(60).map(|begun| (6000 - begun) / 100).sum::<u64>();
+    assert_eq!((of.lost.events_lost, of.lost.bytes_lost, of.lost.tokens_lost), (events, 64 * events, None));
+    assert_eq!(of.lost, all.lost);
+    assert!((of.last_ended_s.unwrap() - 0.99).abs() < 1e-9, "{of:?}");
+    let drain = ShortDrain { grace_s: 1, longest_s: Some(2.0) };
+    let finding = Finding::Lost { requests: 17, by: Loss::DrainedTooShort(drain) };
+    assert!(account.findings.contains(&finding), "{:?}", account.findings);
+}
+
+#[test]
+fn app_that_aborts_streams_cuts_at_sigterm() {
+    let Analysis { result, account, .. } =
+        analysed(streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamAborted, 500) }));
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::CutAtSigterm, 25)]));
+    let of = result.terminations[0].streams.as_ref().unwrap();
+    assert_eq!(of.after_sigterm, StreamEnds { completed: 9, told: 25, cut: 0 });
+    let cut = SigtermCut { after_s: Some((0.5, 0.5)), told: 25 };
+    let finding = Finding::Lost { requests: 25, by: Loss::CutAtSigterm(cut) };
+    assert!(account.findings.contains(&finding), "{:?}", account.findings);
+}
+
+#[test]
+fn gateway_cuts_streams_of_serving_pod() {
+    let mut records = streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 500) });
+    records.info.targets[0].balances = Balances::Requests;
+    let pod = |row: &RequestRow| row.pod.clone().unwrap();
+    let of_proxy = |row: &RequestRow| {
+        let ended = if row.outcome == Outcome::Ok { ServedEnd::Complete } else { ServedEnd::ClientGone };
+        served(row, &pod(row), ended)
+    };
+    records.served = records.requests.iter().map(of_proxy).collect();
+    let by_cause = analysed(records.clone()).result.requests.by_cause;
+    assert_eq!(by_cause, BTreeMap::from([(Cause::GatewayCut, 25)]));
+    // The app closed the connections itself.
+    for row in records.served.iter_mut().filter(|row| row.ended == ServedEnd::ClientGone) {
+        row.ended = ServedEnd::UpstreamEof;
+    }
+    let by_cause = analysed(records).result.requests.by_cause;
+    assert_eq!(by_cause, BTreeMap::from([(Cause::CutAtSigterm, 25)]));
+}
+
+#[test]
+fn new_pods_without_streams_are_uneven() {
+    let mut records = streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 0) });
+    let moved = |row: &RequestRow| row.scheduled > at(5000) && row.pod.as_deref() == Some("c");
+    for row in records.requests.iter_mut().filter(|row| moved(row)) {
+        row.pod = Some("a".into());
+    }
+    let last = records.requests.last().unwrap().scheduled;
+    // The load ends while streams are open.
+    records.requests.iter_mut().for_each(|row| row.end = row.end.min(last));
+    let Analysis { result, account, charts, .. } = analysed(records);
+    let uneven = result.streams.unwrap().uneven.unwrap();
+    assert_eq!((uneven.pods, uneven.most.0.as_str(), uneven.fewest), (2, "a", ("c".to_owned(), 0)));
+    assert!(
+        account
+            .findings
+            .contains(&Finding::UnevenStreams(UnevenStreams { fewest: ("c".to_owned(), 0), ..uneven }))
+    );
+    assert!(charts.open_streams.iter().any(|at| at.cut > 0));
+}

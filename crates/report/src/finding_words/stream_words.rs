@@ -1,0 +1,96 @@
+//! Puts findings about streams into words.
+
+use super::super::format::counted;
+use super::{Words, words};
+use rolldrop_explain::model::UnevenStreams;
+use rolldrop_explain::model::account::{ShortDrain, SigtermCut};
+
+/// Describes streams that were still open when the grace period ran out.
+pub(super) fn drained_too_short(what: String, drain: ShortDrain) -> Words {
+    let longest = match drain.longest_s {
+        Some(s) => format!("preStop plus the longest stream, which took {s:.1} s here"),
+        None => "preStop plus the longest stream, which this run did not see to its end".to_owned(),
+    };
+    words(
+        what,
+        format!("streams were still open when the kubelet killed their pod after {} s", drain.grace_s),
+        format!(
+            "a terminationGracePeriodSeconds above {longest}; rolldrop predict shows how many streams each grace period \
+             would cut"
+        ),
+    )
+}
+
+/// Describes streams that the app cut after SIGTERM.
+pub(super) fn cut_at_sigterm(what: String, cut: SigtermCut) -> Words {
+    let after = match cut.after_s {
+        Some((least, most)) if format!("{least:.1}") == format!("{most:.1}") => {
+            format!("{least:.1} s after SIGTERM")
+        }
+        Some((least, most)) => format!("{least:.1} to {most:.1} s after SIGTERM"),
+        None => "after SIGTERM".to_owned(),
+    };
+    let told = match cut.told {
+        0 => "without a message to the client".to_owned(),
+        n => format!("{} with a message to the client", counted(n, "stream")),
+    };
+    words(
+        what,
+        format!("the app ends its open streams {after}, before the grace period is over ({told})"),
+        "finish open streams on SIGTERM, or set a preStop sleep longer than the streams: a longer grace period alone does \
+         not help",
+    )
+}
+
+/// Describes streams that a gateway ended.
+pub(super) fn gateway_cut(what: String) -> Words {
+    words(
+        what,
+        "a gateway closed streams that their pods were still serving",
+        "raise the gateway's timeouts for idle upstreams and for its own reloads above the longest stream; the gateway's \
+         log shows which one applied",
+    )
+}
+
+/// Describes an uneven distribution of streams over the pods.
+pub(super) fn uneven(uneven: &UnevenStreams) -> Words {
+    let UnevenStreams { pods, open, most, fewest, after_s } = uneven;
+    words(
+        format!(
+            "streams are unevenly distributed: {:.0} s after the last termination {} has {} of {open} open streams, and {} \
+             has {}",
+            after_s.max(0.0),
+            most.0,
+            most.1,
+            fewest.0,
+            fewest.1
+        ),
+        format!(
+            "streams stay on the pod that accepted them, so the {pods} pods share the load only as streams end; new pods \
+             get few"
+        ),
+        "limit how long a stream or a connection may last, so that clients reconnect; or balance by the number of open \
+         requests (least_request, leastconn)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_drain_names_grace_and_longest_stream() {
+        let of = |longest_s| drained_too_short("x".into(), ShortDrain { grace_s: 30, longest_s });
+        assert!(of(Some(41.26)).remedy.contains("which took 41.3 s here"));
+        assert!(of(None).remedy.contains("did not see to its end"));
+        assert!(of(None).why.contains("after 30 s"));
+    }
+
+    #[test]
+    fn sigterm_cut_names_delay_once() {
+        let why = |after_s, told| cut_at_sigterm("x".into(), SigtermCut { after_s, told }).why;
+        assert!(why(Some((2.01, 2.04)), 0).contains("open streams 2.0 s after SIGTERM"));
+        assert!(why(Some((0.0, 2.0)), 3).contains("0.0 to 2.0 s after SIGTERM"));
+        assert!(why(None, 1).contains("(1 stream with a message to the client)"));
+    }
+}
