@@ -38,6 +38,8 @@ builtin![
     "long-requests",
     "http2",
     "websocket",
+    "streams-cut",
+    "streams-finished",
     "stale-flows",
     "consumers",
     "gateway-rollout",
