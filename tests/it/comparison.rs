@@ -122,7 +122,7 @@ fn run_history_yields_limits_and_baseline() {
         // Runs that began later are not history.
         let few = rolldrop(dir, "gate runs/4 --baseline runs").expect_code(3);
         let why =
-            "inconclusive baseline.history: 3 (limit at least 5 valid runs that passed): so few do not show";
+            "inconclusive baseline.history: 3 (limit at least 5 valid runs that passed): too few to show";
         assert!(few.stdout().contains(why), "{few}");
         let good = rolldrop(dir, "gate last --baseline runs --save-baseline saved.json").expect_code(0);
         assert!(good.stdout().contains("pass         baseline.dropped: 0 (limit at most "), "{good}");
@@ -134,7 +134,7 @@ fn run_history_yields_limits_and_baseline() {
         // A different address means a different fingerprint. Without any response, the gate fails whatever the
         // baseline.
         let other = rolldrop(dir, "gate bad --baseline saved.json").expect_code(1);
-        assert!(other.stdout().contains("do not count: 6 with another connect to"), "{other}");
+        assert!(other.stdout().contains("not counted: 6 with another connect to"), "{other}");
         assert!(!other.stdout().contains("FAIL         baseline."), "{other}");
         let worse = rolldrop(dir, "gate bad --baseline saved.json --anyway").expect_code(1);
         assert!(worse.stdout().contains("FAIL         baseline.dropped: 400 (limit at most "), "{worse}");
@@ -193,7 +193,7 @@ fn gate_judges_limits_against_baseline() {
     says(&same, "pass         targets.echo.appErrors.worse: 0 (limit 5: 5 worse than 0)");
     says(
         &same,
-        "inconclusive starts.firstRequest.worse: unknown (limit at most 1s worse than the baseline): no request is",
+        "inconclusive starts.firstRequest.worse: unknown (limit at most 1s worse than the baseline): the new pod",
     );
     assert!(!same.stdout().contains("baseline.dropped"), "{same}");
 
@@ -207,7 +207,7 @@ fn gate_judges_limits_against_baseline() {
     let lost = gate("--baseline none.json").expect_code(1);
     says(
         &lost,
-        "FAIL         dropped.worse: 488 (limit 0: 10% worse than 0): 10% of 0 says nothing; 0 in 1 run, then 488; test",
+        "FAIL         dropped.worse: 488 (limit 0: 10% worse than 0): 10% of 0 is no limit; 0 in 1 run, then 488; test",
     );
     says(
         &lost,
@@ -225,7 +225,7 @@ fn gate_judges_limits_against_baseline() {
     let slow = gate("--baseline five.json").expect_code(1);
     says(
         &slow,
-        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs differ: one that is just",
+        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs differ: a run that is",
     );
     says(&slow, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 5 runs: 488 to 488\n");
 

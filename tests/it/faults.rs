@@ -138,7 +138,7 @@ impl Ended {
             Verdict::Invalid { why } => why.join("\n"),
             _ => String::new(),
         };
-        ["were not sent", "ms late or more", "hypervisor", "waited for a CPU"]
+        ["were not sent", "fell behind", "load generator's own", "hypervisor", "waited for a CPU"]
             .iter()
             .any(|w| reasons.contains(w))
     }

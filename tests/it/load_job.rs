@@ -156,8 +156,8 @@ fn dead_load_worker_spares_others() {
     let by_count = &requests.without_rows["load-1"];
     assert_eq!(by_count.values().sum::<u64>(), killed.known - killed.received, "{by_count:?}");
     let told = serde_json::to_string(&result).expect("JSON");
-    assert!(told.contains(&format!("of load-1 the rows of {} arrived", killed.received)), "{told}");
-    assert!(told.contains(&format!("known only as counts, in no figure: {} ok", by_count[&Outcome::Ok])));
+    assert!(told.contains(&format!("of load-1, {} have rows that arrived", killed.received)), "{told}");
+    assert!(told.contains(&format!("only counted, and in no figure: {} ok", by_count[&Outcome::Ok])));
 }
 
 #[test]

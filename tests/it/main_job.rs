@@ -71,7 +71,7 @@ fn short_grace_kills_inflight_requests() {
         assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
         let findings: String =
             run.result.findings.iter().map(|f| format!("{} {}\n", f.what, f.remedy)).collect();
-        assert!(findings.contains("3 pods were ended by SIGKILL (exit code 137)"), "{findings}");
+        assert!(findings.contains("3 pods were killed by SIGKILL (exit code 137)"), "{findings}");
         assert!(
             findings.contains("terminationGracePeriodSeconds above preStop plus the longest request"),
             "{findings}"

@@ -433,8 +433,8 @@ fn killed_proxy_loss_is_counted() {
         assert!(*pod == killed || in_flight > 0, "{pod}: {sources:?}");
         let missing = known - received;
         let wanted = format!(
-            "the proxy {pod} ended without handing over all its rows: {received} arrived, at least {missing} did not, \
-             and {in_flight} requests were under way when it was last heard of"
+            "proxy {pod} ended without handing over all its rows: {received} arrived, at least {missing} did not, and \
+             {in_flight} requests were in flight at its last report"
         );
         assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
         // The clients know of answered requests that have no proxy row.
@@ -443,7 +443,7 @@ fn killed_proxy_loss_is_counted() {
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
         let unrecorded = answered.filter(|row| !served.contains(&id(row))).count();
         assert!(unrecorded <= 25, "half a second's worth: {unrecorded} of {pod}");
-        let wanted = format!("{unrecorded} requests that pod {pod} answered have no row of its proxy");
+        let wanted = format!("{unrecorded} requests that pod {pod} answered have no row from its proxy");
         assert_eq!(findings.contains(&wanted.as_str()), unrecorded > 0, "{wanted}: {findings:?}");
     }
     // A forced deletion may or may not kill the pod's proxy with it; either way, the rows are accounted for.

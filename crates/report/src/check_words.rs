@@ -49,11 +49,9 @@ fn told(check: &Check) -> EvidenceInWords {
         CheckEvidence::Accounting { expected, adds_up, missing } => accounting(*expected, *adds_up, *missing),
         CheckEvidence::Validity { expected, found } => validity(*expected, found),
         CheckEvidence::Command(result) => command(result),
-        CheckEvidence::NotDone(findings) => EvidenceInWords::new(
-            "every action of the scenario is done",
-            "not all of them",
-            limit_words::observations(findings),
-        ),
+        CheckEvidence::NotDone(findings) => {
+            EvidenceInWords::new("every action done", "not all", limit_words::observations(findings))
+        }
         CheckEvidence::UnknownPart { part, known } => unknown(part, known),
         CheckEvidence::Row(row) => baseline_words::row(row),
         CheckEvidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " a side"),
@@ -61,7 +59,7 @@ fn told(check: &Check) -> EvidenceInWords {
         CheckEvidence::History { used, left_out } => baseline_words::history(*used, left_out),
         CheckEvidence::NotValid => EvidenceInWords::new("valid", "not valid", baseline_words::NOT_VALID),
         CheckEvidence::Missing(runs) => {
-            let why = format!("{runs} earlier runs have this figure, and this run does not");
+            let why = format!("{runs} earlier runs have this figure, but this run does not");
             EvidenceInWords::new("known", "unknown", why)
         }
         CheckEvidence::Predicted(prediction) => baseline_words::prediction(prediction),
@@ -73,7 +71,7 @@ fn accounting(expected: Accounting, adds_up: bool, missing: u64) -> EvidenceInWo
     let (observed, why) = match (adds_up, missing) {
         (true, 0) => ("closes", String::new()),
         (true, n) => ("does not close", format!("the rows of {} did not arrive", counted(n, "request"))),
-        (false, _) => ("does not close", "the classes do not add up to all requests".to_owned()),
+        (false, _) => ("does not close", "the classes do not add up to the total".to_owned()),
     };
     EvidenceInWords::new(expected.as_str(), observed, why)
 }

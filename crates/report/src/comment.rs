@@ -35,14 +35,11 @@ pub(super) fn render(result: &RunResult) -> String {
     figures(&mut out, result);
     let summary = markdown::render(result);
     if summary.chars().count() <= MOST_SUMMARY {
-        section(&mut out, "<details><summary>The whole summary</summary>");
+        section(&mut out, "<details><summary>Full summary</summary>");
         section(&mut out, summary.trim_end());
         section(&mut out, "</details>");
     } else {
-        section(
-            &mut out,
-            "The summary is too long for a comment: it is in the run directory (`summary.md`).",
-        );
+        section(&mut out, "The summary is too long for a comment; see `summary.md` in the run directory.");
     }
     out
 }

@@ -126,7 +126,7 @@ fn verdict(row: &RowText) -> &'static str {
 
 fn note(comparison: &ComparisonText) -> String {
     format!(
-        "intervals at {:.0} %, {:.0} % chance of any false alarm; within {:.0} % is the same",
+        "{:.0} % intervals; {:.0} % chance of any false alarm; changes within {:.0} % count as the same",
         comparison.confidence * 100.0,
         (1.0 - comparison.confidence) * 100.0,
         comparison.tolerance * 100.0

@@ -24,7 +24,7 @@ use rolldrop_record::Outcome;
 
 /// Remedy if a container exits in a pod that stays. Nothing waits for the container to exit, so no setting of the pod
 /// helps.
-const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
+const RESTART_REMEDY: &str = "run more replicas and let clients retry; a readinessProbe shortens the outage";
 
 /// Puts the account of an analysis into words, and stores the sentences in the result.
 pub fn tell(analysis: &mut Analysis) {
@@ -71,20 +71,19 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         Finding::Lost { requests, by } => cause_words::lost(*requests, by, result),
         Finding::LostToRestart { requests, cause } => words(
             format!(
-                "{cause}: {}, to a container that ended in a pod that stays",
+                "{cause}: {}, lost when a container exited and its pod stayed",
                 counted(*requests, "request")
             ),
-            "no preStop hook runs before such an end, and the pod's endpoint stays until the kubelet notices",
+            "no preStop hook runs before such an exit, and the pod stays an endpoint until the kubelet notices",
             RESTART_REMEDY,
         ),
         Finding::Ambiguous { requests } => words(
             format!(
-                "{} {} several terminations: the loss of each is an interval",
-                counted(*requests, "dropped request"),
-                either(*requests, "fits", "fit")
+                "{} may belong to several terminations, so the loss of each is an interval",
+                counted(*requests, "dropped request")
             ),
-            "the pods ended so close together that neither time nor outcome shows which of them lost a request",
-            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
+            "the pods ended so close together that neither time nor outcome shows which one lost a request",
+            "let responses name their pod, or delete pods further apart; the totals of each group are exact",
         ),
         Finding::EndingErrors { answers, requests, are_all_named } => {
             ending_words::errors(*answers, *requests, *are_all_named)
@@ -97,8 +96,8 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         }
         Finding::InPhase(clock) => words(
             in_phase(clock),
-            "all windows of this consumer are one sample of up to that period, however many there are",
-            "end pods at random phases: set a jitter of at least the period",
+            "all windows of this consumer share that phase, so they count as one sample, however many there are",
+            "end pods at random phases: set a jitter of at least that period",
         ),
         Finding::NotSent(by_reason) => words(
             format!("{} not sent", was(by_reason.values().sum())),
@@ -113,8 +112,8 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         Finding::Unsettled { waits } => unsettled(*waits),
         Finding::TakenForGateway { consumer, because } => words(
             format!("{consumer} is treated as a gateway that balances requests: {because}"),
-            "a gateway keeps connections to pods, so its windows show in requests, not in connections",
-            "set `balances: connections` or `balances: requests` for the target if you know it",
+            "a gateway keeps its connections to pods open, so its windows show in requests, not in connections",
+            "if you know what it balances, set `balances: connections` or `balances: requests` for the target",
         ),
         Finding::Measurement(measurement) => measurement::measurement(measurement),
         Finding::LookedAt { look, most, confidence, is_last } => {
@@ -123,7 +122,10 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         Finding::NoTermination { are_others_disrupted } => no_termination(*are_others_disrupted),
         Finding::NothingLost { terminations, at_most } => words(
             format!("no request was dropped in {}", counted(*terminations, "termination")),
-            format!("at 95 % confidence at most {:.0} % of such terminations drop any", at_most * 100.0),
+            format!(
+                "with 95 % confidence, at most {:.0} % of such terminations drop a request",
+                at_most * 100.0
+            ),
             "measure more terminations for a tighter bound",
         ),
     }
@@ -139,16 +141,15 @@ fn not_working(ok: u64, all: u64, most_frequent: Option<(Outcome, u64)>) -> Word
     });
     words(
         format!(
-            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %, at least {:.0} % \
-             are needed)",
+            "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %; at least {:.0} % \
+             must)",
             count(ok),
             count(all),
             ok as f64 / all as f64 * 100.0,
             OutsideCounts::WORKING_SHARE * 100.0
         ),
         why,
-        "see that URL, path, method and expected statuses (load.success) are right, and that the target answers, \
-         before pods end",
+        "check the URL, path, method and expected statuses (load.success), and that the target answers before pods end",
     )
 }
 
@@ -160,33 +161,30 @@ fn was(requests: u64) -> String {
 /// States that the pods ended at the same phase of a consumer's clock.
 fn in_phase(ConsumerClock { consumer, period_s, .. }: &ConsumerClock) -> String {
     format!(
-        "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"
+        "the pods ended at about the same phase of the {period_s:.0} s for which {consumer} caches DNS answers"
     )
 }
 
 fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Words {
     let (why, remedy) = match beats {
         BeatsState::Absent => (
-            "a deletionTimestamp has whole seconds, and this run had no beats (its own writes, whose versions date \
-             deletions by others)"
+            "a deletionTimestamp is in whole seconds, and this run had no beats (its own writes, whose resource \
+             versions date other deletions)"
                 .to_owned(),
             "allow the run to create and patch its own ConfigMap, and do not set --no-beats",
         ),
         BeatsState::Dropped(why) => (
-            format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {}", objection(why)),
+            format!("a deletionTimestamp is in whole seconds, and the run's beats were discarded: {}", objection(why)),
             "let the run delete the pods itself (deletePod, evict)",
         ),
         BeatsState::Usable => (
-            "a deletionTimestamp has whole seconds, and no beat lies in between".to_owned(),
-            "see the warnings for what delayed the beats",
+            "a deletionTimestamp is in whole seconds, and no beat narrows it down".to_owned(),
+            "check the warnings for the reason why beats were delayed",
         ),
     };
-    let pods = match deletions {
-        1 => "the deletion of 1 pod by somebody else is".to_owned(),
-        n => format!("the deletions of {} by others are", counted(n, "pod")),
-    };
     let what = format!(
-        "{pods} known only to within {widest_s:.2} s; upper bounds of windows are wider by that much"
+        "others deleted {}, at times known only to within {widest_s:.2} s; upper bounds of windows are wider by that much",
+        counted(deletions, "pod")
     );
     words(what, why, remedy)
 }
@@ -194,37 +192,38 @@ fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Wor
 fn objection(objection: &Objection) -> String {
     match objection {
         Objection::NotANumber(version) => format!("version {version:?} is not a number"),
-        Objection::NotRising => "the versions of the beats do not rise".to_owned(),
+        Objection::NotRising => "their resource versions do not increase".to_owned(),
         Objection::TooFewChecks { made, needed } => {
-            format!("they were compared with the pods' versions {made} times, and {needed} are needed")
+            format!("they could be compared with versions of pods only {made} times, and {needed} are needed")
         }
         Objection::NotBetween => {
-            "the pods' versions do not lie between those of the beats around them".to_owned()
+            "versions of pods do not lie between those of the beats before and after them".to_owned()
         }
-        Objection::Disordered => "the pods' versions do not keep the order of the beats".to_owned(),
+        Objection::Disordered => "versions of pods do not follow the order of the beats".to_owned(),
     }
 }
 
 fn unsettled(waits: u64) -> Words {
     let what = match waits {
-        1 => "requests were still lost when the wait after a termination reached its limit".to_owned(),
+        1 => "requests were still being lost when the wait after a termination reached its limit".to_owned(),
         _ => format!(
-            "requests were still lost when {} waits after terminations reached their limit",
+            "requests were still being lost when {} waits after terminations reached their limit",
             count(waits)
         ),
     };
-    let why = "a consumer takes longer to notice the end of a pod: windows may be longer than measured";
-    words(what, why, "wait longer: --settle-max")
+    let why = "a consumer takes longer than that to notice that a pod is gone, so windows may be longer than measured";
+    words(what, why, "raise --settle-max to wait longer")
 }
 
 fn looked_at(look: usize, most: usize, confidence: f64, is_last: bool) -> Words {
     words(
         format!(
-            "the gate is judged at look {look} of {most}, with bounds at {} confidence",
+            "the gate was judged at look {look} of {most}, with bounds at {} confidence",
             percent(confidence)
         ),
-        "the run went on while its gate was inconclusive: the looks share one error, as was fixed before the start",
-        if is_last { "if it is inconclusive still: a new run with more terminations" } else { "" },
+        "the run continued while its gate was inconclusive; all looks share one error probability, fixed before the \
+         start",
+        if is_last { "if it is still inconclusive, start a new run with more terminations" } else { "" },
     )
 }
 
@@ -234,7 +233,7 @@ fn no_termination(are_others_disrupted: bool) -> Words {
             "the run shows only the steady state",
             "add a disruption to the scenario to measure a termination",
         ),
-        true => ("the disruptions of this run end no pod, so there is no window", ""),
+        true => ("this run's disruptions do not end pods, so there is no window", ""),
     };
     words("no pod ended under load", why, remedy)
 }

@@ -277,7 +277,7 @@ fn what_if(result: &RunResult) -> Markup {
         ("drops avoided", |w| HtmlCell::number(count(w.drops_avoided))),
         ("drops left", |w| HtmlCell::number(count(w.drops_left))),
     ];
-    let note = "What other settings would have done to the terminations of this run. Not a prediction.";
+    let note = "What other settings would have changed for the terminations of this run; not a prediction.";
     table_of("With another preStop sleep", note, &columns, &result.what_if)
 }
 
@@ -294,11 +294,11 @@ fn requests(result: &RunResult) -> Markup {
         row("of these, in flight when its deletion took effect", r.in_flight),
         row("of these, attributed by time and outcome alone", r.by_time),
         row("of those, outside", r.outside_window),
-        row("of those, the generator's own stale flows, which no headline counts", r.stale_flow_own),
+        row("of those, the load generator's own stale flows, not counted in the headline", r.stale_flow_own),
         row("of those, hidden by the retries of Go's net/http", r.retry_hidden.go_net_http),
         row("of those, hidden by retrying safe and idempotent methods", r.retry_hidden.safe_idempotent),
         row("errors of the app", r.app_errors),
-        row("of those, 5xx while pods were ending", r.app_errors_while_ending),
+        row("of those, 5xx while pods were terminating", r.app_errors_while_ending),
         row(&words::not_sent(r), r.not_sent),
         row("cut off by the end of the run", r.cancelled),
         row("total", r.total),

@@ -89,7 +89,7 @@ fn terminations(out: &mut String, result: &RunResult) {
         lines.push(format!("- and {}", counted(len(more), "other cause")));
     }
     if !lines.is_empty() {
-        section(out, &format!("Why they ended, as far as the cluster says:\n\n{}", lines.join("\n")));
+        section(out, &format!("Why they ended, according to the cluster:\n\n{}", lines.join("\n")));
     }
 }
 

@@ -6,7 +6,8 @@ use rolldrop_judge::judgements::comparison::{
 };
 use rolldrop_record::Mode;
 
-pub(crate) const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several runs, made in turn";
+pub(crate) const ONE_RUN: &str = "one run per side does not show how much runs differ; give each side several runs, \
+                                  made alternately";
 
 /// Returns the displayed name of a figure.
 pub(crate) fn label(metric: &Metric) -> String {
@@ -74,20 +75,20 @@ fn method(method: &Method) -> String {
         Method::Totals(sides) => format!("{}; test of totals", requests(sides)),
         Method::ByTermination(sides) => format!("{}; judged by termination", requests(sides)),
         Method::NoneLost { blocks, block_s, missed } => format!(
-            "neither lost any; over {}, losses in up to {:.1} % of them may have been missed",
+            "neither side lost any; over {}, losses in up to {:.1} % of them may have been missed",
             over(blocks, block_s),
             100.0 * missed
         ),
         Method::LostTogether { block_s, needed_s } => format!(
-            "requests were lost together for about {block_s:.1} s: at least {needed_s:.0} s a side are needed"
+            "requests were lost in bursts of about {block_s:.1} s; each side needs at least {needed_s:.0} s"
         ),
         Method::BlockPermutation { blocks, block_s } => {
             format!("permutation test over {}", over(blocks, block_s))
         }
         Method::OneSideNone(sides) => format!("{}; one side has none to compare", hits(sides)),
         Method::Fisher { hits: sides, needed } => {
-            let needed =
-                needed.map(|n| format!(" (such a difference shows with {n} a side, in four of five cases)"));
+            let needed = needed
+                .map(|n| format!(" (with {n} per side, such a difference shows in four of five cases)"));
             format!("{}; Fisher's exact test{}", hits(sides), needed.unwrap_or_default())
         }
         Method::EpisodePermutation { episodes: [a, b], mode } => {
@@ -100,14 +101,14 @@ fn method(method: &Method) -> String {
             format!("{unbounded} of {windows} windows have no upper bound")
         }
         Method::FewBeyond(beyond) => {
-            format!("about {beyond:.0} answers of a side lie beyond it; {FEWEST_BEYOND} are needed")
+            format!("about {beyond:.0} answers on one side lie beyond it; {FEWEST_BEYOND} are needed")
         }
         Method::Apart(bounds) => apart(bounds),
         Method::OneRun => ONE_RUN.to_owned(),
-        Method::Schedule => "as the schedule says".to_owned(),
-        Method::Correlated { block_s, needed_s } => format!(
-            "requests within {block_s:.1} s are correlated: at least {needed_s:.0} s a side are needed"
-        ),
+        Method::Schedule => "set by the schedule".to_owned(),
+        Method::Correlated { block_s, needed_s } => {
+            format!("requests within {block_s:.1} s are correlated; each side needs at least {needed_s:.0} s")
+        }
         Method::Bootstrap { few, is_withheld } => {
             let mut how = "block bootstrap over time".to_owned();
             how.extend(few.map(|blocks| {
@@ -147,17 +148,20 @@ mod tests {
     fn methods_state_figures() {
         let few = Method::Bootstrap { few: Some(8.4), is_withheld: true };
         let told = "block bootstrap over time, over only 8 blocks: a rough interval; a longer run improves it; these \
-                    runs differ, but one run a side";
+                    runs differ, but one run per side";
         assert!(method(&few).starts_with(told), "{}", method(&few));
         let hits = [0, 1].map(|hits| Proportion { hits, n: 1 });
         assert_eq!(
             method(&Method::Fisher { hits, needed: Some(4) }),
-            "0 of 1, then 1 of 1; Fisher's exact test (such a difference shows with 4 a side, in four of five cases)"
+            "0 of 1, then 1 of 1; Fisher's exact test (with 4 per side, such a difference shows in four of five cases)"
         );
-        assert_eq!(method(&Method::FewBeyond(6.0)), "about 6 answers of a side lie beyond it; 10 are needed");
+        assert_eq!(
+            method(&Method::FewBeyond(6.0)),
+            "about 6 answers on one side lie beyond it; 10 are needed"
+        );
         assert_eq!(
             method(&Method::NoneLost { blocks: [30, 40], block_s: 0.1, missed: 0.095 }),
-            "neither lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
+            "neither side lost any; over 30 and 40 blocks of 0.1 s, losses in up to 9.5 % of them may have been missed"
         );
         let apart = method(&Method::Apart(DisjointLatencies { faster_ms: 1.5, slower_ms: 3.0 }));
         assert!(apart.contains("do not overlap: 99 % took at most 1.50 ms on one side"), "{apart}");

@@ -67,11 +67,7 @@ const fn flag(is_so: bool) -> f64 {
 fn verdicts(page: &mut MetricsPage<'_>, result: &RunResult) {
     let of = Standing::of(result);
     let states = Standing::ALL.map(|state| (vec![("verdict", state.as_str())], flag(state == of)));
-    page.gauge(
-        "gate_verdict",
-        "What the run amounts to as a gate: 1 for its verdict, 0 for the others.",
-        states,
-    );
+    page.gauge("gate_verdict", "Verdict of the run as a gate: 1 for its verdict, 0 for the others.", states);
     let verdicts = [CheckVerdict::Pass, CheckVerdict::Fail, CheckVerdict::Inconclusive];
     let checks = result.checks.iter().flat_map(|check| {
         let value = |verdict| flag(check.verdict == verdict);
@@ -104,8 +100,12 @@ fn requests(page: &mut MetricsPage<'_>, result: &RunResult) {
         "Requests that the app answered with an error status.",
         requests.app_errors as f64,
     );
-    page.one("load_duration_seconds", "How long the load lasted.", result.load.duration_s);
-    page.one("longest_outage_seconds", "Longest time in which each request failed.", result.longest_outage_s);
+    page.one("load_duration_seconds", "Duration of the load.", result.load.duration_s);
+    page.one(
+        "longest_outage_seconds",
+        "Longest time in which every request failed.",
+        result.longest_outage_s,
+    );
 }
 
 fn terminations(page: &mut MetricsPage<'_>, result: &RunResult) {
@@ -133,7 +133,8 @@ fn latencies(page: &mut MetricsPage<'_>, result: &RunResult) {
         percentiles.map(|(percentile, ms)| (vec![("part", name), ("percentile", percentile)], ms / 1000.0))
     });
     let (what, _) = words::latency(&result.load);
-    let help = format!("Percentiles of the {what}: of all requests, without and with a pod that ends.");
+    let help =
+        format!("Percentiles of the {what}: of all requests, with no pod ending, and while a pod ended.");
     page.gauge("latency_seconds", &help, values);
 }
 

@@ -140,7 +140,10 @@ fn answer(page: &mut TextPage, result: &RunResult) {
         (requests.app_errors, "answered with an app error"),
         (requests.not_sent, not_sent.as_str()),
         (requests.cancelled, "cut off by the end of the run"),
-        (requests.stale_flow_own, "lost to the generator's own stale flows, as it used source ports again"),
+        (
+            requests.stale_flow_own,
+            "lost to the load generator's own stale flows, because it reused source ports",
+        ),
     ]
     .into_iter()
     .filter(|(n, _)| *n > 0)

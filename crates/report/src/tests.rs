@@ -31,7 +31,7 @@ fn warning_states_invalid_and_partial() {
     assert!(words::warning(&result).is_some_and(|warning| !warning.contains("partial")));
     result.complete = false;
     assert!(words::warning(&result).is_some_and(|warning| {
-        warning.ends_with("They are partial, too: they cover only what was recorded.")
+        warning.ends_with("They are also partial: they cover only what was recorded.")
     }));
 }
 
@@ -150,7 +150,7 @@ fn text_report_shows_zero_drops() {
     PRESTOP SLEEP   for pods that end one at a time
       This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
       95 % confidence; 26 more are needed to claim 90 % coverage. Every window seen ended within 1 s,
-      and a longer sleep would have saved no lost request: this run does not suggest another one.
+      and a longer sleep would not have saved any lost request: this run suggests no change.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
@@ -436,7 +436,7 @@ fn comparison_renders_in_every_format() {
       baseline  before-1 and before-2: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
       now       after-1 and after-2: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
 
-    FIGURES   intervals at 95 %, 5 % chance of any false alarm; within 5 % is the same
+    FIGURES   95 % intervals; 5 % chance of any false alarm; changes within 5 % count as the same
       figure             baseline      now                     change  verdict
       dropped requests        0 %   0.27 %                          –  –
       response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same

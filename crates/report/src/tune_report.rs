@@ -28,7 +28,7 @@ pub(super) fn json(tuning: &Tuning) -> Vec<u8> {
 /// Returns the result in one sentence, with the mode in which it was measured.
 pub(super) fn headline(tuning: &Tuning) -> String {
     let before = tuning.steps.iter().find(|step| step.purpose == Purpose::Before);
-    let before = before.map(|step| format!("; before, it was {}", lost(step))).unwrap_or_default();
+    let before = before.map(|step| format!("; before, the loss was {}", lost(step))).unwrap_or_default();
     match (&tuning.outcome, shown(tuning)) {
         (TuningOutcome::Proven, Some(ProvenSettings { choice, proof, .. })) => format!(
             "A preStop sleep of {} s and a grace period of {} s lose {}{before}.",
@@ -37,13 +37,13 @@ pub(super) fn headline(tuning: &Tuning) -> String {
             none_lost(&proof),
         ),
         (TuningOutcome::AlreadyRight, Some(ProvenSettings { proof, .. })) => format!(
-            "The preStop sleep of {} s that is set is right: it lost {}.",
+            "The current preStop sleep of {} s is right: it lost {}.",
             tuning.before.pre_stop_seconds,
             none_lost(&proof),
         ),
         (TuningOutcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
-            format!("No preStop sleep saves what is lost here ({}).", list(&causes))
+            format!("No preStop sleep saves the requests that are lost here ({}).", list(&causes))
         }
         (TuningOutcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
         (TuningOutcome::NoLonger { why }, _) => {
@@ -62,7 +62,7 @@ fn lost(step: &TuningStep) -> String {
 fn none_lost(step: &TuningStep) -> String {
     match step.lost {
         0 => lost(step).replacen("0 of", "none of", 1),
-        _ => format!("{}, none of which a sleep saves", lost(step)),
+        _ => format!("{}, none of which a sleep would have saved", lost(step)),
     }
 }
 
@@ -71,7 +71,7 @@ fn mode(step: &TuningStep) -> String {
     match step.unit {
         CoverageUnit::Deletions => {
             format!(
-                "{} of pods one at a time, which shows nothing for rollouts",
+                "{} of pods one at a time, which says nothing about rollouts",
                 counted(len(step.terminations), "deletion")
             )
         }
@@ -86,12 +86,12 @@ fn mode(step: &TuningStep) -> String {
 /// Describes what the last proof shows.
 fn basis(step: &TuningStep) -> String {
     let of = match step.unit {
-        CoverageUnit::Ends => "ends of pods in rollouts",
+        CoverageUnit::Ends => "pods that end in rollouts",
         CoverageUnit::Rollouts => "rollouts",
-        CoverageUnit::Deletions => "deletions of pods one at a time (nothing is shown for rollouts)",
+        CoverageUnit::Deletions => "deletions of pods one at a time (this says nothing about rollouts)",
     };
     format!(
-        "With {} confidence at least {} of future {of} like these lose nothing that a sleep saves ({}).",
+        "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save ({}).",
         percent(step.confidence),
         percent(step.coverage),
         decision_words::units(Units::of_step(step)),
@@ -110,7 +110,7 @@ fn seen(seen: &LongestWindows) -> Option<String> {
         ),
         (Some(lower), _) => format!("Of {of}, one lasted at least {}", seconds_unit(lower)),
         (None, Some(upper)) => format!(
-            "Of {of}, {} have an upper bound, which is at most {}",
+            "Of {of}, {} have an upper bound, at most {}",
             count(len(seen.bounded)),
             seconds_unit(upper)
         ),
@@ -124,7 +124,7 @@ fn supported(tuning: &Tuning) -> Option<String> {
     let text = seen(&tuning.seen)?;
     let supports = match tuning.seen.covers_s() {
         Some(sleep_s) => format!("these windows suggest a sleep of {sleep_s} s, which is not proven"),
-        None => format!("that asks for a sleep of {} s at least", tuning.seen.least_s()),
+        None => format!("a sleep has to last at least {} s", tuning.seen.least_s()),
     };
     let is_shown = tuning.outcome.is_shown();
     Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
@@ -227,7 +227,7 @@ fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
     let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {
             (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
-            _ => ", with no ending pod that explains it".to_owned(),
+            _ => ", explained by no terminating pod".to_owned(),
         };
         format!(
             "{} ({}) at {} of the run{pod}: request {} of {} in {run}",
@@ -251,8 +251,8 @@ fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
 fn cause(lost: &LostTo) -> String {
     let helps = match (lost.helped_by_sleep, lost.remedy.as_str()) {
         (true, _) => "a sleep saves them".to_owned(),
-        (false, "") => "not for a sleep to save".to_owned(),
-        (false, remedy) => format!("not for a sleep to save; {remedy}"),
+        (false, "") => "no sleep saves them".to_owned(),
+        (false, remedy) => format!("no sleep saves them; {remedy}"),
     };
     format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
@@ -297,7 +297,7 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
     }
     let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
     if !lost.is_empty() {
-        page.heading("LOST WITH IT, AND NOT FOR A SLEEP TO SAVE", "");
+        page.heading("LOST DESPITE THE SLEEP, FOR OTHER REASONS", "");
         for lost in lost {
             page.paragraph("", 2, None, &lost);
         }
@@ -315,14 +315,14 @@ fn in_words(consumer: &ConsumerSleep) -> String {
     let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
     let alike = consumer.within_rollouts.map(|alike| {
         format!(
-            " ({} apart from each other, in {}; intraclass correlation within a rollout {:.2}, and 0 is independent)",
+            " ({} at different times, in {}; intraclass correlation within a rollout {:.2}, where 0 means independent)",
             counted(len(alike.ends), "end"),
             counted(len(alike.rollouts), "rollout"),
             alike.correlation
         )
     });
     format!(
-        "{}: the longest of {} lasted at most {}, so {} s{}",
+        "{}: the longest of {} lasted at most {}, so it needs a sleep of {} s{}",
         consumer.consumer,
         counted(len(consumer.windows_seconds.len()), "window"),
         seconds_unit(longest),
@@ -368,7 +368,7 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
     }
     let lost = shown(tuning).map(|shown| otherwise(&shown.runs)).unwrap_or_default();
     if !lost.is_empty() {
-        section(&mut out, "## Lost with it, and not for a sleep to save");
+        section(&mut out, "## Lost despite the sleep, for other reasons");
         section(&mut out, &items(lost));
     }
     if !tuning.lost_before.is_empty() {
@@ -424,17 +424,17 @@ mod tests {
         assert_eq!(shown(&tuning).map(|shown| shown.proof.lost), Some(0));
         assert_eq!(
             headline(&tuning),
-            "A preStop sleep of 2 s and a grace period of 30 s lose none of 1,000 requests in 4 rollouts (12 terminations); \
-             before, it was 106 of 1,000 requests in 4 rollouts (12 terminations)."
+            "A preStop sleep of 2 s and a grace period of 30 s lose none of 1,000 requests in 4 rollouts (12 \
+             terminations); before, the loss was 106 of 1,000 requests in 4 rollouts (12 terminations)."
         );
         assert_eq!(
             basis(&tuning.steps[1]),
-            "With 97.5 % confidence at least 70 % of future ends of pods in rollouts like these lose nothing that a sleep \
-             saves (10 ends that left the rules apart, in 4 rollouts)."
+            "With 97.5 % confidence, at least 70 % of future pods that end in rollouts like these lose nothing that a \
+             sleep can save (10 ends that left the rules separately, in 4 rollouts)."
         );
         assert!(text(&tuning, &TextOptions::default()).ends_with(
-            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  \
-             killed_in_flight: 6 requests, not for a sleep to save; a longer grace period\n"
+            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  killed_in_flight: 6 requests, no \
+             sleep saves them; a longer grace period\n"
         ));
         tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
         tuning.steps[1].settings.readiness_delay_seconds = Some(4);
@@ -457,7 +457,7 @@ mod tests {
         tuning.steps.insert(1, part);
         let together = markdown(&tuning);
         assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
-        assert!(together.contains("(16 ends that left the rules apart, in 7 rollouts)"), "{together}");
+        assert!(together.contains("(16 ends that left the rules separately, in 7 rollouts)"), "{together}");
         assert!(together.contains("request 7 of load in 2-proof"), "{together}");
         tuning.steps.remove(1);
         tuning.outcome = TuningOutcome::Partial { why: vec!["it was interrupted".into()] };
@@ -486,8 +486,8 @@ mod tests {
         }))
         .unwrap();
         let told =
-            "none of 4,000 requests in 36 deletions of pods one at a time, which shows nothing for rollouts";
+            "none of 4,000 requests in 36 deletions of pods one at a time, which says nothing about rollouts";
         assert_eq!(none_lost(&step), told);
-        assert!(basis(&step).contains("deletions of pods one at a time (nothing is shown for rollouts)"));
+        assert!(basis(&step).contains("deletions of pods one at a time (this says nothing about rollouts)"));
     }
 }

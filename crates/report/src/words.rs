@@ -48,7 +48,7 @@ pub(super) fn lost(result: &RunResult) -> String {
 pub(super) fn errors_of_ends(result: &RunResult) -> Option<String> {
     let n = result.requests.app_errors_while_ending;
     let named: u64 = result.terminations.iter().filter_map(|t| t.app_errors_after_t0).sum();
-    let who = if named == n { "by pods that were ending" } else { "while pods were ending" };
+    let who = if named == n { "by terminating pods" } else { "while pods were terminating" };
     (n > 0).then(|| format!("{} {} answered with 5xx {who}", count(n), either(n, "was", "were")))
 }
 
@@ -128,7 +128,7 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
     let mut sentences = vec![format!("{word} MEASUREMENT: {meaning}.")];
     sentences.extend(why.iter().map(|why| sentence(why)));
     if matches!(result.verdict, Verdict::Invalid { .. }) && !result.complete {
-        sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
+        sentences.push("They are also partial: they cover only what was recorded.".to_owned());
     }
     Some(sentences.join(" "))
 }
@@ -166,22 +166,22 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
 pub(super) const fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
-        Cause::KilledInFlight => "the pod ended while it worked on the request",
+        Cause::KilledInFlight => "the pod ended while working on the request",
         Cause::DrainedTooShort => "the stream was still open when its pod's grace period ran out",
         Cause::CutAtSigterm => "the app cut the stream after SIGTERM",
         Cause::GatewayCut => "a gateway cut the stream while its pod still served it",
-        Cause::IdleCloseRace => "the server closed an idle connection as it was used",
-        Cause::H2Unprocessed => "excluded by the GOAWAY of an HTTP/2 server that closed its connection",
+        Cause::IdleCloseRace => "the server closed an idle connection just as it was used",
+        Cause::H2Unprocessed => "left unprocessed by an HTTP/2 server that closed the connection (GOAWAY)",
         Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",
         Cause::StaleFlow => "an old conntrack entry pointed to a pod that was gone",
         Cause::NoReadyEndpoint => "no endpoint was ready",
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
         Cause::GatewayError => "a gateway answered with its own error",
-        Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
-        Cause::GatewayNoServer => "a gateway had no server left, though pods were ready",
-        Cause::RefusedWhileEnding => "a pod that was ending answered that it serves no more",
-        Cause::RuleSwap => "refused or unreachable while a Service proxy changed its rules",
-        Cause::Overload => "timed out with no termination near",
+        Cause::GatewayToDeadPod => "a gateway sent it to a terminating pod",
+        Cause::GatewayNoServer => "a gateway had no server left, although pods were ready",
+        Cause::RefusedWhileEnding => "a terminating pod answered that it no longer serves",
+        Cause::RuleSwap => "refused or unreachable while kube-proxy changed its rules",
+        Cause::Overload => "timed out with no termination nearby",
         Cause::Unattributed => "no cause fits, or several do",
     }
 }
@@ -242,7 +242,7 @@ pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)
 /// Formats a window as `0.098 to 0.142 s`, or with only the bound that is known.
 pub(super) fn window(window: &Window) -> String {
     if !window.is_one() {
-        return "none, as it was never an endpoint".to_owned();
+        return "none: it was never an endpoint".to_owned();
     }
     let [lower, upper] = [window.lower_s, window.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
     let censored = if window.censored.is_some() { " (censored)" } else { "" };
@@ -366,8 +366,8 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                 out.push(format!("In the app's container: {sleep}; {outlasts}."));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "Every window seen ended within {covers} s, and a longer sleep would have saved no lost \
-                     request: this run does not suggest another one."
+                    "Every window seen ended within {covers} s, and a longer sleep would not have saved any lost \
+                     request: this run suggests no change."
                 ));
             }
         }
@@ -406,7 +406,7 @@ fn sleep_hook(rec: &Recommendation, version: &str, note: String) -> Option<(Stri
     Some(if lacks_sleep_hooks(version) {
         (
             format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
-            format!("{note}; Kubernetes {version} has no preStop sleep: the image needs one"),
+            format!("{note}; Kubernetes {version} has no preStop sleep, so the image needs a sleep program"),
         )
     } else {
         (format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}"), note)
@@ -510,8 +510,8 @@ mod tests {
         assert_eq!(told(&result), "Repeat the run with more terminations.");
         assert_eq!(
             causes(&result).unwrap(),
-            "the pod ended while it worked on the request (1,000), routed to a pod that no longer accepted \
-             connections (24)"
+            "the pod ended while working on the request (1,000), routed to a pod that no longer accepted connections \
+             (24)"
         );
         result.verdict = Verdict::Invalid { why: Vec::new() };
         assert_eq!(told(&result), "");
@@ -523,9 +523,9 @@ mod tests {
         let rec = &mut result.recommendation[0];
         (rec.suggested_seconds, rec.suggested_from_seconds) = (Some(4), Some(2));
         (rec.narrowed_by, rec.rollouts, rec.mode) =
-            (Some("7 more rollouts decide".into()), Some(1), Mode::Rollout);
-        let range = "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 3 terminations of 1 \
-                     rollout, not proven: 7 more rollouts decide)";
+            (Some("7 more rollouts would decide".into()), Some(1), Mode::Rollout);
+        let range = "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 3 terminations of \
+                     1 rollout, not proven: 7 more rollouts would decide)";
         assert_eq!(
             recommendation(rec).pop().unwrap(),
             format!("In the app's container: {range}; no window is known to have lasted longer than 2 s.")
@@ -541,7 +541,7 @@ mod tests {
         let w = &mut result.terminations[0].windows[0];
         (w.lower_s, w.upper_s) = (None, None);
         (w.censored, w.censored_reason) = (Some("no endpoint".into()), Some(NoBound::NeverRouted));
-        assert_eq!(window(w), "none, as it was never an endpoint");
+        assert_eq!(window(w), "none: it was never an endpoint");
         let never = w.clone();
         let termination = &mut result.terminations[0];
         // Another consumer did route to this pod.
@@ -559,7 +559,7 @@ mod tests {
         let rec = &analysis.result.recommendation[0];
         let first = |version: &str| yaml(rec, version).swap_remove(0);
         let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # suggested, not proven; Kubernetes \
-                    v1.29.7 has no preStop sleep: the image needs one";
+                    v1.29.7 has no preStop sleep, so the image needs a sleep program";
         assert_eq!(first("v1.29.7"), exec);
         for version in ["v1.30.0-rc.1", "v1.36.2", "", "v2.0.0"] {
             assert!(first(version).starts_with("lifecycle: {preStop: {sleep: {seconds: 1}}}"), "{version}");

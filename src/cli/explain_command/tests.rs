@@ -159,8 +159,8 @@ fn explanation_quotes_docs() {
       judged by  observed; a share: bounds
 
       A run that loses nothing shows how rare a fault must be to stay unseen. The check of dropped says
-      it: "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the
-      runs with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
+      it: "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the runs
+      with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
 
       More: docs/expect.md
 

@@ -71,24 +71,23 @@ fn has_groups(series: &DropSeries) -> bool {
 /// Returns the causes of the dropped requests, the remedy, and a description of the chart, on separate lines.
 fn subtitle(series: &DropSeries, result: &RunResult) -> String {
     let what = match result.requests.lost() {
-        0 => {
-            "New connections that a pod still got after its deletion took effect show how long its window was"
-        }
-        _ => "Time at which each lost request was begun, since the deletion of its pod took effect",
+        0 => "New connections to a pod after its deletion took effect show how long its window was",
+        _ => "Start of each lost request, relative to the time when its pod's deletion took effect",
     };
     let mut parts = vec![what.to_owned()];
     if has_groups(series) {
         parts.push(
-            "pods that may have lost the same requests share a row, from the first deletion on".to_owned(),
+            "pods that may have lost the same requests share a row, counted from the first deletion"
+                .to_owned(),
         );
     }
     let is_apart = |row: &DropRow| matches!(row.pods, RowPods::Apart(_));
     if series.rows.iter().any(is_apart) {
         let which = if series.rows.iter().all(is_apart) { "pods" } else { "other pods" };
-        parts.push(format!("{which} of a kind share a row, each from its own deletion on"));
+        parts.push(format!("{which} of a kind share a row, each counted from its own deletion"));
     }
     if series.elsewhere > 0 {
-        parts.push(format!("{} that no pod's end explains, see the run timeline", count(series.elsewhere)));
+        parts.push(format!("{} explained by no pod's end; see the run timeline", count(series.elsewhere)));
     }
     format!("{}\n{}", frame::answer(result), parts.join(" · ")).trim_start().to_owned()
 }
@@ -216,7 +215,7 @@ fn draw_row(
     }
     draw_header(canvas, row, result, area.top + 17.0, labels.is_empty());
     let title = last.then(|| match has_groups(series) {
-        true => "seconds since the deletion took effect, of several the first (t0)",
+        true => "seconds since the (first) deletion took effect (t0)",
         false => "seconds since the deletion took effect (t0)",
     });
     frame::x_axis(canvas, rug, &ticks, x, title);

@@ -117,7 +117,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let (what, from) = words::latency(&result.load);
     let title = title(result);
     let subtitle = format!(
-        "Each cell counts the answered requests of {} by their {what}, {from}; the darker the more",
+        "Each cell counts the answered requests of {} by their {what}, {from}; darker cells hold more",
         seconds_unit(series.step_s)
     );
     let mut legend = series.legend();
@@ -128,7 +128,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend);
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_plot(&mut canvas, analysis, &series, plot);
-    let alt = format!("How many requests took how long, over the time of the run. {title}.");
+    let alt = format!("Answered requests by latency and by time in the run. {title}.");
     Chart::of("latency-heatmap.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 

@@ -246,7 +246,7 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(LatencyTail, RGBColor)], what: &str
         plot,
         &ticks,
         &x,
-        Some("share of requests that were faster (each additional nine has the same width)"),
+        Some("share of requests that were faster (each further nine has the same width)"),
     );
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }

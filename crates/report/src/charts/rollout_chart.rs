@@ -119,7 +119,7 @@ fn title(analysis: &Analysis, series: &RolloutSeries) -> String {
         events.push(format!("{} ended", counted(len(ended), "pod")));
     }
     if series.began > 0 {
-        events.push(format!("{} began", counted(len(series.began), "pod")));
+        events.push(format!("{} started", counted(len(series.began), "pod")));
     }
     if series.restarted > 0 {
         events.push(format!("{} restarted", counted(len(series.restarted), "container")));
@@ -148,7 +148,7 @@ fn subtitle(series: &RolloutSeries, result: &RunResult) -> String {
     };
     lines.push(match series.quiet {
         0 => bars,
-        n => format!("{bars} · {} to which nothing happened not shown", counted(len(n), "pod")),
+        n => format!("{bars} · {} without events not shown", counted(len(n), "pod")),
     });
     match &series.consumers[..] {
         [] => {}
@@ -156,7 +156,9 @@ fn subtitle(series: &RolloutSeries, result: &RunResult) -> String {
         several => {
             let named: Vec<&String> = several.iter().take(STRIPS).collect();
             let names = format::list(&named);
-            lines.push(format!("Strips below a bar, from above: how long {names} kept routing to the pod"));
+            lines.push(format!(
+                "Strips below a bar, from top to bottom: how long {names} kept routing to the pod"
+            ));
         }
     }
     lines.retain(|line| !line.is_empty());
@@ -260,7 +262,7 @@ fn legend(series: &RolloutSeries) -> Vec<LegendEntry> {
         .any(|bin| bin.keys().any(|kind| kind.0 == LossRelation::Shared))
     {
         keys.push(LegendEntry::new(
-            "the same, of this row or of others",
+            "the same, lost by this row or another",
             LegendSymbol::Outlined(palette::MUTED),
         ));
     }
@@ -371,7 +373,7 @@ fn draw_losses(canvas: &mut Canvas, series: &RolloutSeries, row: &RolloutRow, la
             bottom = top;
         }
         let shared = if kinds.keys().any(|kind| kind.0 == LossRelation::Shared) {
-            ", of this row or of others"
+            ", lost by this row or another"
         } else {
             ""
         };

@@ -81,7 +81,7 @@ fn series(analysis: &Analysis) -> Option<TrafficSeries> {
     let mut rows: Vec<TrafficRow> = pods.chunks(together).map(|pods| row(analysis, pods)).collect();
     let unknown: u64 = traffic.unknown.iter().sum();
     if unknown > 0 {
-        let name = "pod not known".to_owned();
+        let name = "unknown pod".to_owned();
         rows.push(TrafficRow {
             name,
             all: unknown,
@@ -153,7 +153,7 @@ fn title(series: &TrafficSeries) -> String {
         counted(series.answered - series.unknown, "request")
     );
     if series.began > 0 {
-        title.push_str(&format!("; {} of them began during the run", count(len(series.began))));
+        title.push_str(&format!("; {} of them started during the run", count(len(series.began))));
     }
     if series.late > 0 {
         let were = either(len(series.late), "was", "were");
@@ -168,15 +168,12 @@ fn title(series: &TrafficSeries) -> String {
 fn subtitle(series: &TrafficSeries) -> String {
     let rows = match series.together {
         1 => "Each row is a pod".to_owned(),
-        n => format!(
-            "Each row is up to {}, in the order in which they began to answer",
-            counted(len(n), "pod")
-        ),
+        n => format!("Each row is up to {}, ordered by their first answer", counted(len(n), "pod")),
     };
     let mut out =
         format!("{rows}; requests by intended send time, in steps of {}", seconds_unit(series.step_s));
     if series.unknown > 0 {
-        out.push_str(&format!("\nNothing says which pod answered {}", counted(series.unknown, "request")));
+        out.push_str(&format!("\nIt is unknown which pod answered {}", counted(series.unknown, "request")));
     }
     out
 }
@@ -295,7 +292,7 @@ mod tests {
         assert_eq!((series.answered, series.unknown), (905, 5));
         assert_eq!(series.rows[0].name, "3 pods: 00000 … 00002");
         assert_eq!(series.rows[0].answered, [7, 10, 10, 3]);
-        assert!(subtitle(&series).ends_with("Nothing says which pod answered 5 requests"));
+        assert!(subtitle(&series).ends_with("It is unknown which pod answered 5 requests"));
         draw(&analysis).unwrap().unwrap();
     }
 

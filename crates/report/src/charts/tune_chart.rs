@@ -20,7 +20,10 @@ pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&TuningStep>) -
     let consumers = tuning.chosen.as_ref().map(|choice| &choice.consumers[..]).unwrap_or_default();
     let subtitle = format!("{}, on Kubernetes {}", tuning.workload, tuning.cluster.version);
     let legend = [
-        LegendEntry::new("windows that lasted at most so long", LegendSymbol::Line(palette::STEADY_DARK, 4)),
+        LegendEntry::new(
+            "share of windows that lasted at most this long",
+            LegendSymbol::Line(palette::STEADY_DARK, 4),
+        ),
         LegendEntry::new("chosen preStop sleep", LegendSymbol::Mark(Dash::Dashed)),
     ];
     let plots = consumers.len().max(1) as f64;

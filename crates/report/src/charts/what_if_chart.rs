@@ -128,7 +128,7 @@ fn subtitle(result: &RunResult) -> String {
         _ => String::new(),
     };
     format!(
-        "What a sleep would have done to the terminations of this run; it is no prediction\nEach second of sleep ends \
+        "What a sleep would have changed for the terminations of this run; not a prediction\nEach second of sleep ends \
          each pod a second later: a rollout of a Deployment takes 1 s more{each}"
     )
 }
@@ -148,7 +148,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
             LegendSymbol::Area(palette::BAND, FillPattern::Plain),
         ));
     }
-    legend.push(LegendEntry::new("preStop sleep that is set", LegendSymbol::Thick));
+    legend.push(LegendEntry::new("current preStop sleep", LegendSymbol::Thick));
     if series.advised.is_some() {
         legend
             .push(LegendEntry::new("preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)));

@@ -118,7 +118,7 @@ fn title(series: &WindowSeries) -> String {
     match (series.set, set) {
         (Some(_), Some(0)) => format!("{longest}; no preStop sleep is set"),
         (Some((is_covered, all)), Some(set)) => {
-            format!("{longest}; the sleep that is set, {set} s, outlasts those of {is_covered} of {all} pods")
+            format!("{longest}; the current sleep of {set} s outlasts those of {is_covered} of {all} pods")
         }
         _ => longest,
     }
@@ -191,7 +191,7 @@ fn legend(series: &WindowSeries) -> Vec<LegendEntry> {
     }
     let marked: Vec<Dash> = series.panels.iter().flat_map(sleeps).map(|sleep| sleep.2).collect();
     if marked.iter().any(|dash| matches!(dash, Dash::Solid)) {
-        keys.push(LegendEntry::new("preStop sleep that is set", LegendSymbol::Thick));
+        keys.push(LegendEntry::new("current preStop sleep", LegendSymbol::Thick));
     }
     if marked.iter().any(|dash| matches!(dash, Dash::Dashed)) {
         keys.push(LegendEntry::new("preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)));
@@ -298,7 +298,7 @@ mod tests {
         let mut analysis = samples::prestop_sleep();
         analysis.result.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(3));
         let said = title(&series(&analysis.result));
-        assert!(said.ends_with("; the sleep that is set, 3 s, outlasts those of 3 of 3 pods"), "{said}");
+        assert!(said.ends_with("; the current sleep of 3 s outlasts those of 3 of 3 pods"), "{said}");
         // A hook of another kind conceals the sleep.
         analysis.result.terminations[0].pre_stop_seconds = None;
         let said = title(&series(&analysis.result));

@@ -12,8 +12,8 @@ use rolldrop_judge::judgements::gate_check::{
     BaselineGrounds, LatencyDoubt, NoFigure, Prediction, Trend, UnfitRun, Worsening,
 };
 
-pub(super) const NOT_VALID: &str = "an invalid or partial run is compared with nothing";
-const MORE_RUNS: &str = "a baseline of at least 5 runs";
+pub(super) const NOT_VALID: &str = "an invalid or partial run is not compared";
+const MORE_RUNS: &str = "use a baseline of at least 5 runs";
 
 pub(super) fn row(row: &ComparisonRow) -> EvidenceInWords {
     let value = |value: Option<f64>| {
@@ -25,7 +25,7 @@ pub(super) fn row(row: &ComparisonRow) -> EvidenceInWords {
 
 pub(super) fn few_requests(n: u64, of: &str) -> EvidenceInWords {
     let limit = format!("at least {FEWEST_REQUESTS}{of}");
-    EvidenceInWords::new(limit, count(n), "so few would not show that 1 % fail")
+    EvidenceInWords::new(limit, count(n), "too few to show that 1 % fail")
 }
 
 pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> EvidenceInWords {
@@ -33,7 +33,7 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Evid
         None | Some(0) => {
             ("the limits are joint prediction limits for one more run".to_owned(), String::new())
         }
-        Some(more) => ("so few do not show how much runs differ".to_owned(), format!("{more} more runs")),
+        Some(more) => ("too few to show how much runs differ".to_owned(), format!("{more} more runs")),
     };
     let reason = |unfit: &UnfitRun| match unfit {
         UnfitRun::NotPassed => "did not pass".to_owned(),
@@ -45,7 +45,7 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Evid
     if !left_out.is_empty() {
         let left_out: Vec<String> =
             left_out.iter().map(|(unfit, n)| format!("{n} {}", reason(unfit))).collect();
-        why.push_str(&format!("; do not count: {}", left_out.join(", ")));
+        why.push_str(&format!("; not counted: {}", left_out.join(", ")));
     }
     EvidenceInWords::new(format!("at least {FEWEST_RUNS} valid runs that passed"), count(len(used)), why)
         .settled_by(settle)
@@ -60,7 +60,7 @@ pub(super) fn prediction(prediction: &Prediction) -> EvidenceInWords {
     let mut why = range(earlier, write);
     if let Some(Trend { runs, p }) = trend {
         why.push_str(&format!(
-            "; it gets steadily worse over the last {runs} runs (Mann-Kendall test, p = {p:.1e})"
+            "; it got steadily worse over the last {runs} runs (Mann-Kendall test, p = {p:.1e})"
         ));
     }
     why.extend(doubt.map(doubtful));
@@ -78,12 +78,12 @@ fn range(values: &[f64], write: impl Fn(f64) -> String) -> String {
 fn doubtful(doubt: LatencyDoubt) -> String {
     match doubt {
         LatencyDoubt::Lateness { now_ms, usual_ms } => format!(
-            "; the load generator's machine may explain that: 99 % of the requests were sent at most {now_ms:.1} ms \
-             late, usually {usual_ms:.1} ms"
+            "; the load generator's machine may be the reason: 99 % of the requests were sent at most {now_ms:.1} ms \
+             late, but usually at most {usual_ms:.1} ms"
         ),
         LatencyDoubt::FewMoments { share, least, allowed } => format!(
-            "; few moments decide that: {} of the answers took longer than the limit, but between moments that varies so \
-             much that it may usually be {}; up to {} are allowed",
+            "; a few moments decide this: {} of the answers took longer than the limit, but that varies so much over \
+             time that the usual share may be {}; up to {} is allowed",
             percent(share),
             percent(least),
             percent(allowed)
@@ -93,8 +93,8 @@ fn doubtful(doubt: LatencyDoubt) -> String {
 
 const fn settle(doubt: LatencyDoubt) -> &'static str {
     match doubt {
-        LatencyDoubt::Lateness { .. } => "a run on a machine that is less busy",
-        LatencyDoubt::FewMoments { .. } => "a longer run",
+        LatencyDoubt::Lateness { .. } => "run on a less busy machine",
+        LatencyDoubt::FewMoments { .. } => "run longer",
     }
 }
 
@@ -133,16 +133,16 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
             }
         }
         BaselineGrounds::Within(runs) => range(runs, write),
-        BaselineGrounds::ShareOfNothing(runs) => format!("{by} of 0 says nothing; {}", range(runs, write)),
+        BaselineGrounds::ShareOfNothing(runs) => format!("{by} of 0 is no limit; {}", range(runs, write)),
         BaselineGrounds::AfterNone { runs: n, most } => format!(
-            "{by} of 0 says nothing: after {} without any the test of totals allows {}",
+            "{by} of 0 is no limit: after {} without any, the test of totals allows {}",
             runs(*n),
             write(*most)
         ),
         BaselineGrounds::Spread { last, runs, doubt } => {
             let side = if *unit == Unit::Share { "at least" } else { "at most" };
             format!(
-                "runs differ: one that is just as much worse as allowed has {side} {}; {}{}",
+                "runs differ: a run that is exactly as much worse as allowed has {side} {}; {}{}",
                 write(*last),
                 range(runs, write),
                 doubt.map(doubtful).unwrap_or_default()
@@ -154,7 +154,7 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
         }
         BaselineGrounds::Totals { before, runs: n, is_share_of_nothing, by_chance } => {
             let nothing =
-                if *is_share_of_nothing { format!("{by} of 0 says nothing; ") } else { String::new() };
+                if *is_share_of_nothing { format!("{by} of 0 is no limit; ") } else { String::new() };
             let now = now.map(write).unwrap_or_default();
             let by_chance = by_chance.map(methods::by_chance).unwrap_or_default();
             format!("{nothing}{before} in {}, then {now}; test of totals{by_chance}", runs(*n))
@@ -168,8 +168,8 @@ fn way(grounds: &BaselineGrounds) -> String {
         BaselineGrounds::NoBaseline => "rolldrop gate RUN --baseline RUN|FILE|FOLDER",
         BaselineGrounds::Unknown(NoFigure::Unbounded(basis)) => return limit_words::settle(basis),
         BaselineGrounds::FewFigures { needed, .. } => return format!("at least {needed} such runs"),
-        BaselineGrounds::ShareOfNothing(_) => "an absolute limit, such as worse: 200ms or worse: 5",
-        BaselineGrounds::Spread { doubt: None, .. } => "more runs in the baseline, or a wider limit",
+        BaselineGrounds::ShareOfNothing(_) => "set an absolute limit, such as worse: 200ms or worse: 5",
+        BaselineGrounds::Spread { doubt: None, .. } => "use more runs in the baseline, or a wider limit",
         BaselineGrounds::Spread { doubt: Some(doubt), .. } => settle(*doubt),
         BaselineGrounds::FewToDiffer(_) | BaselineGrounds::Totals { .. } => MORE_RUNS,
         BaselineGrounds::NotValid

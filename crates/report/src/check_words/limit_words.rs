@@ -10,12 +10,11 @@ use rolldrop_judge::judgements::basis::{
 use rolldrop_judge::judgements::gate_check::LimitSide;
 use rolldrop_record::expect::LatencyFigure;
 
-const MORE_CONNECTIONS: &str =
-    "a higher rate of new connections narrows the bounds, and a load that goes on after the last termination";
+const MORE_CONNECTIONS: &str = "a higher rate of new connections narrows the bounds, and so does a load that continues after the last termination";
 const NAME_PODS: &str = "name the pod of each request (sidecar or pod header), or end pods one at a time";
 const NAME_NEW_PODS: &str =
     "name the pod of each request (sidecar or pod header), or let the load run for longer";
-const UNTIL_GONE: &str = "a load that goes on until the pod is gone";
+const UNTIL_GONE: &str = "keep the load running until the pod is gone";
 
 pub(super) fn told(
     measured: &Measured,
@@ -99,7 +98,7 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::NoneEndedInWatch => "no pod ended while the run watched".to_owned(),
         Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
         Basis::GroupBeyondLimit => {
-            "a group of terminations lost more than that for each of its pods".to_owned()
+            "a group of terminations lost more than the limit for each of its pods".to_owned()
         }
         Basis::NoTermination => "no termination was measured".to_owned(),
         Basis::NoWindow => "no window was measured".to_owned(),
@@ -107,10 +106,10 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::NoStart => "no pod started".to_owned(),
         Basis::NoRollout => "no rollout was measured".to_owned(),
         Basis::WithoutUnprocessed(n) => {
-            format!("without {} that the server said it had not processed", counted(*n, "request"))
+            format!("not counting {} that the server said it had not processed", counted(*n, "request"))
         }
         Basis::Power { share, confidence, units } => format!(
-            "a fault that loses requests in {:.1} % of the terminations, or in more, shows in {} of the runs with {}",
+            "a fault that loses requests in at least {:.1} % of the terminations shows in {} of the runs with {}",
             share * 100.0,
             percent(*confidence),
             in_words(*units)
@@ -138,7 +137,7 @@ pub(super) fn reason(basis: &Basis) -> String {
             counted(*windows, "window")
         ),
         Basis::Sleep { windows, outlasted, longer, .. } => format!(
-            "the sleep outlasts {outlasted} of {}, {longer} surely last longer",
+            "the sleep outlasts {outlasted} of {}; {longer} certainly last longer",
             counted(*windows, "window")
         ),
         Basis::UnseenExitCodes(pods) => match &pods[..] {
@@ -155,17 +154,17 @@ fn of_pod(pod: &str, fact: PodFact) -> String {
     match fact {
         PodFact::SharesLosses => format!("pod {pod} shares lost requests with other terminations"),
         PodFact::NoRate => {
-            format!("nothing shows at which rate pod {pod} got new connections, or what it lost")
+            format!("it is unknown at which rate pod {pod} got new connections, and what it lost")
         }
         PodFact::HookIsNoSleep => {
-            format!("the preStop hook of pod {pod} is no sleep: how long it takes is unknown")
+            format!("the preStop hook of pod {pod} is not a sleep, so its duration is unknown")
         }
         PodFact::NoStage(stage) => format!("pod {pod} has no {stage}"),
         PodFact::NoStartStage(stage) => format!("the new pod {pod} has no {stage}"),
         PodFact::NoFirstRequest => {
-            format!("no request is known to have been answered by the new pod {pod}")
+            format!("the new pod {pod} is not known to have answered a request")
         }
-        PodFact::NotGone => format!("pod {pod} was not seen to be gone"),
+        PodFact::NotGone => format!("the end of pod {pod} was not seen"),
         PodFact::NotReady => format!("pod {pod} was not ready when the run ended"),
     }
 }
@@ -177,7 +176,7 @@ fn latency(figure: LatencyFigure, basis: LatencyBasis) -> String {
             format!("{figure} is {disrupted_ms:.3} ms near terminations and {steady_ms:.3} ms elsewhere")
         }
         LatencyBasis::Few { answers, needed } => {
-            format!("only {} such requests were answered; {figure} takes {}", count(answers), count(needed))
+            format!("only {} such requests were answered; {figure} needs {}", count(answers), count(needed))
         }
     }
 }
@@ -227,9 +226,9 @@ pub(super) fn settle(basis: &Basis) -> String {
         }
         Basis::NoEnd => "let the run end pods",
         Basis::NoStart => "let the run replace pods",
-        Basis::NoRollout => "roll a workload out",
+        Basis::NoRollout => "roll out a workload",
         Basis::UnseenExitCodes(_) => UNTIL_GONE,
-        Basis::Latency(_, LatencyBasis::Few { .. }) => "a longer load, or a higher rate",
+        Basis::Latency(_, LatencyBasis::Few { .. }) => "run a longer load, or raise its rate",
         Basis::Pod(_, fact) => settle_pod(*fact),
         Basis::Observed
         | Basis::NothingSent
@@ -250,9 +249,9 @@ const fn settle_pod(fact: PodFact) -> &'static str {
         PodFact::SharesLosses | PodFact::NoRate => NAME_PODS,
         PodFact::HookIsNoSleep => "use preStop: {sleep: {seconds: N}}",
         PodFact::NoStage(Stage::KillBegan | Stage::ListenerClosed | Stage::AppExited) => {
-            "the recording proxy in the pod (sidecar)"
+            "run the recording proxy in the pod (sidecar)"
         }
-        PodFact::NoStage(Stage::LastConnection) => "new connections to each pod until it ends",
+        PodFact::NoStage(Stage::LastConnection) => "open new connections to each pod until it ends",
         PodFact::NoStage(_) => UNTIL_GONE,
         PodFact::NoFirstRequest | PodFact::NoStartStage(StartStage::FirstRequest) => NAME_NEW_PODS,
         PodFact::NoStartStage(_) => "let the load run for longer",

@@ -44,15 +44,15 @@ fn open_checks_state_reason_and_way() {
         (Basis::Observed, "the limit lies between the bounds"),
         (
             pod(PodFact::NoStage(Stage::ContainersTerminated)),
-            "pod pod-0 has no containers_terminated; a load that goes on until the pod is gone",
+            "pod pod-0 has no containers_terminated; keep the load running until the pod is gone",
         ),
         (
             pod(PodFact::NoStage(Stage::ListenerClosed)),
-            "pod pod-0 has no listener_closed; the recording proxy in the pod (sidecar)",
+            "pod pod-0 has no listener_closed; run the recording proxy in the pod (sidecar)",
         ),
         (
             pod(PodFact::NoStage(Stage::LastConnection)),
-            "pod pod-0 has no last_connection; new connections to each pod until it ends",
+            "pod pod-0 has no last_connection; open new connections to each pod until it ends",
         ),
         (
             pod(PodFact::NoStartStage(StartStage::Ready)),
@@ -62,11 +62,11 @@ fn open_checks_state_reason_and_way() {
         (Basis::NoEnd, "no pod ended; let the run end pods"),
         (
             Basis::UnseenExitCodes(vec!["pod-1".to_owned()]),
-            "the exit code of pod pod-1 was not seen; a load that goes on until the pod is gone",
+            "the exit code of pod pod-1 was not seen; keep the load running until the pod is gone",
         ),
         (
             Basis::UnseenExitCodes(vec![String::new(); 2]),
-            "the exit codes of 2 pods were not seen; a load that goes on until the pod is gone",
+            "the exit codes of 2 pods were not seen; keep the load running until the pod is gone",
         ),
         (
             percentile(Some(39)),
@@ -82,7 +82,7 @@ fn open_checks_state_reason_and_way() {
         ),
         (
             of_latency(LatencyBasis::Few { answers: 900, needed: 1000 }),
-            "only 900 such requests were answered; p99_9 takes 1,000; a longer load, or a higher rate",
+            "only 900 such requests were answered; p99_9 needs 1,000; run a longer load, or raise its rate",
         ),
         (
             pod(PodFact::NotReady),
@@ -90,11 +90,13 @@ fn open_checks_state_reason_and_way() {
         ),
         (
             Basis::Sleep { windows: 28, outlasted: 28, longer: 0, more: Some(1) },
-            "the sleep outlasts 28 of 28 windows, 0 surely last longer; 1 more termination whose windows it outlasts",
+            "the sleep outlasts 28 of 28 windows; 0 certainly last longer; 1 more termination whose windows it \
+             outlasts",
         ),
         (
             pod(PodFact::HookIsNoSleep),
-            "the preStop hook of pod pod-0 is no sleep: how long it takes is unknown; use preStop: {sleep: {seconds: N}}",
+            "the preStop hook of pod pod-0 is not a sleep, so its duration is unknown; use preStop: {sleep: {seconds: \
+             N}}",
         ),
     ] {
         assert_eq!(reason(&open(basis)), wanted);
@@ -123,11 +125,12 @@ fn unmeasured_figures_state_reason_and_way() {
         ),
         (
             pod(PodFact::NoFirstRequest),
-            "no request is known to have been answered by the new pod pod-0; name the pod of each request (sidecar or pod header), or let the load run for longer",
+            "the new pod pod-0 is not known to have answered a request; name the pod of each request (sidecar or pod \
+             header), or let the load run for longer",
         ),
         (
             pod(PodFact::NotGone),
-            "pod pod-0 was not seen to be gone; let the load run until the rollout has ended",
+            "the end of pod pod-0 was not seen; let the load run until the rollout has ended",
         ),
     ] {
         assert_eq!(reason(&open(basis)), wanted);
@@ -162,8 +165,8 @@ fn passed_check_states_power_and_bounds() {
     };
     assert_eq!(
         power(29, false),
-        "a fault that loses requests in 9.8 % of the terminations, or in more, shows in 95 % of the runs with \
-         29 terminations"
+        "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the runs with 29 \
+         terminations"
     );
     assert!(power(2, true).ends_with("of the runs with 2 groups of terminations"));
     let figure = Figure { unit: Unit::Share, low: Some(0.00031), value: Some(0.006), high: Some(0.01556) };
@@ -203,7 +206,7 @@ fn invalid_run_explains_open_checks() {
     let mut planned = Check { name, verdict: CheckVerdict::Fail, evidence, invalid: None };
     assert_eq!(
         in_words(&written(&planned)),
-        "not all of them (limit every action of the scenario is done): deletePod was not done; drain was not done"
+        "not all (limit every action done): deletePod was not done; drain was not done"
     );
     planned.invalid = Some(vec!["the load fell behind".to_owned()]);
     planned.verdict = CheckVerdict::Inconclusive;
@@ -221,11 +224,11 @@ fn history_lists_unfit_runs() {
     let left_out: BTreeMap<UnfitRun, usize> = unfit.map(|unfit| (unfit, 1)).into();
     assert_eq!(
         in_words(&check(CheckVerdict::Inconclusive, CheckEvidence::History { used: 3, left_out })),
-        "3 (limit at least 5 valid runs that passed): so few do not show how much runs differ; do not count: 1 did not \
+        "3 (limit at least 5 valid runs that passed): too few to show how much runs differ; not counted: 1 did not \
          pass, 1 invalid, 1 partial, 1 with another rate; 2 more runs"
     );
     let few = check(CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100));
-    assert_eq!(in_words(&few), "100 (limit at least 299 a side): so few would not show that 1 % fail");
+    assert_eq!(in_words(&few), "100 (limit at least 299 a side): too few to show that 1 % fail");
 }
 
 #[test]
@@ -243,16 +246,16 @@ fn prediction_states_trend_and_doubt() {
     };
     assert_eq!(
         of(Some(Trend { runs: 13, p: 1e-7 }), None),
-        "30.00 ms (limit at most 20.00 ms): 2 runs: 10.00 ms to 12.00 ms; it gets steadily worse over the last 13 runs \
+        "30.00 ms (limit at most 20.00 ms): 2 runs: 10.00 ms to 12.00 ms; it got steadily worse over the last 13 runs \
          (Mann-Kendall test, p = 1.0e-7)"
     );
     let late = of(None, Some(LatencyDoubt::Lateness { now_ms: 31.0, usual_ms: 0.2 }));
-    let told = "the load generator's machine may explain that: 99 % of the requests were sent at most 31.0 ms late, \
-                usually 0.2 ms; a run on a machine that is less busy";
+    let told = "the load generator's machine may be the reason: 99 % of the requests were sent at most 31.0 ms late, \
+                but usually at most 0.2 ms; run on a less busy machine";
     assert!(late.ends_with(told), "{late}");
     let few = of(None, Some(LatencyDoubt::FewMoments { share: 0.011, least: 0.004, allowed: 0.01 }));
-    let told = "; few moments decide that: 1.1 % of the answers took longer than the limit, but between moments that \
-                varies so much that it may usually be 0.4 %; up to 1 % are allowed; a longer run";
+    let told = "; a few moments decide this: 1.1 % of the answers took longer than the limit, but that varies so much \
+                over time that the usual share may be 0.4 %; up to 1 % is allowed; run longer";
     assert!(few.ends_with(told), "{few}");
 }
 
@@ -280,7 +283,7 @@ fn worse_limits_state_grounds() {
     );
     let no_rollout = || NoFigure::Unbounded(Basis::NoRollout);
     let unknown = without(BaselineGrounds::Unknown(no_rollout()));
-    assert_eq!(unknown, format!("{limit}: no rollout was measured; roll a workload out"));
+    assert_eq!(unknown, format!("{limit}: no rollout was measured; roll out a workload"));
     let few = BaselineGrounds::FewFigures {
         known: 0,
         runs: 6,
@@ -297,19 +300,19 @@ fn worse_limits_state_grounds() {
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     assert_eq!(
         worse(Fail, Some(26.0), allowed, spread),
-        "26 (limit 22: 10% worse than 20): runs differ: one that is just as much worse as allowed has at most 25; 2 \
-         runs: 18 to 22"
+        "26 (limit 22: 10% worse than 20): runs differ: a run that is exactly as much worse as allowed has at most 25; \
+         2 runs: 18 to 22"
     );
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     for (grounds, told) in [
-        (spread, "; 2 runs: 18 to 22; more runs in the baseline, or a wider limit"),
+        (spread, "; 2 runs: 18 to 22; use more runs in the baseline, or a wider limit"),
         (
             BaselineGrounds::ShareOfNothing(vec![0.0; 6]),
-            ": 10% of 0 says nothing; 6 runs: 0 to 0; an absolute limit, such as worse: 200ms or worse: 5",
+            ": 10% of 0 is no limit; 6 runs: 0 to 0; set an absolute limit, such as worse: 200ms or worse: 5",
         ),
         (
             BaselineGrounds::FewToDiffer(1),
-            ": a baseline of 1 run does not show how much runs differ; a baseline of at least 5 runs",
+            ": a baseline of 1 run does not show how much runs differ; use a baseline of at least 5 runs",
         ),
     ] {
         let open = worse(Inconclusive, Some(24.0), allowed, grounds);
@@ -317,7 +320,7 @@ fn worse_limits_state_grounds() {
     }
     let none = Some(MarginLimit { allowed: 0.0, usual: 0.0 });
     let after = worse(Pass, Some(2.0), none, BaselineGrounds::AfterNone { runs: 6, most: 3.0 });
-    let told = "10% of 0 says nothing: after 6 runs without any the test of totals allows 3";
+    let told = "10% of 0 is no limit: after 6 runs without any, the test of totals allows 3";
     assert!(after.ends_with(told), "{after}");
     let totals = |before, is_share_of_nothing, by_chance| {
         let grounds = BaselineGrounds::Totals { before, runs: 1, is_share_of_nothing, by_chance };
@@ -326,8 +329,8 @@ fn worse_limits_state_grounds() {
     let failed = totals(1, false, None);
     assert!(failed.ends_with(": 1 in 1 run, then 200; test of totals"), "{failed}");
     let open = totals(0, true, Some(5));
-    let told = "10% of 0 says nothing; 0 in 1 run, then 200; test of totals; with 5 figures tested, one such difference is \
-                expected by chance; a baseline of at least 5 runs";
+    let told = "10% of 0 is no limit; 0 in 1 run, then 200; test of totals; with 5 figures tested, one such difference \
+                is expected by chance; use a baseline of at least 5 runs";
     assert!(open.ends_with(told), "{open}");
 }
 

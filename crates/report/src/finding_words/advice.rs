@@ -1,6 +1,6 @@
 //! Puts recommendations and their grounds into words.
 
-use super::super::format::{counted, either, len};
+use super::super::format::{counted, len};
 use super::{cause_words, in_phase};
 use rolldrop_explain::MAX_COARSENESS_S;
 use rolldrop_explain::model::account::{
@@ -35,7 +35,7 @@ pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> 
     let (of, how) = (manner(recommendation.mode), rests_on(recommendation));
     if let Some(proven) = recommendation.pre_stop_seconds {
         return Some(format!(
-            "a preStop sleep of {proven} s for pods that end {of} (recommended, from {how})"
+            "a preStop sleep of {proven} s for pods that end {of} (recommended, based on {how})"
         ));
     }
     let to = recommendation.suggested_seconds?;
@@ -54,15 +54,16 @@ pub(crate) fn sleep_in_words(recommendation: &Recommendation) -> Option<String> 
 pub(super) fn basis(basis: &RecommendationBasis) -> String {
     let clock = |ConsumerClock { consumer, period_s, news_s }: &ConsumerClock| {
         format!(
-            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
+            ", and {consumer} may keep routing to a pod for its {period_s:.0} s plus the {news_s:.3} s until the \
+             change arrived"
         )
     };
     let stopping = match basis.stopping_s {
-        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
-        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
+        Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its exit"),
+        None => "the time from SIGTERM to the exit was not seen for every pod".to_owned(),
     };
     format!(
-        "{}{}; a sleep is the longest time rounded up, with {} s of margin, and never below the current setting; \
+        "{}{}; the sleep is the longest time, rounded up, plus a margin of {} s, and never below the current setting; \
          {stopping}",
         longest_window(basis),
         basis.clocks.iter().map(clock).collect::<String>(),
@@ -76,34 +77,34 @@ fn longest_window(
 ) -> String {
     match longest_s {
         Some(longest_s) if unbounded == 0 => {
-            format!("the longest of the windows lasted at most {longest_s:.3} s")
+            format!("the longest window lasted at most {longest_s:.3} s")
         }
         Some(longest_s) => format!(
-            "the longest of the {} windows that have an upper bound lasted at most {longest_s:.3} s",
+            "the longest of the {} windows with an upper bound lasted at most {longest_s:.3} s",
             windows - unbounded
         ),
         None if windows == 0 => "there are no windows".to_owned(),
-        None => "how long the longest window lasted is unknown, as none has an upper bound".to_owned(),
+        None => "the length of the longest window is unknown, because none has an upper bound".to_owned(),
     }
 }
 
 /// Explains why nothing is recommended.
 pub(super) fn refusal(refusal: &NoRecommendation) -> String {
     match refusal {
-        NoRecommendation::NotWhole => "the record is not whole".to_owned(),
+        NoRecommendation::NotWhole => "the record is incomplete".to_owned(),
         NoRecommendation::NotValid => "the measurement is not valid".to_owned(),
         NoRecommendation::Recreated(workload) => format!(
-            "{workload} has strategy Recreate: all its pods end before the first new one starts, and no sleep covers \
-             that"
+            "{workload} has strategy Recreate: all its pods end before the first new one starts, which no sleep can \
+             cover"
         ),
         NoRecommendation::ProbeFirst { probe, requests } => cause_words::probe_first(*probe, *requests),
         NoRecommendation::TooFew { windows, units, needed, covered, asked, confidence } => {
             let percent = |share: &f64| format!("{:.0} %", share * 100.0);
             let of = match units < windows {
                 true if *units == 1 => {
-                    format!("{windows} pods, which left the rules in one step that counts,")
+                    format!("{windows} pods, which left the rules in a single independent step,")
                 }
-                true => format!("{windows} pods, which left the rules in {units} steps that count,"),
+                true => format!("{windows} pods, which left the rules in {units} independent steps,"),
                 false => windows.to_string(),
             };
             format!(
@@ -119,8 +120,8 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
             format!("{unbounded} of {windows} windows have no upper bound")
         }
         NoRecommendation::TooCoarse { rate } => format!(
-            "a pod got only {rate:.1} new connections/s, which shows its window to {:.2} s at best (limit \
-             {MAX_COARSENESS_S} s): raise the rate of new connections",
+            "a pod got only {rate:.1} new connections/s, which shows its window to within {:.2} s at best (limit \
+             {MAX_COARSENESS_S} s); raise the rate of new connections",
             3.0 / rate
         ),
         NoRecommendation::InPhase(clock) => in_phase(clock),
@@ -131,14 +132,14 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
 /// tighten them.
 pub(super) fn narrowing(Narrowing { more, basis }: Narrowing) -> String {
     let more = match more {
-        More::Rollouts(n) => {
-            format!("{} {}", counted(len(n), "more rollout"), either(len(n), "decides", "decide"))
+        More::Rollouts(n) => format!("{} would decide", counted(len(n), "more rollout")),
+        More::Terminations(n) => {
+            format!("{} at different times would decide", counted(len(n), "more termination"))
         }
-        More::Terminations(n) => format!("{} that end apart decide", counted(len(n), "more termination")),
     };
     match basis {
         Some(WindowBasis::Balance | WindowBasis::BalanceAssumed) => format!(
-            "{more}, and the bounds are tighter where pods are named (podHeader, a sidecar, --evidence conntrack)"
+            "{more}, and naming the pods tightens the bounds (podHeader, a sidecar, --evidence conntrack)"
         ),
         _ => more,
     }

@@ -21,51 +21,49 @@ pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
             "the app closed its listener while connections waited in the accept queue",
             sleep(advice),
         ),
-        Loss::KilledInFlight(way) => words(
-            what,
-            "the app ended before it had answered the requests that it had accepted",
-            finish(*way),
-        ),
+        Loss::KilledInFlight(way) => {
+            words(what, "the app exited before it had answered requests that it had accepted", finish(*way))
+        }
         Loss::DrainedTooShort(drain) => stream_words::drained_too_short(what, *drain),
         Loss::CutAtSigterm(cut) => stream_words::cut_at_sigterm(what, *cut),
         Loss::GatewayCut => stream_words::gateway_cut(what),
         Loss::IdleCloseRace(notice) => words(
             what,
-            "a server may close an idle connection at any time, also while a request is on its way",
+            "a server may close an idle connection at any time, even while a request is on its way",
             idle(*notice),
         ),
         Loss::NoReadyEndpoint { is_of_node, endpoints: way } => {
             words(what, none_ready(*is_of_node), endpoints(way))
         }
         Loss::NotReadyYet(missing) => {
-            words(what, "its endpoint was ready before its app served", probe(*missing))
+            words(what, "the pod's endpoint was ready before its app could serve", probe(*missing))
         }
         Loss::GatewayToDeadPod { sleep: advice } => words(
             what,
-            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
-            format!("{}; and let the gateway retry requests that may be sent twice", sleep(advice)),
+            "a gateway sent requests to a terminating pod, and answered with 502, 503, 504 or nothing",
+            format!("{}; also let the gateway retry requests that are safe to repeat", sleep(advice)),
         ),
         Loss::GatewayNoServer { sleep: advice } => no_server(what, &sleep(advice)),
         Loss::RefusedWhileEnding(notice) => refused(what, *notice),
         Loss::Unattributed(doubts) => words(
             what,
             in_doubt(doubts),
-            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv has each \
-             request with the causes that compete",
+            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv lists the \
+             competing causes of each request",
         ),
         Loss::H2Unprocessed => words(
             what,
             "the server closed an HTTP/2 connection while requests were on their way, and said that it had not processed \
              them",
-            "clients that send them again, as HTTP/2 allows for any request; a server that announces the end of the \
-             connection one round trip before it",
+            "let clients resend such requests, which HTTP/2 allows for any request; let the server announce the end of \
+             a connection one round trip ahead",
         ),
         Loss::StaleFlow => stale_flow(what),
         Loss::GatewayError => gateway_error(what),
         Loss::RuleSwap => words(
             what,
-            "a Service proxy replaced its rules, and the connection met one that was just going",
-            "no setting of the pod helps; clients that try again after a refused connection",
+            "kube-proxy was swapping its rules, and the connection hit one that was being removed",
+            "no setting of the pod helps; let clients retry refused connections",
         ),
         Loss::Overload => words(
             what,
@@ -79,10 +77,11 @@ pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
 fn stale_flow(what: String) -> Words {
     words(
         what,
-        "the generator used a source port again: its earlier connection from there, of this run or of one before, got no \
-         answer, and for up to 120 s its connection-tracking entry sends the next one to the same pod, though the rules \
-         have changed; headline and limits do not count these requests",
-        "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s use none twice",
+        "the load generator reused a source port whose previous connection, in this run or an earlier one, got no \
+         answer; for up to 120 s the connection-tracking entry sends new connections from that port to the same pod, \
+         although the rules have changed; headline and limits do not count these requests",
+        "use more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that no port \
+         is reused within 120 s",
     )
 }
 
@@ -90,11 +89,11 @@ fn stale_flow(what: String) -> Words {
 fn gateway_error(what: String) -> Words {
     words(
         what,
-        "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, gave up on the \
+        "a gateway status came back that no terminating pod explains: a gateway, or the app itself, gave up on the \
          request",
-        "see the gateway's own log; let it retry requests that may be sent twice. If it used idle connections again that \
-         the server was closing (HAProxy: SH, Envoy: UC, nginx: prematurely closed), set a keep-alive timeout of the \
-         server above the time for which the gateway keeps them",
+        "check the gateway's own log; let it retry requests that are safe to repeat. If it reused idle connections \
+         that the server was closing (HAProxy: SH, Envoy: UC, nginx: prematurely closed), set the server's keep-alive \
+         timeout above the gateway's idle timeout",
     )
 }
 
@@ -103,8 +102,7 @@ fn not_accepting(why: &NotAccepting) -> String {
     let (kept, hook) = match why {
         NotAccepting::Recreated(workload) => {
             return format!(
-                "{workload} has strategy Recreate: its pods end at once, and no other takes their place until they are \
-                 gone"
+                "{workload} has strategy Recreate: all its pods end at once, and no new one starts until they are gone"
             );
         }
         NotAccepting::Killed => {
@@ -112,7 +110,7 @@ fn not_accepting(why: &NotAccepting) -> String {
                 .to_owned();
         }
         NotAccepting::EndedEarly => {
-            return "the app ended before its preStop sleep could be over, while the Service still routed to it"
+            return "the app exited before its preStop sleep could have finished, while the Service still routed to it"
                 .to_owned();
         }
         NotAccepting::Stopped { kept, hook } => (kept, hook),
@@ -120,51 +118,50 @@ fn not_accepting(why: &NotAccepting) -> String {
     let stops = match kept {
         KeptAnswer::Unknown => "the app stops accepting connections on SIGTERM",
         KeptAnswer::Answered => {
-            "the app closes its listener on SIGTERM, while it answers on kept connections"
+            "the app closes its listener on SIGTERM, but still answers on kept connections"
         }
     };
     match hook {
-        PreStopHooks::Failed => format!("{stops}, and the preStop hook that was to delay it failed"),
+        PreStopHooks::Failed => format!("{stops}, and the preStop hook that should have delayed this failed"),
         PreStopHooks::Unset => format!("{stops}, and nothing waits until the Service routes elsewhere"),
         PreStopHooks::Sleep(s) => {
-            format!("{stops}, and its preStop sleep of {s} s did not last until the Service routed elsewhere")
+            format!("{stops}, and its preStop sleep of {s} s ended before the Service routed elsewhere")
         }
         PreStopHooks::Other => {
-            format!("{stops}, and its preStop hook did not last until the Service routed elsewhere")
+            format!("{stops}, and its preStop hook ended before the Service routed elsewhere")
         }
     }
 }
 
 /// Names the sleep that helps, with the same words in all formats of the report.
 fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
-    let in_place = |hook: &HookRepair| match hook {
+    let repair = |hook: &HookRepair| match hook {
         HookRepair::Unneeded => "",
-        HookRepair::Last => "first a hook that lasts (lifecycle.preStop.sleep); it has to be ",
-        HookRepair::Replace => "lifecycle.preStop.sleep in place of the hook that failed: ",
+        HookRepair::Last => "replace the hook with one that runs its full time (lifecycle.preStop.sleep): ",
+        HookRepair::Replace => "replace the failed hook with lifecycle.preStop.sleep: ",
     };
-    let serves_on = "or an app that keeps serving for that time after SIGTERM";
+    let serves_on = "or an app that keeps serving that long after SIGTERM";
     match advice {
         SleepAdvice::Recreated(workload) => format!(
-            "strategy RollingUpdate with maxSurge for {workload}: under Recreate no sleep and no budget helps"
+            "use strategy RollingUpdate with maxSurge for {workload}: under Recreate, neither a sleep nor a \
+             PodDisruptionBudget helps"
         ),
         SleepAdvice::Advised { hook, mode } => {
             let advised = result.recommendation.iter().find(|recommendation| recommendation.mode == *mode);
             let sleep = advised.and_then(advice::sleep_in_words).unwrap_or_default();
-            format!("{}{sleep}, {serves_on}", in_place(hook))
+            format!("{}{sleep}, {serves_on}", repair(hook))
         }
         SleepAdvice::ProbeFirst { probe, requests } => probe_first(*probe, *requests),
         SleepAdvice::AtLeast { hook, at_least_s, dns } => {
             let longer = at_least_s.map_or_else(String::new, |s| format!(", longer than {s:.3} s"));
             let dns = match dns {
                 Some(DnsTtl::Known(ttl_s)) => {
-                    format!(" (clients keep an answer of the DNS for its TTL of {ttl_s:.0} s)")
+                    format!(" (clients cache DNS answers for their TTL of {ttl_s:.0} s)")
                 }
-                Some(DnsTtl::Unknown) => {
-                    " and the TTL for which clients keep an answer of the DNS".to_owned()
-                }
+                Some(DnsTtl::Unknown) => " and the TTL for which clients cache DNS answers".to_owned(),
                 None => String::new(),
             };
-            format!("{}a preStop sleep that outlasts the windows{longer}{dns}, {serves_on}", in_place(hook))
+            format!("{}a preStop sleep that outlasts the windows{longer}{dns}, {serves_on}", repair(hook))
         }
     }
 }
@@ -175,7 +172,7 @@ fn probe(probe: Probe) -> &'static str {
     match probe {
         Probe::Missing => "a readinessProbe that fails until the app serves",
         Probe::TooEarly => {
-            "a readinessProbe that fails until the app serves what is requested: the one that is set succeeds before"
+            "a readinessProbe that fails until the app can serve these requests (the current one succeeds too early)"
         }
     }
 }
@@ -183,7 +180,8 @@ fn probe(probe: Probe) -> &'static str {
 /// States that this many requests reached pods that did not serve yet.
 pub(super) fn probe_first(missing: Probe, requests: u64) -> String {
     format!(
-        "first {}; then measure again: {} met pods that did not serve yet, which makes the windows look longer, too",
+        "first add {}, then measure again: {} reached pods that could not serve yet, which also makes the windows look \
+         longer",
         probe(missing),
         counted(requests, "request")
     )
@@ -195,11 +193,11 @@ fn finish(way: FinishAdvice) -> String {
     match way {
         FinishAdvice::OnSignal => on_signal.to_owned(),
         FinishAdvice::WithinGrace { longest_s } => format!(
-            "{on_signal}, within a terminationGracePeriodSeconds above preStop plus the longest request \
-             ({longest_s:.1} s)"
+            "{on_signal}, and set terminationGracePeriodSeconds above preStop plus the longest request ({longest_s:.1} \
+             s)"
         ),
         FinishAdvice::Announced(notice) => {
-            format!("{on_signal}, and {} from then on", announces_close(notice))
+            format!("{on_signal}, and {}", announces_close(notice))
         }
     }
 }
@@ -208,8 +206,8 @@ fn finish(way: FinishAdvice) -> String {
 const fn none_ready(is_of_node: bool) -> &'static str {
     match is_of_node {
         true => {
-            "the node had no ready pod of its own then, and a node drops what comes if the Service's traffic policy is \
-             Local, whatever other nodes have"
+            "the node had no ready pod of its own, so it dropped connections: the Service's traffic policy Local \
+             ignores pods on other nodes"
         }
         false => "all pods of the Service were gone or not ready at the same time",
     }
@@ -219,28 +217,29 @@ const fn none_ready(is_of_node: bool) -> &'static str {
 fn endpoints(way: &EndpointAdvice) -> String {
     match way {
         EndpointAdvice::Deleted(workload) => format!(
-            "{workload} has to be there: it was deleted under load, and nothing that it sets keeps an endpoint then"
+            "do not delete {workload} under load: none of its settings can keep an endpoint ready then"
         ),
         EndpointAdvice::Recreated(workload) => format!(
-            "strategy RollingUpdate with maxSurge for {workload}: Recreate ends all pods before the first new one starts"
+            "use strategy RollingUpdate with maxSurge for {workload}: Recreate ends all pods before the first new one \
+             starts"
         ),
         EndpointAdvice::OnEachNode { policy, workload } => on_each_node(*policy, workload),
         EndpointAdvice::Unknown => {
-            "more replicas, and maxUnavailable: 0 for rollouts; a PodDisruptionBudget limits evictions"
+            "run more replicas, and set maxUnavailable: 0 for rollouts; a PodDisruptionBudget limits evictions"
                 .to_owned()
         }
         EndpointAdvice::Rolling { workload, replicas, max_unavailable } => {
             let rolling = match max_unavailable {
-                Some(set) if set != "0" => format!("maxUnavailable: 0 in its strategy ({set} is set)"),
+                Some(set) if set != "0" => format!("maxUnavailable: 0 in its strategy (now {set})"),
                 _ => "maxUnavailable: 0 in its strategy".to_owned(),
             };
             match replicas {
                 Some(1) => format!(
-                    "more than one replica of {workload}, with {rolling}; a PodDisruptionBudget limits evictions, not \
-                     rollouts"
+                    "run more than one replica of {workload}, with {rolling}; a PodDisruptionBudget limits evictions, \
+                     not rollouts"
                 ),
                 _ => format!(
-                    "{rolling} for rollouts of {workload}; a PodDisruptionBudget limits evictions, not rollouts or \
+                    "set {rolling} for rollouts of {workload}; a PodDisruptionBudget limits evictions, not rollouts or \
                      deletions"
                 ),
             }
@@ -252,28 +251,29 @@ fn endpoints(way: &EndpointAdvice) -> String {
 fn on_each_node(policy: TrafficPolicyKind, workload: &OnEachNode) -> String {
     let in_place = match workload {
         OnEachNode::DaemonSet(workload) => format!(
-            "maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of {workload}, which starts a node's new pod before \
-             the old one ends (no pod may need a port of its node), and a preStop sleep until the rules have the new one"
+            "set maxSurge: 1 and maxUnavailable: 0 in the updateStrategy of {workload}, so that a node's new pod \
+             starts before the old one ends (pods must not use host ports), and a preStop sleep that lasts until the \
+             rules list the new pod"
         ),
         OnEachNode::Other(workload) => {
-            format!("two or more pods of {workload} on each node that gets connections")
+            format!("run two or more pods of {workload} on each node that gets connections")
         }
-        OnEachNode::Unknown => "two or more pods on each node that gets connections".to_owned(),
+        OnEachNode::Unknown => "run two or more pods on each node that gets connections".to_owned(),
     };
     let policy = match policy {
         TrafficPolicyKind::External => "externalTrafficPolicy",
         TrafficPolicyKind::Internal => "internalTrafficPolicy",
     };
     format!(
-        "{in_place}; or {policy}: Cluster. A preStop sleep alone only moves the gap; a load balancer that checks \
-         healthCheckNodePort leaves out nodes without a ready pod"
+        "{in_place}; or set {policy}: Cluster. A preStop sleep alone only moves the gap; a load balancer that checks \
+         healthCheckNodePort skips nodes without a ready pod"
     )
 }
 
 /// Returns the remedy for a server that closes idle connections: on shutdown, at any other time, or both.
 fn idle(notice: Option<CloseNotice>) -> String {
-    let longer = "keep idle connections longer in the server than in what connects to it: a keep-alive timeout of the \
-                  server above its clients' idle timeout (load balancers often keep them for 60 s)";
+    let longer = "set the server's keep-alive timeout above the idle timeout of its clients (load balancers often keep \
+                  idle connections for 60 s)";
     match notice {
         None => longer.to_owned(),
         Some(notice) => format!("{}; {longer}", announces_close(notice)),
@@ -293,12 +293,12 @@ pub(super) const fn announces_close(notice: CloseNotice) -> &'static str {
 fn no_server(what: String, sleep: &str) -> Words {
     words(
         what,
-        "the gateway's health checks met pods that were ending and took out its last server: until one passed again it \
-         answered at once, though pods were ready; these requests are in no pod's window",
+        "the gateway's health checks hit terminating pods and took out its last server; until a check passed again, it \
+         answered at once although pods were ready; these requests are in no pod's window",
         format!(
-            "let its checks fail more often before a server is down (fall) and pass fewer times before it is up (rise); \
-             more nodes or pods as its servers; externalTrafficPolicy: Local with a check of healthCheckNodePort, which \
-             knows the pods of each node; {sleep}, so that checks do not fail"
+            "require more failed checks before a server is down (fall) and fewer passed checks before it is up (rise); \
+             give the gateway more nodes or pods as servers; use externalTrafficPolicy: Local and check \
+             healthCheckNodePort, which knows each node's pods; {sleep}, so that checks do not fail"
         ),
     )
 }
@@ -307,11 +307,11 @@ fn no_server(what: String, sleep: &str) -> Words {
 fn refused(what: String, notice: CloseNotice) -> Words {
     words(
         what,
-        "the app itself answered that it serves no more, after its pod's t0: on connections that it kept, or that it \
-         still accepted",
+        "after its pod's t0 the app itself answered that it no longer serves, on connections that it had kept or still \
+         accepted",
         format!(
-            "serve what still arrives until the connections are closed, and {} (Fastify: return503OnClosing: false; \
-             Jetty, Undertow: no handler that refuses at shutdown)",
+            "keep serving until all connections are closed, and {} (Fastify: return503OnClosing: false; Jetty, \
+             Undertow: no handler that refuses requests at shutdown)",
             announces_close(notice)
         ),
     )
@@ -339,9 +339,9 @@ fn doubt(doubt: &Doubt) -> String {
             format!("{} compete, and none outweighs the others", names.join(" and "))
         }
         Doubt::PodWasWell => {
-            "the pod that it reached was not ending, and nothing else explains it".to_owned()
+            "the pod that it reached was not terminating, and nothing else explains it".to_owned()
         }
-        Doubt::NoFit => "a pod was ending, but its end does not explain such an outcome".to_owned(),
-        Doubt::NothingNear => "no pod was ending or starting that it could have reached".to_owned(),
+        Doubt::NoFit => "a pod was terminating, but that does not explain such an outcome".to_owned(),
+        Doubt::NothingNear => "no pod that it could have reached was starting or terminating".to_owned(),
     }
 }

@@ -28,8 +28,8 @@ pub fn invalid(reason: &Invalid) -> String {
         }
         Invalid::NothingRecorded => "no request was recorded".to_owned(),
         Invalid::FellBehind { lag_ms, limit_ms } => format!(
-            "1 % of the requests were sent {lag_ms:.0} ms late or more (limit {limit_ms:.0} ms): the load generator fell \
-             behind"
+            "1 % of the requests were sent at least {lag_ms:.0} ms late (limit {limit_ms:.0} ms): the load generator \
+             fell behind"
         ),
         Invalid::Drowned { measured, lag_ms, limit_ms } => {
             let (what, measured_ms) = match measured {
@@ -37,8 +37,8 @@ pub fn invalid(reason: &Invalid) -> String {
                 MeasuredQuantity::Latency(ms) => ("99th percentile of the response time", *ms),
             };
             format!(
-                "1 % of the requests were sent {lag_ms:.0} ms late or more, and the {what} is {measured_ms:.0} ms (limit \
-                 {limit_ms:.0} ms): the lag is the load generator's own"
+                "1 % of the requests were sent at least {lag_ms:.0} ms late (limit {limit_ms:.0} ms), which is too \
+                 much beside a {what} of {measured_ms:.0} ms: the lag is the load generator's own"
             )
         }
         Invalid::Contradiction(found) => contradiction(found),
@@ -48,11 +48,12 @@ pub fn invalid(reason: &Invalid) -> String {
             limit * 100.0
         ),
         Invalid::Starved { source, waiting, limit } => format!(
-            "{waiting:.2} threads of {source} waited for a CPU on average (limit {limit:.1}): the machine was starved"
+            "on average {waiting:.2} threads of {source} waited for a CPU (limit {limit:.1}): the machine was \
+             overloaded"
         ),
         Invalid::Busy { share, limit } => format!(
-            "{:.0} % of the processors' time was in use on the machine that sent the load (limit {:.0} %): what is late by \
-             that is not the cluster's",
+            "CPU usage was {:.0} % on the machine that sent the load (limit {:.0} %): delays may be its own, not the \
+             cluster's",
             share * 100.0,
             limit * 100.0
         ),
@@ -63,7 +64,7 @@ pub fn invalid(reason: &Invalid) -> String {
             format!("the watch of pods saw nothing in the last {length_s:.2} s of the load")
         }
         Invalid::StoodStill { source, from_s, to_s } => format!(
-            "{} stood still for {:.1} s, from {from_s:.1} to {to_s:.1} s",
+            "{} stalled for {:.1} s, from {from_s:.1} to {to_s:.1} s",
             source.as_deref().unwrap_or("the embedded cluster"),
             to_s - from_s
         ),
@@ -75,7 +76,7 @@ pub(super) fn not_valid(reason: &Invalid) -> Words {
     let (why, remedy) = match reason.kind() {
         FindingKind::Corrupt => (
             "the record contradicts itself, so no figure can be relied on",
-            "look for parts that were copied, changed or mixed with another run's, or repeat the run",
+            "look for files that were copied, changed or mixed with another run's, or repeat the run",
         ),
         _ => (
             "the figures of this run would describe the measurement, not the cluster",
@@ -85,11 +86,11 @@ pub(super) fn not_valid(reason: &Invalid) -> Words {
     let own = match reason {
         Invalid::NotAllSent { by_reason, .. } if !by_reason.is_empty() => not_sent_words::remedy(by_reason),
         Invalid::StoodStill { source: Some(_), .. } => {
-            "repeat it, and do not stop or suspend its processes; a lower rate changes nothing".to_owned()
+            "repeat the run without stopping or suspending its processes; a lower rate changes nothing".to_owned()
         }
         Invalid::StoodStill { source: None, .. } => {
-            "repeat it, and do not stop or suspend the embedded cluster; a lower rate changes nothing unless the machine \
-             was busy"
+            "repeat the run without stopping or suspending the embedded cluster; a lower rate changes nothing unless \
+             the machine was busy"
                 .to_owned()
         }
         _ => remedy.to_owned(),
@@ -111,10 +112,10 @@ pub(super) fn incomplete(reason: &Incomplete) -> String {
 /// Describes a missing part of a record, with the consequence and the remedy.
 pub(super) fn not_whole(reason: &Incomplete) -> Words {
     let why = match reason.kind() {
-        FindingKind::Corrupt => "it has changed since it was written, and is in no figure",
-        _ => "the missing part is in no figure",
+        FindingKind::Corrupt => "it changed after it was written, so no figure includes it",
+        _ => "no figure includes the missing part",
     };
-    words(incomplete(reason), why, "read the counts as lower bounds, or repeat the run")
+    words(incomplete(reason), why, "treat the counts as lower bounds, or repeat the run")
 }
 
 fn was_aborted(why: &str) -> String {
@@ -129,17 +130,17 @@ fn missing(part: &Missing) -> String {
             format!("events.jsonl does not say how many requests {source} scheduled (load_scheduled)")
         }
         Missing::ClockSample(source) => {
-            format!("events.jsonl has no comparison of the clock of {source} (clock_sample)")
+            format!("events.jsonl has no clock comparison for {source} (clock_sample)")
         }
         Missing::Requests { source, phase, scheduled, rows } => requests(source, *phase, *scheduled, *rows),
         Missing::Served { proxy, received, rows } => served(proxy, *received, *rows),
         Missing::Rows { scheduled, recorded } => {
-            format!("{} requests were scheduled, {} were recorded", count(*scheduled), count(*recorded))
+            format!("{} requests were scheduled, but {} were recorded", count(*scheduled), count(*recorded))
         }
         Missing::HandedOver { source, rows, by_count } => not_handed_over(source, *rows, by_count.as_ref()),
         Missing::OfProxy { proxy, rows } => rows_of_proxy(proxy, *rows),
         Missing::Answered { pod, requests } => {
-            format!("{} requests that pod {pod} answered have no row of its proxy", count(*requests))
+            format!("{} requests that pod {pod} answered have no row from its proxy", count(*requests))
         }
     }
 }
@@ -148,30 +149,32 @@ fn contradiction(found: &RecordContradiction) -> String {
     match found {
         RecordContradiction::Altered(file) => file.clone(),
         RecordContradiction::Untimely(event) => {
-            format!("{event} in events.jsonl is not in the time of the run: it is left out")
+            format!("{event} in events.jsonl is outside the time of the run and was ignored")
         }
         RecordContradiction::TooLate { days } => {
-            format!("requests have ended later than {days} days after the load began")
+            format!("requests ended more than {days} days after the load began")
         }
         RecordContradiction::Requests { source, phase, scheduled, rows } => {
             requests(source, *phase, *scheduled, *rows)
         }
         RecordContradiction::Served { proxy, received, rows } => served(proxy, *received, *rows),
         RecordContradiction::Twice { source, requests, first } => format!(
-            "{requests} requests of {source} have more than one row (the first is number {first}): is a part of requests/ \
-             there twice?"
+            "{requests} requests of {source} have more than one row (the first is number {first}): is a file in \
+             requests/ duplicated?"
         ),
         RecordContradiction::Disordered { source, rows, first } => {
-            format!("{rows} rows of {source} have stamps that are out of order (the first is number {first})")
+            format!(
+                "{rows} rows of {source} have timestamps that are out of order (the first is number {first})"
+            )
         }
         RecordContradiction::DisorderedServed { proxy, rows } => {
-            format!("{rows} rows of the proxy {proxy} have stamps that are out of order")
+            format!("{rows} rows of proxy {proxy} have timestamps that are out of order")
         }
         RecordContradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
-            "by their timestamps the proxy {proxy} read {impossible} of {compared} requests before they were sent or after \
-             they were answered, by up to {worst_s:.3} s: its clock or that of the load is not what it is said to be"
+            "according to the timestamps, proxy {proxy} read {impossible} of {compared} requests before they were sent \
+             or after they were answered, by up to {worst_s:.3} s: its clock or the load's is wrong"
         ),
-        RecordContradiction::Clock(of) => format!("the samples of the clock of {of} contradict each other"),
+        RecordContradiction::Clock(of) => format!("the clock samples of {of} contradict each other"),
     }
 }
 
@@ -180,12 +183,12 @@ fn requests(source: &str, phase: Phase, scheduled: u64, rows: u64) -> String {
         Phase::Warmup => "the warm-up",
         Phase::Main => "the counted part",
     };
-    format!("{source} scheduled {scheduled} requests in {phase}, {rows} have a row")
+    format!("{source} scheduled {scheduled} requests in {phase}, but {rows} have a row")
 }
 
 fn served(proxy: &str, received: u64, rows: u64) -> String {
     let were = either(received, "was", "were");
-    format!("{received} rows of the proxy {proxy} {were} received, and served/ has {rows}")
+    format!("{received} rows of proxy {proxy} {were} received, but served/ has {rows}")
 }
 
 /// Describes requests that a load source had recorded or in flight, but that did not arrive.
@@ -194,15 +197,15 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
     let known = recorded.map_or_else(|| format!("at least {}", count(known)), count);
     let counted = by_count.map_or_else(String::new, |by_count| {
         let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
-        format!("; known only as counts, in no figure: {}", each.join(", "))
+        format!("; only counted, and in no figure: {}", each.join(", "))
     });
     let flying = match in_flight {
         0 => String::new(),
         _ => format!("; {} were in flight at its last report", count(in_flight)),
     };
     format!(
-        "of {known} requests of {source} the rows of {} arrived, above all of those that were not ok, which weigh too much \
-         in all shares{counted}{flying}",
+        "of {known} requests of {source}, {} have rows that arrived, mostly those that were not ok, so all shares \
+         overstate failures{counted}{flying}",
         count(received)
     )
 }
@@ -212,15 +215,15 @@ fn rows_of_proxy(proxy: &str, rows: Rows) -> String {
     let Rows { recorded, known, in_flight, received } = rows;
     match recorded {
         None => format!(
-            "the proxy {proxy} ended without handing over all its rows: {} arrived, at least {} did not, and {} requests \
-             were under way when it was last heard of",
+            "proxy {proxy} ended without handing over all its rows: {} arrived, at least {} did not, and {} requests \
+             were in flight at its last report",
             count(received),
             count(known.saturating_sub(received)),
             count(in_flight)
         ),
         // Requests that finish while a proxy reports its total are included in its rows, but not in the total.
         Some(recorded) => {
-            format!("the proxy {proxy} recorded {} rows, {} arrived", count(recorded), count(received))
+            format!("proxy {proxy} recorded {} rows, but {} arrived", count(recorded), count(received))
         }
     }
 }

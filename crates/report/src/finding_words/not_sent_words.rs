@@ -15,19 +15,22 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
             "all HTTP/2 streams that load.connections.maxConcurrentStreams allows were in use",
             "raise load.connections.maxConcurrentStreams (--max-concurrent-streams) or load.connections.max (-c)",
         ),
-        "late" => (
-            "a worker of the load came to them too late",
-            "a lower rate, more workers, or a less busy machine",
+        "max_open" => (
+            "all streams that load.stream.maxOpen allows were open",
+            "raise load.stream.maxOpen (--max-open), or lower the rate",
         ),
+        "late" => {
+            ("a load worker got to them too late", "use a lower rate, more workers, or a less busy machine")
+        }
         "no_socket" => ("no socket could be opened", "raise the limit of open files (ulimit -n)"),
         "no_local_port" => (
             "no source port was free",
-            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts), or kept connections",
+            "use more source ports (net.ipv4.ip_local_port_range, load.sourcePorts), or keep connections open",
         ),
         "no_request" => {
-            ("what was filled into the template made no URL or header", "correct the template or its data")
+            ("the filled-in template was not a valid URL or header", "correct the template or its data")
         }
-        _ => ("a reason of another version", "see not_sent_reason in the rows"),
+        _ => ("a reason that this version does not know", "see not_sent_reason in the rows"),
     }
 }
 
@@ -58,8 +61,8 @@ mod tests {
         let by_reason = BTreeMap::from([("late".to_owned(), 2), ("max_connections".to_owned(), 4321)]);
         assert_eq!(
             reasons_in_words(&by_reason),
-            "4,321: all connections that load.connections.max allows were in use (max_connections); 2: a worker of \
-             the load came to them too late (late)"
+            "4,321: all connections that load.connections.max allows were in use (max_connections); 2: a load worker \
+             got to them too late (late)"
         );
         let told = remedy(&by_reason);
         assert!(told.starts_with("raise load.connections.max"), "{told}");

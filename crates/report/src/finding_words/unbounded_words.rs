@@ -9,21 +9,21 @@ use rolldrop_record::run_info::Balances;
 pub(super) fn reason(reason: &Unbounded) -> String {
     match reason {
         Unbounded::NeverRouted => {
-            "the pod was no usable endpoint at any time, so nothing was routed to it".to_owned()
+            "the pod was never a usable endpoint, so nothing was routed to it".to_owned()
         }
         Unbounded::RequestsMissing { from_s, to_s } => {
-            format!("requests are missing in the record from {from_s:.3} s to {to_s:.3} s")
+            format!("the record lacks requests from {from_s:.3} s to {to_s:.3} s")
         }
         Unbounded::EndpointUnknown => {
             "the EndpointSlices did not show when the pod was a usable endpoint".to_owned()
         }
         Unbounded::Unsettled { after_s } => format!(
-            "requests were still lost when the wait after this termination ended, {after_s:.0} s after t0 \
+            "requests were still being lost when the wait after this termination ended, {after_s:.0} s after t0 \
              (--settle-max)"
         ),
         Unbounded::TooFewArrivals(balances) => format!(
-            "fewer than two {} of this client are known to have reached the pod before t0, so their absence shows \
-             nothing",
+            "fewer than two {} of this client are known to have reached the pod before t0, so their later absence \
+             shows nothing",
             arrivals(*balances)
         ),
         Unbounded::TooFewAnswers => {
@@ -32,11 +32,12 @@ pub(super) fn reason(reason: &Unbounded) -> String {
         }
         Unbounded::LoadEnded { arrivals: balances, observed_s, needed_s } => format!(
             "the load ended {observed_s:.3} s after the last of the pod's {}; {needed_s:.3} s of silence are needed to \
-             be sure that no more would have come",
+             rule out more",
             arrivals(*balances)
         ),
         Unbounded::PodExited { arrivals: balances, after_s } => format!(
-            "the pod exited {after_s:.3} s after t0 while {} still came, and a consumer that retries hides later ones",
+            "the pod exited {after_s:.3} s after t0 while {} still came, and a consumer that retries hides later \
+             arrivals",
             arrivals(*balances)
         ),
         Unbounded::NoNewConnections { last_after_s } => {
@@ -53,10 +54,10 @@ pub(super) fn reason(reason: &Unbounded) -> String {
         }
         Unbounded::NotRandom(why) => format!("no request names its pod, and {why}"),
         Unbounded::ProxyUnknown => {
-            "no request names its pod, and the mode of the Service proxy is not known".to_owned()
+            "no request names its pod, and the mode of kube-proxy is unknown".to_owned()
         }
         Unbounded::UrlUnknown => {
-            "no request names its pod, and it is not known what balances behind the URL".to_owned()
+            "no request names its pod, and it is unknown what balances requests behind the URL".to_owned()
         }
     }
 }
@@ -103,22 +104,22 @@ fn remedy(kind: NoBound, denied: &[String]) -> String {
     match kind {
         NoBound::NeverRouted => String::new(),
         NoBound::NoNewConnections => {
-            "send a part of the requests on new connections (connections.mode: fresh or mixed)".to_owned()
+            "send some of the requests on new connections (connections.mode: fresh or mixed)".to_owned()
         }
-        NoBound::LoadEnded => "let the load go on for longer after the last termination, or raise its rate".to_owned(),
+        NoBound::LoadEnded => "keep the load running for longer after the last termination, or raise its rate".to_owned(),
         NoBound::TooFewConnections => {
-            "raise the rate of new connections, or let the load go on for longer after the termination".to_owned()
+            "raise the rate of new connections, or keep the load running for longer after the termination".to_owned()
         }
         NoBound::PodExited => {
-            "set a preStop sleep longer than the window, so that the pod still answers when the gateway turns away \
-             (rolldrop tune does that)"
+            "set a preStop sleep longer than the window, so that the pod still answers until the gateway stops routing \
+             to it (rolldrop tune does that)"
                 .to_owned()
         }
-        NoBound::NotRandom => format!("{names}; through a Service, --evidence conntrack does it, too"),
+        NoBound::NotRandom => format!("{names}; through a Service, --evidence conntrack works too"),
         NoBound::ProxyUnknown => proxy_unknown(denied),
         NoBound::UrlUnknown => format!("{names}, or send the load to the Service (--target svc/NAME)"),
-        NoBound::Hole => "repeat the run: the record has to be whole between t0 and the bound".to_owned(),
-        NoBound::Unsettled => "wait longer after each termination: --settle-max".to_owned(),
+        NoBound::Hole => "repeat the run: the record must be complete between t0 and the bound".to_owned(),
+        NoBound::Unsettled => "raise --settle-max to wait longer after each termination".to_owned(),
     }
 }
 
@@ -137,15 +138,15 @@ pub(super) fn right_missing(denied: &[String], unbounded: usize, windows: u64) -
     let cost = match unbounded {
         0 => "no window of this run depends on it".to_owned(),
         _ => format!(
-            "where no request names its pod, that shows whether connections are balanced at random: without it \
+            "where no request names its pod, only the mode shows that connections are balanced at random; without it, \
              {unbounded} of {} have no upper bound, and no sleep is suggested",
             counted(windows, "window")
         ),
     };
     words(
-        "the mode of kube-proxy could not be read: a right is missing",
+        "the mode of kube-proxy could not be read: a permission is missing",
         format!("the API server refused to let this run {}; {cost}", denied.join(", ")),
-        "allow these in a Role of kube-system (rbac.serviceProxy of the chart does), or state the mode: \
+        "allow this with a Role in kube-system (the chart's rbac.serviceProxy does), or state the mode: \
          --assume-service-proxy iptables or nftables",
     )
 }

@@ -116,11 +116,11 @@ pub(super) fn section(result: &RunResult) -> Markup {
             }
         }))
         @if !groups.is_empty() {
-            p { "What several pods may have lost. The totals are exact:" }
+            p { "Losses that several pods may share. The totals are exact:" }
             ul { @for group in groups { li { (group) } } }
         }
         @if !causes.is_empty() {
-            p { "Why they ended, as far as the cluster says:" }
+            p { "Why they ended, according to the cluster:" }
             ul { @for (whom, why) in causes { li { (whom) ": " (why) } } }
         }
     }

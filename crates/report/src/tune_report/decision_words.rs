@@ -8,7 +8,7 @@ use rolldrop_judge::tuning::{
 /// Formats a number of units in words.
 pub fn counted_units(unit: CoverageUnit, number: usize) -> String {
     match unit {
-        CoverageUnit::Ends => format!("{} that left the rules apart", counted(len(number), "end")),
+        CoverageUnit::Ends => format!("{} that left the rules separately", counted(len(number), "end")),
         CoverageUnit::Rollouts => counted(len(number), "rollout"),
         CoverageUnit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
     }
@@ -27,8 +27,8 @@ pub fn units(units: Units) -> String {
 pub fn ended_early(early: &EndedEarly) -> String {
     let EndedEarly { pod, ended_s, sleep_s } = early;
     format!(
-        "pod {pod} ended {ended_s:.1} s after its deletion, though it was to sleep for {sleep_s} s first: its preStop hook \
-         failed (an image may lack the program that it runs), or the app ended by itself"
+        "pod {pod} exited {ended_s:.1} s after its deletion, although it should have slept for {sleep_s} s first: its \
+         preStop hook failed (the image may lack its program), or the app exited by itself"
     )
 }
 
@@ -46,7 +46,7 @@ pub fn unproven(why: &Unproven) -> Vec<String> {
         Unproven::Untrusted(why) => why.clone(),
         Unproven::NoEnd => vec!["no pod ended".to_owned()],
         Unproven::FewUnits { seen, needed } => {
-            vec![format!("{} were seen, and {needed} are needed", units(*seen))]
+            vec![format!("only {} were seen, but {needed} are needed", units(*seen))]
         }
     }
 }
@@ -58,7 +58,7 @@ pub fn lost_at_start(lost: LostAtStart) -> String {
         StartSetting::MinReadySeconds => "minReadySeconds",
     };
     let requests = counted(lost.requests, "request");
-    format!("{requests} were still lost by {} with the chosen {setting}", lost.cause)
+    format!("with the chosen {setting}, {} still lost {requests}", lost.cause)
 }
 
 #[cfg(test)]
@@ -69,20 +69,21 @@ mod tests {
     #[test]
     fn reasons_state_figures() {
         let early = EndedEarly { pod: "web-1".into(), ended_s: 0.4, sleep_s: 20 };
-        let told = "pod web-1 ended 0.4 s after its deletion, though it was to sleep for 20 s first: its preStop hook failed (";
+        let told = "pod web-1 exited 0.4 s after its deletion, although it should have slept for 20 s first: its \
+                    preStop hook failed (";
         assert!(ended_early(&early).starts_with(told), "{}", ended_early(&early));
         let deletions = Units { unit: CoverageUnit::Deletions, number: 2, rollouts: 0 };
         assert_eq!(
             unproven(&Unproven::FewUnits { seen: deletions, needed: 29 }),
-            ["2 deletions one at a time were seen, and 29 are needed"]
+            ["only 2 deletions one at a time were seen, but 29 are needed"]
         );
         let ends = Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 };
-        assert_eq!(units(ends), "6 ends that left the rules apart, in 2 rollouts");
+        assert_eq!(units(ends), "6 ends that left the rules separately, in 2 rollouts");
         assert_eq!(unsupported(&Unsupported::NoEnd), ["no pod ended, so there is no window"]);
         let setting = StartSetting::ReadinessDelay;
         assert_eq!(
             lost_at_start(LostAtStart { cause: Cause::NotReadyYet, requests: 2, setting }),
-            "2 requests were still lost by not_ready_yet with the chosen readiness delay"
+            "with the chosen readiness delay, not_ready_yet still lost 2 requests"
         );
     }
 }

@@ -176,13 +176,14 @@ mod tests {
         result.requests.app_errors_while_ending = 625;
         assert_eq!(
             headline(&result),
-            "24 of 9,000 requests were dropped and 625 were answered with 5xx while pods were ending, as 3 pods ended."
+            "24 of 9,000 requests were dropped and 625 were answered with 5xx while pods were terminating, as 3 pods \
+             ended."
         );
         result.terminations[0].app_errors_after_t0 = Some(625);
         (result.requests.dropped, result.requests.total) = (0, 3_015);
         assert_eq!(
             headline(&result),
-            "0 of 3,015 requests were dropped and 625 were answered with 5xx by pods that were ending, as 3 pods ended."
+            "0 of 3,015 requests were dropped and 625 were answered with 5xx by terminating pods, as 3 pods ended."
         );
         assert_eq!(errors_of(&result.terminations[0]), ", 625 answered 5xx");
         assert_eq!(errors_of(&result.terminations[1]), "");

@@ -19,7 +19,7 @@ pub(in super::super) fn standing(result: &RunResult) -> String {
         Standing::Passed => format!("passed {}", counted(len(result.checks.len()), "check")),
         Standing::Failed => format!("failed: {}", named(CheckVerdict::Fail)),
         Standing::Inconclusive => format!("is inconclusive: {}", named(CheckVerdict::Inconclusive)),
-        Standing::NotWorking => "met a target that does not work".to_owned(),
+        Standing::NotWorking => "found a target that does not work".to_owned(),
         Standing::Partial => "is partial".to_owned(),
         Standing::Invalid => "is invalid".to_owned(),
         Standing::NothingSent => "sent no request".to_owned(),

@@ -48,9 +48,9 @@ fn drops_plot_at_request_start() {
     );
     assert_eq!(
         subtitle(&series, &analysis.result),
-        "Cause: routed to a pod that no longer accepted connections\nRemedy: lifecycle: {preStop: \
-         {sleep: {seconds: 1}}} (for pods that end one at a time; suggested by 3 terminations, not proven)\nTime at which each lost request was begun, since \
-         the deletion of its pod took effect"
+        "Cause: routed to a pod that no longer accepted connections\nRemedy: lifecycle: {preStop: {sleep: {seconds: \
+         1}}} (for pods that end one at a time; suggested by 3 terminations, not proven)\nStart of each lost request, \
+         relative to the time when its pod's deletion took effect"
     );
 }
 

@@ -47,7 +47,7 @@ fn pod_rows_match_termination_losses() {
     assert_eq!(all, analysis.result.requests.dropped);
     assert_eq!(
         title(&analysis, &series),
-        "453 of 30,000 requests were dropped as 12 pods ended and 12 pods began"
+        "453 of 30,000 requests were dropped as 12 pods ended and 12 pods started"
     );
     draw(&analysis).unwrap().unwrap();
 }

@@ -44,7 +44,7 @@ fn open_window_lengthens_advised_sleep() {
     let result = told(records);
     assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations, &result.groups), None);
     let basis = &result.recommendation[0].basis;
-    assert!(basis.starts_with("how long the longest window lasted is unknown"), "{basis}");
+    assert!(basis.starts_with("the length of the longest window is unknown"), "{basis}");
     let remedy = &result.findings[0].remedy;
     assert!(
         remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.084 s, "),
@@ -64,9 +64,8 @@ fn connections_after_return_are_not_late() {
     assert_eq!(
         said,
         Some(
-            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, its last \
-             new \
-             connection came 0.08 s after the request"
+            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, and its last \
+             new connection came 0.08 s after the request"
         )
     );
 }
@@ -80,7 +79,7 @@ fn idle_close_remedy_extends_keep_alive() {
     (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
     let findings = told(records).findings;
     let remedy = findings.into_iter().find(|f| f.cause == Some(Cause::IdleCloseRace)).unwrap().remedy;
-    assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+    assert!(remedy.starts_with("set the server's keep-alive timeout above"), "{remedy}");
 }
 
 #[test]
@@ -138,16 +137,16 @@ fn container_kill_gets_own_explanation() {
     let none = Expect { restarts: Some(Bounds { max: Some(0), ..Bounds::default() }), ..Expect::default() };
     let restarts = checks(&result, &none).into_iter().find(|check| check.name == "restarts.max").unwrap();
     assert_eq!(restarts.verdict, CheckVerdict::Fail);
-    assert!(restarts.why.starts_with("container app of pod b ended (exit code 137)"), "{restarts:?}");
+    assert!(restarts.why.starts_with("container app of pod b exited (exit code 137)"), "{restarts:?}");
     let causes = BTreeMap::from([(Cause::KilledInFlight, 1), (Cause::RoutedToDeadPod, 20)]);
     assert_eq!(result.requests.by_cause, causes);
     let what: Vec<&str> = result.findings.iter().map(|f| f.what.as_str()).collect();
     assert!(
-        what.contains(&"routed_to_dead_pod: 20 requests, to a container that ended in a pod that stays"),
+        what.contains(&"routed_to_dead_pod: 20 requests, lost when a container exited and its pod stayed"),
         "{what:?}"
     );
     assert!(
-        what.iter().any(|what| what.starts_with("container app of pod b ended (exit code 137)")),
+        what.iter().any(|what| what.starts_with("container app of pod b exited (exit code 137)")),
         "{what:?}"
     );
     for finding in &result.findings {
@@ -211,7 +210,7 @@ fn unsettled_rollout_fails_gate() {
     assert_eq!(planned.verdict, CheckVerdict::Fail);
     assert_eq!(
         planned.why,
-        "the changes of kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
+        "the changes made by kubectl rollout restart deploy/web had not settled: Deployment web: 1 of 3 pods updated, \
          after 300s"
     );
 }

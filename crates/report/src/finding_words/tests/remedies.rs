@@ -196,7 +196,7 @@ fn recreate_remedy_changes_strategy() {
     assert_eq!((rec.suggested_seconds, rec.covers_all_seen_seconds), (None, None), "{rec:?}");
     assert!(rec.refused_because[0].starts_with("Deployment web has strategy Recreate"), "{rec:?}");
     let changed = remedy(&result, Cause::RoutedToDeadPod);
-    assert!(changed.starts_with("strategy RollingUpdate with maxSurge for Deployment web"), "{changed}");
+    assert!(changed.starts_with("use strategy RollingUpdate with maxSurge for Deployment web"), "{changed}");
     assert!(advised(changed).is_empty(), "{changed}");
     // The same pods with another strategy, and a record that does not contain the strategy.
     for strategy in [Some(Replacement::RollingUpdate), None] {
@@ -251,10 +251,10 @@ fn podless_node_has_no_ready_endpoint() {
     assert!(
         finding
             .remedy
-            .starts_with("maxSurge: 1 with maxUnavailable: 0 in the updateStrategy of DaemonSet web"),
+            .starts_with("set maxSurge: 1 and maxUnavailable: 0 in the updateStrategy of DaemonSet web"),
         "{finding:?}"
     );
-    assert!(finding.remedy.contains("or externalTrafficPolicy: Cluster"), "{finding:?}");
+    assert!(finding.remedy.contains("or set externalTrafficPolicy: Cluster"), "{finding:?}");
     // With pods on other nodes behind the Service, the cause is the pod that the rules still listed.
     let causes = of(TrafficPolicy::Cluster).requests.by_cause;
     assert!(!causes.contains_key(&Cause::NoReadyEndpoint), "{causes:?}");
@@ -274,9 +274,9 @@ fn endpoint_remedy_follows_workload_settings() {
         rows.for_each(|row| (row.outcome, row.pod) = (Outcome::ConnectRefused, None));
         remedy(&told(records), Cause::NoReadyEndpoint).to_owned()
     };
-    assert!(of(1, None).starts_with("more than one replica of Deployment web, with maxUnavailable: 0"));
+    assert!(of(1, None).starts_with("run more than one replica of Deployment web, with maxUnavailable: 0"));
     let several = of(3, Some("25%"));
-    assert!(several.starts_with("maxUnavailable: 0 in its strategy (25% is set) for rollouts"), "{several}");
+    assert!(several.starts_with("set maxUnavailable: 0 in its strategy (now 25%) for rollouts"), "{several}");
     assert!(several.contains("a PodDisruptionBudget limits evictions, not rollouts"), "{several}");
 }
 
@@ -317,11 +317,8 @@ fn failed_hook_remedy_suggests_sleep() {
     );
     assert!(said[0].remedy.starts_with("use lifecycle.preStop.sleep, which needs no program"));
     let dead = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod)).unwrap();
-    assert!(
-        dead.remedy.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "),
-        "{dead:?}"
-    );
-    assert!(dead.why.contains("the preStop hook that was to delay it failed"), "{dead:?}");
+    assert!(dead.remedy.starts_with("replace the failed hook with lifecycle.preStop.sleep: "), "{dead:?}");
+    assert!(dead.why.contains("the preStop hook that should have delayed this failed"), "{dead:?}");
     assert!(saying(&result, "nothing waits").is_empty());
 }
 
@@ -359,7 +356,7 @@ fn remedy_targets_lossy_workload() {
     let what = "the preStop hook of container app of StatefulSet web failed (1 of 1 pod, event";
     assert!(matches!(&hooks[..], [hook] if hook.what.starts_with(what)), "{hooks:?}");
     let told = remedy(&result, Cause::RoutedToDeadPod);
-    assert!(told.starts_with("lifecycle.preStop.sleep in place of the hook that failed: "), "{told}");
+    assert!(told.starts_with("replace the failed hook with lifecycle.preStop.sleep: "), "{told}");
     assert!(advised(told).iter().all(|seconds| *seconds < 20.0) && !advised(told).is_empty(), "{told}");
 }
 
@@ -403,7 +400,7 @@ pub(super) fn kept_on(serves_s: i64) -> Records {
 #[test]
 fn long_kept_connections_need_closing() {
     let result = told(kept_on(30));
-    let said = saying(&result, "served on kept connections until the grace period of 30 s was over");
+    let said = saying(&result, "served on kept connections until the grace period of 30 s expired");
     assert_eq!(said.len(), 1, "{:?}", result.findings);
     assert!(
         said[0].remedy.starts_with("answer with Connection: close while draining after SIGTERM"),
@@ -417,7 +414,7 @@ fn long_kept_connections_need_closing() {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
     assert!(
-        saying(&result, "closes its listener on SIGTERM, while it answers on kept connections").len() == 1
+        saying(&result, "closes its listener on SIGTERM, but still answers on kept connections").len() == 1
     );
 }
 
@@ -425,7 +422,7 @@ fn long_kept_connections_need_closing() {
 fn remedy_raises_only_exceeded_grace_period() {
     // Responses are quick and the grace period is 30 s: the app does not exit by itself.
     let result = told(kept_on(2));
-    assert_eq!(saying(&result, "it does not end on SIGTERM").len(), 1, "{:?}", result.findings);
+    assert_eq!(saying(&result, "it does not exit on SIGTERM").len(), 1, "{:?}", result.findings);
     assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());
     let mut records = kept_on(2);
     records.requests[0].end = records.requests[0].end.shifted_ns(40_000 * MS);
@@ -445,11 +442,11 @@ fn headless_remedy_includes_dns_ttl() {
     };
     let known = of(Some(30.0));
     assert!(
-        known.contains("longer than 30.000 s (clients keep an answer of the DNS for its TTL of 30 s)"),
+        known.contains("longer than 30.000 s (clients cache DNS answers for their TTL of 30 s)"),
         "{known}"
     );
     let unknown = of(None);
-    assert!(unknown.contains("and the TTL for which clients keep an answer of the DNS"), "{unknown}");
+    assert!(unknown.contains("and the TTL for which clients cache DNS answers"), "{unknown}");
 }
 
 #[test]
@@ -464,7 +461,7 @@ fn missing_bound_remedy_follows_reason() {
     };
     let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
     assert_eq!(reason, NoBound::LoadEnded);
-    assert!(told.starts_with("let the load go on for longer"), "{told}");
+    assert!(told.starts_with("keep the load running for longer"), "{told}");
     // All connections were opened before t0, and the load continued.
     let (reason, why, told) = of(&|records| {
         records.requests.retain(|r| r.scheduled < at(3500));

@@ -21,8 +21,8 @@ fn not_working_target_is_named_with_share() {
     let most_frequent = Some((Outcome::HttpError, 3000));
     let finding = Finding::NotWorking { ok: 1789, all: 2000, most_frequent };
     let words = sentences(&finding, &told(three_pods()));
-    let what = "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %, at least 90 % are \
-                needed)";
+    let what = "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %; at least 90 \
+                % must)";
     assert_eq!(words.what, what);
     assert!(words.why.contains("http_error (3,000)"), "{}", words.why);
 }
@@ -33,33 +33,33 @@ fn unusable_proxy_rows_are_counted() {
         (
             Measurement::OtherRuns(900),
             Severity::Info,
-            "900 requests that the proxies recorded carry an id of another run: not counted",
+            "ignored 900 requests that the proxies recorded with an id of another run",
         ),
         (
             Measurement::UnknownRequests(1),
             Severity::Warning,
-            "1 request that the proxies recorded carries an id of this run and the number of no request that it \
-             recorded: not counted",
+            "ignored 1 request that the proxies recorded with an id of this run and a number that the load did not \
+             record",
         ),
         (
             Measurement::EarlyRows(2),
             Severity::Warning,
-            "2 rows of the proxies have a request's id and a time before it was sent: not counted",
+            "ignored 2 rows of the proxies with a time before the request was sent",
         ),
         (
             Measurement::LateRows(1),
             Severity::Info,
-            "1 request was read by a proxy after the client had seen the end: not counted there",
+            "1 request was read by a proxy after the client had seen the end; the proxy's row is not counted",
         ),
         (
             Measurement::EntriesContradicted { disagreed: 2 },
             Severity::Warning,
-            "2 answers come from another pod than the kernel sent their connection to",
+            "2 answers came from a different pod than the one that the kernel sent their connection to",
         ),
         (
             Measurement::EntriesUnconfirmed { agreed: 3 },
             Severity::Warning,
-            "the kernel's entries are not relied on: 3 answers confirm them",
+            "the kernel's entries are not used: only 3 answers confirm them",
         ),
     ];
     for (measurement, severity, what) in each {
@@ -72,7 +72,7 @@ fn unusable_proxy_rows_are_counted() {
 fn hidden_retries_are_counted_by_pod() {
     let by_pod = vec![("web-2".into(), 2), ("web-1".into(), 1)];
     let words = measurement::measurement(&Measurement::Retried(by_pod));
-    let what = "a gateway's retries hid 3 failures (web-2 2, web-1 1): another pod gave the answer";
+    let what = "a gateway's retries hid 3 failures (web-2 2, web-1 1): another pod answered";
     assert_eq!(words.what, what);
 }
 
@@ -87,12 +87,12 @@ fn unknown_names_are_quoted_with_source() {
     };
     let (what, remedy) = of("x-served-by", None);
     assert_eq!(what, "12 answers name a pod in x-served-by that the run did not watch, such as \"edge-7\"");
-    assert!(remedy.starts_with("name another header (--pod-header)"), "{remedy}");
+    assert!(remedy.starts_with("choose another header (--pod-header)"), "{remedy}");
     let (what, remedy) = of("rolldrop-pod", Some("pod=(.+)"));
     let expected = "12 answers name a pod in rolldrop-pod, or by \"pod=(.+)\" in the body, that the run did not watch, \
                     such as \"edge-7\"";
     assert_eq!(what, expected);
-    assert!(remedy.starts_with("give another pattern (--pod-body)"), "{remedy}");
+    assert!(remedy.starts_with("choose another pattern (--pod-body)"), "{remedy}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn open_windows_of_pods_share_sentence() {
     assert_eq!(words.what, "the windows of 2 pods towards service web have no upper bound");
     assert!(words.why.starts_with("the load ended 0.020 s after"), "{}", words.why);
     let hole = Unbounded::RequestsMissing { from_s: 4.9, to_s: 5.001 };
-    assert_eq!(unbounded_words::reason(&hole), "requests are missing in the record from 4.900 s to 5.001 s");
+    assert_eq!(unbounded_words::reason(&hole), "the record lacks requests from 4.900 s to 5.001 s");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn invalid_measurements_name_figure_and_limit() {
         ),
         (
             Invalid::FellBehind { lag_ms: 150.0, limit_ms: 100.0 },
-            "1 % of the requests were sent 150 ms late or more (limit 100 ms): the load generator fell behind",
+            "1 % of the requests were sent at least 150 ms late (limit 100 ms): the load generator fell behind",
         ),
         (Invalid::NothingRecorded, "no request was recorded"),
         (
@@ -137,22 +137,22 @@ fn invalid_measurements_name_figure_and_limit() {
         ),
         (
             Invalid::Drowned { measured: MeasuredQuantity::Windows(104.0), lag_ms: 80.0, limit_ms: 52.0 },
-            "1 % of the requests were sent 80 ms late or more, and the median window is 104 ms (limit 52 ms): the lag is \
-             the load generator's own",
+            "1 % of the requests were sent at least 80 ms late (limit 52 ms), which is too much beside a median window \
+             of 104 ms: the lag is the load generator's own",
         ),
         (
             Invalid::Busy { share: 1.0, limit: 0.95 },
-            "100 % of the processors' time was in use on the machine that sent the load (limit 95 %): what is late by \
-             that is not the cluster's",
+            "CPU usage was 100 % on the machine that sent the load (limit 95 %): delays may be its own, not the \
+             cluster's",
         ),
-        (stood_still(Some("coordinator"), 7.0), "coordinator stood still for 4.0 s, from 3.0 to 7.0 s"),
-        (stood_still(None, 9.0), "the embedded cluster stood still for 6.0 s, from 3.0 to 9.0 s"),
+        (stood_still(Some("coordinator"), 7.0), "coordinator stalled for 4.0 s, from 3.0 to 7.0 s"),
+        (stood_still(None, 9.0), "the embedded cluster stalled for 6.0 s, from 3.0 to 9.0 s"),
     ];
     for (reason, what) in each {
         assert_eq!(invalid_words::invalid(&reason), what);
         let remedy = invalid_words::not_valid(&reason).remedy;
         let is_stopped = matches!(reason, Invalid::StoodStill { .. });
-        assert_eq!(remedy.contains("do not stop or suspend"), is_stopped, "{remedy}");
+        assert_eq!(remedy.contains("without stopping or suspending"), is_stopped, "{remedy}");
     }
 }
 
@@ -163,22 +163,22 @@ fn contradictions_name_source_and_numbers() {
         RecordContradiction::Requests { source, phase, scheduled, rows }
     };
     let each = [
-        (requests(80, 100), "load-0 scheduled 80 requests in the counted part, 100 have a row"),
+        (requests(80, 100), "load-0 scheduled 80 requests in the counted part, but 100 have a row"),
         (
             RecordContradiction::Twice { source: "load-0".into(), requests: 20, first: 40 },
-            "20 requests of load-0 have more than one row (the first is number 40): is a part of requests/ there twice?",
+            "20 requests of load-0 have more than one row (the first is number 40): is a file in requests/ duplicated?",
         ),
         (
             RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 },
-            "1 rows of load-0 have stamps that are out of order (the first is number 7)",
+            "1 rows of load-0 have timestamps that are out of order (the first is number 7)",
         ),
         (
             RecordContradiction::DisorderedServed { proxy: "a".into(), rows: 1 },
-            "1 rows of the proxy a have stamps that are out of order",
+            "1 rows of proxy a have timestamps that are out of order",
         ),
         (
             RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 },
-            "100 rows of the proxy a were received, and served/ has 120",
+            "100 rows of proxy a were received, but served/ has 120",
         ),
         (
             RecordContradiction::Impossible {
@@ -187,21 +187,15 @@ fn contradictions_name_source_and_numbers() {
                 compared: 100,
                 worst_s: 0.3,
             },
-            "by their timestamps the proxy a read 100 of 100 requests before they were sent or after they were answered, by \
-             up to 0.300 s: its clock or that of the load is not what it is said to be",
+            "according to the timestamps, proxy a read 100 of 100 requests before they were sent or after they were \
+             answered, by up to 0.300 s: its clock or the load's is wrong",
         ),
         (
             RecordContradiction::Untimely("load_started"),
-            "load_started in events.jsonl is not in the time of the run: it is left out",
+            "load_started in events.jsonl is outside the time of the run and was ignored",
         ),
-        (
-            RecordContradiction::TooLate { days: 12 },
-            "requests have ended later than 12 days after the load began",
-        ),
-        (
-            RecordContradiction::Clock("load-0".into()),
-            "the samples of the clock of load-0 contradict each other",
-        ),
+        (RecordContradiction::TooLate { days: 12 }, "requests ended more than 12 days after the load began"),
+        (RecordContradiction::Clock("load-0".into()), "the clock samples of load-0 contradict each other"),
     ];
     for (found, what) in each {
         assert_eq!(invalid_words::invalid(&Invalid::Contradiction(found)), what);
@@ -220,25 +214,25 @@ fn missing_parts_are_named_with_numbers() {
             Missing::Scheduled("load-0".into()),
             "events.jsonl does not say how many requests load-0 scheduled (load_scheduled)",
         ),
-        (Missing::ClockSample("a".into()), "events.jsonl has no comparison of the clock of a (clock_sample)"),
+        (Missing::ClockSample("a".into()), "events.jsonl has no clock comparison for a (clock_sample)"),
         (
             Missing::Requests { source: "load-0".into(), phase: Phase::Warmup, scheduled: 20, rows: 15 },
-            "load-0 scheduled 20 requests in the warm-up, 15 have a row",
+            "load-0 scheduled 20 requests in the warm-up, but 15 have a row",
         ),
         (
             handed_over("load-1", rows(None, 25_000, 12, 203), None),
-            "of at least 25,000 requests of load-1 the rows of 203 arrived, above all of those that were not ok, which \
-             weigh too much in all shares; 12 were in flight at its last report",
+            "of at least 25,000 requests of load-1, 203 have rows that arrived, mostly those that were not ok, so all \
+             shares overstate failures; 12 were in flight at its last report",
         ),
         (
             handed_over("load-2", rows(Some(25_000), 25_000, 0, 250), None),
-            "of 25,000 requests of load-2 the rows of 250 arrived, above all of those that were not ok, which weigh too \
-             much in all shares",
+            "of 25,000 requests of load-2, 250 have rows that arrived, mostly those that were not ok, so all shares \
+             overstate failures",
         ),
         (
             handed_over("load-0", rows(None, 900, 0, 300), Some([(Outcome::Ok, 600)].into())),
-            "of at least 900 requests of load-0 the rows of 300 arrived, above all of those that were not ok, which weigh \
-             too much in all shares; known only as counts, in no figure: 600 ok",
+            "of at least 900 requests of load-0, 300 have rows that arrived, mostly those that were not ok, so all \
+             shares overstate failures; only counted, and in no figure: 600 ok",
         ),
     ];
     for (part, what) in each {
@@ -249,7 +243,7 @@ fn missing_parts_are_named_with_numbers() {
 #[test]
 fn look_is_named_with_exact_confidence() {
     let look = |confidence| Finding::LookedAt { look: 4, most: 4, confidence, is_last: true };
-    let what = "the gate is judged at look 4 of 4, with bounds at 99.14 % confidence";
+    let what = "the gate was judged at look 4 of 4, with bounds at 99.14 % confidence";
     assert_eq!(of(&look(0.9914)).1, what);
     assert!(of(&look(0.99968)).1.contains("99.968 %"));
 }
@@ -263,10 +257,12 @@ fn losses_name_their_remedy() {
     let doubts = vec![(Doubt::PodWasWell, 1), (Doubt::NothingNear, 1)];
     assert_eq!(
         lost(Loss::Unattributed(doubts)).why,
-        "1 request: no pod was ending or starting that it could have reached; 1 request: the pod that it reached was \
-         not ending, and nothing else explains it"
+        "1 request: no pod that it could have reached was starting or terminating; 1 request: the pod that it reached \
+         was not terminating, and nothing else explains it"
     );
-    assert!(lost(Loss::NotReadyYet(Probe::TooEarly)).remedy.ends_with("the one that is set succeeds before"));
+    assert!(
+        lost(Loss::NotReadyYet(Probe::TooEarly)).remedy.ends_with("(the current one succeeds too early)")
+    );
     assert_eq!(
         lost(Loss::NotReadyYet(Probe::Missing)).remedy,
         "a readinessProbe that fails until the app serves"
@@ -276,7 +272,7 @@ fn losses_name_their_remedy() {
 #[test]
 fn ending_errors_are_named_as_error() {
     let (severity, what, _) = of(&Finding::EndingErrors { answers: 60, requests: 3060, are_all_named: true });
-    let told = "60 of 3,060 requests were answered with 5xx by pods that were ending: the app closed what it needs \
+    let told = "60 of 3,060 requests were answered with 5xx by terminating pods: the app closed its dependencies \
                 before its listener";
     assert_eq!((severity, &*what), (Severity::Error, told));
 }
@@ -286,7 +282,7 @@ fn objections_to_beats_name_figures() {
     let each = [
         (Objection::TooFewChecks { made: 19, needed: 20 }, "19 times, and 20 are needed"),
         (Objection::NotBetween, "do not lie between"),
-        (Objection::Disordered, "do not keep the order"),
+        (Objection::Disordered, "do not follow the order"),
         (Objection::NotANumber("x1".into()), "\"x1\" is not a number"),
     ];
     for (found, what) in &each {
@@ -297,10 +293,11 @@ fn objections_to_beats_name_figures() {
 #[test]
 fn refusals_and_basis_name_their_ground() {
     let clock = |period_s| ConsumerClock { consumer: "service web".into(), period_s, news_s: 0.1 };
-    assert_eq!(advice::refusal(&NoRecommendation::NotWhole), "the record is not whole");
+    assert_eq!(advice::refusal(&NoRecommendation::NotWhole), "the record is incomplete");
     assert_eq!(advice::refusal(&NoRecommendation::NotValid), "the measurement is not valid");
     assert!(
-        advice::refusal(&NoRecommendation::InPhase(clock(2.0))).contains("at about one phase of the 2 s")
+        advice::refusal(&NoRecommendation::InPhase(clock(2.0)))
+            .contains("at about the same phase of the 2 s")
     );
     let (windows, unbounded, margin_s, stopping_s) = (1, 0, 1, None);
     let basis = RecommendationBasis {
@@ -311,7 +308,7 @@ fn refusals_and_basis_name_their_ground() {
         margin_s,
         stopping_s,
     };
-    assert!(advice::basis(&basis).contains("service web may keep a pod for its 5 s"));
+    assert!(advice::basis(&basis).contains("service web may keep routing to a pod for its 5 s"));
 }
 
 #[test]
@@ -319,8 +316,8 @@ fn findings_say_what_was_seen() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     let reset = Finding::Measurement(Measurement::ResetForRefused(1));
     for (finding, what) in [
-        (Finding::Unsettled { waits: 1 }, "still lost"),
-        (reset, "1 request was reset that the app would have refused"),
+        (Finding::Unsettled { waits: 1 }, "still being lost"),
+        (reset, "1 request was reset where the app would have refused the connection"),
         (Finding::TakenForGateway { consumer: "web".into(), because }, "is treated as a gateway"),
     ] {
         assert!(of(&finding).1.contains(what), "{finding:?}");

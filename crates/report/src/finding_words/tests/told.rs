@@ -58,11 +58,11 @@ fn foreign_workload_change_adds_finding() {
         records.events.extend(more);
         records.events.sort_by_key(|event| event.at);
         let found = told(records);
-        saying(&found, "others changed").iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
+        saying(&found, "someone else changed").iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()
     };
     let both = said(vec![shown(4000, "b", 5), shown(5000, "c", 5)]);
-    let what = "others changed Deployment web 4.0 s into the load (another pod template, 5 replicas instead of 3), and 1 more \
-        time later";
+    let what = "someone else changed Deployment web 4.0 s into the load (a new pod template, 5 replicas instead of 3), \
+                and 1 more time after that";
     assert_eq!(both, [what]);
     assert!(said(vec![shown(4000, "a", 3)]).is_empty(), "nothing has changed");
     assert!(said(vec![shown(10_500, "b", 5)]).is_empty(), "the run's own end");
@@ -71,7 +71,7 @@ fn foreign_workload_change_adds_finding() {
     // The restart is one change, and this is a second one.
     assert_eq!(said([own, vec![shown(4500, "c", 3)]].concat()).len(), 1);
     let scaled = vec![restart(3990, ActionName::Scale), shown(4000, "b", 5)];
-    assert!(said(scaled)[0].ends_with("(another pod template)"));
+    assert!(said(scaled)[0].ends_with("(a new pod template)"));
     assert!(said(vec![restart(100, ActionName::Observe), shown(4000, "b", 5)]).is_empty());
 }
 
@@ -100,7 +100,7 @@ fn gateway_reuse_counts_as_idle_race() {
     for ended in [ServedEnd::UpstreamReset, ServedEnd::UpstreamEof] {
         let (cause, remedy) = of(false, ended);
         assert_eq!(cause, Cause::IdleCloseRace);
-        assert!(remedy.starts_with("keep idle connections longer in the server"), "{remedy}");
+        assert!(remedy.starts_with("set the server's keep-alive timeout above"), "{remedy}");
         assert_eq!(of(true, ended).0, Cause::GatewayError, "nothing was idle");
     }
     assert_eq!(of(false, ServedEnd::Complete).0, Cause::GatewayError);
@@ -137,7 +137,7 @@ fn grace_period_cutoff_fails_no_hook() {
     records.events.sort_by_key(|event| event.at);
     let result = told(records);
     assert!(saying(&result, "FailedPreStopHook").is_empty());
-    assert_eq!(saying(&result, "was still running when the grace period of 30 s was over").len(), 1);
+    assert_eq!(saying(&result, "was still running when the grace period of 30 s expired").len(), 1);
 }
 
 #[test]
@@ -158,9 +158,14 @@ fn early_end_reveals_failed_hook() {
         told(records)
     };
     let early = with(Some(5));
-    assert_eq!(saying(&early, "1 of 1 pod ended before the 5 s for which").len(), 1, "{:?}", early.findings);
+    assert_eq!(
+        saying(&early, "1 of 1 pod exited before their preStop sleep of 5 s").len(),
+        1,
+        "{:?}",
+        early.findings
+    );
     let unknown = with(None);
-    assert!(saying(&unknown, "ended before the").is_empty());
+    assert!(saying(&unknown, "could have finished").is_empty());
     for result in [early, unknown] {
         assert_eq!(saying(&result, "Events could not be watched").len(), 1);
         assert!(saying(&result, "nothing waits").is_empty());
@@ -183,13 +188,16 @@ fn accepting(notices_s: u32) -> Records {
 #[test]
 fn accepting_pod_reveals_missing_handler() {
     let result = told(accepting(4));
-    assert_eq!(saying(&result, "1 pod accepted new connections until the grace period of 30 s").len(), 1);
-    for untrue in ["served on kept connections", "was ended by SIGKILL", "stops accepting"] {
+    assert_eq!(
+        saying(&result, "1 pod kept accepting new connections until the grace period of 30 s").len(),
+        1
+    );
+    for untrue in ["served on kept connections", "was killed by SIGKILL", "stops accepting"] {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
     // The probe would have noticed too late, so only answered requests are evidence.
     let result = told(accepting(31));
-    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+    assert!(saying(&result, "kept accepting new connections").is_empty(), "{:?}", result.findings);
     assert_eq!(saying(&result, "served on kept connections").len(), 1);
     // The probe noticed.
     let mut records = accepting(4);
@@ -201,7 +209,7 @@ fn accepting_pod_reveals_missing_handler() {
     records.events.push(unready);
     records.events.sort_by_key(|event| event.at);
     let result = told(records);
-    assert!(saying(&result, "accepted new connections").is_empty(), "{:?}", result.findings);
+    assert!(saying(&result, "kept accepting new connections").is_empty(), "{:?}", result.findings);
 }
 
 #[test]
@@ -226,7 +234,8 @@ fn oom_killed_pod_is_not_slow() {
     records.events.sort_by_key(|event| event.at);
     let result = told(records);
     assert_eq!(saying(&result, "more memory than its limit").len(), 1, "{:?}", result.findings);
-    for untrue in ["does not end on SIGTERM", "set terminationGracePeriodSeconds", "accepted new connections"]
+    for untrue in
+        ["does not exit on SIGTERM", "set terminationGracePeriodSeconds", "kept accepting new connections"]
     {
         assert!(saying(&result, untrue).is_empty(), "{untrue}: {:?}", result.findings);
     }
