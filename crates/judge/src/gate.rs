@@ -21,7 +21,7 @@ use part::PartFigures;
 pub(crate) use part::{figures, meant};
 
 use crate::judgements::basis::Measured;
-use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
+use crate::judgements::gate_check::{Check, CheckEvidence};
 use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunResult, Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
@@ -70,8 +70,7 @@ pub fn sent(counts: &RequestCounts) -> u64 {
 pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
     let command = result.command.iter().filter(|command| command.duration_s.is_some());
     let check = |command: &CommandResult| {
-        let name = CheckName::Limit("command".to_owned());
-        Check::new(name, passes_if(command.code == Some(0)), CheckEvidence::Command(command.clone()))
+        Check::limit("command", passes_if(command.code == Some(0)), CheckEvidence::Command(command.clone()))
     };
     command.map(check).collect()
 }
@@ -80,12 +79,8 @@ pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
 fn accounting(counts: &RequestCounts, expected: Accounting) -> Check {
     let missing: u64 = counts.without_rows.values().flat_map(BTreeMap::values).sum();
     let adds_up = counts.closes();
-    let name = CheckName::Limit("accounting".to_owned());
-    Check::new(
-        name,
-        passes_if(adds_up && missing == 0),
-        CheckEvidence::Accounting { expected, adds_up, missing },
-    )
+    let evidence = CheckEvidence::Accounting { expected, adds_up, missing };
+    Check::limit("accounting", passes_if(adds_up && missing == 0), evidence)
 }
 
 /// Checks that the measurement is as trustworthy as expected.
@@ -95,8 +90,7 @@ fn validity(found: &Verdict, expected: Validity) -> Check {
         Verdict::Partial { .. } => expected == Validity::Partial,
         Verdict::Invalid { .. } => false,
     };
-    let name = CheckName::Limit("validity".to_owned());
-    Check::new(name, passes_if(passes), CheckEvidence::Validity { expected, found: found.clone() })
+    Check::limit("validity", passes_if(passes), CheckEvidence::Validity { expected, found: found.clone() })
 }
 
 const fn passes_if(passes: bool) -> CheckVerdict {

@@ -66,7 +66,7 @@ const fn flag(is_so: bool) -> f64 {
 
 fn verdicts(page: &mut MetricsPage<'_>, result: &RunResult) {
     let of = Standing::of(result);
-    let states = Standing::ALL.map(|state| (vec![("verdict", state.as_str())], flag(state == of)));
+    let states = Standing::ALL.iter().map(|state| (vec![("verdict", state.as_str())], flag(*state == of)));
     page.gauge("gate_verdict", "Verdict of the run as a gate: 1 for its verdict, 0 for the others.", states);
     let verdicts = [CheckVerdict::Pass, CheckVerdict::Fail, CheckVerdict::Inconclusive];
     let checks = result.checks.iter().flat_map(|check| {

@@ -2,7 +2,7 @@
 
 use super::known::KnownFigure;
 use crate::judgements::basis::{Basis, Measured};
-use crate::judgements::gate_check::{Check, CheckEvidence, CheckName, LimitSide};
+use crate::judgements::gate_check::{Check, CheckEvidence, LimitSide};
 use rolldrop_explain::model::{CheckVerdict, Figure, Unit};
 use rolldrop_record::expect::Bounds;
 
@@ -54,39 +54,41 @@ impl Measured {
         Self { figure, ..self }
     }
 
-    fn check(&self, key: String, limit: f64, side: LimitSide, verdict: CheckVerdict) -> Check {
+    /// Checks a limit: passes if the figure is certainly within it, fails if it is certainly beyond.
+    pub(super) fn against(&self, key: &str, limit: f64, side: LimitSide) -> Check {
+        let Figure { low, high, .. } = self.figure;
+        let (suffix, is_within, is_beyond) = match side {
+            LimitSide::Min => ("min", low.map(|low| low >= limit), high.map(|high| high < limit)),
+            LimitSide::Max => ("max", high.map(|high| high <= limit), low.map(|low| low > limit)),
+        };
+        let verdict = match (is_within, is_beyond) {
+            (Some(true), _) => CheckVerdict::Pass,
+            (_, Some(true)) => CheckVerdict::Fail,
+            _ => CheckVerdict::Inconclusive,
+        };
         let measured = self.clone();
         let evidence = CheckEvidence::Limit { measured, limit, side, by_default: false };
-        Check::new(CheckName::Limit(key), verdict, evidence)
+        Check::limit(format!("{key}.{suffix}"), verdict, evidence)
     }
 
-    /// Checks a lower limit: passes if the figure is certainly at least `min`, fails if it is certainly below.
     pub(super) fn at_least(&self, key: &str, min: f64) -> Check {
-        let Figure { low, high, .. } = self.figure;
-        let verdict = match (low, high) {
-            (Some(low), _) if low >= min => CheckVerdict::Pass,
-            (_, Some(high)) if high < min => CheckVerdict::Fail,
-            _ => CheckVerdict::Inconclusive,
-        };
-        self.check(format!("{key}.min"), min, LimitSide::Min, verdict)
+        self.against(key, min, LimitSide::Min)
     }
 
-    /// Checks an upper limit: passes if the figure is certainly at most `max`, fails if it is certainly above.
     pub(super) fn at_most(&self, key: &str, max: f64) -> Check {
-        let Figure { low, high, .. } = self.figure;
-        let verdict = match (low, high) {
-            (_, Some(high)) if high <= max => CheckVerdict::Pass,
-            (Some(low), _) if low > max => CheckVerdict::Fail,
-            _ => CheckVerdict::Inconclusive,
-        };
-        self.check(format!("{key}.max"), max, LimitSide::Max, verdict)
+        self.against(key, max, LimitSide::Max)
     }
 
     /// Checks the figure against both limits, if they are set.
     pub(super) fn within(&self, key: &str, bounds: Bounds<f64>) -> Vec<Check> {
-        let min = bounds.min.map(|min| self.at_least(key, min));
-        min.into_iter().chain(bounds.max.map(|max| self.at_most(key, max))).collect()
+        each_limit(bounds, |limit, side| self.against(key, limit, side))
     }
+}
+
+/// Makes a check for each limit that is set.
+pub(super) fn each_limit<T>(bounds: Bounds<T>, check: impl Fn(T, LimitSide) -> Check) -> Vec<Check> {
+    let sides = [(bounds.min, LimitSide::Min), (bounds.max, LimitSide::Max)];
+    sides.into_iter().filter_map(|(limit, side)| Some(check(limit?, side))).collect()
 }
 
 /// Checks that each figure is within the limits: the largest decides `max`, the smallest decides `min`.
@@ -96,9 +98,10 @@ pub(super) fn each_within(
     all: &[Measured],
     nothing: impl Fn() -> Measured,
 ) -> Vec<Check> {
-    let min = bounds.min.map(|min| smallest(all).unwrap_or_else(&nothing).at_least(name, min));
-    let max = bounds.max.map(|max| largest(all).unwrap_or_else(&nothing).at_most(name, max));
-    min.into_iter().chain(max).collect()
+    each_limit(bounds, |limit, side| {
+        let decisive = if side == LimitSide::Min { smallest(all) } else { largest(all) };
+        decisive.unwrap_or_else(&nothing).against(name, limit, side)
+    })
 }
 
 /// Returns the largest of several figures. Its upper bound is unknown if any figure's upper bound is unknown.

@@ -9,9 +9,7 @@ use super::window_checks::{Windows, no_window};
 use super::{planned, times};
 use crate::judgements::basis::Measured;
 use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
-use rolldrop_explain::model::{
-    CheckVerdict, Latencies, LossGroup, RequestCounts, RunResult, TargetResult, TerminationRequests, Unit,
-};
+use rolldrop_explain::model::{CheckVerdict, Latencies, RunResult, TargetResult, Unit};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Expect, LatencyFigure, Part as Named, WindowLimits};
 
@@ -31,7 +29,12 @@ impl<'a> PartFigures<'a> {
         let of = result.terminations.iter().map(|t| (t.pod.as_str(), &t.requests)).collect();
         Self {
             result,
-            requests: requests(&result.requests, &result.groups, of, result.confidence()),
+            requests: CheckedRequests {
+                counts: &result.requests,
+                groups: &result.groups,
+                terminations: of,
+                confidence: result.confidence(),
+            },
             latency_ms: &result.latency_ms,
             longest_outage_s: result.longest_outage_s,
             consumer: None,
@@ -42,12 +45,12 @@ impl<'a> PartFigures<'a> {
         let pods = result.terminations.iter().map(|t| t.pod.as_str());
         Self {
             result,
-            requests: requests(
-                &target.requests,
-                &target.groups,
-                pods.zip(&target.terminations).collect(),
-                result.confidence(),
-            ),
+            requests: CheckedRequests {
+                counts: &target.requests,
+                groups: &target.groups,
+                terminations: pods.zip(&target.terminations).collect(),
+                confidence: result.confidence(),
+            },
             latency_ms: &target.latency_ms,
             longest_outage_s: target.longest_outage_s,
             consumer: Some(&target.consumer),
@@ -130,15 +133,6 @@ impl<'a> PartFigures<'a> {
         checks.extend(expect.pre_stop.iter().flat_map(|limits| windows.pre_stop(*limits)));
         checks
     }
-}
-
-fn requests<'a>(
-    counts: &'a RequestCounts,
-    groups: &'a [LossGroup],
-    terminations: Vec<(&'a str, &'a TerminationRequests)>,
-    confidence: f64,
-) -> CheckedRequests<'a> {
-    CheckedRequests { counts, groups, terminations, confidence }
 }
 
 /// Returns the checks that are limited to a consumer or a target.
@@ -228,5 +222,5 @@ fn unknown(key: String, part: &Named, known: &[TargetResult]) -> Check {
     };
     let known = names.into_iter().map(str::to_owned).collect();
     let evidence = CheckEvidence::UnknownPart { part: part.clone(), known };
-    Check::new(CheckName::Limit(key), CheckVerdict::Inconclusive, evidence)
+    Check::limit(key, CheckVerdict::Inconclusive, evidence)
 }

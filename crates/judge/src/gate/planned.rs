@@ -2,7 +2,7 @@
 //! never happened, or despite containers that exited on their own.
 
 use crate::judgements::basis::{Basis, Measured};
-use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
+use crate::judgements::gate_check::{Check, CheckEvidence};
 use rolldrop_explain::model::{CheckVerdict, FindingKind, FindingText, RunResult};
 use rolldrop_record::expect::{Bounds, Expect};
 
@@ -11,10 +11,8 @@ use rolldrop_record::expect::{Bounds, Expect};
 pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
     let is_asked = expect.terminations.and_then(|bounds| bounds.min) != Some(0);
     let not_done = found(result, FindingKind::NotDone);
-    (is_asked && !not_done.is_empty()).then(|| {
-        let name = CheckName::Limit("terminations.planned".to_owned());
-        Check::new(name, CheckVerdict::Fail, CheckEvidence::NotDone(not_done))
-    })
+    (is_asked && !not_done.is_empty())
+        .then(|| Check::limit("terminations.planned", CheckVerdict::Fail, CheckEvidence::NotDone(not_done)))
 }
 
 /// Counts the containers that exited in pods that stayed, without the run having caused it.

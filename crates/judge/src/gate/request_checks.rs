@@ -6,7 +6,7 @@
 //! five lost something, Student's t bounds the mean loss instead. Losses that no termination explains count as
 //! observed.
 
-use super::figure::each_within;
+use super::figure::{each_limit, each_within};
 use crate::judgements::basis::{Basis, LossUnits, Measured, PodFact};
 use crate::judgements::gate_check::{Check, CheckEvidence};
 use rolldrop_explain::math::stats;
@@ -246,15 +246,10 @@ fn amount(
     count: &Measured,
     share: impl Fn(f64) -> Measured,
 ) -> Vec<Check> {
-    let one = |limit: Amount, is_max: bool| {
-        let (measured, limit) = match limit {
-            Amount::Count(n) => (count.clone(), n as f64),
-            Amount::Share(limit) => (share(limit.0), limit.0),
-        };
-        if is_max { measured.at_most(name, limit) } else { measured.at_least(name, limit) }
-    };
-    let min = bounds.min.map(|min| one(min, false));
-    min.into_iter().chain(bounds.max.map(|max| one(max, true))).collect()
+    each_limit(bounds, |limit, side| match limit {
+        Amount::Count(n) => count.against(name, n as f64, side),
+        Amount::Share(limit) => share(limit.0).against(name, limit.0, side),
+    })
 }
 
 /// Returns the unknown figure for a run without terminations.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::each_within;
+use super::figure::{each_limit, each_within};
 use crate::judgements::basis::{Basis, LatencyBasis, Measured, PodFact};
 use crate::judgements::gate_check::Check;
 use rolldrop_explain::model::{
@@ -25,15 +25,14 @@ pub(super) fn latency(latencies: &Latencies, is_closed_loop: bool, limits: &Late
     let of_part = |((part, percentiles), limits): ((&str, &Percentiles), LatencyFigures)| {
         let of_figure = |(figure, bounds): (LatencyFigure, Bounds<LatencyLimit>)| {
             let name = format!("{part}.{figure}");
-            let judge = |limit: LatencyLimit, is_max: bool| {
-                let (measured, limit) = match limit {
-                    LatencyLimit::Time(time) => (millis(percentiles, figure), time.seconds() * 1e3),
-                    LatencyLimit::Times(times) => (ratio(percentiles, &latencies.steady, figure), times),
-                };
-                if is_max { measured.at_most(&name, limit) } else { measured.at_least(&name, limit) }
-            };
-            let min = bounds.min.map(|min| judge(min, false));
-            min.into_iter().chain(bounds.max.map(|max| judge(max, true))).collect::<Vec<_>>()
+            each_limit(bounds, |limit, side| match limit {
+                LatencyLimit::Time(time) => {
+                    millis(percentiles, figure).against(&name, time.seconds() * 1e3, side)
+                }
+                LatencyLimit::Times(times) => {
+                    ratio(percentiles, &latencies.steady, figure).against(&name, times, side)
+                }
+            })
         };
         limits.set().flat_map(of_figure).collect::<Vec<_>>()
     };

@@ -25,6 +25,10 @@ impl Check {
     pub(crate) fn new(name: CheckName, verdict: CheckVerdict, evidence: CheckEvidence) -> Self {
         Self { name, verdict, evidence, invalid: None }
     }
+
+    pub(crate) fn limit(key: impl Into<String>, verdict: CheckVerdict, evidence: CheckEvidence) -> Self {
+        Self::new(CheckName::Limit(key.into()), verdict, evidence)
+    }
 }
 
 /// Name of a check.
