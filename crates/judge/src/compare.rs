@@ -150,7 +150,9 @@ pub fn charts(baseline: &[Sample], candidate: &[Sample]) -> [SideChart; 2] {
     let blocks = [Blocks::new(baseline), Blocks::new(candidate)];
     let is_known = |quantile: &Quantile| beyond(&blocks, quantile.share()) >= FEWEST_BEYOND;
     let marked: Vec<Quantile> = MARKED.into_iter().filter(is_known).collect();
-    let mark_ms = |of: &Blocks, quantile: &Quantile| (quantile.as_str(), of.whole_quantile(quantile.share()));
+    let mark_ms = |of: &Blocks, quantile: &Quantile| {
+        (quantile.share(), quantile.as_str(), of.whole_quantile(quantile.share()))
+    };
     let marks_ms = |of: &Blocks| marked.iter().map(|quantile| mark_ms(of, quantile)).collect();
     let [first, second] = &blocks;
     [(baseline, first), (candidate, second)].map(|(side, of)| {

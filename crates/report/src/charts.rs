@@ -1,4 +1,4 @@
-//! Draws the charts as PNG and SVG.
+//! Draws the charts as PNG.
 //!
 //! Each chart has two parts: a series, which is computed from the analysis and tested, and its drawing. Charts are 1600
 //! pixels wide, which suits documents. A chart's title states its finding.
@@ -38,8 +38,6 @@ pub struct Chart {
     pub alt: String,
     /// The picture as PNG.
     pub png: Vec<u8>,
-    /// The same picture as SVG.
-    pub svg: String,
     /// Values that the picture shows, each with its area.
     pub readings: Vec<ChartReading>,
 }
@@ -55,16 +53,13 @@ impl Chart {
         height: u32,
     ) -> Result<Self, ChartError> {
         frame::foot(&mut canvas, provenance, height);
-        let canvas = canvas.cut(height);
-        let (png, svg) = (canvas.png()?, canvas.svg(&title, &alt));
-        Ok(Self { name, title, alt, png, svg, readings: canvas.readings().to_vec() })
+        let (png, readings) = canvas.finish(height)?;
+        Ok(Self { name, title, alt, png, readings })
     }
 
-    /// Returns the PNG and the SVG, with their paths in a report.
-    pub(super) fn files(self, folder: &str) -> [ReportFile; 2] {
-        let path = format!("{folder}{}", self.name);
-        let svg_path = path.replace(".png", ".svg");
-        [ReportFile { path, bytes: self.png }, ReportFile { path: svg_path, bytes: self.svg.into_bytes() }]
+    /// Returns the picture's file, in this folder of a report.
+    pub(super) fn file(self, folder: &str) -> ReportFile {
+        ReportFile::new(format!("{folder}{}", self.name), self.png)
     }
 }
 

@@ -18,15 +18,12 @@ const COLUMNS: [&str; 6] = ["figure", "baseline", "now", "change", "verdict", "h
 
 /// Returns all files: `comparison.json`, `comparison.md`, `comparison.html` and the chart.
 pub(super) fn files(comparison: &ComparisonText, chart: Chart) -> Vec<ReportFile> {
-    let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
-    let page = html(comparison, std::slice::from_ref(&chart));
-    let mut files = vec![
-        file("comparison.json", json(comparison)),
-        file("comparison.md", markdown(comparison).into_bytes()),
-        file("comparison.html", page.into_bytes()),
-    ];
-    files.extend(chart.files("charts/"));
-    files
+    vec![
+        ReportFile::new("comparison.json", json(comparison)),
+        ReportFile::new("comparison.md", markdown(comparison)),
+        ReportFile::new("comparison.html", html(comparison, std::slice::from_ref(&chart))),
+        chart.file("charts/"),
+    ]
 }
 
 /// Renders `comparison.json`, as `docs/comparison.schema.json` describes it.

@@ -109,16 +109,28 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
         }
         Finding::UnevenStreams(uneven) => stream_words::uneven(uneven),
         Finding::Incident(incident) => incidents::incident(incident),
-        Finding::Unsettled { waits } => unsettled(*waits),
+        Finding::Unsettled { waits } => words(
+            format!(
+                "requests were still being lost when {} after terminations ran out",
+                counted(*waits, "wait")
+            ),
+            "a consumer takes longer than that to notice that a pod is gone, so windows may be longer than measured",
+            "raise --settle-max to wait longer",
+        ),
         Finding::TakenForGateway { consumer, because } => words(
             format!("{consumer} is treated as a gateway that balances requests: {because}"),
             "a gateway keeps its connections to pods open, so its windows show in requests, not in connections",
             "if you know what it balances, set `balances: connections` or `balances: requests` for the target",
         ),
         Finding::Measurement(measurement) => measurement::measurement(measurement),
-        Finding::LookedAt { look, most, confidence, is_last } => {
-            looked_at(*look, *most, *confidence, *is_last)
-        }
+        Finding::LookedAt { look, most, confidence, is_last } => words(
+            format!(
+                "the gate was judged at look {look} of {most}, with bounds at {} confidence",
+                percent(*confidence)
+            ),
+            "the run continued while its gate was inconclusive; all looks share one error probability, fixed before the start",
+            if *is_last { "if it is still inconclusive, start a new run with more terminations" } else { "" },
+        ),
         Finding::NoTermination { are_others_disrupted } => no_termination(*are_others_disrupted),
         Finding::NothingLost { terminations, at_most } => words(
             format!("no request was dropped in {}", counted(*terminations, "termination")),
@@ -201,30 +213,6 @@ fn objection(objection: &Objection) -> String {
         }
         Objection::Disordered => "versions of pods do not follow the order of the beats".to_owned(),
     }
-}
-
-fn unsettled(waits: u64) -> Words {
-    let what = match waits {
-        1 => "requests were still being lost when the wait after a termination reached its limit".to_owned(),
-        _ => format!(
-            "requests were still being lost when {} waits after terminations reached their limit",
-            count(waits)
-        ),
-    };
-    let why = "a consumer takes longer than that to notice that a pod is gone, so windows may be longer than measured";
-    words(what, why, "raise --settle-max to wait longer")
-}
-
-fn looked_at(look: usize, most: usize, confidence: f64, is_last: bool) -> Words {
-    words(
-        format!(
-            "the gate was judged at look {look} of {most}, with bounds at {} confidence",
-            percent(confidence)
-        ),
-        "the run continued while its gate was inconclusive; all looks share one error probability, fixed before the \
-         start",
-        if is_last { "if it is still inconclusive, start a new run with more terminations" } else { "" },
-    )
 }
 
 fn no_termination(are_others_disrupted: bool) -> Words {

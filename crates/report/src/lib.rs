@@ -1,4 +1,4 @@
-//! Renders an analysis as text, JSON, Markdown, JUnit, HTML, PNG and SVG. Pure: it only returns bytes.
+//! Renders an analysis as text, JSON, Markdown, JUnit, HTML and PNG. Pure: it only returns bytes.
 //!
 //! All formats share the sentences in `words` and the number formats in `format`; `check_words` and
 //! `comparison_report` put judgements into words. This crate reads and writes no files, measures nothing and judges
@@ -52,6 +52,12 @@ pub struct ReportFile {
     pub path: String,
     /// Contents of the file.
     pub bytes: Vec<u8>,
+}
+
+impl ReportFile {
+    fn new(path: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { path: path.into(), bytes: bytes.into() }
+    }
 }
 
 /// Returns the analysis with all texts made safe to show anywhere. The texts come from the cluster and from apps.
@@ -124,7 +130,7 @@ pub fn junit(result: &RunResult) -> String {
     junit::render(&shown::values(result))
 }
 
-/// Renders all files of a tuning: `tune.json`, `tune.md`, `tune.png` and `tune.svg`.
+/// Renders all files of a tuning: `tune.json`, `tune.md` and `tune.png`.
 ///
 /// # Errors
 ///
@@ -185,22 +191,21 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(&as_shown(analysis))
 }
 
-/// Renders the report files: `result.json`, `summary.md`, `junit.xml`, `report.html`, `charts/*.png` and
-/// `charts/*.svg`. It leaves out `lost.csv`, which may be larger than memory; use [`write_lost`] for that file.
+/// Renders the report files: `result.json`, `summary.md`, `junit.xml`, `report.html` and `charts/*.png`.
+/// It leaves out `lost.csv`, which may be larger than memory; use [`write_lost`] for that file.
 ///
 /// # Errors
 ///
 /// Same as [`charts()`].
 pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let charts = charts(analysis)?;
-    let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
     let mut files = vec![
-        file("result.json", json(&analysis.result)),
-        file("summary.md", markdown(analysis).into_bytes()),
-        file("junit.xml", junit(&analysis.result).into_bytes()),
-        file("report.html", html(analysis, &charts).into_bytes()),
+        ReportFile::new("result.json", json(&analysis.result)),
+        ReportFile::new("summary.md", markdown(analysis)),
+        ReportFile::new("junit.xml", junit(&analysis.result)),
+        ReportFile::new("report.html", html(analysis, &charts)),
     ];
-    files.extend(charts.into_iter().flat_map(|chart| chart.files("charts/")));
+    files.extend(charts.into_iter().map(|chart| chart.file("charts/")));
     Ok(files)
 }
 
@@ -243,7 +248,7 @@ pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
     comparison_report::json(&shown::values(&ComparisonText::of(comparison)))
 }
 
-/// Renders all files of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png` and `.svg`.
+/// Renders all files of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png`.
 ///
 /// # Errors
 ///

@@ -130,7 +130,7 @@ fn latency(out: &mut String, result: &RunResult) {
         return;
     }
     let (what, _) = words::latency(&result.load);
-    section(out, &format!("## {}", words::sentence(what).trim_end_matches('.')));
+    section(out, &format!("## {}", words::title(what)));
     let rows = [("steady", latencies.steady), ("while a pod ended", latencies.disrupted)];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![name.to_owned(), count(p.n)];

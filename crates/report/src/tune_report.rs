@@ -383,10 +383,8 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
 
 /// Returns `tune.json`, `tune.md` and the chart.
 pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
-    let file = |path: &str, bytes: Vec<u8>| ReportFile { path: path.to_owned(), bytes };
-    let mut files = vec![file("tune.json", json(tuning)), file("tune.md", markdown(tuning).into_bytes())];
-    files.extend(chart.files(""));
-    files
+    let texts = [ReportFile::new("tune.json", json(tuning)), ReportFile::new("tune.md", markdown(tuning))];
+    texts.into_iter().chain([chart.file("")]).collect()
 }
 
 #[cfg(test)]

@@ -456,6 +456,20 @@ pub(super) fn short_pod(pod: &str) -> &str {
     pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
 }
 
+/// Names the pods that share a row of a chart.
+pub(super) fn row_of(pods: &[&str]) -> String {
+    match pods {
+        [pod] => (*pod).to_owned(),
+        [first, .., last] => format!("{} pods: {} … {}", pods.len(), short_pod(first), short_pod(last)),
+        [] => String::new(),
+    }
+}
+
+/// Turns a fragment into a title, which begins with a capital and has no full stop.
+pub(super) fn title(fragment: &str) -> String {
+    sentence(fragment).trim_end_matches('.').to_owned()
+}
+
 /// Turns a fragment into a sentence: adds a capital at the beginning and a full stop at the end, unless a code name is
 /// there.
 pub(super) fn sentence(fragment: &str) -> String {

@@ -399,8 +399,8 @@ named! {
 pub struct SideChart {
     /// Latencies of the answered requests.
     pub latency: Vec<LatencyBucket>,
-    /// Percentiles that the chart marks: name, and value in milliseconds.
-    pub marks_ms: Vec<(&'static str, f64)>,
+    /// Percentiles that the chart marks: share of the responses, name, and value in milliseconds.
+    pub marks_ms: Vec<(f64, &'static str, f64)>,
     /// Dropped requests over time, one run after the other.
     pub dropped: Vec<BTreeMap<Outcome, u64>>,
     /// Length of one element of `dropped`, in seconds.

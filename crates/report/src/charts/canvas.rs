@@ -1,9 +1,8 @@
-//! A picture to draw shapes and text on, with a bundled font. `bitmap` renders it as PNG, and `svg` as SVG.
+//! A picture to draw shapes and text on, with a bundled font. `bitmap` renders it as PNG.
 //!
 //! The canvas lays out text itself, because plotters ignores the side bearings of glyphs.
 
 mod bitmap;
-mod svg;
 
 use ab_glyph::{Font, FontRef, GlyphId, ScaleFont};
 use plotters::style::RGBColor;
@@ -16,7 +15,7 @@ const BOLD: &[u8] = include_bytes!("../fonts/Roboto-Bold.ttf");
 const LEAST_CHARS: usize = 4;
 
 /// Weight of the font.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 pub(super) enum Weight {
     Regular,
     Bold,
@@ -137,11 +136,6 @@ impl Canvas {
         self.readings.push(ChartReading { area: [left, top, right - left, bottom - top], text });
     }
 
-    /// Returns the recorded values, in drawing order.
-    pub(super) fn readings(&self) -> &[ChartReading] {
-        &self.readings
-    }
-
     pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: FillPattern) {
         self.shapes.push(CanvasShape::Area(rect, color, pattern));
     }
@@ -228,19 +222,10 @@ impl Canvas {
         crate::format::shorten(text, longest)
     }
 
-    /// Cuts off the part of the picture below `height`.
-    pub(super) fn cut(mut self, height: u32) -> Self {
+    /// Renders the picture down to `height` as PNG. Also returns the recorded values, in drawing order.
+    pub(super) fn finish(mut self, height: u32) -> Result<(Vec<u8>, Vec<ChartReading>), ChartError> {
         self.height = self.height.min(height);
-        self
-    }
-
-    pub(super) fn png(&self) -> Result<Vec<u8>, ChartError> {
-        bitmap::png(self)
-    }
-
-    /// Renders the picture as SVG, with a title and a description.
-    pub(super) fn svg(&self, title: &str, alt: &str) -> String {
-        svg::svg(self, title, alt)
+        Ok((bitmap::png(&self)?, self.readings))
     }
 }
 

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, bold};
-use super::latency_chart::{self, ValueMark};
+use super::latency_chart::{self, LatencyTail};
 use super::timeline_chart::{self, StackedColumn};
 use super::{Chart, ChartError, palette};
-use crate::format::{count, counted, len, list, millis, plain, seconds_unit};
-use rolldrop_explain::model::LatencyHistograms;
+use crate::format::{count, counted, len, list, plain, seconds_unit};
+use plotters::style::RGBColor;
 use rolldrop_judge::judgements::comparison::{ComparisonSide, SideChart};
 use rolldrop_record::Outcome;
 
@@ -40,17 +40,15 @@ pub(crate) fn draw(
     candidate: &SideChart,
 ) -> Result<Chart, ChartError> {
     let subtitle = format!("{} (now) against {} (baseline)", list(&now.runs), list(&before.runs));
-    let answered = |side: &SideChart| side.latency.iter().map(|bucket| bucket.count).sum::<u64>();
-    let mut legend = vec![
-        LegendEntry::new(
-            format!("baseline ({} answered)", counted(answered(baseline), "request")),
-            LegendSymbol::Area(palette::STEADY, FillPattern::Plain),
-        ),
-        LegendEntry::new(
-            format!("now ({} answered)", counted(answered(candidate), "request")),
-            LegendSymbol::Line(palette::DISRUPTED, 4),
-        ),
-    ];
+    let tail = |name, side: &SideChart| {
+        let slowest_ms = side.latency.iter().filter(|bucket| bucket.count > 0).map(|bucket| bucket.to_ms);
+        LatencyTail::of(name, &side.latency, slowest_ms.fold(0.0, f64::max), &side.marks_ms)
+    };
+    let tails =
+        [("baseline", baseline, palette::STEADY_DARK), ("now", candidate, palette::DISRUPTED)].into_iter();
+    let tails: Vec<(LatencyTail, RGBColor)> =
+        tails.filter_map(|(name, side, color)| Some((tail(name, side)?, color))).collect();
+    let mut legend: Vec<LegendEntry> = tails.iter().map(|(tail, color)| tail.legend(*color)).collect();
     let outcomes: BTreeSet<Outcome> = [baseline, candidate]
         .iter()
         .flat_map(|side| &side.dropped)
@@ -59,42 +57,19 @@ pub(crate) fn draw(
     legend.extend(outcomes.into_iter().map(LegendEntry::outcome));
     let consumers: BTreeSet<&String> =
         [baseline, candidate].iter().flat_map(|side| side.windows_s.keys()).collect();
-    if !consumers.is_empty() {
-        legend.push(LegendEntry::new(
-            "a window, at most",
-            LegendSymbol::Area(palette::IN_RULES, FillPattern::Plain),
-        ));
-    }
     let sides = [("baseline", baseline), ("now", candidate)];
-    if sides.iter().any(|(_, side)| side.windows_s.values().flatten().any(Option::is_none)) {
-        legend
-            .push(LegendEntry::new("a window without an upper bound", LegendSymbol::Dots(palette::IN_RULES)));
-    }
+    let is_open = sides.iter().any(|(_, side)| side.windows_s.values().flatten().any(Option::is_none));
+    legend.extend(frame::applying([
+        (!consumers.is_empty(), "a window, at most", LegendSymbol::plain(palette::IN_RULES)),
+        (is_open, "a window without an upper bound", LegendSymbol::Dots(palette::IN_RULES)),
+    ]));
     let windows = consumers.len() as f64 * (ABOVE + WINDOWS) + if consumers.is_empty() { 0.0 } else { BELOW };
     let height = HEAD + LATENCIES + windows + ABOVE + DROPPED + BELOW + FOOT;
     let mut canvas = Canvas::new(WIDTH, frame::pixels(height))?;
     let top = frame::head(&mut canvas, None, &title, &subtitle, &legend);
     let full = Rect { left: LEFT, top, right: RIGHT, bottom: top + LATENCIES - BELOW };
 
-    let mut marks = Vec::new();
-    for (name, side, color, dash) in [
-        ("baseline", baseline, palette::STEADY_DARK, Dash::Dashed),
-        ("now", candidate, palette::DISRUPTED, Dash::Solid),
-    ] {
-        marks.extend(side.marks_ms.iter().map(|&(percentile, value_ms)| {
-            let label = format!("{name} {percentile} {} ms", millis(value_ms));
-            ValueMark { value_ms, label, color, dash }
-        }));
-    }
-    let histograms =
-        LatencyHistograms { steady: baseline.latency.clone(), disrupted: candidate.latency.clone() };
-    latency_chart::draw_plot(
-        &mut canvas,
-        latency_chart::series(&histograms).as_ref(),
-        ["baseline", "now"],
-        marks,
-        full,
-    );
+    latency_chart::draw_tails(&mut canvas, &tails, "latency", full);
 
     let mut below = Rect { top: full.bottom + BELOW, bottom: full.bottom + BELOW, ..full };
     for (i, consumer) in consumers.iter().enumerate() {

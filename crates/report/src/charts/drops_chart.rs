@@ -145,20 +145,16 @@ fn legend(series: &DropSeries) -> Vec<LegendEntry> {
     let outcomes: BTreeSet<Outcome> =
         series.rows.iter().flat_map(|row| row.bins.values()).flat_map(|bin| bin.keys().copied()).collect();
     let mut keys: Vec<LegendEntry> = outcomes.into_iter().map(LegendEntry::outcome).collect();
-    if series.rows.iter().any(|row| !row.late.is_empty()) {
-        keys.push(LegendEntry::new(
-            "answered, on a new connection",
-            LegendSymbol::Tick(palette::ANSWERED_MARK),
-        ));
-    }
-    if series.rows.iter().any(|row| row.window.is_some_and(|(lower, _)| lower > 0.0)) {
-        keys.push(LegendEntry::new("window: new connections still came", LegendSymbol::Window));
-    }
-    if series.rows.iter().any(|row| row.window.is_some_and(|(lower, upper)| upper.is_some_and(|u| u > lower)))
-    {
-        keys.push(LegendEntry::new("window: upper bound", LegendSymbol::WindowMaybe));
-    }
-    keys.push(LegendEntry::new("a pod's deletion took effect (t0)", LegendSymbol::Thick));
+    let is_late = series.rows.iter().any(|row| !row.late.is_empty());
+    let windows = || series.rows.iter().filter_map(|row| row.window);
+    let is_certain = windows().any(|(lower, _)| lower > 0.0);
+    let is_possible = windows().any(|(lower, upper)| upper.is_some_and(|upper| upper > lower));
+    keys.extend(frame::applying([
+        (is_late, "answered, on a new connection", LegendSymbol::Tick(palette::ANSWERED_MARK)),
+        (is_certain, "window: new connections still came", LegendSymbol::Window),
+        (is_possible, "window: upper bound", LegendSymbol::WindowMaybe),
+        (true, "a pod's deletion took effect (t0)", LegendSymbol::Thick),
+    ]));
     if series.rows.len() > LABELLED {
         let drawn: BTreeSet<usize> =
             series.rows.iter().flat_map(|row| row.marks.iter().map(|mark| mark.1)).collect();

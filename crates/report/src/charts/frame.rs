@@ -65,6 +65,19 @@ pub(super) enum LegendSymbol {
     Thick,
 }
 
+impl LegendSymbol {
+    /// A filled area without a pattern.
+    pub(super) const fn plain(color: RGBColor) -> Self {
+        Self::Area(color, FillPattern::Plain)
+    }
+}
+
+/// Returns the entries that apply to a picture, out of all that its legend may have.
+pub(super) fn applying<const N: usize>(entries: [(bool, &str, LegendSymbol); N]) -> Vec<LegendEntry> {
+    let applying = entries.into_iter().filter(|(applies, ..)| *applies);
+    applying.map(|(_, label, look)| LegendEntry::new(label, look)).collect()
+}
+
 impl LegendEntry {
     pub(super) fn new(label: impl Into<String>, look: LegendSymbol) -> Self {
         Self { label: label.into(), look }

@@ -92,8 +92,7 @@ impl HeatSeries {
 }
 
 fn title(result: &RunResult) -> String {
-    let what = words::sentence(words::latency(&result.load).0);
-    let what = what.trim_end_matches('.');
+    let what = words::title(words::latency(&result.load).0);
     let p =
         if result.load.is_closed_loop() { &result.latency_ms.service } else { &result.latency_ms.response };
     let slowest = millis(p.max);

@@ -1,85 +1,40 @@
-//! Charts steady and disrupted response times: percentiles up to the slowest request, and histograms for comparisons.
+//! Charts steady and disrupted response times: percentiles up to the slowest request.
 
 use plotters::style::RGBColor;
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
-use super::frame::{
-    self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored,
-};
+use super::canvas::{Anchor, Canvas, FillPattern, Rect};
+use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
-use crate::format::{counted, millis, percent};
+use crate::format::{counted, millis};
 use crate::words;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
+use rolldrop_explain::model::{LatencyBucket, Percentiles, RunResult};
 
 const HEIGHT: u32 = 900;
-/// Number of bars per power of ten.
-const PER_DECADE: u32 = 20;
-
-/// A histogram: the percentage of requests, in bars of equal width on a logarithmic axis.
-#[derive(Debug, PartialEq)]
-pub(super) struct LatencySeries {
-    from_ms: f64,
-    to_ms: f64,
-    steady: Vec<f64>,
-    disrupted: Vec<f64>,
-}
-
-pub(super) fn series(latency: &LatencyHistograms) -> Option<LatencySeries> {
-    let filled = || latency.steady.iter().chain(&latency.disrupted).filter(|b| b.count > 0);
-    let per_decade = f64::from(PER_DECADE);
-    // Limits latencies to between a hundredth of a millisecond and a day.
-    let edge = |ms: f64| ms.clamp(0.01, 1e8).log10() * per_decade;
-    let first = filled().map(|b| edge(b.from_ms)).reduce(f64::min)?.floor() - 1.0;
-    let last = filled().map(|b| edge(b.to_ms)).reduce(f64::max)?.ceil() + 1.0;
-    let bars = bar_index(last - first);
-    let shares = |buckets: &[LatencyBucket]| {
-        let total: u64 = buckets.iter().map(|b| b.count).sum();
-        let mut out = vec![0.0; bars];
-        for bucket in buckets.iter().filter(|b| b.count > 0) {
-            let (from, to) = (edge(bucket.from_ms) - first, edge(bucket.to_ms) - first);
-            let width = (to - from).max(1e-9);
-            let share = 100.0 * bucket.count as f64 / total as f64;
-            // A bucket that is wider than a bar is spread over the bars that it covers.
-            for (bar, total) in out.iter_mut().enumerate().take(bar_index(to) + 1).skip(bar_index(from)) {
-                let start = bar as f64;
-                let overlap = (to.min(start + 1.0) - from.max(start)).max(0.0);
-                *total += share * overlap / width;
-            }
-        }
-        out
-    };
-    let ms = |position: f64| 10_f64.powf(position / per_decade);
-    Some(LatencySeries {
-        from_ms: ms(first),
-        to_ms: ms(last),
-        steady: shares(&latency.steady),
-        disrupted: shares(&latency.disrupted),
-    })
-}
-
-fn bar_index(position: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred bars at most")]
-    let index = position.max(0.0) as usize;
-    index
-}
 
 /// Slow tail of a distribution, on an axis on which each additional nine has the same width.
 #[derive(Debug, PartialEq)]
-struct LatencyTail {
+pub(super) struct LatencyTail {
     name: &'static str,
     /// Number of values.
     n: u64,
     /// Points of the distribution: the share of all values below the point, in nines (1 is 90 %, 2 is 99 %), and the
     /// value in milliseconds.
     points: Vec<(f64, f64)>,
-    /// Percentiles from the result: position in nines, name, and value in milliseconds.
+    /// Known percentiles: position in nines, name, and value in milliseconds.
     marks: Vec<(f64, &'static str, f64)>,
 }
 
 impl LatencyTail {
-    fn of(name: &'static str, buckets: &[LatencyBucket], percentiles: &Percentiles) -> Option<Self> {
+    /// Returns the tail of a distribution whose largest value is `slowest_ms`; `None` without values. `marks` are its
+    /// percentiles: share, name, and value in milliseconds.
+    pub(super) fn of(
+        name: &'static str,
+        buckets: &[LatencyBucket],
+        slowest_ms: f64,
+        marks: &[(f64, &'static str, f64)],
+    ) -> Option<Self> {
         let n: u64 = buckets.iter().map(|b| b.count).sum();
         if n == 0 {
             return None;
@@ -93,20 +48,29 @@ impl LatencyTail {
             // If there are few values, each value is a point; otherwise each bucket's end is.
             let from = if is_few(n) { below + 1 } else { below + bucket.count };
             below += bucket.count;
-            points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(percentiles.max))));
+            points.extend((from..=below).map(|i| (nines(i, n), bucket.to_ms.min(slowest_ms))));
         }
         // The end of the last bucket may be above the slowest value.
         if let Some(last) = points.last_mut() {
-            last.1 = percentiles.max;
+            last.1 = slowest_ms;
         }
-        let p = percentiles;
-        let marks =
-            [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];
         // A percentile without values beyond it equals the slowest value.
         let is_known = |share: f64| n as f64 * (1.0 - share) >= 1.0 - 1e-9;
-        let marks = marks.into_iter().filter(|(share, ..)| is_known(*share) && !is_few(n));
-        let marks = marks.map(|(share, name, ms)| (-(1.0_f64 - share).log10(), name, ms)).collect();
+        let marks = marks.iter().filter(|(share, ..)| is_known(*share) && !is_few(n));
+        let marks = marks.map(|(share, name, ms)| (-(1.0_f64 - share).log10(), *name, *ms)).collect();
         Some(Self { name, n, points, marks })
+    }
+
+    fn of_percentiles(name: &'static str, buckets: &[LatencyBucket], p: &Percentiles) -> Option<Self> {
+        let marks =
+            [(0.5, "p50", p.p50), (0.9, "p90", p.p90), (0.99, "p99", p.p99), (0.999, "p99.9", p.p99_9)];
+        Self::of(name, buckets, p.max, &marks)
+    }
+
+    /// Returns the legend entry of a tail in this colour.
+    pub(super) fn legend(&self, color: RGBColor) -> LegendEntry {
+        let look = if is_few(self.n) { LegendSymbol::Tick(color) } else { LegendSymbol::Line(color, 4) };
+        LegendEntry::new(format!("{} ({})", self.name, counted(self.n, "request")), look)
     }
 }
 
@@ -147,8 +111,7 @@ fn slowest(p: &Percentiles) -> String {
 
 fn title(result: &RunResult) -> String {
     let (steady, disrupted) = (&result.latency_ms.steady, &result.latency_ms.disrupted);
-    let what = words::sentence(words::latency(&result.load).0);
-    let what = what.trim_end_matches('.');
+    let what = words::title(words::latency(&result.load).0);
     match (steady.n, disrupted.n) {
         (0, 0) => "No request was answered".to_owned(),
         (_, 0) => format!("{what}: {}; no pod ended", slowest(steady)),
@@ -166,29 +129,28 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let (latencies, buckets) = (&result.latency_ms, &analysis.charts.latency);
     let title = title(result);
     let (what, from) = words::latency(&result.load);
-    let subtitle = words::sentence(&format!("{what} {from}, of requests that were answered"));
-    let subtitle = subtitle.trim_end_matches('.');
+    let subtitle = words::title(&format!("{what} {from}, of requests that were answered"));
     let tails: Vec<(LatencyTail, RGBColor)> = [
-        (LatencyTail::of("steady", &buckets.steady, &latencies.steady), palette::STEADY_DARK),
-        (LatencyTail::of("while a pod ended", &buckets.disrupted, &latencies.disrupted), palette::DISRUPTED),
+        (LatencyTail::of_percentiles("steady", &buckets.steady, &latencies.steady), palette::STEADY_DARK),
+        (
+            LatencyTail::of_percentiles("while a pod ended", &buckets.disrupted, &latencies.disrupted),
+            palette::DISRUPTED,
+        ),
     ]
     .into_iter()
     .filter_map(|(tail, color)| Some((tail?, color)))
     .collect();
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let key = |(tail, color): &(LatencyTail, RGBColor)| {
-        let look = if is_few(tail.n) { LegendSymbol::Tick(*color) } else { LegendSymbol::Line(*color, 4) };
-        LegendEntry::new(format!("{} ({})", tail.name, counted(tail.n, "request")), look)
-    };
-    let legend: Vec<LegendEntry> = tails.iter().map(key).collect();
-    let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend);
+    let legend: Vec<LegendEntry> = tails.iter().map(|(tail, color)| tail.legend(*color)).collect();
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend);
     let plot = Rect { left: LEFT, top: top + 10.0, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_tails(&mut canvas, &tails, what, plot);
     let alt = format!("Percentiles of {what}s, steady against disrupted. {title}.");
     Chart::of("latency.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 
-fn draw_tails(canvas: &mut Canvas, tails: &[(LatencyTail, RGBColor)], what: &str, plot: Rect) {
+/// Draws distributions in one plot, each in its colour.
+pub(super) fn draw_tails(canvas: &mut Canvas, tails: &[(LatencyTail, RGBColor)], what: &str, plot: Rect) {
     let points = || tails.iter().flat_map(|(tail, _)| &tail.points);
     let (Some(least), Some(most)) =
         (points().map(|p| p.1).reduce(f64::min), points().map(|p| p.1).reduce(f64::max))
@@ -251,99 +213,6 @@ fn draw_tails(canvas: &mut Canvas, tails: &[(LatencyTail, RGBColor)], what: &str
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }
 
-/// A value marked in the plot.
-pub(super) struct ValueMark {
-    pub(super) value_ms: f64,
-    pub(super) label: String,
-    pub(super) color: RGBColor,
-    pub(super) dash: Dash,
-}
-
-/// Draws both histograms of a series with their names, and the marks in separate rows above.
-pub(super) fn draw_plot(
-    canvas: &mut Canvas,
-    series: Option<&LatencySeries>,
-    names: [&str; 2],
-    marks: Vec<ValueMark>,
-    area: Rect,
-) {
-    let Some(series) = series else {
-        frame::message(canvas, area, "No request was answered.");
-        return;
-    };
-    let (top, bottom) = (area.top, area.bottom);
-    let x = Axis::log(series.from_ms, series.to_ms, LEFT, RIGHT);
-    let mut marks: Vec<ValueMark> = marks.into_iter().filter(|mark| x.shows(mark.value_ms)).collect();
-    marks.sort_by(|a, b| a.value_ms.total_cmp(&b.value_ms));
-    let widths: Vec<f64> =
-        marks.iter().map(|mark| canvas.text_width(&mark.label, &bold(SMALL)) + 14.0).collect();
-    // The plot becomes narrower if a label would extend beyond the canvas.
-    let fits = |(mark, width): (&ValueMark, &f64)| {
-        LEFT + (f64::from(WIDTH) - width - LEFT) * (RIGHT - LEFT) / (x.px(mark.value_ms) - LEFT).max(1.0)
-    };
-    let right = marks.iter().zip(&widths).map(fits).fold(RIGHT, f64::min);
-    let x = Axis::log(series.from_ms, series.to_ms, LEFT, right);
-    let sizes: Vec<(f64, f64)> =
-        marks.iter().zip(&widths).map(|(mark, width)| (x.px(mark.value_ms), *width)).collect();
-    let lanes = frame::lanes(&sizes);
-    let rows = lanes.iter().max().map_or(0, |l| l + 1);
-    let plot = Rect { left: LEFT, top: top + rows as f64 * LANE + 6.0, right, bottom };
-
-    let most = series.steady.iter().chain(&series.disrupted).copied().fold(0.0, f64::max);
-    let y = Axis::linear(0.0, most * 1.05, plot.bottom, plot.top);
-    let ticks = x.ticks(12);
-    frame::x_grid(canvas, plot, &ticks, &x);
-    frame::y_grid(canvas, plot, &y.ticks(6), &y);
-    let bars = series.steady.len();
-    let width = plot.width() / bars as f64;
-    let edge = |bar: usize| plot.left + bar as f64 * width;
-    for (bar, (steady, disrupted)) in series.steady.iter().zip(&series.disrupted).enumerate() {
-        if steady + disrupted > 0.0 {
-            let ms =
-                |bar: usize| series.from_ms * (series.to_ms / series.from_ms).powf(bar as f64 / bars as f64);
-            let shares = names
-                .iter()
-                .zip([steady, disrupted])
-                .map(|(name, share)| format!("{name} {}", percent(share / 100.0)));
-            let told = format!(
-                "{} to {} ms: {}",
-                millis(ms(bar)),
-                millis(ms(bar + 1)),
-                shares.collect::<Vec<_>>().join(", ")
-            );
-            canvas.tell(Rect { left: edge(bar), right: edge(bar + 1), ..plot }, told);
-        }
-    }
-    for (bar, &share) in series.steady.iter().enumerate().filter(|(_, share)| **share > 0.0) {
-        let rect = Rect {
-            left: edge(bar) + 1.0,
-            right: edge(bar + 1) - 1.0,
-            top: y.px(share).min(plot.bottom - 1.5),
-            bottom,
-        };
-        canvas.fill(rect, palette::STEADY, FillPattern::Plain);
-    }
-    if series.disrupted.iter().any(|&share| share > 0.0) {
-        let mut steps = Vec::with_capacity(2 * bars);
-        // The plot starts one bar before the first used bar, and ends one bar after the last.
-        let used = |bar: &usize| {
-            series.disrupted[bar.saturating_sub(1)..(bar + 2).min(bars)].iter().any(|&s| s > 0.0)
-        };
-        for (bar, &share) in series.disrupted.iter().enumerate().filter(|(bar, _)| used(bar)) {
-            steps.push((edge(bar), y.px(share)));
-            steps.push((edge(bar + 1), y.px(share)));
-        }
-        canvas.path(&steps, 3, palette::DISRUPTED);
-    }
-    for ((ValueMark { label, color, dash, .. }, (px, _)), lane) in marks.iter().zip(&sizes).zip(&lanes) {
-        let baseline = plot.top - 8.0 - *lane as f64 * LANE;
-        canvas.rule((*px, baseline - 13.0), (*px, plot.bottom), 2.0, *color, *dash);
-        canvas.text(px + 6.0, baseline, label, &colored(bold(SMALL), *color));
-    }
-    frame::x_axis(canvas, plot, &ticks, &x, Some("ms (logarithmic)"));
-    frame::y_title(canvas, plot.top, plot.bottom, "share of requests in %");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,7 +222,7 @@ mod tests {
     fn tail_marks_percentiles_and_ends_at_maximum() {
         let analysis = samples::naive_exit();
         let p = &analysis.result.latency_ms.steady;
-        let tail = LatencyTail::of("steady", &analysis.charts.latency.steady, p).unwrap();
+        let tail = LatencyTail::of_percentiles("steady", &analysis.charts.latency.steady, p).unwrap();
         assert!(tail.points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1));
         assert_eq!(tail.points.last().unwrap().1, p.max);
         let marks: Vec<(&str, f64)> = tail.marks.iter().map(|(_, name, ms)| (*name, *ms)).collect();
@@ -371,37 +240,10 @@ mod tests {
         let p = Percentiles { n: 3, p50: 2.0, p99: 8.7, max: 8.7, ..Percentiles::default() };
         (analysis.result.latency_ms.steady, analysis.result.latency_ms.disrupted) =
             (p, Percentiles::default());
-        let tail = LatencyTail::of("steady", &analysis.charts.latency.steady, &p).unwrap();
+        let tail = LatencyTail::of_percentiles("steady", &analysis.charts.latency.steady, &p).unwrap();
         let values: Vec<f64> = tail.points.iter().map(|point| point.1).collect();
         assert_eq!((values, tail.marks.len()), (vec![2.0, 2.0, 8.7], 0));
         assert_eq!(title(&analysis.result), "Response time: the slowest of 3 requests 8.70 ms; no pod ended");
         draw(&analysis).unwrap();
-    }
-
-    #[test]
-    fn histograms_sum_to_100_percent() {
-        let series = series(&samples::naive_exit().charts.latency).unwrap();
-        for shares in [&series.steady, &series.disrupted] {
-            assert!((shares.iter().sum::<f64>() - 100.0).abs() < 1e-6, "{shares:?}");
-        }
-        assert_eq!(series.steady.len(), series.disrupted.len());
-    }
-
-    #[test]
-    fn wide_bucket_spreads_over_its_bars() {
-        let mut analysis = samples::quiet();
-        analysis.charts.latency.steady = vec![LatencyBucket { from_ms: 1.0, to_ms: 10.0, count: 5 }];
-        analysis.charts.latency.disrupted.clear();
-        let series = series(&analysis.charts.latency).unwrap();
-        let filled: Vec<f64> = series.steady.iter().copied().filter(|&s| s > 1e-6).collect();
-        assert_eq!(filled.len(), PER_DECADE as usize);
-        assert!(filled.iter().all(|s| (s - 100.0 / f64::from(PER_DECADE)).abs() < 1e-6));
-    }
-
-    #[test]
-    fn no_answers_give_no_series() {
-        let mut analysis = samples::quiet();
-        analysis.charts.latency = Default::default();
-        assert_eq!(series(&analysis.charts.latency), None);
     }
 }

@@ -237,35 +237,21 @@ fn legend(series: &RolloutSeries) -> Vec<LegendEntry> {
         })
         .collect();
     let windows = || series.rows.iter().flat_map(|row| &row.windows).flatten();
-    if windows().any(|w| w.certain_s > w.from_s) {
-        keys.push(LegendEntry::new(
-            "in the rules",
-            LegendSymbol::Area(palette::IN_RULES, FillPattern::Plain),
-        ));
-    }
-    if windows().any(|w| w.possible_s.is_some_and(|s| s > w.certain_s)) {
-        keys.push(LegendEntry::new("perhaps in the rules", LegendSymbol::Striped(palette::IN_RULES)));
-    }
-    if windows().any(|w| w.possible_s.is_none()) {
-        keys.push(LegendEntry::new(
-            "in the rules for an unknown time",
-            LegendSymbol::Dots(palette::IN_RULES),
-        ));
-    }
+    let is_certain = windows().any(|w| w.certain_s > w.from_s);
+    let is_possible = windows().any(|w| w.possible_s.is_some_and(|s| s > w.certain_s));
+    let is_open = windows().any(|w| w.possible_s.is_none());
+    keys.extend(frame::applying([
+        (is_certain, "in the rules", LegendSymbol::plain(palette::IN_RULES)),
+        (is_possible, "perhaps in the rules", LegendSymbol::Striped(palette::IN_RULES)),
+        (is_open, "in the rules for an unknown time", LegendSymbol::Dots(palette::IN_RULES)),
+    ]));
     let columns = series.lost.iter().flat_map(|(_, columns)| columns);
     let outcomes: BTreeSet<Outcome> = columns.flat_map(|(_, stack)| stack.keys().copied()).collect();
     keys.extend(outcomes.into_iter().map(LegendEntry::outcome));
-    if series
-        .rows
-        .iter()
-        .flat_map(|row| row.losses.values())
-        .any(|bin| bin.keys().any(|kind| kind.0 == LossRelation::Shared))
-    {
-        keys.push(LegendEntry::new(
-            "the same, lost by this row or another",
-            LegendSymbol::Outlined(palette::MUTED),
-        ));
-    }
+    let kinds = series.rows.iter().flat_map(|row| row.losses.values()).flat_map(BTreeMap::keys);
+    let is_shared = kinds.map(|(relation, _)| *relation).any(|relation| relation == LossRelation::Shared);
+    let shared = "the same, lost by this row or another";
+    keys.extend(frame::applying([(is_shared, shared, LegendSymbol::Outlined(palette::MUTED))]));
     keys
 }
 
@@ -285,18 +271,15 @@ fn draw_rows(canvas: &mut Canvas, series: &RolloutSeries, area: Rect, x: &Axis) 
             let gap = if row.lines.len() > 1 { 0.5 } else { 0.0 };
             draw_line(canvas, line, Rect { top, bottom: top + each - gap, ..bars }, x);
         }
-        for (i, (windows, consumer)) in row.windows.iter().zip(&series.consumers).take(STRIPS).enumerate() {
+        for (i, (window, consumer)) in row.windows.iter().zip(&series.consumers).take(STRIPS).enumerate() {
+            let Some(window) = window else { continue };
             let top = bars.bottom + i as f64 * STRIP + 0.5;
             let strip = Rect { top, bottom: top + STRIP - 1.0, ..bars };
-            for window in windows {
-                draw_window(canvas, window, strip, x);
-                let right =
-                    x.px(window.possible_s.unwrap_or(window.certain_s)).max(x.px(window.from_s) + STRIP);
-                canvas.tell(
-                    Rect { left: x.px(window.from_s), right, ..strip },
-                    format!("{}, {}", row.name, in_rules(window, consumer)),
-                );
-            }
+            draw_window(canvas, window, strip, x);
+            let left = x.px(window.from_s);
+            let right = x.px(window.possible_s.unwrap_or(window.certain_s)).max(left + STRIP);
+            let told = format!("{}, {}", row.name, in_rules(window, consumer));
+            canvas.tell(Rect { left, right, ..strip }, told);
         }
         draw_losses(canvas, series, row, Rect { top, bottom: bars.top, ..area }, x);
         let lost = match row.lost.at_most {

@@ -136,32 +136,22 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
 
 fn legend(series: &TimelineSeries) -> Vec<LegendEntry> {
     let outcomes: BTreeSet<Outcome> = series.columns.iter().flat_map(|s| s.dropped.keys().copied()).collect();
-    let mut keys =
-        vec![LegendEntry::new("answered", LegendSymbol::Area(palette::ANSWERED, FillPattern::Plain))];
-    if series.columns.iter().any(|s| s.other > 0) {
-        keys.push(LegendEntry::new(OTHER, LegendSymbol::Area(palette::GRID, FillPattern::Rising)));
-    }
+    let has_others = series.columns.iter().any(|s| s.other > 0);
+    let mut keys = frame::applying([
+        (true, "answered", LegendSymbol::plain(palette::ANSWERED)),
+        (has_others, OTHER, LegendSymbol::Area(palette::GRID, FillPattern::Rising)),
+    ]);
     keys.extend(outcomes.into_iter().map(LegendEntry::outcome));
     let answered = || series.columns.iter().filter(|s| s.p99_ms.is_some());
-    if answered().any(|s| !is_few(s)) {
-        keys.push(LegendEntry::new(
-            format!("{} p99", series.latency),
-            LegendSymbol::Line(palette::STEADY_DARK, 3),
-        ));
-    }
-    if answered().any(is_few) {
-        let name = format!("{} p99 of fewer than {FEW} values", series.latency);
-        keys.push(LegendEntry::new(name, LegendSymbol::Line(palette::STEADY_DARK, 1)));
-    }
-    if answered().next().is_some() {
-        keys.push(LegendEntry::new(
-            format!("{} p50", series.latency),
-            LegendSymbol::Line(palette::STEADY, 3),
-        ));
-    }
-    if !series.deletions.is_empty() {
-        keys.push(LegendEntry::new("a pod's deletion took effect", LegendSymbol::Tick(palette::INK)));
-    }
+    let (has_many, has_few) = (answered().any(|s| !is_few(s)), answered().any(is_few));
+    let few = format!("{} p99 of fewer than {FEW} values", series.latency);
+    let [p99, p50] = ["p99", "p50"].map(|percentile| format!("{} {percentile}", series.latency));
+    keys.extend(frame::applying([
+        (has_many, &p99, LegendSymbol::Line(palette::STEADY_DARK, 3)),
+        (has_few, &few, LegendSymbol::Line(palette::STEADY_DARK, 1)),
+        (has_many || has_few, &p50, LegendSymbol::Line(palette::STEADY, 3)),
+        (!series.deletions.is_empty(), "a pod's deletion took effect", LegendSymbol::Tick(palette::INK)),
+    ]));
     keys
 }
 

@@ -119,14 +119,7 @@ fn coarser(traffic: &Traffic) -> Traffic {
 
 fn row(analysis: &Analysis, pods: &[&PodTraffic]) -> TrafficRow {
     let mut row = TrafficRow {
-        name: match pods {
-            [pod] => pod.name.clone(),
-            [first, .., last] => {
-                let [first, last] = [first, last].map(|pod| words::short_pod(&pod.name));
-                format!("{} pods: {first} … {last}", pods.len())
-            }
-            [] => String::new(),
-        },
+        name: words::row_of(&pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>()),
         answered: vec![0; pods.iter().map(|pod| pod.answered.len()).max().unwrap_or(0)],
         ..TrafficRow::default()
     };
@@ -182,21 +175,13 @@ fn legend(series: &TrafficSeries) -> Vec<LegendEntry> {
     let any = |of: fn(&TrafficRow) -> &Vec<f64>| series.rows.iter().any(|row| !of(row).is_empty());
     let full = plain((series.most() / series.step_s).round());
     let answered = format!("answered; a full row is {full}/s");
-    let mut keys =
-        vec![LegendEntry::new(answered, LegendSymbol::Area(palette::ANSWERED, FillPattern::Plain))];
-    if any(|row| &row.ready_s) {
-        keys.push(LegendEntry::new("a new pod was ready", LegendSymbol::Mark(Dash::Dotted)));
-    }
-    if any(|row| &row.deleted_s) {
-        keys.push(LegendEntry::new("the pod's deletion took effect", LegendSymbol::Thick));
-    }
-    if any(|row| &row.late_s) {
-        keys.push(LegendEntry::new(
-            "a new connection after that, answered",
-            LegendSymbol::Tick(palette::DISRUPTED),
-        ));
-    }
-    keys
+    let (ready, deleted, late) = (any(|row| &row.ready_s), any(|row| &row.deleted_s), any(|row| &row.late_s));
+    frame::applying([
+        (true, &answered, LegendSymbol::plain(palette::ANSWERED)),
+        (ready, "a new pod was ready", LegendSymbol::Mark(Dash::Dotted)),
+        (deleted, "the pod's deletion took effect", LegendSymbol::Thick),
+        (late, "a new connection after that, answered", LegendSymbol::Tick(palette::DISRUPTED)),
+    ])
 }
 
 /// Draws the chart; returns `None` if it is unknown which pods answered.

@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
-use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored};
+use super::frame::{self, LEFT, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::format::{count, counted, either, len};
 use crate::words;
@@ -139,20 +139,14 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let result = &analysis.result;
     let title = title(&series);
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let mut legend =
-        vec![LegendEntry::new("lost requests left, at most", LegendSymbol::Line(palette::DISRUPTED, 4))];
     let apart = series.certain_s.iter().zip(&series.possible_s).map(|(a, b)| a - b).fold(0.0, f64::max);
-    if apart > VISIBLE * series.to_s {
-        legend.push(LegendEntry::new(
-            "between at least and at most",
-            LegendSymbol::Area(palette::BAND, FillPattern::Plain),
-        ));
-    }
-    legend.push(LegendEntry::new("current preStop sleep", LegendSymbol::Thick));
-    if series.advised.is_some() {
-        legend
-            .push(LegendEntry::new("preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)));
-    }
+    let (has_band, is_advised) = (apart > VISIBLE * series.to_s, series.advised.is_some());
+    let legend = frame::applying([
+        (true, "lost requests left, at most", LegendSymbol::Line(palette::DISRUPTED, 4)),
+        (has_band, "between at least and at most", LegendSymbol::plain(palette::BAND)),
+        (true, "current preStop sleep", LegendSymbol::Thick),
+        (is_advised, "preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)),
+    ]);
     let head = words::warning(result);
     let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend) + 34.0;
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 176.0 };
@@ -280,8 +274,8 @@ mod tests {
     }
 
     #[test]
-    fn many_losses_keep_svg_small() {
-        let svg = |losses: u32| {
+    fn many_losses_keep_picture_small() {
+        let png = |losses: u32| {
             let mut analysis = sample();
             analysis.lost = vec![analysis.lost[0].clone(); losses as usize];
             let needed = |n| {
@@ -289,9 +283,9 @@ mod tests {
                 Some(SleepNeeded { certain_s: possible_s + 0.011, possible_s })
             };
             analysis.charts.sleeps = (0..losses).map(needed).collect();
-            draw(&analysis).unwrap().unwrap().svg
+            draw(&analysis).unwrap().unwrap().png
         };
-        let [some, many] = [2_000, 100_000].map(|losses| svg(losses).len());
+        let [some, many] = [2_000, 100_000].map(|losses| png(losses).len());
         assert!(many < 2 * some, "{many} bytes, {some} of fewer losses");
     }
 

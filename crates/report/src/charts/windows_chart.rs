@@ -175,28 +175,19 @@ fn sleeps(panel: &Panel) -> Vec<(u64, String, Dash)> {
 
 fn legend(series: &WindowSeries) -> Vec<LegendEntry> {
     let windows = || series.panels.iter().flat_map(|panel| &panel.windows);
-    let mut keys = Vec::new();
-    if windows().any(|(lower, _)| *lower > 0.0) {
-        let look = LegendSymbol::Area(palette::IN_RULES, FillPattern::Plain);
-        keys.push(LegendEntry::new("certain: new connections still came", look));
-    }
-    if windows().any(|(lower, upper)| upper.is_some_and(|upper| upper > *lower)) {
-        keys.push(LegendEntry::new(
-            "possible: up to the upper bound",
-            LegendSymbol::Area(palette::WINDOW, FillPattern::Plain),
-        ));
-    }
-    if windows().any(|(_, upper)| upper.is_none()) {
-        keys.push(LegendEntry::new("no upper bound", LegendSymbol::Dots(palette::IN_RULES)));
-    }
-    let marked: Vec<Dash> = series.panels.iter().flat_map(sleeps).map(|sleep| sleep.2).collect();
-    if marked.iter().any(|dash| matches!(dash, Dash::Solid)) {
-        keys.push(LegendEntry::new("current preStop sleep", LegendSymbol::Thick));
-    }
-    if marked.iter().any(|dash| matches!(dash, Dash::Dashed)) {
-        keys.push(LegendEntry::new("preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)));
-    }
-    keys
+    let is_certain = windows().any(|(lower, _)| *lower > 0.0);
+    let is_possible = windows().any(|(lower, upper)| upper.is_some_and(|upper| upper > *lower));
+    let is_open = windows().any(|(_, upper)| upper.is_none());
+    let sleeps: Vec<Dash> = series.panels.iter().flat_map(sleeps).map(|sleep| sleep.2).collect();
+    let is_set = sleeps.iter().any(|dash| matches!(dash, Dash::Solid));
+    let is_advised = sleeps.iter().any(|dash| matches!(dash, Dash::Dashed));
+    frame::applying([
+        (is_certain, "certain: new connections still came", LegendSymbol::plain(palette::IN_RULES)),
+        (is_possible, "possible: up to the upper bound", LegendSymbol::plain(palette::WINDOW)),
+        (is_open, "no upper bound", LegendSymbol::Dots(palette::IN_RULES)),
+        (is_set, "current preStop sleep", LegendSymbol::Thick),
+        (is_advised, "preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)),
+    ])
 }
 
 fn draw_panel(canvas: &mut Canvas, panel: &Panel, plot: Rect, x: &Axis, is_last: bool) {

@@ -10,7 +10,6 @@ fn html_needs_no_other_resource() {
         title: "t".into(),
         alt: "what is seen".into(),
         png: vec![1, 2, 3],
-        svg: String::new(),
         readings: vec![ChartReading { area: [1, 2, 3, 4], text: "<b> \"5\"".into() }],
     };
     for (name, analysis) in every_sample() {

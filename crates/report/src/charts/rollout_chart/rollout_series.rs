@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::axis::{bin_of, nice_step};
 use super::super::timeline_chart::{self, StackedColumn};
+use crate::words;
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, LostRequest, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
@@ -62,8 +63,8 @@ pub(super) type LossesByBin = BTreeMap<i64, BTreeMap<(LossRelation, Outcome), u6
 pub(super) struct RolloutRow {
     pub(super) name: String,
     pub(super) lines: Vec<PodLine>,
-    /// Periods during which the pods remained in each consumer's rules after their deletion.
-    pub(super) windows: Vec<Vec<InRules>>,
+    /// Period during which the pods remained in each consumer's rules after their deletion.
+    pub(super) windows: Vec<Option<InRules>>,
     pub(super) losses: LossesByBin,
     pub(super) lost: Bounded,
     /// True if lost requests can be attributed to the row; this requires pods that ended.
@@ -298,11 +299,7 @@ fn row(
     let terminations: Vec<&Termination> = its.filter_map(|t| analysis.result.terminations.get(t)).collect();
     let consumers = terminations.iter().map(|t| t.windows.len()).max().unwrap_or(0);
     RolloutRow {
-        name: match pods {
-            [pod] => pod.name.clone(),
-            [first, .., last] => format!("{} pods: {} … {}", pods.len(), short(first), short(last)),
-            [] => String::new(),
-        },
+        name: words::row_of(&pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>()),
         lines: pods.iter().map(|pod| line(analysis, pod, from_s, to_s)).collect(),
         windows: (0..consumers).map(|consumer| in_rules(&terminations, consumer)).collect(),
         losses,
@@ -311,13 +308,9 @@ fn row(
     }
 }
 
-fn short(pod: &PodSpan) -> &str {
-    crate::words::short_pod(&pod.name)
-}
-
 /// Returns the period in a consumer's rules. For a row of several pods, the period covers those of all its pods.
-fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
-    let mut all = terminations.iter().filter_map(|t| {
+fn in_rules(terminations: &[&Termination], consumer: usize) -> Option<InRules> {
+    let all = terminations.iter().filter_map(|t| {
         let window = t.windows.get(consumer)?;
         let from_s = t.t0_s - t.t0_uncertainty_s;
         Some(InRules {
@@ -326,12 +319,11 @@ fn in_rules(terminations: &[&Termination], consumer: usize) -> Vec<InRules> {
             possible_s: window.upper_s.map(|s| from_s + s),
         })
     });
-    let Some(first) = all.next() else { return Vec::new() };
-    vec![all.fold(first, |sum, next| InRules {
+    all.reduce(|sum, next| InRules {
         from_s: sum.from_s.min(next.from_s),
         certain_s: sum.certain_s.max(next.certain_s),
         possible_s: sum.possible_s.zip(next.possible_s).map(|(a, b)| a.max(b)),
-    })]
+    })
 }
 
 fn add(losses: &mut LossesByBin, request: &LostRequest, whose: LossRelation, bin_s: f64) {
