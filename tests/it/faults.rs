@@ -457,9 +457,9 @@ fn run_ignores_objects_outside_its_query() {
         (
             "name",
             |pod| pod["metadata"]["name"] = "x?gracePeriodSeconds=0&".into(),
-            "no object of pods can be called",
+            "is not a valid name for pods",
         ),
-        ("place", |pod| pod["metadata"]["namespace"] = "kube-system".into(), "was asked for"),
+        ("place", |pod| pod["metadata"]["namespace"] = "kube-system".into(), ", not in "),
         (
             "labels",
             |pod| pod["metadata"]["labels"] = json!({"app": "db"}),
@@ -486,7 +486,7 @@ fn run_ignores_objects_outside_its_query() {
                     "{ended}"
                 );
                 let why = format!("{:?}", ended.records.events);
-                assert!(why.contains("the API server's answer is not used") && why.contains(said), "{why}");
+                assert!(why.contains("response of the API server rejected") && why.contains(said), "{why}");
                 ended.nothing_is_left();
             });
         }

@@ -49,10 +49,10 @@ pub const MOST_PAGES: u32 = 1500;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
     /// A request contains an invalid name.
-    #[error("not asked of the API server: {0}")]
+    #[error("request not sent to the API server: {0}")]
     Request(String),
     /// A response does not match the request.
-    #[error("the API server's answer is not used: {0}")]
+    #[error("response of the API server rejected: {0}")]
     Answer(String),
 }
 
@@ -170,7 +170,7 @@ fn checked_lines(body: GuardedBody, asked: GuardedRequest) -> GuardedBody {
             let lines = || whole.iter().flat_map(|whole| whole.split(|byte| *byte == b'\n'));
             let longest = lines().map(<[u8]>::len).max().unwrap_or(0).max(held.len());
             if longest > WATCH_LINE_BYTES {
-                let why = format!("a line of the watch is longer than {WATCH_LINE_BYTES} bytes");
+                let why = format!("a watch line is longer than {WATCH_LINE_BYTES} bytes");
                 return Err(unbelieved(why));
             }
             for line in lines().filter(|line| !line.is_empty()) {

@@ -94,7 +94,9 @@ impl GuardedRequest {
         let mut parts = Vec::new();
         for part in path.split('/').skip(1) {
             let name = from_path(part).filter(|name| is_path_segment(name));
-            parts.push(name.ok_or_else(|| refuse(format!("{part:?} in the path {path:?} is not a name")))?);
+            parts.push(
+                name.ok_or_else(|| refuse(format!("{part:?} in the path {path:?} is not a valid name")))?,
+            );
         }
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let mut asked = Self {
@@ -127,7 +129,7 @@ impl GuardedRequest {
             }
         };
         if let Some(namespace) = asked.namespace.as_ref().filter(|namespace| !is_dns_label(namespace)) {
-            return Err(refuse(format!("no namespace can be called {namespace:?}")));
+            return Err(refuse(format!("{namespace:?} is not a valid namespace")));
         }
         asked.of = match about {
             [] if request.method() == Method::POST => RequestedObjects::New,
@@ -144,7 +146,7 @@ impl GuardedRequest {
             _ => name,
         });
         if let Some(name) = named.filter(|name| !is_name(&asked.group, &asked.resource, name)) {
-            return Err(refuse(format!("no object of {} can be called {name:?}", asked.resource)));
+            return Err(refuse(format!("{name:?} is not a valid name for {}", asked.resource)));
         }
         asked.take_query(request, about.get(1).copied())?;
         Ok(asked)
@@ -170,7 +172,7 @@ impl GuardedRequest {
                     request.method()
                 )));
             }
-            let unknown = || Untrusted::Request(format!("what {key} {value:?} selects cannot be checked"));
+            let unknown = || Untrusted::Request(format!("cannot check responses against {key} {value:?}"));
             match key.as_ref() {
                 "watch" if value == "true" || value == "1" => self.reading = ResponseReading::Watch,
                 "labelSelector" => self.labels = label_terms(&value).ok_or_else(unknown)?,

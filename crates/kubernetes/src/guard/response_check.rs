@@ -82,7 +82,7 @@ pub(super) fn check_answer(asked: &GuardedRequest, answer: &[u8]) -> Result<(), 
 /// Checks that a line of a watch matches the request; an error gives the reason why it does not.
 pub(super) fn check_event(asked: &GuardedRequest, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
-    let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
+    let line: WatchLine = parsed.map_err(|error| format!("a watch line is not an event: {error}"))?;
     match line.kind.as_str() {
         "ADDED" | "MODIFIED" => check_member(asked, &line.object),
         // The object was a member before, but need no longer be one.
@@ -96,7 +96,7 @@ fn check_kinds(object: &ResponseObject) -> Result<(), String> {
     let is_kind =
         |kind: &&ListedKind| kind.name.split('/').all(is_path_segment) && !kind.name.contains(['?', '#']);
     match object.resources.iter().flatten().find(|kind| !is_kind(kind)) {
-        Some(kind) => Err(format!("no kind can be called {:?}", kind.name)),
+        Some(kind) => Err(format!("{:?} is not a valid name for a kind", kind.name)),
         None => Ok(()),
     }
 }
@@ -144,7 +144,7 @@ fn check_member(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), S
 fn check_place(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), String> {
     let name = object.name().unwrap_or_default();
     if !is_name(&asked.group, &asked.resource, name) {
-        return Err(format!("no object of {} can be called {name:?}", asked.resource));
+        return Err(format!("{name:?} is not a valid name for {}", asked.resource));
     }
     check_namespace(asked, object)
 }
@@ -153,11 +153,11 @@ fn check_namespace(asked: &GuardedRequest, object: &ResponseObject) -> Result<()
     let (resource, name) = (&asked.resource, object.name().unwrap_or_default());
     match (object.namespace(), &asked.namespace) {
         (Some(found), None) if !found.is_empty() && !is_dns_label(found) => {
-            Err(format!("{resource} {name:?} is in {found:?}, which can be no namespace"))
+            Err(format!("{resource} {name:?} is in {found:?}, which is not a valid namespace"))
         }
         (found, Some(wanted)) if found != Some(wanted) => {
             let found = found.unwrap_or_default();
-            Err(format!("{resource} {name:?} is in namespace {found:?}, and {wanted:?} was asked for"))
+            Err(format!("{resource} {name:?} is in namespace {found:?}, not in {wanted:?}"))
         }
         _ => Ok(()),
     }
@@ -174,10 +174,10 @@ fn check_one(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), Stri
             if found != Some(wanted) =>
         {
             let found = found.unwrap_or_default();
-            return Err(format!("it is {resource} {found:?}, and {wanted:?} was asked for"));
+            return Err(format!("it is {resource} {found:?}, not {wanted:?}"));
         }
         (RequestedObjects::New, Some(found)) if !is_name(&asked.group, resource, found) => {
-            return Err(format!("no object of {resource} can be called {found:?}"));
+            return Err(format!("{found:?} is not a valid name for {resource}"));
         }
         // An object that only asks a question, such as an access review, has no name and no namespace.
         (_, None) => return Ok(()),
