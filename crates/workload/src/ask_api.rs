@@ -24,10 +24,10 @@ pub enum ApiError {
     #[error("use the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
     /// The process has no service account or no address for the API server.
-    #[error("use the service account, which works in a pod only")]
+    #[error("use the service account (this works only in a pod)")]
     ServiceAccount(#[from] InClusterError),
     /// No client could be made.
-    #[error("make a client")]
+    #[error("create a client")]
     Client(#[from] kube::Error),
 }
 

@@ -49,7 +49,7 @@ impl UnsentResponse {
 
     /// Returns the response to a request that is meant to fail.
     pub(super) fn failure() -> Self {
-        Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed, as asked\n")
+        Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed on request\n")
     }
 
     pub(super) fn bad_request(why: &'static str) -> Self {
@@ -81,21 +81,21 @@ pub(super) fn answer(
                 delay: Duration::from_millis(ms),
                 ..UnsentResponse::text(StatusCode::OK, "ok\n")
             },
-            None => UnsentResponse::bad_request("give ms=MILLISECONDS\n"),
+            None => UnsentResponse::bad_request("set ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
         _ if SampleStreamKind::of(path).is_some() => {
-            UnsentResponse::text(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "ask over HTTP/1.1\n")
+            UnsentResponse::text(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "use HTTP/1.1\n")
         }
         WEBSOCKET_PATH => {
-            UnsentResponse::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n")
+            UnsentResponse::text(StatusCode::UPGRADE_REQUIRED, "request an upgrade to websocket\n")
         }
         _ => match path.strip_prefix("/status/") {
             Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
                 Some(status) => {
-                    UnsentResponse::text(status, if bodiless(status) { "" } else { "as asked\n" })
+                    UnsentResponse::text(status, if bodiless(status) { "" } else { "status on request\n" })
                 }
-                None => UnsentResponse::bad_request("give a status from 200 to 599\n"),
+                None => UnsentResponse::bad_request("use a status from 200 to 599\n"),
             },
             None => UnsentResponse::text(StatusCode::NOT_FOUND, "no such path\n"),
         },
@@ -104,7 +104,7 @@ pub(super) fn answer(
 
 fn stream(query: Option<&str>) -> UnsentResponse {
     let (Some(bytes), Some(ms)) = (number(query, "bytes"), number(query, "ms")) else {
-        return UnsentResponse::bad_request("give bytes=SIZE&ms=MILLISECONDS\n");
+        return UnsentResponse::bad_request("set bytes=SIZE&ms=MILLISECONDS\n");
     };
     let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_BODY_BYTES) else {
         return UnsentResponse::bad_request("at most 67108864 bytes\n");

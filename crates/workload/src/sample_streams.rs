@@ -41,7 +41,7 @@ pub struct SampleStreamSettings {
 rolldrop_record::named! {
     /// Way in which a stream goes wrong at a random moment. Downloads have the faults of the transport only.
     pub enum StreamFault else UnknownStreamFault
-        "{0:?} is none of cut-fin, cut-rst, unfinished, abort, error-event and stall"
+        "{0:?} is not one of cut-fin, cut-rst, unfinished, abort, error-event and stall"
     {
         /// The server closes the connection.
         CutFin = "cut-fin",
@@ -60,7 +60,7 @@ rolldrop_record::named! {
 
 rolldrop_record::named! {
     /// Marker of the end of a stream's response.
-    pub enum StreamFraming else UnknownStreamFraming "{0:?} is none of chunked, close-delimited and content-length" {
+    pub enum StreamFraming else UnknownStreamFraming "{0:?} is not one of chunked, close-delimited and content-length" {
         /// The last chunk.
         Chunked = "chunked",
         /// The end of the connection. Such a response is HTTP/1.0.

@@ -13,40 +13,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signal that can be given a habit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StopSignal {
-    /// Default stop signal of container runtimes.
-    Term,
-    /// Ctrl-C.
-    Int,
-    /// Ctrl-\\; some servers treat it as a graceful stop.
-    Quit,
-    /// Lost terminal; by convention, a request to reload the configuration.
-    Hup,
-    /// For programs' own use.
-    Usr1,
-    /// For programs' own use.
-    Usr2,
-}
+pub struct StopSignal(Number);
 
-const ALL: [(StopSignal, &str, Number); 6] = [
-    (StopSignal::Term, "SIGTERM", Number::SIGTERM),
-    (StopSignal::Int, "SIGINT", Number::SIGINT),
-    (StopSignal::Quit, "SIGQUIT", Number::SIGQUIT),
-    (StopSignal::Hup, "SIGHUP", Number::SIGHUP),
-    (StopSignal::Usr1, "SIGUSR1", Number::SIGUSR1),
-    (StopSignal::Usr2, "SIGUSR2", Number::SIGUSR2),
-];
+const ALL: [Number; 6] =
+    [Number::SIGTERM, Number::SIGINT, Number::SIGQUIT, Number::SIGHUP, Number::SIGUSR1, Number::SIGUSR2];
 
 impl StopSignal {
     /// Returns true if, by default, the signal asks a server to stop.
     pub fn means_stop(self) -> bool {
-        matches!(self, Self::Term | Self::Int | Self::Quit)
+        matches!(self.0, Number::SIGTERM | Number::SIGINT | Number::SIGQUIT)
     }
 }
 
 impl fmt::Display for StopSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(ALL.iter().find(|(signal, ..)| signal == self).map_or("", |(_, name, _)| name))
+        f.write_str(self.0.as_str())
     }
 }
 
@@ -54,12 +35,11 @@ impl FromStr for StopSignal {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = text.strip_prefix("SIG").unwrap_or(text);
-        let found = ALL.iter().find(|(_, name, _)| name.strip_prefix("SIG") == Some(wanted));
-        found.map(|(signal, ..)| *signal).ok_or_else(|| {
-            let names: Vec<_> = ALL.iter().map(|(_, name, _)| *name).collect();
-            format!("{text:?} is none of {}", names.join(", "))
-        })
+        let wanted = format!("SIG{}", text.strip_prefix("SIG").unwrap_or(text));
+        ALL.into_iter()
+            .find(|signal| signal.as_str() == wanted)
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is not one of {}", ALL.map(Number::as_str).join(", ")))
     }
 }
 
@@ -80,8 +60,8 @@ impl SignalStream {
     pub(super) fn install() -> io::Result<Self> {
         let handled = |number: Number| signal(SignalKind::from_raw(number as i32));
         let mut all = vec![(Noticed::Continued, handled(Number::SIGCONT)?)];
-        for (stop, _, number) in ALL {
-            all.push((Noticed::Signal(stop), handled(number)?));
+        for number in ALL {
+            all.push((Noticed::Signal(StopSignal(number)), handled(number)?));
         }
         Ok(Self { all })
     }
@@ -105,9 +85,9 @@ mod tests {
 
     #[test]
     fn signal_prefix_is_optional() {
-        assert_eq!("SIGUSR1".parse(), Ok(StopSignal::Usr1));
-        assert_eq!("HUP".parse(), Ok(StopSignal::Hup));
-        assert_eq!(StopSignal::Quit.to_string(), "SIGQUIT");
+        assert_eq!("SIGUSR1".parse(), Ok(StopSignal(Number::SIGUSR1)));
+        assert_eq!("HUP".parse(), Ok(StopSignal(Number::SIGHUP)));
+        assert_eq!(StopSignal(Number::SIGQUIT).to_string(), "SIGQUIT");
         let error = "SIGKILL".parse::<StopSignal>().unwrap_err();
         assert!(error.contains("SIGUSR2"), "{error}");
     }

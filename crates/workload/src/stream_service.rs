@@ -33,7 +33,7 @@ pub(super) fn requested(
     Some(if shared.is_to_fail(path) {
         Err(UnsentResponse::failure())
     } else if !matches!(*request.method(), Method::GET | Method::POST) {
-        Err(UnsentResponse::text(StatusCode::METHOD_NOT_ALLOWED, "get or post it\n"))
+        Err(UnsentResponse::text(StatusCode::METHOD_NOT_ALLOWED, "use GET or POST\n"))
     } else {
         requested_length(request).map(|length| StreamRequest {
             kind,
@@ -51,7 +51,7 @@ fn requested_length(request: &Request<Incoming>) -> Result<Option<LengthLaw>, Un
         // Text that is not ASCII is no law either.
         (None, header) => header.map(|header| header.to_str().unwrap_or_default()),
     };
-    let refused = |_| UnsentResponse::bad_request("give a length such as 3.2s or lognormal:10s,1.0\n");
+    let refused = |_| UnsentResponse::bad_request("use a length such as 3.2s or lognormal:10s,1.0\n");
     text.map(|text| text.parse().map_err(refused)).transpose()
 }
 

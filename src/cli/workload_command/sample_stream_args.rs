@@ -122,9 +122,9 @@ mod tests {
         let wrong = [
             ("--stream-length soon", "is no law of lengths"),
             ("--stream-gap file:/no/such/file", "cannot read /no/such/file"),
-            ("--stream-fault crash", "is none of cut-fin"),
+            ("--stream-fault crash", "is not one of cut-fin"),
             ("--stream-fault stall:0.1", "in percent"),
-            ("--stream-framing tls", "is none of chunked"),
+            ("--stream-framing tls", "is not one of chunked"),
             ("--streams-on-sigterm wait", "needs finish, cut, cut-after:DURATION or goodbye"),
             ("--streams-on-sigterm cut-after:5", "needs a unit"),
         ];

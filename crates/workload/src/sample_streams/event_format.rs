@@ -125,7 +125,7 @@ impl EventFormat {
     /// Returns the last piece of a stream that an error ended.
     pub(super) fn error(&self, error: ToldError) -> Piece {
         let (code, message) = match error {
-            ToldError::Failed => ("internal_error", "the sample server failed, as asked"),
+            ToldError::Failed => ("internal_error", "the sample server failed on request"),
             ToldError::ShuttingDown => ("shutting_down", "the server is shutting down"),
         };
         let name = if self.kind == SampleStreamKind::Chat { "" } else { "event: error\n" };

@@ -23,12 +23,16 @@ struct Running {
     _dir: tempfile::TempDir,
 }
 
+fn signal(name: &str) -> StopSignal {
+    name.parse().unwrap()
+}
+
 fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> WorkloadConfig {
     WorkloadConfig {
         listen,
         listen_after: Duration::ZERO,
         on_stop,
-        on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
+        on_signal: BTreeMap::from([(signal("SIGUSR1"), Habit::Finish)]),
         drain_for: Duration::from_millis(200),
         idle_timeout: Duration::from_secs(30),
         stop_work: Duration::ZERO,
@@ -133,7 +137,7 @@ fn exit_habit_aborts_requests_in_flight() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("rolldrop-pod: web-1"), "{answer}");
         let in_flight = server.request("a-2", "/slow?ms=100000").await;
         server.until_logged("received a-2").await;
-        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
         server.ended().await;
         assert_eq!(answer_of(in_flight).await, "");
         assert!(TcpStream::connect(server.address).await.is_err());
@@ -163,7 +167,7 @@ fn finish_habit_answers_only_accepted_requests() {
         let mut server = start(Habit::Finish);
         let in_flight = server.request("a-1", "/slow?ms=200").await;
         server.until_logged("received a-1").await;
-        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
         server.until_logged("stopped_accepting").await;
         assert!(TcpStream::connect(server.address).await.is_err());
         assert!(answer_of(in_flight).await.starts_with("HTTP/1.1 200"));
@@ -177,7 +181,7 @@ fn drain_habit_answers_with_connection_close() {
     local(async {
         let mut server = start(Habit::Drain);
         assert!(server.get("a-1", "/readyz").await.starts_with("HTTP/1.1 200"));
-        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
         server.until_logged("signal SIGTERM").await;
         // Two connections made while the server keeps serving: one sends a request now, the other only after the
         // listener was closed.
@@ -209,7 +213,7 @@ fn close_idle_resets_only_unread_requests() {
         server.until_logged("received a-2").await;
         // Both are sent before the server gets its turn on this thread.
         assert!(idle.try_write(keep("a-3").as_bytes()).is_ok());
-        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
         let end = idle.read(&mut [0; 1024]).await.unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
         let answer = answer_of(in_flight).await;
@@ -226,7 +230,7 @@ fn close_idle_resets_only_unread_requests() {
 fn ignore_only_notes_the_signal() {
     local(async {
         let server = start(Habit::Ignore);
-        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
         server.until_logged("signal SIGTERM").await;
         assert!(server.get("a-1", "/").await.starts_with("HTTP/1.1 200"));
         server.task.abort();
@@ -237,13 +241,13 @@ fn ignore_only_notes_the_signal() {
 fn each_signal_has_its_habit() {
     local(async {
         let mut server = start(Habit::Exit);
-        server.signals.send(Noticed::Signal(StopSignal::Hup)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGHUP"))).unwrap();
         server.signals.send(Noticed::Continued).unwrap();
         server.until_logged("continued").await;
         let in_flight = server.request("a-1", "/slow?ms=200").await;
         server.until_logged("received a-1").await;
         // This signal is configured to make the server finish.
-        server.signals.send(Noticed::Signal(StopSignal::Usr1)).unwrap();
+        server.signals.send(Noticed::Signal(signal("SIGUSR1"))).unwrap();
         assert!(answer_of(in_flight).await.starts_with("HTTP/1.1 200"));
         server.ended().await;
         let events = server.events();
@@ -261,7 +265,7 @@ fn stop_signal_ends_wait_before_listening() {
         config.listen_after = Duration::from_secs(1000);
         let shared = Rc::new(ServerState::open(&config, Box::new(|| 0)).unwrap());
         // The first signal is ignored by default.
-        let mut signals = [StopSignal::Term, StopSignal::Hup].map(Noticed::Signal).to_vec();
+        let mut signals = [signal("SIGTERM"), signal("SIGHUP")].map(Noticed::Signal).to_vec();
         let ended = wait_to_listen(async || signals.pop().unwrap(), &shared, &config).await;
         assert_eq!(ended, ListenWait::Stopped);
         let text = std::fs::read_to_string(dir.path().join("log.jsonl")).unwrap();

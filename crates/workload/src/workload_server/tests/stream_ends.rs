@@ -28,7 +28,7 @@ impl Running {
     }
 
     fn term(&self) {
-        self.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        self.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();
     }
 }
 
