@@ -20,7 +20,6 @@ KINDS = {
     "endpoint": "Endpoints",
     "event": "Event",
     "serviceAccount": "*",
-    "persistentVolumeClaim": "PersistentVolumeClaim",
     "deployment": "Deployment",
     "replicaSet": "ReplicaSet",
     "statefulSet": "StatefulSet",
@@ -28,8 +27,6 @@ KINDS = {
     "endpointSlice": "EndpointSlice",
     "podDisruptionBudget": "PodDisruptionBudget",
     "job": "Job",
-    "roleBindings": "RoleBinding",
-    "clusterRoleBindings": "ClusterRoleBinding",
 }
 PACKAGES = {
     "apiv1": "api/core/v1",

@@ -33,7 +33,7 @@ ROOTS = [
             "PersistentVolumeClaim", "ServiceAccount",
         ],
     ),
-    ("apps", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ControllerRevision"]),
+    ("apps", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"]),
     ("discovery", ["EndpointSlice"]),
     ("networking", ["Ingress", "IngressClass"]),
     ("policy", ["PodDisruptionBudget", "Eviction"]),
@@ -41,7 +41,7 @@ ROOTS = [
     ("coordination", ["Lease"]),
     ("rbac", ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]),
     ("authentication", ["SelfSubjectReview"]),
-    ("authorization", ["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
+    ("authorization", ["SelfSubjectAccessReview"]),
     ("autoscaling", ["Scale"]),
     ("metav1", ["DeleteOptions"]),
 ]

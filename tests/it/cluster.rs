@@ -76,21 +76,21 @@ fn unmodelled_manifest_fields_become_findings() {
     );
     let run = runs::measure(&scenario, Dataplane::Userspace, &[]);
     let said: Vec<_> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
-    let named: Vec<_> = said.iter().copied().filter(|what| what.contains("not modelled")).collect();
+    let named: Vec<_> = said.iter().copied().filter(|what| what.contains("does not model")).collect();
     assert_eq!(
         named,
         [
-            "Deployment web: spec.template.spec.hostAliases is not modelled by the embedded cluster: these names are not \
-             known in the pod on the userspace dataplane",
-            "Service web: spec.trafficDistribution is not modelled by the embedded cluster: connections go to all \
-             endpoints alike",
+            "Deployment web: the embedded cluster does not model spec.template.spec.hostAliases: pods on the \
+             userspace dataplane cannot resolve these names",
+            "Service web: the embedded cluster does not model spec.trafficDistribution: connections go to all \
+             endpoints equally",
         ],
         "{}",
         run.finished
     );
     // The message is about one or both pods, depending on whether the watch sees the end of the run.
     let is_raiser = |what: &str| {
-        what.starts_with("container raiser of ") && what.contains("the default action for SIGTERM")
+        what.starts_with("container raiser of ") && what.contains("the default action of SIGTERM")
     };
     assert!(said.iter().any(|what| is_raiser(what)), "{}", run.finished);
 }

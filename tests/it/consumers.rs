@@ -16,13 +16,14 @@ use crate::web::Web;
 const INGRESS: &str = "\
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
-metadata: {name: traefik, annotations: {ingressclass.kubernetes.io/is-default-class: 'true'}}
+metadata: {name: traefik}
 spec: {controller: traefik.io/ingress-controller}
 ---
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata: {name: web}
 spec:
+  ingressClassName: traefik
   rules:
   - http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
 ---

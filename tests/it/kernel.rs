@@ -537,7 +537,7 @@ fn auto_dataplane_explains_userspace_fallback() {
     BufReader::new(auto.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
     let output = auto.wait_with_output().expect("its end");
     let said = String::from_utf8_lossy(&output.stderr);
-    let notice = "using the userspace dataplane: cannot set rules for Services";
+    let notice = "using the userspace dataplane: cannot install the rules for Services";
     assert!(output.status.success() && ready.contains(notice), "{ready}{said}");
     assert!(said.lines().count() == 1 && said.contains(notice) && said.contains("no such family"), "{said}");
 
@@ -545,7 +545,7 @@ fn auto_dataplane_explains_userspace_fallback() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("the kernel dataplane is not possible here: cannot set rules for Services"),
+        said.contains("the kernel dataplane is not possible here: cannot install the rules for Services"),
         "{said}"
     );
     assert!(said.contains("no such family"), "{said}");

@@ -148,7 +148,7 @@ fn userspace_mount_failure_names_kernel_dataplane() {
         let spec = json!({"volumes": [{"name": "tmp", "emptyDir": {}}], "containers": [app]});
         run(&lab, "mounter", spec).await;
         let why = until_event(&lab, "FailedMount").await;
-        assert!(why.contains("use dataplane kernel"), "{why}");
+        assert!(why.contains("use the kernel dataplane"), "{why}");
     });
 }
 

@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
 use super::sync::lock;
 
-/// Function that kills the process of one container.
-type ProcessKiller = Box<dyn Fn() + Send + Sync>;
+/// Pod UID and container name.
+type ContainerKey = (String, String);
 
 /// Handle to a cluster's node agents, by node name. Clones share the same agents.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Agents {
     senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<AgentCommand>>>>,
-    /// Functions that kill running containers, by pod UID and container name.
-    running: Arc<Mutex<HashMap<(String, String), ProcessKiller>>>,
+    /// Channels for signals to the processes of running containers.
+    running: Arc<Mutex<HashMap<ContainerKey, mpsc::UnboundedSender<Signal>>>>,
 }
 
 /// Command to a node agent.
@@ -24,9 +25,6 @@ pub(crate) enum AgentCommand {
     /// Exit and start again while containers keep running. Pod terminations start over with their full grace period. A
     /// node that was shut down boots.
     Restart,
-    /// Exit while containers keep running, and stay down until a restart. Meanwhile, the agent ignores all other
-    /// commands.
-    Stop,
     /// Shut the node down: its pods are terminated, but not deleted, within this time or their own grace period,
     /// whichever is shorter. Once the last pod has terminated, the node is off until a restart.
     Shutdown {
@@ -38,7 +36,7 @@ pub(crate) enum AgentCommand {
 /// A container's running process, registered until this is dropped.
 pub(crate) struct RegisteredProcess {
     agents: Agents,
-    key: (String, String),
+    key: ContainerKey,
 }
 
 impl Drop for RegisteredProcess {
@@ -58,7 +56,7 @@ impl Agents {
     pub(crate) fn kill(&self, pod_uid: &str, container: &str) -> bool {
         let running = lock(&self.running);
         let found = running.get(&(pod_uid.to_owned(), container.to_owned()));
-        found.inspect(|kill| kill()).is_some()
+        found.is_some_and(|signals| signals.send(Signal::SIGKILL).is_ok())
     }
 
     /// Registers a container's running process, which can be killed until the returned value is dropped.
@@ -66,11 +64,11 @@ impl Agents {
         &self,
         pod_uid: &str,
         container: &str,
-        kill: impl Fn() + Send + Sync + 'static,
+        signals: mpsc::UnboundedSender<Signal>,
     ) -> RegisteredProcess {
         let key = (pod_uid.to_owned(), container.to_owned());
         let mut running = lock(&self.running);
-        running.insert(key.clone(), Box::new(kill));
+        running.insert(key.clone(), signals);
         RegisteredProcess { agents: self.clone(), key }
     }
 
@@ -79,11 +77,5 @@ impl Agents {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.senders).insert(node.to_owned(), sender);
         receiver
-    }
-}
-
-impl std::fmt::Debug for Agents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agents").finish_non_exhaustive()
     }
 }

@@ -34,7 +34,6 @@ pub(super) fn create_objects(
             "",
             json!({"metadata": {"name": namespace, "labels": labels}}),
         )?;
-        registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
     roles::create(registry)?;
     create_kubernetes_service(registry, server)?;

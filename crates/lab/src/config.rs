@@ -94,24 +94,24 @@ impl ClusterConfig {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// Too few or too many nodes.
-    #[error("nodes: {0} is outside 1..={MAX_NODES}")]
+    #[error("nodes: {0} is not between 1 and {MAX_NODES}")]
     Nodes(u32),
     /// A signal that cannot be sent.
-    #[error("images.{0}.stopSignal: there is no signal {1:?}; one is SIGQUIT")]
+    #[error("images.{0}.stopSignal: unknown signal {1:?}; use a name such as SIGQUIT")]
     Signal(String, String),
     /// A share outside 0..=1.
-    #[error("firstProbeMissed: {0} is outside 0..=1")]
+    #[error("firstProbeMissed: {0} is not between 0 and 1")]
     FirstProbeMissed(f64),
     /// A link for a node that does not exist.
-    #[error("latencies.link.{0}: there is no such node; `nodes` is {1}")]
+    #[error("latencies.link.{0}: no such node; the cluster has {1} (`nodes`)")]
     NoSuchNode(LinkConsumer, u32),
     /// A link that the userspace dataplane does not support.
     #[error(
-        "latencies.link.{0}: links of pods have a delay on the kernel dataplane only; name a node, such as node-1"
+        "latencies.link.{0}: only the kernel dataplane can delay the links of pods; name a node, such as node-1"
     )]
     LinkOfPods(LinkConsumer),
     /// A repeated action with a period of zero.
-    #[error("{0}: it must be longer than 0")]
+    #[error("{0} must be longer than 0")]
     NoPause(&'static str),
 }
 

@@ -14,7 +14,6 @@ mod events;
 mod garbage;
 mod job;
 mod legacy_endpoints;
-mod namespace_content;
 mod namespace_deletion;
 mod node_lifecycle;
 mod pod_control;
@@ -22,19 +21,16 @@ mod pod_template;
 mod queue;
 mod reconciler;
 mod replica_set;
-mod revision_history;
 mod scheduler;
 mod stateful_set;
 mod taints;
-
-use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use super::shared::ClusterContext;
 
 /// Runs all controllers until the cluster stops.
-pub(crate) async fn run(shared: ClusterContext, authority: Arc<str>) {
+pub(crate) async fn run(shared: ClusterContext) {
     let stop = shared.stop.clone();
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));
@@ -42,7 +38,6 @@ pub(crate) async fn run(shared: ClusterContext, authority: Arc<str>) {
     tasks.spawn(stateful_set::run(shared.clone()));
     tasks.spawn(daemon_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
-    tasks.spawn(namespace_content::run(shared.clone(), authority));
     tasks.spawn(disruption_budget::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
@@ -55,7 +50,7 @@ pub(crate) async fn run(shared: ClusterContext, authority: Arc<str>) {
         // Controllers never return by themselves; one that does has panicked.
         Some(ended) = tasks.join_next() => {
             if let Err(error) = ended {
-                tracing::error!(%error, "a controller failed; the cluster ends");
+                tracing::error!(%error, "a controller failed; stopping the cluster");
             }
             stop.cancel();
         }

@@ -27,7 +27,7 @@ pub fn check() -> Result<(), KernelError> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().last().unwrap_or("it ended without a word").trim_start_matches("rolldrop: ");
+    let said = said.lines().last().unwrap_or("it exited without a message").trim_start_matches("rolldrop: ");
     Err(KernelError::Tried(said.to_owned()))
 }
 

@@ -117,7 +117,7 @@ fn until_none(sweep: impl Fn(&BTreeMap<i32, ProcessStat>) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while sweep(&processes()) {
         if Instant::now() >= deadline {
-            tracing::error!("some processes could not be killed");
+            tracing::error!("cannot kill some processes");
             return;
         }
         std::thread::sleep(PERIOD);

@@ -79,7 +79,7 @@ impl ClusterDns {
 
     /// Serves queries until the cluster stops.
     pub(super) async fn serve(self, shared: ClusterContext) {
-        let zone = Arc::new(RwLock::new(DnsZone::default()));
+        let zone = Arc::new(RwLock::new(DnsRecords::default()));
         let stop = shared.stop.clone();
         let settings = ZoneSettings { ttl_seconds: shared.config.dns.ttl_seconds(), zone: Arc::clone(&zone) };
         let mut tasks = JoinSet::new();
@@ -98,24 +98,16 @@ impl ClusterDns {
     }
 }
 
-/// Data for the server's responses.
-#[derive(Debug, Default)]
-struct DnsZone {
-    records: DnsRecords,
-    /// Increases with every change.
-    serial: u32,
-}
-
 #[derive(Clone)]
 struct ZoneSettings {
     ttl_seconds: u32,
-    zone: Arc<RwLock<DnsZone>>,
+    zone: Arc<RwLock<DnsRecords>>,
 }
 
 impl ZoneSettings {
     fn answer(&self, question: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
-        answer(question, &zone.records, self.ttl_seconds, zone.serial, transport)
+        answer(question, &zone, self.ttl_seconds, transport)
     }
 }
 
@@ -124,26 +116,26 @@ impl ZoneSettings {
 pub(crate) fn fuzz(question: &[u8]) {
     use serde_json::json;
 
-    static ZONE: std::sync::LazyLock<DnsZone> = std::sync::LazyLock::new(|| {
+    static ZONE: std::sync::LazyLock<DnsRecords> = std::sync::LazyLock::new(|| {
         let namespace = json!({"metadata": {"name": "a", "namespace": ""}});
         let service = json!({
             "metadata": {"name": "web", "namespace": "a"},
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
         });
-        let mut zone = DnsZone::default();
+        let mut zone = DnsRecords::default();
         for (resource, object) in [(Resource::Namespaces, namespace), (Resource::Services, service)] {
             zone.apply(resource, WatchEvent { event_type: WatchEventType::Added, object: Arc::new(object) });
         }
         zone
     });
     for transport in [DnsTransport::Udp, DnsTransport::Tcp] {
-        let answer = answer(question, &ZONE.records, 5, ZONE.serial, transport);
+        let answer = answer(question, &ZONE, 5, transport);
         assert!(transport == DnsTransport::Tcp || answer.is_none_or(|answer| answer.len() <= 1232));
     }
 }
 
 /// Applies API changes to the zone, with a small delay.
-async fn keep_up(shared: ClusterContext, zone: Arc<RwLock<DnsZone>>) {
+async fn keep_up(shared: ClusterContext, zone: Arc<RwLock<DnsRecords>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
     let mut events = follow(&shared.registry, &followed);
     // Changes that are not visible yet; none overtakes an earlier one.
@@ -165,19 +157,18 @@ async fn keep_up(shared: ClusterContext, zone: Arc<RwLock<DnsZone>>) {
     }
 }
 
-impl DnsZone {
+impl DnsRecords {
     fn apply(&mut self, resource: Resource, WatchEvent { event_type, object }: WatchEvent) {
         let key = key(&object);
         let table = match resource {
-            Resource::Namespaces => &mut self.records.namespaces,
-            Resource::Services => &mut self.records.services,
-            _ => &mut self.records.slices,
+            Resource::Namespaces => &mut self.namespaces,
+            Resource::Services => &mut self.services,
+            _ => &mut self.slices,
         };
         match event_type {
             WatchEventType::Deleted => drop(table.remove(&key)),
             _ => drop(table.insert(key, object)),
         }
-        self.serial = self.serial.wrapping_add(1);
     }
 }
 
@@ -217,7 +208,7 @@ async fn serve_tcp(listener: TcpListener, settings: ZoneSettings) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "DNS server cannot accept");
+                tracing::warn!(%error, "the DNS server cannot accept connections");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -162,87 +162,91 @@ macro_rules! latencies {
 }
 
 latencies! {
-    /// API server: a pod's DELETE, from arrival until watchers see the deletionTimestamp, the kubelet
-    /// among them (timings.csv, A, A0 and B: "DELETE sent → kubelet: SyncLoop DELETE", n = 60; the
-    /// recorder, one client more on a busy machine, saw it after 6.0 / 10.3 / 24.4 / 43.7 ms).
+    /// API server: from a pod's DELETE to the deletionTimestamp that watchers see, including the
+    /// kubelet (timings.csv, A, A0 and B: "DELETE sent → kubelet: SyncLoop DELETE", n = 60; the
+    /// recorder, another client on a busy machine, saw it after 6.0 / 10.3 / 24.4 / 43.7 ms).
     pod_delete = "podDelete" [6_200, 9_100, 18_200, 21_500];
-    /// API server: a pod marked with grace 0 (a forced DELETE, or the kubelet's last) until it is
-    /// DELETED (recorded events of 190 terminations; the maximum without one of 169 ms).
+    /// API server: from marking a pod with grace 0 (by a forced DELETE, or the kubelet's last one)
+    /// to its DELETED event (recorded events of 190 terminations; the maximum omits one outlier of
+    /// 169 ms).
     marked_to_deleted = "markedToDeleted" [0, 6_100, 15_200, 30_000];
-    /// API server: a pod's POST, from arrival until it is answered (row "POST sent → POST answered").
+    /// API server: from a pod's POST to the response (row "POST sent → POST answered").
     pod_create = "podCreate" [5_500, 10_800, 14_700, 18_500];
-    /// Scheduler: pod ADDED until its nodeName is seen.
+    /// Scheduler: from a pod's ADDED event to its nodeName.
     created_to_scheduled = "createdToScheduled" [2_800, 7_600, 12_600, 31_600];
-    /// Kubelet and runtime: nodeName until PodReadyToStartContainers (sandbox, network, volumes).
+    /// Kubelet and runtime: from nodeName to PodReadyToStartContainers (sandbox, network, volumes).
     scheduled_to_sandbox = "scheduledToSandbox" [480_300, 515_700, 561_900, 832_100];
-    /// Kubelet and runtime: PodReadyToStartContainers until the process starts.
+    /// Kubelet and runtime: from PodReadyToStartContainers to the start of the process.
     sandbox_to_process_start = "sandboxToProcessStart" [36_000, 89_500, 105_900, 111_500];
-    /// Kubelet: process start until "container Running" is seen. The measured minimum is −31.4 ms
-    /// (the process's own line came late), taken as 0.
+    /// Kubelet: from the start of the process to "container Running". The measured minimum is −31.4
+    /// ms (the process logged its own line late), taken as 0.
     process_start_to_running = "processStartToRunning" [0, 32_900, 47_400, 54_900];
-    /// Kubelet: process start until the first probe, when the prober's first tick finds the
-    /// container (75 of 90 starts in timings.csv, cases F and the replacements of A and C: all
-    /// below 0.5 s). The other 15 are `firstProbeMissed` of the configuration.
+    /// Kubelet: from the start of the process to the first probe, if the prober's first tick finds
+    /// the container (75 of 90 starts in timings.csv, cases F and the replacements of A and C: all
+    /// below 0.5 s). `firstProbeMissed` covers the other 15.
     process_start_to_first_probe = "processStartToFirstProbe" [2_900, 13_600, 29_900, 191_700];
-    /// Kubelet: the end of a container, outside a pod's termination, until it is noticed: the
-    /// rest of the current relist period (1 s, `genericPlegRelistPeriod` in `pkg/kubelet/kubelet.go`).
+    /// Kubelet: from the exit of a container, outside a pod's termination, to its detection: the
+    /// rest of the current relist period (1 s, `genericPlegRelistPeriod` in
+    /// `pkg/kubelet/kubelet.go`).
     process_exit_to_seen = "processExitToSeen" [0, 500_000, 950_000, 1_000_000];
-    /// Node agent: from its end to its next start, when it is restarted (assumed, not measured).
+    /// Node agent: from its exit to its next start during a restart (assumed, not measured).
     node_agent_restart = "nodeAgentRestart" [1_000_000, 1_000_000, 1_000_000, 1_000_000];
-    /// Kubelet: a successful probe until Ready is seen (row "first probe → Ready seen").
+    /// Kubelet: from a successful probe to Ready (row "first probe → Ready seen").
     probe_to_ready = "probeToReady" [18_200, 45_700, 77_200, 109_500];
-    /// EndpointSlice controller: "container Running" until the pod's first entry in the slice.
+    /// EndpointSlice controller: from "container Running" to the pod's first entry in the slice.
     running_to_endpoint = "runningToEndpoint" [6_200, 14_300, 27_700, 28_200];
-    /// EndpointSlice controller: a change of the pod's Ready condition until the slice shows it
-    /// (row "Ready seen → slice ready seen").
+    /// EndpointSlice controller: from a change of the pod's Ready condition to the slice that shows
+    /// it (row "Ready seen → slice ready seen").
     ready_to_slice = "readyToSlice" [2_300, 13_000, 19_700, 22_300];
-    /// EndpointSlice controller: deletionTimestamp until the slice says terminating.
+    /// EndpointSlice controller: from the deletionTimestamp to the slice that shows terminating.
     deletion_to_slice = "deletionToSlice" [5_700, 35_800, 83_600, 122_500];
-    /// EndpointSlice controller: the pod terminal, gone or no longer selected until its endpoint
-    /// is out of the slice (row "container terminated in pod status seen → endpoint removed").
+    /// EndpointSlice controller: from a pod that is terminal, gone or no longer selected to the
+    /// removal of its endpoint from the slice (row "container terminated in pod status seen →
+    /// endpoint removed").
     terminated_to_slice = "terminatedToSlice" [5_400, 12_300, 29_900, 34_700];
-    /// Service proxy: a slice change until the rule is programmed, on an idle proxy. Its throttle
-    /// comes on top. The measured minimum is −14.2 ms (the recorder's line came late), taken as 0.
+    /// Service proxy: from a slice change to the programmed rule, on an idle proxy, without the
+    /// throttle. The measured minimum is −14.2 ms (the recorder's line came late), taken as 0.
     slice_to_rule = "sliceToRule" [0, 39_800, 89_700, 113_700];
-    /// Service proxy: a slice change that changes no rule, until the idle proxy's sync is done and
-    /// the period counts. What is left of case F's row "endpoint first in slice seen → nft rule with
-    /// the pod" where the rule had to wait for such a sync (25 of 30: 1041.2 / 1062.6 / 1072.2 /
-    /// 1077.0 ms) without the period of 1 s and the median of `throttledSync`.
+    /// Service proxy: from a slice change that changes no rule to the end of the idle proxy's sync,
+    /// when the period starts. Derived from case F's row "endpoint first in slice seen → nft rule
+    /// with the pod", where the rule had to wait for such a sync (25 of 30: 1041.2 / 1062.6 /
+    /// 1072.2 / 1077.0 ms), minus the period of 1 s and the median of `throttledSync`.
     unchanged_sync = "unchangedSync" [1_200, 22_600, 32_200, 37_000];
-    /// Service proxy: a sync that had to wait for its slot, from then on until the rule is
-    /// programmed: what changed is known already. Of two rewrites so close together the second came
-    /// 1.01 to 1.08 s after the first, in case F 1.02 to 1.06 s, whose middle and end are taken for
-    /// median and 95th percentile.
+    /// Service proxy: from the start of a sync that had to wait for its slot to the programmed
+    /// rule; the changes are already known. The second of two such rewrites came 1.01 to 1.08 s
+    /// after the first, in case F 1.02 to 1.06 s; the middle and end of the latter range are the
+    /// median and the 95th percentile.
     throttled_sync = "throttledSync" [10_000, 40_000, 60_000, 80_000];
-    /// DNS: a change of a Service or slice until answers show it. Not measured by itself: CoreDNS
-    /// answers from what it watches, so this is how far one watcher is behind another (row "pod
-    /// MODIFIED with deletionTimestamp seen → kubelet: SyncLoop DELETE", negatives taken as 0).
+    /// DNS: from a change of a Service or slice to answers that show it. Not measured directly:
+    /// CoreDNS answers from its watch, so this is the lag of one watcher behind another (row "pod
+    /// MODIFIED with deletionTimestamp seen → kubelet: SyncLoop DELETE", negative values taken as
+    /// 0).
     dns_propagation = "dnsPropagation" [0, 0, 4_400, 6_700];
-    /// Kubelet: its sync loop's DELETE until the stop signal, without a preStop hook.
+    /// Kubelet: from its sync loop's DELETE to the stop signal, without a preStop hook.
     kubelet_delete_to_stop_signal = "kubeletDeleteToStopSignal" [8_300, 15_600, 34_500, 38_400];
-    /// Kubelet: its sync loop's DELETE until it begins to kill, that is until the preStop hook
-    /// starts (row "SyncLoop DELETE → Killing container with a grace period").
+    /// Kubelet: from its sync loop's DELETE to the start of the preStop hook (row "SyncLoop DELETE
+    /// → Killing container with a grace period").
     kubelet_delete_to_pre_stop = "kubeletDeleteToPreStop" [400, 700, 5_100, 6_400];
-    /// Kubelet: start of an httpGet preStop hook until its request reaches the container (row
-    /// "Killing container with a grace period → preStop httpGet/exec arrived").
+    /// Kubelet: from the start of an httpGet preStop hook to the arrival of its request in the
+    /// container (row "Killing container with a grace period → preStop httpGet/exec arrived").
     pre_stop_to_http_request = "preStopToHttpRequest" [5_200, 8_400, 27_900, 27_900];
-    /// Kubelet: end of the preStop hook until the stop signal (timings.csv, B: "Running preStop hook →
-    /// SIGTERM received" of the 10 sleeps and "preStop httpGet/exec arrived → SIGTERM received" of the
-    /// 10 requests, less the 3 s that each took).
+    /// Kubelet: from the end of the preStop hook to the stop signal (timings.csv, B: "Running
+    /// preStop hook → SIGTERM received" of the 10 sleeps and "preStop httpGet/exec arrived →
+    /// SIGTERM received" of the 10 requests, minus the 3 s that each took).
     pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 12_500, 15_900, 17_000];
-    /// Kubelet and runtime: the last of the containers that must end before a sidecar is gone until
-    /// the sidecar gets its stop signal (four terminations of the recorded cases with a sidecar).
+    /// Kubelet and runtime: from the exit of the last container that must end before a sidecar to
+    /// the sidecar's stop signal (four terminations of the recorded cases with a sidecar).
     container_gone_to_sidecar_stop_signal = "containerGoneToSidecarStopSignal" [68_900, 170_500, 219_900, 219_900];
-    /// Kubelet: deletionTimestamp seen until the pod's status shows its new generation as observed
-    /// (from the recorded events of the cases A, A0, B and C).
+    /// Kubelet: from the deletionTimestamp to the pod status that shows the new generation as
+    /// observed (recorded events of cases A, A0, B and C).
     deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];
-    /// Runtime: all processes gone until the pod's sandbox, and with it its address, is gone (kernel
-    /// dataplane). Between the last refused and the first stalled connection of each termination
-    /// of case C in timings.csv, whose middle is taken (22 of 30 terminations have both).
+    /// Runtime: from the exit of all processes to the removal of the pod's sandbox and address
+    /// (kernel dataplane). The middle between the last refused and the first stalled connection of
+    /// each termination of case C in timings.csv (22 of 30 terminations have both).
     process_gone_to_address_gone = "processGoneToAddressGone" [100_500, 147_500, 186_500, 201_000];
-    /// Kubelet: all processes gone until the terminal status is seen.
+    /// Kubelet: from the exit of all processes to the terminal status.
     process_gone_to_status = "processGoneToStatus" [159_000, 221_500, 288_600, 396_600];
-    /// Kubelet: the terminal status until its DELETE with grace 0 (its relist of 1 s).
+    /// Kubelet: from the terminal status to its DELETE with grace 0 (its relist of 1 s).
     terminated_to_final_delete = "terminatedToFinalDelete" [69_800, 577_300, 964_800, 994_600];
 }
 

@@ -10,7 +10,6 @@
 //! closed to make room for new ones (`places`).
 
 mod api_route;
-mod api_server;
 mod auth;
 mod body;
 mod discovery;
@@ -47,14 +46,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
+use super::agents::Agents;
+use super::api_tokens::ApiTokens;
 use super::resource::Resource;
+use super::shared::ClusterContext;
 use super::status::Status;
 use api_route::{ApiRoute, Subresource};
 use query::Query;
 use respond::ApiResponse;
 use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 
-pub(crate) use api_server::ApiServerState;
 pub(crate) use server_identity::{IdentityError, ServerIdentity};
 
 /// Time limit for the TLS handshake and for the head of each request.
@@ -66,6 +67,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of connections. Once all are in use and none is idle, new connections wait.
 const MAX_CONNECTIONS: usize = 512;
+
+/// State of the API server: that of the cluster, its users' tokens, and its access to the node agents.
+#[derive(Debug)]
+pub(crate) struct ApiServerState {
+    pub(crate) shared: ClusterContext,
+    pub(crate) agents: Agents,
+    pub(crate) tokens: ApiTokens,
+    pub(crate) identity: ServerIdentity,
+}
 
 /// Serves the API on `listener` until the cluster is stopped.
 pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
@@ -81,7 +91,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely out of file descriptors: wait for some connections to close.
-                tracing::warn!(%error, "API server cannot accept");
+                tracing::warn!(%error, "the API server cannot accept connections");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }

@@ -61,6 +61,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use address_block::AddressBlock;
 use agents::Agents;
 use api_tokens::ApiTokens;
 pub use config::ClusterConfig;
@@ -85,7 +86,7 @@ pub enum EmbeddedError {
     #[error(transparent)]
     Config(#[from] config::ConfigError),
     /// No addresses are left for one more cluster.
-    #[error("take a block of loopback addresses")]
+    #[error("reserve loopback addresses")]
     Addresses(#[source] io::Error),
     /// The log directory cannot be created.
     #[error("create the log directory {}", path.display())]
@@ -99,13 +100,13 @@ pub enum EmbeddedError {
     #[error("listen for clients of the API")]
     Listen(#[source] io::Error),
     /// The kernel dataplane cannot be set up.
-    #[error("set the kernel dataplane up")]
+    #[error("set up the kernel dataplane")]
     Kernel(#[from] kernel::KernelError),
     /// The API server's certificate cannot be created.
-    #[error("make the API server's certificate")]
+    #[error("create the API server's certificate")]
     Identity(#[from] http_api::IdentityError),
     /// No DNS port can be opened.
-    #[error("open a port for DNS")]
+    #[error("open a DNS port")]
     Dns(#[source] io::Error),
     /// The initial objects cannot be created.
     #[error("create the cluster's own objects")]
@@ -114,10 +115,10 @@ pub enum EmbeddedError {
     #[error(transparent)]
     ServiceProxy(#[from] service_proxies::ServiceProxyError),
     /// Somebody killed the first process of the containers' PID namespace and, with it, all containers.
-    #[error("all containers were killed from outside")]
+    #[error("another process killed all containers")]
     Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
-    #[error("a part of the cluster ended unexpectedly")]
+    #[error("a part of the cluster stopped unexpectedly: see cluster.log")]
     Ended,
 }
 
@@ -158,12 +159,14 @@ impl Embedded {
             .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
         let sampler = Sampler::random();
         let addresses = match options.entered {
-            Some(_) => address_block::AddressBlock::private(),
-            None => address_block::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
-                .map_err(EmbeddedError::Addresses)?,
+            Some(_) => AddressBlock::private(),
+            None => {
+                AddressBlock::claim(sampler.index(usize::from(u8::MAX))).map_err(EmbeddedError::Addresses)?
+            }
         };
         let clock = Clock::start();
-        let registry = Registry::new(clock, addresses);
+        let identity = http_api::ServerIdentity::new(&server_addresses(&addresses, config.nodes))?;
+        let registry = Registry::new(clock, addresses, Arc::clone(identity.authority_pem()));
         let network = match options.entered {
             Some(entered) => {
                 Network::Kernel(Arc::new(fabric(entered, &registry, &config, &sampler, &options.log_dir)?))
@@ -191,7 +194,6 @@ impl Embedded {
             dns::ClusterDns::bind(registry.addresses().control_plane()).await.map_err(EmbeddedError::Dns)?;
         let dns_address = dns.address();
         bootstrap::announce_dns(&registry, dns_address).map_err(EmbeddedError::Bootstrap)?;
-        let identity = http_api::ServerIdentity::new(&server_addresses(&registry, nodes.len()))?;
         let tokens = ApiTokens::default();
         let token = tokens.issue_admin();
 
@@ -206,8 +208,12 @@ impl Embedded {
             log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
-        let server =
-            http_api::ApiServerState::new(shared.clone(), Agents::default(), tokens, identity.clone());
+        let server = http_api::ApiServerState {
+            shared: shared.clone(),
+            agents: Agents::default(),
+            tokens,
+            identity: identity.clone(),
+        };
         let tasks = run(shared, Arc::new(server), listeners, dns, nodes, &options.own_binary);
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
@@ -260,7 +266,6 @@ fn run(
     own_binary: &Path,
 ) -> JoinSet<Result<(), EmbeddedError>> {
     let mut tasks = JoinSet::new();
-    let authority = server.identity.authority_pem();
     for listener in listeners {
         tasks.spawn(http_api::serve(listener, Arc::clone(&server)).map(Ok));
     }
@@ -282,20 +287,19 @@ fn run(
             own_binary: own_binary.to_owned(),
             agents: server.agents.clone(),
             tokens: server.tokens.clone(),
-            authority: Arc::clone(authority),
         };
         tasks.spawn(node::run(shared.clone(), node).map(Ok));
     }
     tasks.spawn(service_proxies::run(shared.clone(), nodes).map_err(EmbeddedError::from));
-    tasks.spawn(controllers::run(shared, Arc::clone(authority)).map(Ok));
+    tasks.spawn(controllers::run(shared).map(Ok));
     tasks
 }
 
 /// Returns the addresses, besides loopback, at which nodes reach the API server and pods reach the Service
 /// `kubernetes`.
-fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
-    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.addresses().node(index));
-    let inside = [Some(registry.addresses().control_plane()), registry.addresses().services().next()];
+fn server_addresses(addresses: &AddressBlock, nodes: u32) -> Vec<IpAddr> {
+    let nodes = (0..=u8::MAX).zip(0..nodes).map(|(index, _)| addresses.node(index));
+    let inside = [Some(addresses.control_plane()), addresses.services().next()];
     nodes.chain(inside.into_iter().flatten()).map(IpAddr::from).collect()
 }
 

@@ -38,7 +38,7 @@ impl TryFrom<String> for LinkConsumer {
         }
         let number = text.strip_prefix("node-").and_then(|number| number.parse().ok());
         number.filter(|number| *number > 0).map(Self::Node).ok_or_else(|| {
-            format!("{text:?} is neither a node, such as node-1, nor a label of pods, such as app=gateway")
+            format!("{text:?} is neither a node (such as node-1) nor a pod label (such as app=gateway)")
         })
     }
 }

@@ -171,7 +171,7 @@ impl OutputRecorder {
     /// Writes without an await, so that nothing is lost when `step` is cancelled.
     fn write(&mut self, entries: &[u8]) {
         if let Err(error) = self.log.write(entries) {
-            tracing::warn!(%error, log = %self.log.path.display(), "a part of a log is lost");
+            tracing::warn!(%error, log = %self.log.path.display(), "part of a log was lost");
         }
     }
 }

@@ -86,7 +86,7 @@ impl PodSandbox {
     ///
     /// No address is free, or the system rejects part of the setup. The caller may try again.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
-        let taken = || io::Error::other("all addresses of the node's pods are in use");
+        let taken = || io::Error::other("all pod addresses of the node are in use");
         let address = match self.address() {
             Some(address) => address,
             None => {
@@ -114,7 +114,7 @@ impl PodSandbox {
         match &self.network {
             Network::Userspace => Ok(Placement { place: None, pids }),
             Network::Kernel(_) => {
-                let gone = || io::Error::other("the pod's sandbox is not there");
+                let gone = || io::Error::other("the pod has no sandbox");
                 let namespaces = lock(&self.namespaces).clone().ok_or_else(gone)?;
                 Ok(Placement { place: Some(Arc::new(namespaces.place(binds, pids)?)), pids })
             }
@@ -126,7 +126,7 @@ impl PodSandbox {
         let Some(namespaces) = lock(&self.namespaces).take() else { return };
         let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
         if let Err(error) = removed.map_err(io::Error::from).flatten() {
-            tracing::warn!(%error, pod = %self.pod, "the pod's network is not removed");
+            tracing::warn!(%error, pod = %self.pod, "cannot remove the pod's network");
         }
     }
 }

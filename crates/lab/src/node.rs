@@ -89,8 +89,8 @@ enum Pause {
     Behind,
     /// The agent exits and starts again at once.
     Restart,
-    /// The agent exits, or the node is off, until a restart.
-    Stop,
+    /// The node is off until a restart.
+    Off,
 }
 
 impl Agent {
@@ -108,7 +108,7 @@ impl Agent {
                 match self.serve(&mut watch, workers, commands).await {
                     Pause::Behind => {}
                     Pause::Restart => self.stay_down(async {}).await,
-                    Pause::Stop => self.stay_down(restart_command(commands)).await,
+                    Pause::Off => self.stay_down(restart_command(commands)).await,
                 }
             }
             tokio::task::yield_now().await;
@@ -135,12 +135,11 @@ impl Agent {
                 }
                 Some(command) = commands.recv() => match command {
                     AgentCommand::Restart => return Pause::Restart,
-                    AgentCommand::Stop => return Pause::Stop,
                     AgentCommand::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
                 },
             }
             if self.is_off() {
-                return Pause::Stop;
+                return Pause::Off;
             }
         }
     }

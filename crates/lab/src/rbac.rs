@@ -99,7 +99,7 @@ pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) 
 
 /// The roles bound to a user, in one namespace or cluster-wide.
 #[derive(Debug)]
-pub(crate) struct BoundRoles {
+struct BoundRoles {
     roles: Vec<Arc<Value>>,
     /// Errors about bound roles that do not exist.
     missing: Vec<String>,
@@ -107,7 +107,7 @@ pub(crate) struct BoundRoles {
 
 impl BoundRoles {
     /// Finds the roles bound by ClusterRoleBindings and, unless `namespace` is empty, by its RoleBindings.
-    pub(crate) fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
+    fn of(registry: &Registry, user: &User, namespace: &str) -> Self {
         let everywhere = registry.all(Resource::ClusterRoleBindings, None);
         let here = match namespace {
             "" => Vec::new(),
@@ -141,12 +141,12 @@ impl BoundRoles {
     }
 
     /// Returns the rules of all bound roles.
-    pub(crate) fn rules(&self) -> impl Iterator<Item = &Value> {
+    fn rules(&self) -> impl Iterator<Item = &Value> {
         self.roles.iter().flat_map(|role| list(&role["rules"]))
     }
 
     /// Describes the bound roles that do not exist. Returns an empty string if all exist.
-    pub(crate) fn reason(&self) -> String {
+    fn reason(&self) -> String {
         match &self.missing[..] {
             [] => String::new(),
             [one] => format!("RBAC: {one}"),

@@ -30,9 +30,9 @@ use super::status::{FieldError, Status};
 use super::store::{self, ObjectChange, Store, StoreAction};
 use rolldrop_record::Clock;
 
-pub(crate) use deletion::{DeleteOptions, Deleted, Propagation};
+pub(crate) use deletion::{DeleteOptions, Deleted};
 pub(crate) use event_object::{ContainerSource, EventType, NOT_MODELLED};
-pub(crate) use eviction::{Approval, covers, set_allowed_condition, still_processed};
+pub(crate) use eviction::{covers, set_allowed_condition};
 pub(crate) use follow::{ObservedEvent, follow};
 pub(crate) use page::PageRequest;
 pub(crate) use patch::{ObjectPatch, PatchKind};
@@ -50,6 +50,8 @@ struct RegistryState {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
+    /// Certificate of the API server's CA, in PEM.
+    authority: Arc<str>,
     /// Lock held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
     /// Event names, by hash of the event's content.
@@ -105,11 +107,12 @@ pub(crate) struct WatchEvent {
 
 impl Registry {
     /// Creates an empty cluster.
-    pub(crate) fn new(clock: Clock, addresses: AddressBlock) -> Self {
+    pub(crate) fn new(clock: Clock, addresses: AddressBlock, authority: Arc<str>) -> Self {
         let inner = RegistryState {
             store: Store::default(),
             clock,
             addresses,
+            authority,
             service_addresses: Mutex::new(()),
             events: Mutex::default(),
         };
@@ -129,6 +132,11 @@ impl Registry {
     /// Returns the address block for nodes, pods and Services.
     pub(crate) fn addresses(&self) -> &AddressBlock {
         &self.inner.addresses
+    }
+
+    /// Returns the certificate of the API server's CA, in PEM.
+    pub(crate) fn authority(&self) -> &str {
+        &self.inner.authority
     }
 
     /// Returns one object. For cluster-scoped resources, `namespace` is empty.

@@ -57,7 +57,6 @@ resources! {
     ReplicaSets: "apps/v1" "ReplicaSet" "replicasets" ["rs"] "status generation scale all";
     StatefulSets: "apps/v1" "StatefulSet" "statefulsets" ["sts"] "status generation scale all";
     DaemonSets: "apps/v1" "DaemonSet" "daemonsets" ["ds"] "status generation all";
-    ControllerRevisions: "apps/v1" "ControllerRevision" "controllerrevisions" [] "";
     EndpointSlices: "discovery.k8s.io/v1" "EndpointSlice" "endpointslices" [] "generation";
     Ingresses: "networking.k8s.io/v1" "Ingress" "ingresses" ["ing"] "status generation";
     IngressClasses: "networking.k8s.io/v1" "IngressClass" "ingressclasses" [] "cluster generation";

@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 
 use super::resource::Resource;
 
-pub(crate) use shape::{check, prune, stays, unknown_fields};
+pub(crate) use shape::{check, each_structure, prune, stays, unknown_fields};
 
 /// Type of a field's value.
 #[derive(Clone, Debug, PartialEq, Eq)]

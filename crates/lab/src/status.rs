@@ -197,14 +197,6 @@ impl Status {
         Self::plain(504, format!("Timeout: {message}"))
     }
 
-    /// 504: the requested version does not exist yet. A real API server waits briefly before this response.
-    pub fn too_large_version(wanted: u64, current: u64) -> Self {
-        let mut status = Self::timeout(&format!("Too large resource version: {wanted}, current: {current}"));
-        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
-        status.details = json!({"causes": [cause], "retryAfterSeconds": 1});
-        status
-    }
-
     /// 503: a pod behind the API server did not respond.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::plain(503, message)

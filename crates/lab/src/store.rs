@@ -76,16 +76,14 @@ pub(crate) enum StoreAction {
     Replace(Value),
     /// Remove the object.
     Remove,
-    /// Replace the object with this value, then remove it. Watchers see both changes.
-    ReplaceThenRemove(Value),
 }
 
 /// Part of a list.
 #[derive(Debug)]
 pub(super) struct ListChunk {
     pub(super) objects: Vec<Arc<Value>>,
-    /// Number of objects after this part, selected or not.
-    pub(super) following: usize,
+    /// True if no objects follow this part, selected or not.
+    pub(super) is_last: bool,
     /// Store version that the list reflects.
     pub(super) version: u64,
 }
@@ -131,8 +129,8 @@ impl Store {
         keys.filter_map(object).collect()
     }
 
-    /// Returns one page of a list: the first `most` selected objects after `start`, and the number of objects after
-    /// those, selected or not. It examines no more objects than necessary. `is_selected` must not call the store.
+    /// Returns one page of a list: the first `most` selected objects after `start`. It examines no more objects than
+    /// necessary. `is_selected` must not call the store.
     pub(super) fn page(
         &self,
         resource: Resource,
@@ -152,7 +150,7 @@ impl Store {
         let mut all = objects.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
         let selected = all.by_ref().filter(|(_, object)| is_selected(object));
         let objects = selected.take(most).map(|(_, object)| Arc::clone(object)).collect();
-        ListChunk { objects, following: all.count(), version: state.version }
+        ListChunk { objects, is_last: all.next().is_none(), version: state.version }
     }
 
     /// Stores a new object. Returns `None` if the name is already taken.
@@ -198,10 +196,6 @@ impl Store {
             StoreAction::Keep => return Ok(Some(before)),
             StoreAction::Replace(object) => state.put(resource, key, object),
             StoreAction::Remove => state.remove(resource, &key),
-            StoreAction::ReplaceThenRemove(object) => {
-                state.put(resource, key.clone(), object);
-                state.remove(resource, &key)
-            }
         };
         self.announce(state);
         Ok(Some(after))
@@ -404,11 +398,8 @@ mod tests {
         assert!(store.create(Resource::Pods, "default", "a", object(9)).is_none());
         store.create(Resource::Services, "default", "a", object(0)).unwrap();
         replace(&store, 1);
-        store
-            .modify(Resource::Pods, "default", "a", |_| {
-                Ok::<_, Infallible>(StoreAction::ReplaceThenRemove(object(2)))
-            })
-            .unwrap();
+        replace(&store, 2);
+        store.modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(StoreAction::Remove)).unwrap();
         let mut seen = Vec::new();
         for _ in 0..4 {
             let change = watch.next().await.unwrap();
@@ -497,13 +488,13 @@ mod tests {
             let start = start.map(|name| (namespace.to_owned(), name.to_owned()));
             let part = store.page(Resource::Pods, Some(namespace), start, most, is_selected);
             assert_eq!(part.version, version);
-            (part.objects, part.following)
+            (part.objects, part.is_last)
         };
-        assert_eq!(page("default", None, 9, |_| true), (all.clone(), 0));
-        assert_eq!(page("default", None, 1, |_| true), (all[..1].to_vec(), 1));
-        assert_eq!(page("default", Some("a"), 1, |_| true), (all[1..].to_vec(), 0));
-        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (all[1..].to_vec(), 0));
-        assert_eq!(page("other", None, 9, |_| true), (Vec::new(), 0));
+        assert_eq!(page("default", None, 9, |_| true), (all.clone(), true));
+        assert_eq!(page("default", None, 1, |_| true), (all[..1].to_vec(), false));
+        assert_eq!(page("default", Some("a"), 1, |_| true), (all[1..].to_vec(), true));
+        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (all[1..].to_vec(), true));
+        assert_eq!(page("other", None, 9, |_| true), (Vec::new(), true));
     }
 
     #[test]

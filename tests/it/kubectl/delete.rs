@@ -68,12 +68,12 @@ fn delete_cascades_to_owned_objects() {
 }
 
 #[test]
-fn orphan_cascade_keeps_pods_running() {
+fn orphan_cascade_is_refused() {
     let kubectl = Kubectl::in_namespace("delete");
     kubectl.run_web(1);
-    kubectl.ok("delete deployment web --cascade=orphan");
-    assert_eq!(kubectl.field("rs", ".items[0].metadata.ownerReferences"), "");
-    assert_eq!(kubectl.ok("get pods --field-selector status.phase=Running -o name").lines().count(), 1);
+    let refused = kubectl.fails("delete deployment web --cascade=orphan");
+    assert!(refused.contains("does not support orphaning"), "{refused}");
+    assert_eq!(kubectl.ok("get deployments -o name"), "deployment.apps/web\n");
 }
 
 #[test]

@@ -13,10 +13,10 @@ fn container_access_refusal_offers_alternative() {
         ("cp idle:/etc/hostname copy", "exec"),
         ("attach idle", "attach"),
         ("port-forward idle 8080:80", "port-forward"),
-        ("debug idle --image=x", "a change of a running pod's containers"),
+        ("debug idle --image=x", "changing the containers of a running pod"),
     ] {
         let told = kubectl.fails(args);
-        let expected = format!("{what} is not supported by the embedded cluster: ");
+        let expected = format!("the embedded cluster does not support {what}: ");
         assert!(told.contains(&expected), "kubectl {args}: {told}");
     }
     assert_eq!(

@@ -53,7 +53,7 @@ impl Applier {
             let kind = object.types.as_ref().map_or("object", |types| &types.kind);
             let own = sidecar_path(manifest);
             for warning in warnings.take() {
-                if own.as_ref().is_none_or(|path| !warning.starts_with(path)) {
+                if own.as_ref().is_none_or(|path| !warning.contains(path)) {
                     recorder.warn(format!("{kind} {}: {warning}", object.name_any()));
                 }
             }

@@ -6,7 +6,7 @@
 mod daemon_set_steps;
 mod place;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::availability::Judge;
 use super::claim::{claim, owners_concerned};
 use super::pod_control::{BURST, PodControl};
+use super::pod_template::{self, revision_of};
 use super::reconciler::{self, BACK_OFF, ReconcileResult};
-use super::revision_history::{REVISION_LABEL, RevisionHistory, revision_of};
 use crate::object_fields::{ObjectKey, is_being_deleted, is_ready, is_terminal, key, write_counts};
 use crate::registry::{EventType, ObservedEvent, follow};
 use crate::resource::Resource;
@@ -45,9 +45,8 @@ pub(super) async fn run(shared: ClusterContext) {
 async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> ReconcileResult {
     let registry = &control.shared.registry;
     let Ok(set) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
-    let history = RevisionHistory::of(registry, &set, |_, hash| hash.to_owned())?;
-    let hash = revision_of(&history.update).to_owned();
-    let is_new = |pod: &Value| pod["metadata"]["labels"][REVISION_LABEL] == *hash;
+    let hash = pod_template::hash(&set["spec"]["template"]);
+    let is_new = |pod: &Value| revision_of(pod) == hash;
     let nodes = registry.all(Resource::Nodes, None);
     let places = places(&set, &nodes);
     let done = if is_being_deleted(&set) {
@@ -64,12 +63,9 @@ async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> Recon
     let pods = own_pods(&control.shared, &now)?;
     let judge = Judge::new(&now, &registry.now());
     let again = judge.next(pods.iter().map(Arc::as_ref));
-    let marks: BTreeSet<_> = pods.iter().map(|pod| revision_of(pod).to_owned()).collect();
     let status = status_of(generation, &places, &by_node(pods), &is_new, judge);
     registry.set_status(Resource::DaemonSets, &now, status)?;
-    done?;
-    history.forget(registry, &now, |revision| marks.contains(revision_of(revision)))?;
-    Ok(again)
+    done.map(|()| again)
 }
 
 fn own_pods(shared: &ClusterContext, set: &Value) -> Result<Vec<Arc<Value>>, Status> {

@@ -171,7 +171,7 @@ mod tests {
     use super::super::replica_set;
     use super::super::tests::bench::Bench;
     use super::*;
-    use crate::registry::{Approval, WriteEffect};
+    use crate::registry::WriteEffect;
 
     async fn bench_with(budget: Value) -> Bench {
         let bench = Bench::start(&[|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()]);
@@ -246,15 +246,15 @@ mod tests {
         counts_become(&bench, [1, 3, 2, 3]).await;
         let pods = bench.live_pods();
         let evict = |n: usize| bench.registry().approve_eviction(&pods[n], WriteEffect::Stored);
-        assert_eq!(bench.registry().approve_eviction(&pods[0], WriteEffect::DryRun), Ok(Approval::Paid));
-        assert_eq!(evict(0), Ok(Approval::Paid));
+        assert_eq!(bench.registry().approve_eviction(&pods[0], WriteEffect::DryRun), Ok(()));
+        assert_eq!(evict(0), Ok(()));
         let refused = evict(1).unwrap_err();
         assert_eq!(refused.code(), 429);
         counts_become(&bench, [0, 2, 2, 3]).await;
         let name = key(&pods[0]).1;
         bench.registry().delete(Resource::Pods, "default", &name, &Default::default()).unwrap();
         bench.holds("replaced", |bench| !bench.run_nodes() && counts(bench) == [1, 3, 2, 3]).await;
-        assert_eq!(evict(1), Ok(Approval::Paid));
+        assert_eq!(evict(1), Ok(()));
     }
 
     #[tokio::test]
@@ -265,10 +265,7 @@ mod tests {
         bench.set_ready(&name, false);
         counts_become(&bench, [0, 2, 2, 3]).await;
         let unhealthy = bench.get(Resource::Pods, &name);
-        assert_eq!(
-            bench.registry().approve_eviction(&unhealthy, WriteEffect::Stored),
-            Ok(Approval::Unchanged)
-        );
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, WriteEffect::Stored), Ok(()));
         let second = bench.live_pods().into_iter().find(|pod| key(pod).1 != name).unwrap();
         bench.set_ready(&key(&second).1, false);
         counts_become(&bench, [0, 1, 2, 3]).await;
@@ -279,10 +276,7 @@ mod tests {
         bench.modify(Resource::PodDisruptionBudgets, "web", ObjectPart::Main, |budget| {
             budget["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
         });
-        assert_eq!(
-            bench.registry().approve_eviction(&unhealthy, WriteEffect::Stored),
-            Ok(Approval::Unchanged)
-        );
+        assert_eq!(bench.registry().approve_eviction(&unhealthy, WriteEffect::Stored), Ok(()));
     }
 
     #[test]

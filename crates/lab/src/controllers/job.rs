@@ -206,10 +206,8 @@ impl<'a> Sync<'a> {
         self.count_finished();
     }
 
-    /// Counts each finished pod once. A pod that is being deleted counts as failed, unless it has succeeded or the Job
-    /// replaces only failed pods.
+    /// Counts each finished pod once. A pod that is being deleted counts as failed, unless it has succeeded.
     fn count_finished(&mut self) {
-        let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
         let gone: Vec<_> = self.ledger.gone().cloned().collect();
         let (mut succeeded, mut failed) = (0, 0);
         for (pod, exists) in
@@ -221,7 +219,7 @@ impl<'a> Sync<'a> {
             let has_failed = match pod["status"]["phase"].as_str() {
                 Some("Succeeded") => false,
                 Some("Failed") => true,
-                _ if !exists || (is_being_deleted(pod) && !waits_for_end) => true,
+                _ if !exists || is_being_deleted(pod) => true,
                 _ => continue,
             };
             self.ledger.close(pod);
@@ -246,7 +244,7 @@ impl<'a> Sync<'a> {
 
     fn failure(&self, deadline: Option<i64>) -> Option<JobVerdict> {
         let limit = self.spec("backoffLimit").unwrap_or(6);
-        if self.failed > limit || self.restarts_exceed(limit) {
+        if self.failed > limit {
             let message = "Job has reached the specified backoff limit";
             return Some(JobVerdict::new(JobEnd::Failed, "BackoffLimitExceeded", message));
         }
@@ -256,20 +254,6 @@ impl<'a> Sync<'a> {
             "DeadlineExceeded",
             "Job was active longer than specified deadline",
         ))
-    }
-
-    /// Returns true if container restarts exceed `limit` (`pastBackoffLimitOnFailure`).
-    fn restarts_exceed(&self, limit: i64) -> bool {
-        if self.job["spec"]["template"]["spec"]["restartPolicy"] != "OnFailure" {
-            return false;
-        }
-        let of_pod = |pod: &Arc<Value>| -> i64 {
-            let lists = ["initContainerStatuses", "containerStatuses"];
-            let statuses = lists.iter().flat_map(|name| list(&pod["status"][name]));
-            statuses.map(|status| number(&status["restartCount"])).sum()
-        };
-        let restarts: i64 = self.pods.iter().filter(|pod| !is_terminal(pod)).map(of_pod).sum();
-        if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
     fn success(&self) -> Option<JobVerdict> {
@@ -346,9 +330,7 @@ impl<'a> Sync<'a> {
             None => parallelism,
         };
         let wanted = usize::try_from(wanted).unwrap_or(0);
-        let waits_for_end = self.job["spec"]["podReplacementPolicy"] == "Failed";
-        let still_there = active.len() + if waits_for_end { self.terminating() } else { 0 };
-        let missing = wanted.saturating_sub(still_there).min(BURST);
+        let missing = wanted.saturating_sub(active.len()).min(BURST);
         if missing == 0 {
             return Ok(None);
         }

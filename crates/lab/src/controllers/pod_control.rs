@@ -14,20 +14,10 @@ use crate::registry::{DeleteOptions, EventType};
 use crate::resource::Resource;
 use crate::shared::ClusterContext;
 use crate::status::Status;
-use crate::value::text;
 
 /// Maximum number of pods that one pass over an object creates or deletes (`BurstReplicas`,
 /// `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
-
-/// Wording of events about created or deleted pods.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Wording {
-    /// Wording of `RealPodControl`.
-    Common,
-    /// Wording of pkg/controller/statefulset/stateful_pod_control.go.
-    StatefulSets,
-}
 
 /// Handle with which a controller creates and deletes pods.
 #[derive(Clone)]
@@ -36,21 +26,11 @@ pub(super) struct PodControl {
     pub(super) rate: ClientRate,
     /// Controller name, used as the source of its events.
     pub(super) component: &'static str,
-    wording: Wording,
 }
 
 impl PodControl {
     pub(super) fn new(shared: &ClusterContext, component: &'static str) -> Self {
-        Self {
-            shared: shared.clone(),
-            rate: ClientRate::of(&shared.config),
-            component,
-            wording: Wording::Common,
-        }
-    }
-
-    pub(super) fn wording(self, wording: Wording) -> Self {
-        Self { wording, ..self }
+        Self { shared: shared.clone(), rate: ClientRate::of(&shared.config), component }
     }
 
     /// Records an event about the success or failure of an action on a pod.
@@ -64,20 +44,9 @@ impl PodControl {
             PodAction::Create => ("Create", "Created", "creating"),
             PodAction::Delete => ("Delete", "Deleted", "deleting"),
         };
-        let message = match (self.wording, failure) {
-            (Wording::Common, None) => format!("{past} pod: {pod}"),
-            (Wording::Common, Some(status)) => format!("Error {present}: {status}"),
-            (Wording::StatefulSets, failure) => {
-                let what = format!(
-                    "{} Pod {pod} in StatefulSet {}",
-                    verb.to_lowercase(),
-                    text(&owner["metadata"]["name"])
-                );
-                match failure {
-                    None => format!("{what} successful"),
-                    Some(status) => format!("{what} failed error: {status}"),
-                }
-            }
+        let message = match failure {
+            None => format!("{past} pod: {pod}"),
+            Some(status) => format!("Error {present}: {status}"),
         };
         self.record(owner, event_type, &format!("{result}{verb}"), &message);
     }

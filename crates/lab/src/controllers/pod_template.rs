@@ -1,10 +1,22 @@
-//! Compares and hashes pod templates.
+//! Compares and hashes pod templates, and reads the revision of a template from the pods that were made from it.
+//!
+//! There are no ControllerRevisions: StatefulSets and DaemonSets know their templates' revisions, but not the templates
+//! of earlier ones.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value};
 
 use crate::registry::in_name_characters;
+use crate::value::text;
+
+/// Pod label that contains the revision (`ControllerRevisionHashLabelKey`).
+pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
+
+/// Returns the revision of the template that a pod was made from.
+pub(super) fn revision_of(pod: &Value) -> &str {
+    text(&pod["metadata"]["labels"][REVISION_LABEL])
+}
 
 /// Returns true if two templates produce the same pods.
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {

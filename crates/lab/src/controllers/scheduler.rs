@@ -1,22 +1,19 @@
 //! Binds pods to nodes.
 //!
 //! [`fit`] decides which nodes a pod fits on, and which of those is best. If a pod fits on no node, a condition and an
-//! event say why. The scheduler retries the pod when nodes change or other pods are removed, but no more often than
-//! the back-off allows (pkg/scheduler/backend/queue).
+//! event say why. The scheduler retries the pod a second after nodes change or other pods are removed.
 
 mod fit;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 pub(super) use fit::matches_affinity;
 
 use super::queue::WorkQueue;
-use super::reconciler::BackOff;
 use crate::conditions;
 use crate::conditions::of as condition;
 use crate::object_fields::{ObjectKey, is_being_deleted, is_terminal, key};
@@ -27,14 +24,14 @@ use crate::status::note_failure;
 
 const COMPONENT: &str = "default-scheduler";
 
-/// Back-off for a pod that fits on no node: initial and maximum delay (`DefaultPodInitialBackoffDuration`,
-/// `DefaultPodMaxBackoffDuration` in pkg/scheduler/backend/queue).
-const POD_BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+/// Delay before a pod that fitted on no node is tried again (`DefaultPodInitialBackoffDuration` in
+/// pkg/scheduler/backend/queue).
+const POD_BACK_OFF: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(shared: ClusterContext) {
     let mut events = follow(&shared.registry, &[Resource::Pods, Resource::Nodes]);
     let mut queue = WorkQueue::new();
-    let mut waiting = UnschedulablePods::default();
+    let mut waiting = BTreeSet::new();
     loop {
         tokio::select! {
             Some((resource, event)) = events.next() => {
@@ -48,8 +45,8 @@ pub(super) async fn run(shared: ClusterContext) {
                 }
                 let makes_room = resource == Resource::Nodes || gone || is_terminal(&event.object);
                 if makes_room {
-                    for (pod, delay) in waiting.all() {
-                        queue.add(pod, delay);
+                    for pod in &waiting {
+                        queue.add(ObjectKey::clone(pod), POD_BACK_OFF);
                     }
                 }
             }
@@ -58,36 +55,16 @@ pub(super) async fn run(shared: ClusterContext) {
     }
 }
 
-/// Unschedulable pods, each with the number of attempts and the time of the last attempt.
-#[derive(Debug, Default)]
-struct UnschedulablePods(BTreeMap<ObjectKey, (u32, Instant)>);
-
-impl UnschedulablePods {
-    fn note(&mut self, pod: &ObjectKey) {
-        let (attempts, last) = self.0.entry(pod.clone()).or_insert_with(|| (0, Instant::now()));
-        *attempts += 1;
-        *last = Instant::now();
-    }
-
-    /// Returns all unschedulable pods, each with the time until it may be retried.
-    fn all(&self) -> Vec<(ObjectKey, Duration)> {
-        let delay = |(attempts, last): &(u32, Instant)| {
-            (*last + POD_BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())
-        };
-        self.0.iter().map(|(pod, tried)| (pod.clone(), delay(tried))).collect()
-    }
-}
-
 fn is_waiting(pod: &Value) -> bool {
     !pod["spec"]["nodeName"].is_string() && !is_being_deleted(pod)
 }
 
-fn schedule(shared: &ClusterContext, pod_key: &ObjectKey, waiting: &mut UnschedulablePods) {
+fn schedule(shared: &ClusterContext, pod_key: &ObjectKey, waiting: &mut BTreeSet<ObjectKey>) {
     let registry = &shared.registry;
     let (namespace, name) = pod_key;
     let pod = registry.get(Resource::Pods, namespace, name);
     let Some(pod) = pod.ok().filter(|pod| is_waiting(pod)) else {
-        waiting.0.remove(pod_key);
+        waiting.remove(pod_key);
         return;
     };
     let nodes = registry.all(Resource::Nodes, None);
@@ -95,11 +72,11 @@ fn schedule(shared: &ClusterContext, pod_key: &ObjectKey, waiting: &mut Unschedu
     let best = match fit::SchedulerSnapshot::new(&nodes, &pods).place(&pod) {
         Ok(best) => best,
         Err(message) => {
-            waiting.note(pod_key);
+            waiting.insert(pod_key.clone());
             return mark_unschedulable(shared, &pod, &message);
         }
     };
-    waiting.0.remove(pod_key);
+    waiting.remove(pod_key);
     let node = &best[shared.sampler.index(best.len())];
     match registry.bind(namespace, name, node) {
         Ok(pod) => {

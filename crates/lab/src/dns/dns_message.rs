@@ -1,13 +1,11 @@
 //! DNS protocol messages: decodes questions and encodes responses. Pure.
 
-use std::str::FromStr;
-
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, CNAME, SOA};
-use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use rand::seq::SliceRandom;
 
-use super::dns_records::{DnsRecords, NameResolution, ZONE};
+use super::dns_records::{DnsRecords, ZONE};
 
 /// Maximum number of bytes in a UDP response, regardless of the client's limit. It avoids fragmentation (CoreDNS's
 /// plugin `bufsize`).
@@ -25,7 +23,6 @@ pub(super) fn answer(
     question: &[u8],
     records: &DnsRecords,
     ttl_seconds: u32,
-    serial: u32,
     transport: DnsTransport,
 ) -> Option<Vec<u8>> {
     let request = Message::from_vec(question).ok()?;
@@ -45,7 +42,7 @@ pub(super) fn answer(
         }
         [query] => {
             response.add_query(query.clone());
-            fill(&mut response, query, records, ttl_seconds, serial);
+            fill(&mut response, query, records, ttl_seconds);
         }
         _ => response.metadata.response_code = ResponseCode::FormErr,
     }
@@ -57,7 +54,7 @@ pub(super) fn answer(
     Some(bytes)
 }
 
-fn fill(response: &mut Message, query: &Query, records: &DnsRecords, ttl_seconds: u32, serial: u32) {
+fn fill(response: &mut Message, query: &Query, records: &DnsRecords, ttl_seconds: u32) {
     let text = query.name().to_ascii().to_ascii_lowercase();
     let labels: Vec<_> = text.trim_end_matches('.').split('.').collect();
     // There is no other name server to ask, so the server refuses names outside the cluster's domain.
@@ -66,43 +63,25 @@ fn fill(response: &mut Message, query: &Query, records: &DnsRecords, ttl_seconds
         return;
     };
     response.metadata.authoritative = true;
-    let record = |name: &Name, data: RData| Record::from_rdata(name.clone(), ttl_seconds, data);
-    match records.meaning(labels) {
-        NameResolution::Nothing => response.metadata.response_code = ResponseCode::NXDomain,
-        NameResolution::Alias(alias) => {
-            if let Ok(alias) = Name::from_str(&format!("{alias}.")) {
-                response.add_answer(record(query.name(), RData::CNAME(CNAME(alias))));
-            }
-        }
-        NameResolution::Found(mut addresses) => {
+    match records.addresses(labels) {
+        None => response.metadata.response_code = ResponseCode::NXDomain,
+        Some(mut addresses) => {
             // CoreDNS's plugin `loadbalance` does the same, because clients take the first address.
             addresses.shuffle(&mut rand::rng());
             for address in addresses.into_iter().filter(|_| query.query_type() == RecordType::A) {
-                response.add_answer(record(query.name(), RData::A(A(address))));
+                let data = RData::A(A(address));
+                response.add_answer(Record::from_rdata(query.name().clone(), ttl_seconds, data));
             }
         }
     }
-    if response.answers.is_empty()
-        && let Some(authority) = start_of_authority(ttl_seconds, serial)
-    {
-        response.add_authority(authority);
-    }
-}
-
-/// Returns the SOA record, which limits how long clients may cache that a record does not exist.
-fn start_of_authority(ttl_seconds: u32, serial: u32) -> Option<Record> {
-    let zone = ZONE.join(".");
-    let name = |text: String| Name::from_str(&text).ok();
-    let server = name(format!("ns.dns.{zone}."))?;
-    let mailbox = name(format!("hostmaster.{zone}."))?;
-    let data = SOA::new(server, mailbox, serial, 7200, 1800, 86400, ttl_seconds);
-    Some(Record::from_rdata(name(format!("{zone}."))?, ttl_seconds, RData::SOA(data)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::str::FromStr;
     use std::sync::Arc;
 
+    use hickory_proto::rr::Name;
     use serde_json::json;
 
     use super::*;
@@ -110,7 +89,7 @@ mod tests {
     fn ask(records: &DnsRecords, name: &str, record_type: RecordType, transport: DnsTransport) -> Message {
         let mut request = Message::query();
         request.add_query(Query::query(Name::from_str(name).unwrap(), record_type));
-        let bytes = answer(&request.to_vec().unwrap(), records, 5, 1, transport).unwrap();
+        let bytes = answer(&request.to_vec().unwrap(), records, 5, transport).unwrap();
         let response = Message::from_vec(&bytes).unwrap();
         assert_eq!(response.metadata.id, request.metadata.id);
         response
@@ -141,10 +120,10 @@ mod tests {
         );
         assert!(a.answers.iter().all(|record| record.ttl == 5));
         let empty = ask(&records, "db.shop.svc.cluster.local.", RecordType::AAAA, DnsTransport::Udp);
-        assert_eq!((empty.answers.len(), empty.authorities.len()), (0, 1));
+        assert!(empty.answers.is_empty());
         assert_eq!(empty.metadata.response_code, ResponseCode::NoError);
         let absent = ask(&records, "nosuch.shop.svc.cluster.local.", RecordType::A, DnsTransport::Udp);
-        assert_eq!((absent.metadata.response_code, absent.authorities.len()), (ResponseCode::NXDomain, 1));
+        assert_eq!(absent.metadata.response_code, ResponseCode::NXDomain);
         let elsewhere = ask(&records, "example.org.", RecordType::A, DnsTransport::Udp);
         assert_eq!(elsewhere.metadata.response_code, ResponseCode::Refused);
     }
@@ -163,10 +142,10 @@ mod tests {
     #[test]
     fn nonsense_gets_no_answer() {
         let records = DnsRecords::default();
-        assert_eq!(answer(b"", &records, 5, 1, DnsTransport::Udp), None);
-        assert_eq!(answer(&[0xFF; 40], &records, 5, 1, DnsTransport::Udp), None);
+        assert_eq!(answer(b"", &records, 5, DnsTransport::Udp), None);
+        assert_eq!(answer(&[0xFF; 40], &records, 5, DnsTransport::Udp), None);
         // A response is not a question: two servers must not talk to each other forever.
         let response = Message::new(1, MessageType::Response, OpCode::Query).to_vec().unwrap();
-        assert_eq!(answer(&response, &records, 5, 1, DnsTransport::Udp), None);
+        assert_eq!(answer(&response, &records, 5, DnsTransport::Udp), None);
     }
 }

@@ -25,47 +25,32 @@ pub(super) struct DnsRecords {
     pub(super) slices: BTreeMap<ObjectKey, Arc<Value>>,
 }
 
-/// Result of resolving a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NameResolution {
-    /// Neither this name nor any name below it exists.
-    Nothing,
-    /// The name exists, if only as part of other names, and has these addresses.
-    Found(Vec<Ipv4Addr>),
-    /// The name is an alias for another name.
-    Alias(String),
-}
-
 impl DnsRecords {
     /// Resolves a name below [`ZONE`], given as its remaining labels in lower case, from left to right.
-    pub(super) fn meaning(&self, labels: &[&str]) -> NameResolution {
+    /// Returns `None` if neither this name nor any name below it exists.
+    pub(super) fn addresses(&self, labels: &[&str]) -> Option<Vec<Ipv4Addr>> {
         match labels {
-            [] | ["svc"] => NameResolution::Found(Vec::new()),
+            [] | ["svc"] => Some(Vec::new()),
             [namespace, "svc"] => {
                 let exists = self.namespaces.contains_key(&(String::new(), (*namespace).to_owned()));
-                if exists { NameResolution::Found(Vec::new()) } else { NameResolution::Nothing }
+                exists.then(Vec::new)
             }
             [service, namespace, "svc"] => self.service(namespace, service, None),
             [endpoint, service, namespace, "svc"] => self.service(namespace, service, Some(endpoint)),
-            _ => NameResolution::Nothing,
+            _ => None,
         }
     }
 
     /// Resolves a Service, or one of its endpoints.
-    fn service(&self, namespace: &str, name: &str, endpoint: Option<&str>) -> NameResolution {
+    fn service(&self, namespace: &str, name: &str, endpoint: Option<&str>) -> Option<Vec<Ipv4Addr>> {
         let service_key = (namespace.to_owned(), name.to_owned());
-        let Some(service) = self.services.get(&service_key) else { return NameResolution::Nothing };
-        let spec = &service["spec"];
-        if spec["type"] == "ExternalName" {
-            let alias = spec["externalName"].as_str().unwrap_or_default().to_owned();
-            return if endpoint.is_none() { NameResolution::Alias(alias) } else { NameResolution::Nothing };
-        }
+        let spec = &self.services.get(&service_key)?["spec"];
         let addresses = match spec["clusterIP"].as_str().and_then(|ip| ip.parse().ok()) {
             Some(address) if endpoint.is_none() => vec![address],
             // The endpoints of a Service with an address also have names.
             _ => self.endpoints(&service_key, endpoint),
         };
-        if addresses.is_empty() { NameResolution::Nothing } else { NameResolution::Found(addresses) }
+        (!addresses.is_empty()).then_some(addresses)
     }
 
     fn endpoints(&self, service: &ObjectKey, wanted: Option<&str>) -> Vec<Ipv4Addr> {
@@ -112,8 +97,6 @@ mod tests {
         records.services.insert(key("shop", "web"), service("10.96.0.20"));
         records.services.insert(key("shop", "db"), service("None"));
         records.services.insert(key("shop", "empty"), service("None"));
-        let alias = json!({"spec": {"type": "ExternalName", "externalName": "example.org"}});
-        records.services.insert(key("shop", "far"), Arc::new(alias));
         let endpoint = |ip: &str, ready: bool, hostname: Value| json!({"addresses": [ip], "conditions": {"ready": ready}, "hostname": hostname});
         let slice = json!({
             "metadata": {"labels": {"kubernetes.io/service-name": "db"}},
@@ -129,15 +112,12 @@ mod tests {
         records
     }
 
-    fn meaning(name: &str) -> NameResolution {
-        records().meaning(&name.split('.').collect::<Vec<_>>())
+    fn addresses(name: &str) -> Option<Vec<Ipv4Addr>> {
+        records().addresses(&name.split('.').collect::<Vec<_>>())
     }
 
     fn found(name: &str) -> Vec<String> {
-        match meaning(name) {
-            NameResolution::Found(addresses) => addresses.iter().map(ToString::to_string).collect(),
-            other => panic!("{other:?}"),
-        }
+        addresses(name).expect(name).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -146,13 +126,12 @@ mod tests {
         assert_eq!(found("db.shop.svc"), ["10.244.1.2", "10.244.1.3"]);
         assert_eq!(found("db-0.db.shop.svc"), ["10.244.1.2"]);
         assert_eq!(found("10-244-1-3.db.shop.svc"), ["10.244.1.3"]);
-        assert_eq!(meaning("far.shop.svc"), NameResolution::Alias("example.org".to_owned()));
     }
 
     #[test]
     fn empty_answer_differs_from_nxdomain() {
         for name in ["shop.svc", "svc"] {
-            assert_eq!(meaning(name), NameResolution::Found(Vec::new()), "{name}");
+            assert_eq!(addresses(name), Some(Vec::new()), "{name}");
         }
         for name in [
             "nosuch.shop.svc",
@@ -164,7 +143,7 @@ mod tests {
             "_http._tcp.web.shop.svc",
             "a.b.c.d.e.svc",
         ] {
-            assert_eq!(meaning(name), NameResolution::Nothing, "{name}");
+            assert_eq!(addresses(name), None, "{name}");
         }
     }
 }

@@ -9,8 +9,8 @@ use super::super::registry::{PatchKind, Registry};
 use super::super::resource::Resource;
 use super::super::selector::required_name;
 use super::super::status::Status;
+use super::ApiServerState;
 use super::api_route::{ApiRoute, Subresource};
-use super::api_server::ApiServerState;
 use super::body::content_type;
 use super::query::Query;
 
@@ -84,13 +84,11 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &ApiRoute) -
             let (verb, name) = match verb {
                 "get" if query.is_set("watch") => ("watch", name()),
                 "get" => ("list", name()),
-                "delete" => ("deletecollection", ""),
                 verb => (verb, ""),
             };
             (verb, target(*resource, namespace.as_deref().unwrap_or_default(), name))
         }
         ApiRoute::Object { resource, namespace, name, subresource } => {
-            let verb = if verb == "get" && query.is_set("watch") { "watch" } else { verb };
             // A namespace object counts as being in the namespace that it defines.
             let namespace = if *resource == Resource::Namespaces { name } else { namespace };
             let mut target = target(*resource, namespace, name);
@@ -148,10 +146,9 @@ mod tests {
             ),
             (Method::GET, format!("{pods}?fieldSelector=metadata.name!=a"), r#"list /pods "shop" """#),
             (Method::POST, format!("{pods}?fieldSelector=metadata.name=a"), r#"create /pods "shop" """#),
-            (Method::DELETE, pods.to_owned(), r#"deletecollection /pods "shop" """#),
+            (Method::DELETE, pods.to_owned(), r#"delete /pods "shop" """#),
             (Method::GET, "/api/v1/pods".to_owned(), r#"list /pods "" """#),
             (Method::GET, format!("{pods}/a"), r#"get /pods "shop" "a""#),
-            (Method::GET, format!("{pods}/a?watch"), r#"watch /pods "shop" "a""#),
             (Method::PUT, format!("{pods}/a/status"), r#"update /pods/status "shop" "a""#),
             (Method::DELETE, format!("{pods}/a"), r#"delete /pods "shop" "a""#),
             (Method::POST, format!("{pods}/a/eviction"), r#"create /pods/eviction "shop" "a""#),

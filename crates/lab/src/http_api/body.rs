@@ -162,12 +162,12 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
     };
     let body = tokio::time::timeout(BODY_TIMEOUT, body)
         .await
-        .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;
+        .map_err(|_| Status::timeout("the request body did not arrive in time"))?;
     body.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<LengthLimitError>() {
             Status::plain(413, format!("Request entity too large: limit is {MAX_BODY_BYTES}"))
         } else {
-            Status::bad_request(format!("the body of the request did not arrive: {error}"))
+            Status::bad_request(format!("the request body did not arrive: {error}"))
         }
     })
 }

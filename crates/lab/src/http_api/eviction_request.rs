@@ -8,11 +8,11 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::Value;
 
-use super::super::registry::{Approval, DeleteOptions, WriteEffect, still_processed};
+use super::super::object_fields::uid;
+use super::super::registry::{DeleteOptions, WriteEffect};
 use super::super::resource::Resource;
 use super::super::shared::ClusterContext;
 use super::super::status::Status;
-use super::super::value::text;
 use super::query::Query;
 use super::respond::{self, ApiResponse};
 
@@ -60,28 +60,13 @@ async fn evict(
     let registry = &shared.registry;
     shared.delay(|latencies| latencies.pod_delete).await;
     let pod = registry.get(Resource::Pods, namespace, name)?;
-    let has_version = options.preconditions.as_ref().is_some_and(|wanted| wanted.resource_version.is_some());
-    let relies_on_state = registry.approve_eviction(&pod, effect)? == Approval::Unchanged && !has_version;
+    registry.approve_eviction(&pod, effect)?;
     if effect == WriteEffect::DryRun {
         return Ok(());
     }
-    let mut options = options.clone();
-    if relies_on_state {
-        let version = text(&pod["metadata"]["resourceVersion"]).to_owned();
-        options.preconditions.get_or_insert_default().resource_version = Some(version);
-    }
-    let marked = registry.mark_for_eviction(namespace, name, &options);
-    // A pod that was approved as unhealthy may have become healthy since. The client may retry.
-    let is_stale = |status: &Status| relies_on_state && status.code() == 409;
-    let marked = marked.map_err(|status| if is_stale(&status) { still_processed(name) } else { status })?;
-    if let Some(version) = options.preconditions.as_mut().and_then(|wanted| wanted.resource_version.as_mut())
-    {
-        // The version changed because of the mark that we set.
-        text(&marked["metadata"]["resourceVersion"]).clone_into(version);
-    }
-    if relies_on_state {
-        registry.delete(Resource::Pods, namespace, name, &options).map(drop)
-    } else {
-        shared.delete_pod(namespace, name, &options).await.map(drop)
-    }
+    registry.mark_for_eviction(namespace, name, options)?;
+    // The mark has changed the version, so only the uid remains as a precondition.
+    let options =
+        DeleteOptions { grace_period_seconds: options.grace_period_seconds, ..DeleteOptions::of(uid(&pod)) };
+    shared.delete_pod(namespace, name, &options).await.map(drop)
 }

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::super::network::Network;
 use super::super::registry::{EventType, NOT_MODELLED};
 use super::super::resource::Resource;
-use super::super::schema::{self, FieldType, Structure};
+use super::super::schema::{self, Structure};
 use super::super::shared::ClusterContext;
 use super::super::value::is_empty;
 
-const NOTHING: &str = "nothing acts on it";
+const NOTHING: &str = "it has no effect";
 
 /// Consequences of not modelling a field, by structure and field.
 type Consequences = BTreeMap<&'static str, &'static str>;
@@ -83,7 +83,7 @@ pub(super) fn record(
     }
     let said: Vec<_> = new
         .iter()
-        .map(|(path, consequence)| format!("{path} is not modelled by the embedded cluster: {consequence}"))
+        .map(|(path, consequence)| format!("the embedded cluster does not model {path}: {consequence}"))
         .collect();
     shared.registry.record_event(
         object,
@@ -143,7 +143,9 @@ impl UnmodelledSearch<'_> {
                 Some(Extent::All) => true,
                 Some(Extent::Values(values)) => is_one_of(value, values),
                 Some(Extent::Below) => {
-                    self.look_below(&field.kind, value, &path);
+                    schema::each_structure(&field.kind, value, &path, &mut |of, object, path| {
+                        self.look(of, object.as_object().into_iter().flatten(), path);
+                    });
                     true
                 }
             };
@@ -151,20 +153,6 @@ impl UnmodelledSearch<'_> {
                 let means = not_here.or_else(|| TABLE.consequences.get(key.as_str()).copied());
                 self.found.insert(path, means.unwrap_or(NOTHING));
             }
-        }
-    }
-
-    fn look_below(&mut self, kind: &FieldType, value: &Value, path: &str) {
-        match (kind, value) {
-            (FieldType::Structure(index), Value::Object(map)) => {
-                self.look(schema::structure(*index), map, path)
-            }
-            (FieldType::List(element), Value::Array(list)) => {
-                for (n, value) in list.iter().enumerate() {
-                    self.look_below(element, value, &format!("{path}[{n}]"));
-                }
-            }
-            _ => {}
         }
     }
 }
@@ -178,6 +166,7 @@ fn is_one_of(value: &Value, values: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::schema::FieldType;
     use rolldrop_record::Clock;
     use serde_json::json;
 
@@ -240,8 +229,11 @@ mod tests {
 
     #[test]
     fn defaults_are_never_reported_unmodelled() {
-        let registry =
-            Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let registry = Registry::new(
+            Clock::start(),
+            AddressBlock::claim(rand::random_range(0..128)).unwrap(),
+            "".into(),
+        );
         let create = |resource: Resource, namespace: &str, object: Value| {
             registry.create(resource, namespace, object).unwrap()
         };

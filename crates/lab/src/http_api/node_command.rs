@@ -1,10 +1,9 @@
 //! The `proxy` subresource for nodes: commands for a node's agent.
 //!
-//! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent,
-//! starts it if it was stopped, and boots a node that was shut down. `.../proxy/stop` stops only the agent.
-//! `.../proxy/shutdown?grace=SECONDS` shuts down the node. `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a
-//! container's process. All of them accept only POST. Other methods get a 405 response, which tells the client that
-//! the path exists.
+//! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent, and
+//! boots a node that was shut down. `.../proxy/shutdown?grace=SECONDS` shuts down the node.
+//! `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. All of them accept only POST. Other methods get
+//! a 405 response, which tells the client that the path exists.
 
 use http::{Method, Request, StatusCode};
 use serde_json::Value;
@@ -13,7 +12,7 @@ use super::super::agents::AgentCommand;
 use super::super::object_fields::uid;
 use super::super::resource::Resource;
 use super::super::status::Status;
-use super::api_server::ApiServerState;
+use super::ApiServerState;
 use super::query::Query;
 use super::respond::{self, ApiResponse};
 
@@ -31,15 +30,12 @@ pub(super) fn answer<B>(
     let command = match path {
         "/restart" => AgentCommand::Restart,
         _ if path.starts_with("/kill/") => return kill(request, server, node, path),
-        "/stop" => AgentCommand::Stop,
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {
                 "" => SHUTDOWN_GRACE_S,
-                seconds => seconds
-                    .parse()
-                    .ok()
-                    .filter(|seconds| *seconds >= 0)
-                    .ok_or_else(|| Status::bad_request(format!("invalid grace: {seconds:?}")))?,
+                seconds => seconds.parse().ok().filter(|seconds| *seconds >= 0).ok_or_else(|| {
+                    Status::bad_request(format!("invalid grace: {seconds:?}; use a number of seconds"))
+                })?,
             };
             AgentCommand::Shutdown { grace_seconds }
         }
@@ -75,7 +71,7 @@ fn kill<B>(
         return Err(Status::not_found(Resource::Pods, name));
     }
     if !server.agents.kill(uid(&pod), container) {
-        let why = format!("container {container:?} of pod {name:?} does not run");
+        let why = format!("container {container:?} of pod {name:?} is not running");
         return Err(Status::bad_request(why));
     }
     Ok(respond::success(StatusCode::OK, Value::Null))

@@ -6,15 +6,14 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::super::object_fields::key;
-use super::super::registry::{DeleteOptions, Deleted, ObjectPart, PageRequest, Propagation, WriteEffect};
+use super::super::registry::{DeleteOptions, Deleted, ObjectPart, PageRequest, WriteEffect};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::super::selector::ObjectSelection;
 use super::super::shared::ClusterContext;
 use super::super::status::Status;
+use super::ApiServerState;
 use super::api_route::Subresource;
-use super::api_server::ApiServerState;
 use super::body::{read_change, read_delete_options, read_object};
 use super::fields::{FieldValidation, FieldWarnings};
 use super::present::Presentation;
@@ -45,9 +44,6 @@ pub(super) async fn collection(
             if let Some(token) = page.next {
                 metadata["continue"] = json!(token);
             }
-            if let Some(remaining) = page.remaining {
-                metadata["remainingItemCount"] = json!(remaining);
-            }
             Ok(presentation.list(shared, resource, &metadata, &page.list.items))
         }
         Method::POST => {
@@ -68,22 +64,6 @@ pub(super) async fn collection(
                 warnings.extend(modelled::record(shared, resource, None, &created));
             }
             Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
-        }
-        Method::DELETE => {
-            let options = read_delete_options(request, query).await?;
-            let mut items = Vec::new();
-            for object in registry.list(resource, namespace.as_deref(), &selection).items {
-                let (namespace, name) = key(&object);
-                match delete(shared, resource, &namespace, &name, &options).await {
-                    Ok(deleted) => items.push(deleted.object().clone()),
-                    // Another client deleted the object first.
-                    Err(status) if status.code() == 404 => {}
-                    Err(status) => return Err(status),
-                }
-                // There may be thousands of objects, so let other tasks run in between.
-                tokio::task::yield_now().await;
-            }
-            Ok(presentation.list(shared, resource, &json!({}), &items))
         }
         _ => Err(Status::method_not_allowed()),
     }
@@ -109,11 +89,6 @@ pub(super) async fn object(
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
     let answer = match *request.method() {
-        Method::GET if query.is_set("watch") => {
-            let only_this = ObjectSelection::field("metadata.name", name);
-            let namespace = resource.namespaced().then_some(namespace);
-            return watch_feed::answer(server, query, presentation, resource, namespace, only_this);
-        }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT | Method::PATCH => {
             let effect = query.effect()?;
@@ -150,13 +125,6 @@ async fn delete(
     if resource == Resource::Pods {
         return shared.delete_pod(namespace, name, options).await;
     }
-    // Kubernetes' default for Jobs, which predates garbage collection.
-    let options = match options.propagation_policy {
-        None if resource == Resource::Jobs && options.orphan_dependents.is_none() => {
-            &DeleteOptions { propagation_policy: Some(Propagation::Orphan), ..options.clone() }
-        }
-        _ => options,
-    };
     shared.registry.delete(resource, namespace, name, options)
 }
 
@@ -178,18 +146,17 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> ApiResponse {
     respond::success(StatusCode::OK, details)
 }
 
-/// Reads the paging parameters from the query.
+/// Reads the paging parameters from the query. Every list shows the present state, which is never older than the
+/// version that a client asks for.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
-    let number = |name: &str| match query.get(name) {
-        "" => Ok(0),
-        text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
-    };
     if !matches!(query.get("resourceVersionMatch"), "" | "NotOlderThan") {
         return Err(Status::bad_request(
-            "a list shows the present state: use resourceVersionMatch=NotOlderThan",
+            "lists show the present state only: use resourceVersionMatch=NotOlderThan",
         ));
     }
-    let least_version = number("resourceVersion")?;
-    let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
-    Ok(PageRequest { limit, token: query.get("continue").to_owned(), least_version })
+    let limit = match query.get("limit") {
+        "" => 0,
+        text => text.parse().map_err(|_| Status::bad_request(format!("invalid limit: {text:?}")))?,
+    };
+    Ok(PageRequest { limit, token: query.get("continue").to_owned() })
 }

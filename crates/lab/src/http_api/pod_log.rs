@@ -106,13 +106,15 @@ impl PodLogOptions {
             "" => Ok(None),
             text => match text.parse::<u32>() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => Err(Status::bad_request(format!("{field} must be a number from 0: {text:?}"))),
+                Err(_) => {
+                    Err(Status::bad_request(format!("invalid {field}: {text:?}; use a number of at least 0")))
+                }
             },
         };
         let since_time = match query.get("sinceTime") {
             "" => None,
             text => Some(text.parse::<Timestamp>().map_err(|_| {
-                Status::bad_request(format!("sinceTime must be a time in RFC 3339: {text:?}"))
+                Status::bad_request(format!("invalid sinceTime: {text:?}; use a time in RFC 3339"))
             })?),
         };
         let since_seconds = number("sinceSeconds")?;

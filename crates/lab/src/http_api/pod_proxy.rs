@@ -72,9 +72,13 @@ pub(super) async fn forward(
 
     let (mut parts, body) = request.into_parts();
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    parts.uri = format!("{path}{query}").parse().map_err(|_| Status::bad_request("the path is no URI"))?;
+    parts.uri =
+        format!("{path}{query}").parse().map_err(|_| Status::bad_request("the path is not a valid URI"))?;
     remove_hop_by_hop(&mut parts.headers);
-    let host = target.to_string().parse().map_err(|_| Status::internal("an address is no header value"))?;
+    let host = target
+        .to_string()
+        .parse()
+        .map_err(|_| Status::internal("the address is not a valid header value"))?;
     parts.headers.insert(header::HOST, host);
 
     let answer =

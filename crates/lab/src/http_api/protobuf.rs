@@ -13,18 +13,18 @@ use super::super::schema::{self, FieldType, SchemaField, Structure};
 
 /// Prefix of every protobuf object.
 const MAGIC: &[u8] = b"k8s\0";
-const TRUNCATED: &str = "the body ends in the middle of a field";
+const TRUNCATED: &str = "the body ends inside a field";
 
 /// Decodes one object.
 pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     // In the envelope, field 1 is the type (1 apiVersion, 2 kind) and field 2 is the object itself.
     let envelope = ProtobufMessage::of(
-        body.strip_prefix(MAGIC).ok_or("the body does not begin as an object in protobuf does")?,
+        body.strip_prefix(MAGIC).ok_or("the body does not start like a protobuf object")?,
     )?;
     let type_meta = ProtobufMessage::of(envelope.bytes(1, "typeMeta")?)?;
     let (api_version, kind) = (type_meta.text(1, "apiVersion")?, type_meta.text(2, "kind")?);
     let Some(structure) = schema::named(&kind) else {
-        return Err(format!("no kind {kind:?} is known in version {api_version:?}"));
+        return Err(format!("unknown kind {kind:?} in version {api_version:?}"));
     };
     let mut fields = Map::new();
     read_structure(envelope.bytes(2, "raw")?, structure, &[], &mut fields)?;
@@ -199,11 +199,11 @@ impl<'a> ProtobufMessage<'a> {
 }
 
 fn wrong_type(name: &str) -> String {
-    format!("field {name} is of another type")
+    format!("field {name} has the wrong type")
 }
 
 fn wrong_wire_type(found: u64) -> String {
-    format!("the body holds what is no field: wire type {found}")
+    format!("the body has a field with the unknown wire type {found}")
 }
 
 fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
@@ -302,11 +302,11 @@ mod tests {
         let name_is_number = envelope("v1", "Pod", &message(1, &number(1, 5)));
         let unknown = envelope("v9", "Thing", b"");
         for (bytes, why) in [
-            (&b"{}"[..], "does not begin"),
+            (&b"{}"[..], "does not start"),
             (b"k8s\0\x0a\x7f", TRUNCATED),
             (b"k8s\0\x0b", "wire type 3"),
-            (&unknown, "no kind \"Thing\""),
-            (&name_is_number, "field name is of another type"),
+            (&unknown, "unknown kind \"Thing\""),
+            (&name_is_number, "field name has the wrong type"),
         ] {
             let error = decode(bytes).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -5,10 +5,10 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::api_tokens::User;
-use super::super::rbac::{self, AccessTarget, Attributes, BoundRoles, ResourceTarget};
+use super::super::rbac::{self, AccessTarget, Attributes, ResourceTarget};
 use super::super::registry::Registry;
 use super::super::status::Status;
-use super::super::value::{list, text};
+use super::super::value::text;
 use super::body::read_any;
 use super::respond::{self, ApiResponse};
 
@@ -17,20 +17,17 @@ use super::respond::{self, ApiResponse};
 pub(super) enum Review {
     /// Review of whether the user may perform an action.
     Access,
-    /// Review of the user's permissions.
-    Rules,
     /// Review of the user's identity.
     Subject,
 }
 
 impl Review {
-    pub(super) const ALL: [Self; 3] = [Self::Access, Self::Rules, Self::Subject];
+    pub(super) const ALL: [Self; 2] = [Self::Access, Self::Subject];
 
     /// Returns the review's API group and kind.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Access => ("authorization.k8s.io", "SelfSubjectAccessReview"),
-            Self::Rules => ("authorization.k8s.io", "SelfSubjectRulesReview"),
             Self::Subject => ("authentication.k8s.io", "SelfSubjectReview"),
         }
     }
@@ -66,7 +63,6 @@ pub(super) async fn answer(
     let asked: Value = read_any(request).await?;
     let status = match review {
         Review::Access => access(registry, user, &asked["spec"]),
-        Review::Rules => rules(registry, user, text(&asked["spec"]["namespace"]))?,
         Review::Subject => json!({"userInfo": {"username": user.name(), "groups": user.groups()}}),
     };
     let mut answered = json!({
@@ -102,33 +98,4 @@ fn access(registry: &Registry, user: &User, spec: &Value) -> Value {
         Err(reason) if reason.is_empty() => json!({"allowed": false}),
         Err(reason) => json!({"allowed": false, "reason": reason}),
     }
-}
-
-fn rules(registry: &Registry, user: &User, namespace: &str) -> Result<Value, Status> {
-    if namespace.is_empty() {
-        return Err(Status::bad_request("no namespace on request"));
-    }
-    if *user == User::Admin {
-        let everything = json!(["*"]);
-        return Ok(json!({
-            "resourceRules": [{"verbs": everything, "apiGroups": everything, "resources": everything}],
-            "nonResourceRules": [{"verbs": everything, "nonResourceURLs": everything}],
-            "incomplete": false,
-        }));
-    }
-    let roles = BoundRoles::of(registry, user, namespace);
-    let of = |kind: &str| {
-        let of_kind = roles.rules().filter(|rule| !list(&rule[kind]).is_empty());
-        of_kind.cloned().collect::<Vec<_>>()
-    };
-    let mut status = json!({
-        "resourceRules": of("resources"),
-        "nonResourceRules": of("nonResourceURLs"),
-        "incomplete": false,
-    });
-    let reason = roles.reason();
-    if !reason.is_empty() {
-        status["evaluationError"] = json!(reason);
-    }
-    Ok(status)
 }

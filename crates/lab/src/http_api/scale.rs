@@ -33,7 +33,7 @@ pub(super) async fn answer(
     if *request.method() == Method::GET {
         return Ok(show(&*registry.get(resource, namespace, name)?));
     }
-    let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
+    let top = schema::named(KIND).ok_or_else(|| Status::internal("the schema has no Scale"))?;
     let effect = query.effect()?;
     let (patch, validation) = read_change(request, query, top).await?;
     let mut warnings = FieldWarnings::default();

@@ -16,19 +16,21 @@ pub(super) fn answer(subresource: &str, shared: &ClusterContext, namespace: &str
     }
     let on_kernel = matches!(shared.network, Network::Kernel(_));
     let (what, instead) = match subresource {
-        "attach" => ("attach", format!("see `kubectl logs -f -n {namespace} {name}`")),
+        "attach" => ("attach", format!("use `kubectl logs -f -n {namespace} {name}`")),
         "exec" if on_kernel => {
             ("exec", format!("use `rolldrop cluster exec --pod {namespace}/{name} -- COMMAND`"))
         }
-        "exec" => ("exec", "its containers are processes of this machine".to_owned()),
+        "exec" => {
+            ("exec", "its containers are processes of this machine, so run the command here".to_owned())
+        }
         "portforward" if on_kernel => (
             "port-forward",
             format!(
-                "ask at /api/v1/namespaces/{namespace}/pods/{name}:PORT/proxy/, or by `rolldrop cluster exec -- COMMAND`"
+                "use /api/v1/namespaces/{namespace}/pods/{name}:PORT/proxy/, or `rolldrop cluster exec -- COMMAND`"
             ),
         ),
-        "portforward" => ("port-forward", "the pod's address can be reached as it is".to_owned()),
-        _ => ("a change of a running pod's containers", "make a new pod".to_owned()),
+        "portforward" => ("port-forward", "connect to the pod's address directly".to_owned()),
+        _ => ("changing the containers of a running pod", "create a new pod".to_owned()),
     };
-    Status::plain(501, format!("{what} is not supported by the embedded cluster: {instead}"))
+    Status::plain(501, format!("the embedded cluster does not support {what}: {instead}"))
 }

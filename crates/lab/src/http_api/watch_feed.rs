@@ -18,7 +18,7 @@ use super::super::registry::{ObjectWatch, WatchEvent, WatchEventType, WatchFrom}
 use super::super::resource::Resource;
 use super::super::selector::ObjectSelection;
 use super::super::status::Status;
-use super::api_server::ApiServerState;
+use super::ApiServerState;
 use super::present::Presentation;
 use super::query::Query;
 use super::respond::{self, ApiResponse, BodyError};

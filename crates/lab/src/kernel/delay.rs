@@ -63,7 +63,7 @@ impl Delays {
 pub(super) fn tun(name: &str) -> io::Result<File> {
     let path = "/dev/net/tun";
     let told = |error: io::Error| {
-        io::Error::new(error.kind(), format!("{path}: {error}; links with a delay (latencies.link) need it"))
+        io::Error::new(error.kind(), format!("{path}: {error}; delayed links (latencies.link) need it"))
     };
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);

@@ -30,7 +30,7 @@ pub enum KernelError {
         name: &'static str,
     },
     /// The system refuses to create namespaces.
-    #[error("this system refuses {what}")]
+    #[error("this system does not allow {what}")]
     Refused {
         /// Request that was refused.
         what: &'static str,
@@ -44,13 +44,13 @@ pub enum KernelError {
         why: String,
     },
     /// Links and routes cannot be created.
-    #[error("cannot set the network up")]
+    #[error("cannot set up the network")]
     Network {
         /// The cause.
         source: io::Error,
     },
     /// Rules for Services cannot be created.
-    #[error("cannot set rules for Services")]
+    #[error("cannot install the rules for Services")]
     Rules {
         /// The cause.
         source: io::Error,
@@ -89,7 +89,7 @@ pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
             let maps = fs::write("/proc/self/setgroups", "deny")
                 .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
                 .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")));
-            maps.map_err(|source| KernelError::Refused { what: "to map users", source })?;
+            maps.map_err(|source| KernelError::Refused { what: "mapping users", source })?;
         }
         Err(errno) => {
             return Err(KernelError::Refused { what: "network namespaces", source: errno.into() });

@@ -30,7 +30,9 @@ pub(super) const READY: &str = "ready";
 /// This is not the first process of a PID namespace, or cannot set the namespace up.
 pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     if Pid::this().as_raw() != 1 {
-        return Err(io::Error::other("this is a part of the embedded cluster, not a command of its own"));
+        return Err(io::Error::other(
+            "this command is part of the embedded cluster and cannot run on its own",
+        ));
     }
     let ready = mounts::private_root();
     let mut stdout = io::stdout();

@@ -44,10 +44,10 @@ pub enum Spot {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The cluster's process has exited.
-    #[error("the cluster is gone: its process {0} has ended")]
+    #[error("the cluster is gone: its process {0} has exited")]
     Gone(u32),
     /// The node or pod does not exist.
-    #[error("there is no {what}; there are {}", known.join(", "))]
+    #[error("there is no {what}; the cluster has: {}", known.join(", "))]
     NoSuch {
         /// Place that was asked for.
         what: String,
@@ -116,7 +116,7 @@ impl Whereabouts {
                     (pod.join("pid"), CloneFlags::CLONE_NEWPID),
                     (pod.join("mnt"), CloneFlags::CLONE_NEWNS),
                 ];
-                self.enter(&format!("pod {name} that runs"), &names.join("pods"), &links)?;
+                self.enter(&format!("running pod {name}"), &names.join("pods"), &links)?;
                 run_and_pass_signals_on(&mut command).map_err(start)
             }
         }

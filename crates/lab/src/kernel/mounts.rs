@@ -110,7 +110,10 @@ impl MountTree {
     fn place(&mut self, bind_mount: &Bind) -> io::Result<()> {
         let Bind { source, target, read_only } = bind_mount;
         if !target.is_absolute() || target.components().any(|part| part == Component::ParentDir) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not an absolute one"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path must be absolute and must not contain `..`",
+            ));
         }
         let is_dir = fs::metadata(source)?.is_dir();
         if !target.exists() {

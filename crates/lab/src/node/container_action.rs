@@ -13,12 +13,12 @@ use tokio::net::TcpStream;
 
 use super::container_process::Launch;
 use super::grpc_check::GrpcCheck;
-use super::http_get::{HttpGet, HttpGetResponse, HttpGetScheme, network_error};
+use super::http_get::{HttpGet, HttpGetScheme, network_error};
 use super::launch::ProgramPaths;
 use super::outside_commands::Outside;
 
 /// User agent for probes.
-const PROBE_AGENT: &str = "kube-probe/1.36";
+pub(super) const PROBE_AGENT: &str = "kube-probe/1.36";
 /// Pause before a gRPC probe redials a server that was not there (`BaseDelay` of
 /// google.golang.org/grpc/backoff.DefaultConfig).
 const GRPC_DIAL_BACK_OFF: Duration = Duration::from_secs(1);
@@ -123,13 +123,9 @@ impl ContainerAction {
             |error: std::io::Error| NotDone::Failed(format!("failed to exec in container: {error}"));
         Ok(match self {
             Self::HttpGet(get) => match get.run().await {
-                Ok(HttpGetResponse { status: 200..300, .. }) => ActionOutcome::Success,
-                Ok(HttpGetResponse { status: 300..400, .. }) => {
-                    ActionOutcome::Warning("Probe terminated redirects".to_owned())
-                }
-                Ok(HttpGetResponse { status, .. }) => {
-                    ActionOutcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
-                }
+                Ok(200..300) => ActionOutcome::Success,
+                Ok(300..400) => ActionOutcome::Warning("Probe terminated redirects".to_owned()),
+                Ok(status) => ActionOutcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
                 Err(error) => ActionOutcome::Failure(error),
             },
             Self::TcpConnect { address } => match TcpStream::connect(address).await {
@@ -146,7 +142,7 @@ impl ContainerAction {
                 tokio::time::sleep(*duration).await;
                 ActionOutcome::Success
             }
-            Self::GrpcCheck(_) => return Err(NotDone::Failed("a gRPC call is no hook".to_owned())),
+            Self::GrpcCheck(_) => return Err(NotDone::Failed("a gRPC call cannot be a hook".to_owned())),
         })
     }
 
@@ -171,7 +167,7 @@ impl ContainerAction {
     /// The reason why the action failed.
     pub(super) async fn run_hook(&self) -> Result<(), String> {
         match self {
-            Self::HttpGet(get) => get.run_once().await.map(drop),
+            Self::HttpGet(get) => get.run().await.map(drop),
             Self::Exec { launch, .. } => match launch.run().await {
                 Ok((exit, _)) if exit.code == 0 => Ok(()),
                 Ok((exit, output)) => Err(format!("command exited with {}: {output}", exit.code)),
@@ -202,12 +198,7 @@ fn http_get(get: &HTTPGetAction, target: &ActionTarget, agent: &str) -> Result<C
 fn grpc_check(grpc: &GRPCAction, target: &ActionTarget) -> Result<ContainerAction, NotDone> {
     let address = super::http_get::authority(&target.pod_ip, port(&IntOrString::Int(grpc.port), target)?);
     let service = grpc.service.clone().unwrap_or_default();
-    Ok(ContainerAction::GrpcCheck(GrpcCheck {
-        address,
-        service,
-        agent: PROBE_AGENT,
-        back_off: GRPC_DIAL_BACK_OFF,
-    }))
+    Ok(ContainerAction::GrpcCheck(GrpcCheck { address, service, back_off: GRPC_DIAL_BACK_OFF }))
 }
 
 fn tcp_connect(tcp: &TCPSocketAction, target: &ActionTarget) -> Result<ContainerAction, NotDone> {
@@ -218,7 +209,7 @@ fn tcp_connect(tcp: &TCPSocketAction, target: &ActionTarget) -> Result<Container
 fn exec_command(exec: &ExecAction, target: &ActionTarget) -> Result<ContainerAction, NotDone> {
     let words: Vec<_> = exec.command.iter().flatten().cloned().collect();
     let (word, args) =
-        words.split_first().ok_or_else(|| NotDone::Failed("exec names no command".to_owned()))?;
+        words.split_first().ok_or_else(|| NotDone::Failed("exec has no command".to_owned()))?;
     let launch = &target.launch;
     if launch.placement.is_the_machine()
         && let Some(outside) = Outside::of(&words)

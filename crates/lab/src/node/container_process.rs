@@ -216,6 +216,11 @@ impl ContainerProcess {
         }
     }
 
+    /// Returns the channel for signals to the process.
+    pub(super) fn signals(&self) -> mpsc::UnboundedSender<Signal> {
+        self.signals.clone()
+    }
+
     /// Kills the process and its group.
     pub(super) fn kill(&self) {
         let _ = self.signals.send(Signal::SIGKILL);

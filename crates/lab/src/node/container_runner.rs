@@ -161,9 +161,9 @@ impl Supervisor {
             && target.launch.placement.stands_for_process_1()
         {
             let message = format!(
-                "the first process ended by the default action for {signal}, which its own handler left to the system: \
-                 as process 1 of a real container it runs on until SIGKILL, and on the userspace dataplane it is none; \
-                 use the kernel dataplane"
+                "the default action of {signal} ended the first process, although the process handles {signal}. As \
+                 process 1 of a real container, it would run until SIGKILL. Use the kernel dataplane, where it is \
+                 process 1"
             );
             self.context.warn(&self.spec.name, NOT_MODELLED, &message);
         }
@@ -204,8 +204,8 @@ impl Supervisor {
         let container_id = target.launch.container_id.clone();
         self.context.note(&self.spec.name, "Started", "Container started");
         let running = ContainerRun { process: process.clone(), target: target.clone() };
-        let (agents, killed) = (&self.context.node.agents, process.clone());
-        let _can_be_killed = agents.runs(&self.context.uid, &self.spec.name, move || killed.kill());
+        let agents = &self.context.node.agents;
+        let _can_be_killed = agents.runs(&self.context.uid, &self.spec.name, process.signals());
         self.view.send_modify(|view| (view.running, view.ended) = (Some(running), None));
         let end_of = |exit: ProcessExit| TerminatedState {
             code: exit.code,

@@ -130,7 +130,7 @@ fn value_from(
         (KeySource::Secret, &source.name, &source.key, source.optional)
     } else {
         return Err(format!(
-            "env {variable:?}: this kind of valueFrom is not supported by the embedded cluster"
+            "env {variable:?}: the embedded cluster does not support this kind of valueFrom"
         ));
     };
     let optional = optional == Some(true);
@@ -242,7 +242,8 @@ pub(super) fn resource_value(
     Ok(resource_quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
 }
 
-/// Returns the variables for a Service, or none if it has no address.
+/// Returns the variables for a Service, or none if it has no address. Those in the form of Docker's links
+/// (`WEB_PORT_80_TCP`) are omitted.
 pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
     let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
     let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -250,7 +251,6 @@ pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
     let upper = |name: &str| name.replace('-', "_").to_uppercase();
     let name = upper(service["metadata"]["name"].as_str().unwrap_or_default());
     let number = |port: &Value| port["port"].to_string();
-
     let mut variables = vec![
         (format!("{name}_SERVICE_HOST"), ip.to_owned()),
         (format!("{name}_SERVICE_PORT"), number(first)),
@@ -259,20 +259,6 @@ pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
         if let Some(port_name) = port["name"].as_str().filter(|name| !name.is_empty()) {
             variables.push((format!("{name}_SERVICE_PORT_{}", upper(port_name)), number(port)));
         }
-    }
-    for (index, port) in ports.iter().enumerate() {
-        let protocol = port["protocol"].as_str().unwrap_or("TCP");
-        let url = format!("{}://{ip}:{}", protocol.to_lowercase(), number(port));
-        if index == 0 {
-            variables.push((format!("{name}_PORT"), url.clone()));
-        }
-        let prefix = format!("{name}_PORT_{}_{}", number(port), protocol.to_uppercase());
-        variables.extend([
-            (format!("{prefix}_PROTO"), protocol.to_lowercase()),
-            (format!("{prefix}_PORT"), number(port)),
-            (format!("{prefix}_ADDR"), ip.to_owned()),
-            (prefix, url),
-        ]);
     }
     variables
 }
@@ -352,8 +338,6 @@ mod tests {
             ("MEBI", "64"),
             ("MY_DB_SERVICE_PORT", "5432"),
             ("MY_DB_SERVICE_PORT_PG", "5432"),
-            ("MY_DB_PORT", "tcp://10.96.0.7:5432"),
-            ("MY_DB_PORT_5432_TCP_ADDR", "10.96.0.7"),
         ] {
             assert_eq!(env[name], value, "{name}");
         }

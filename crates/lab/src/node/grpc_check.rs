@@ -14,6 +14,8 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::container_action::PROBE_AGENT;
+
 /// Key of the response's only field: number 1, a varint.
 const STATUS_FIELD: u8 = 1 << 3;
 
@@ -26,7 +28,6 @@ pub(super) struct GrpcCheck {
     pub(super) address: String,
     /// Name of the service; empty for the server as a whole.
     pub(super) service: String,
-    pub(super) agent: &'static str,
     /// Pause before redialling a server that was not there.
     pub(super) back_off: Duration,
 }
@@ -111,7 +112,7 @@ impl GrpcCheck {
         let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .header("user-agent", self.agent)
+            .header("user-agent", PROBE_AGENT)
             .body(())
             .map_err(|error| internal(&error.to_string()))?;
         std::future::poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
@@ -139,7 +140,7 @@ impl GrpcCheck {
         check_status(&trailers)?;
         unframed(message.freeze())
             .and_then(serving_number)
-            .ok_or_else(|| internal("the answer cannot be read"))
+            .ok_or_else(|| internal("the response cannot be parsed"))
     }
 }
 
@@ -275,14 +276,9 @@ mod tests {
     }
 
     async fn check(address: String, longest: Duration) -> Result<(), String> {
-        GrpcCheck {
-            address,
-            service: "shop".to_owned(),
-            agent: "kube-probe/1.36",
-            back_off: Duration::from_millis(10),
-        }
-        .run(longest)
-        .await
+        GrpcCheck { address, service: "shop".to_owned(), back_off: Duration::from_millis(10) }
+            .run(longest)
+            .await
     }
 
     #[tokio::test]

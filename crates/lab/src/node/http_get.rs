@@ -1,7 +1,7 @@
 //! HTTP client for probes and hooks: one GET on its own connection.
 //!
-//! Like a kubelet's client, it does not verify an HTTPS server's certificate and follows redirects within the same
-//! host. Its errors use Go's wording, since people search for it.
+//! Like a kubelet's client, it does not verify an HTTPS server's certificate. Unlike one, it does not follow redirects.
+//! Its errors use Go's wording, since people search for it.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::Request;
-use hyper::header::{ACCEPT, CONNECTION, HOST, LOCATION, USER_AGENT};
+use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -19,9 +19,6 @@ use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVe
 use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
-
-/// Maximum number of redirects to follow (Go's `http.Client`).
-const MAX_REDIRECTS: u32 = 10;
 
 /// An HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,13 +40,6 @@ pub(super) enum HttpGetScheme {
     Https,
 }
 
-/// Head of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HttpGetResponse {
-    pub(super) status: u16,
-    location: Option<String>,
-}
-
 impl HttpGet {
     pub(super) fn url(&self) -> String {
         let scheme = match self.scheme {
@@ -59,34 +49,16 @@ impl HttpGet {
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
 
-    /// Sends the request and follows redirects to the same host.
+    /// Sends the request and returns the status of the response.
     ///
     /// # Errors
     ///
     /// The reason why there was no response.
-    pub(super) async fn run(&self) -> Result<HttpGetResponse, String> {
-        let mut get = self.clone();
-        for _ in 0..MAX_REDIRECTS {
-            let answer = get.run_once().await?;
-            let next = answer.location.as_deref().filter(|_| (300..400).contains(&answer.status));
-            match next.and_then(|location| get.redirected(location)) {
-                Some(next) => get = next,
-                None => return Ok(answer),
-            }
-        }
-        Err(format!("Get \"{}\": stopped after {MAX_REDIRECTS} redirects", get.url()))
-    }
-
-    /// Sends the request once.
-    ///
-    /// # Errors
-    ///
-    /// The reason why there was no response.
-    pub(super) async fn run_once(&self) -> Result<HttpGetResponse, String> {
+    pub(super) async fn run(&self) -> Result<u16, String> {
         self.ask().await.map_err(|why| format!("Get \"{}\": {why}", self.url()))
     }
 
-    async fn ask(&self) -> Result<HttpGetResponse, String> {
+    async fn ask(&self) -> Result<u16, String> {
         let address = authority(&self.host, self.port);
         let stream = TcpStream::connect(&address)
             .await
@@ -103,7 +75,7 @@ impl HttpGet {
         }
     }
 
-    async fn ask_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<HttpGetResponse, String> {
+    async fn ask_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<u16, String> {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         let request = self.request().map_err(|error| error.to_string())?;
@@ -114,9 +86,7 @@ impl HttpGet {
             answer = &mut answer => answer,
             _ = &mut connection => answer.await,
         };
-        let answer = answer.map_err(|error| in_words(&error))?;
-        let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok()).map(str::to_owned);
-        Ok(HttpGetResponse { status: answer.status().as_u16(), location })
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| in_words(&error))
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
@@ -138,24 +108,6 @@ impl HttpGet {
             }
         }
         request.body(Empty::new())
-    }
-
-    /// Returns the request after a redirect; `None` if the redirect leads to another host.
-    fn redirected(&self, location: &str) -> Option<Self> {
-        if location.starts_with('/') && !location.starts_with("//") {
-            return Some(Self { path: location.to_owned(), ..self.clone() });
-        }
-        let uri: hyper::Uri = location.parse().ok()?;
-        let (scheme, default_port) = match uri.scheme_str()? {
-            "http" => (HttpGetScheme::Http, 80),
-            "https" => (HttpGetScheme::Https, 443),
-            _ => return None,
-        };
-        if uri.host()?.trim_matches(['[', ']']) != self.host {
-            return None;
-        }
-        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        Some(Self { scheme, port: uri.port_u16().unwrap_or(default_port), path, ..self.clone() })
     }
 }
 
@@ -254,16 +206,6 @@ mod tests {
             headers: Vec::new(),
             agent: "kube-probe/1.36".to_owned(),
         }
-    }
-
-    #[test]
-    fn redirects_stay_within_the_host() {
-        let at = |location: &str| get("/").redirected(location).map(|get| get.url());
-        assert_eq!(at("/healthz?a=b").unwrap(), "http://127.64.1.1:8080/healthz?a=b");
-        assert_eq!(at("http://127.64.1.1:9090/x").unwrap(), "http://127.64.1.1:9090/x");
-        assert_eq!(at("https://127.64.1.1/").unwrap(), "https://127.64.1.1:443/");
-        assert_eq!(at("http://127.64.1.2:8080/"), None);
-        assert_eq!(at("//127.64.1.2/"), None);
     }
 
     #[test]

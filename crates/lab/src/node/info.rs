@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use crate::agents::Agents;
 use crate::api_tokens::ApiTokens;
@@ -23,6 +22,4 @@ pub(crate) struct NodeInfo {
     pub(crate) agents: Agents,
     /// Tokens of the pods' service accounts.
     pub(crate) tokens: ApiTokens,
-    /// Certificate of the API server's CA.
-    pub(crate) authority: Arc<str>,
 }

@@ -91,8 +91,8 @@ pub(super) fn launch(
         Some(word) => places.find_program(&word)?,
         None => own_program.clone().ok_or_else(|| {
             LaunchError::create(format!(
-                "image {image:?} is not available to the embedded cluster: pods run as processes of this machine, \
-                 so set `command` to a program found here"
+                "the embedded cluster cannot run image {image:?}: its pods are processes of this machine, so set \
+                 `command` to a program on this machine"
             ))
         })?,
     };

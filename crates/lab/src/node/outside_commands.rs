@@ -8,18 +8,19 @@
 pub(super) enum Outside {
     /// `kill 1`.
     #[error(
-        "it would signal process 1, which on the userspace dataplane is the machine's own: use the kernel dataplane"
+        "it would signal process 1, which is this machine's own on the userspace dataplane; use the kernel dataplane"
     )]
     Process1,
     /// `kill -TERM -1`.
     #[error(
-        "it would signal all processes, which on the userspace dataplane are the machine's: use the kernel dataplane"
+        "it would signal all processes of this machine, because pods share them on the userspace dataplane; use the \
+         kernel dataplane"
     )]
     All,
     /// `pkill nginx`.
     #[error(
-        "it would signal processes by their name, among all of the machine on the userspace dataplane: use the \
-         kernel dataplane"
+        "it would signal processes by name, including other processes of this machine on the userspace dataplane; \
+         use the kernel dataplane"
     )]
     ByName,
 }

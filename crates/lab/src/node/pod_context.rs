@@ -168,10 +168,6 @@ impl PodContext {
         let make = |store: &MountDirectory| {
             self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
         };
-        let registry = &self.shared.registry;
-        let exists =
-            |claim: &str| registry.get(Resource::PersistentVolumeClaims, &self.namespace, claim).is_ok();
-        volumes::need_claims(&self.pod, exists)?;
         if let Some(store) = self.store() {
             let made = make(&store)?;
             self.volumes.get_or_init(|| made);
@@ -251,7 +247,7 @@ impl PodContext {
         if let Err(error) = std::fs::remove_dir_all(&store.made_at)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, pod = %self.name, "volumes are not removed");
+            tracing::warn!(%error, pod = %self.name, "cannot remove volumes");
         }
     }
 
@@ -329,9 +325,9 @@ impl PodContext {
             KeySource::Secret => Resource::Secrets,
         };
         let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
-            // This is the ConfigMap that every namespace has.
+            // Pods must start even if somebody deleted this ConfigMap, which every namespace has.
             let is_root_ca = kind == KeySource::ConfigMap && name == ROOT_CA;
-            let ca = || self.node.authority.as_bytes().to_vec();
+            let ca = || self.shared.registry.authority().as_bytes().to_vec();
             return is_root_ca.then(|| ConfigData::from([("ca.crt".to_owned(), ca())]));
         };
         let entries = |field: &str| object[field].as_object().into_iter().flatten();
@@ -380,7 +376,7 @@ impl Drop for PodContext {
         if let Err(error) = std::fs::remove_dir_all(&volumes)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, "{} is not removed", volumes.display());
+            tracing::warn!(%error, "cannot remove {}", volumes.display());
         }
     }
 }

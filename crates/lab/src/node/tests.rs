@@ -34,7 +34,8 @@ struct Node {
 impl Node {
     fn start() -> Self {
         let clock = Clock::start();
-        let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let registry =
+            Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap(), "".into());
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let object = json!({"metadata": {"name": "node-1"}, "status": ready});
@@ -61,7 +62,6 @@ impl Node {
             own_binary: "/nonexistent/rolldrop".into(),
             agents: agents.clone(),
             tokens: ApiTokens::default(),
-            authority: "".into(),
         };
         let agent = tokio::spawn(run(shared.clone(), info));
         Self { shared, agents, agent, dir }

@@ -2,7 +2,8 @@
 //!
 //! Volumes are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
 //! when the pod was bound to the node: a change to a ConfigMap or Secret does not reach a running pod. The volume of a
-//! claim outlives the pod: each claim has a directory, regardless of its class and size.
+//! claim outlives the pod: each claim has a directory, regardless of its class and size. The claim's object need not
+//! exist.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.
 
@@ -35,11 +36,6 @@ pub(super) struct VolumeError {
 }
 
 impl VolumeError {
-    /// Returns an error for a volume whose claim does not exist.
-    fn of_claim(volume: &str, claim: &str) -> Self {
-        Self { volume: volume.to_owned(), why: format!("persistentvolumeclaim {claim:?} not found") }
-    }
-
     /// Returns an error for service account files that cannot be written.
     pub(super) fn of_service_account(pod: &Pod, why: &io::Error) -> Self {
         Self { volume: service_account::volume(pod).unwrap_or_default().to_owned(), why: why.to_string() }
@@ -104,20 +100,6 @@ pub(super) fn make(
         .collect()
 }
 
-/// Checks that the claims of a pod's volumes exist.
-///
-/// # Errors
-///
-/// The error of the first claim that does not exist. It may be created later.
-pub(super) fn need_claims(pod: &Pod, exists: impl Fn(&str) -> bool) -> Result<(), VolumeError> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let mut claims = volumes
-        .filter_map(|volume| Some((&volume.name, &volume.persistent_volume_claim.as_ref()?.claim_name)));
-    claims
-        .find(|(_, claim)| !exists(claim))
-        .map_or(Ok(()), |(volume, claim)| Err(VolumeError::of_claim(volume, claim)))
-}
-
 /// Checks that the pod needs no mounts, for a dataplane that has none: only a path that already exists can be mounted,
 /// and the pod gets its token in another way.
 ///
@@ -136,8 +118,8 @@ pub(super) fn need_no_mount(pod: &Pod) -> Result<(), VolumeError> {
                 .is_some_and(|host| host.path == mount.mount_path);
             if !in_place {
                 let why = format!(
-                    "nothing can be mounted at {:?} on the userspace dataplane: use dataplane kernel, or \
-                     give the container its configuration by variables (valueFrom, envFrom)",
+                    "the userspace dataplane cannot mount anything at {:?}: use the kernel dataplane, or pass the \
+                     configuration in variables (valueFrom, envFrom)",
                     mount.mount_path
                 );
                 return Err(VolumeError { volume: mount.name.clone(), why });
@@ -236,7 +218,7 @@ impl Maker<'_> {
             }
             files
         } else {
-            return Err("volumes of this kind do not exist in the embedded cluster".to_owned());
+            return Err("the embedded cluster does not support this kind of volume".to_owned());
         };
         // Files from a failed attempt must not remain.
         let _ = fs::remove_dir_all(dir);
@@ -276,7 +258,7 @@ impl Maker<'_> {
         } else if let Some(token) = &source.service_account_token {
             Ok(vec![(token.path.clone(), (self.token)().into_bytes(), mode)])
         } else {
-            Err("projections of this kind do not exist in the embedded cluster".to_owned())
+            Err("the embedded cluster does not support this kind of projection".to_owned())
         }
     }
 
@@ -332,7 +314,7 @@ impl Maker<'_> {
 fn within(path: &str) -> Result<PathBuf, String> {
     let path = Path::new(path);
     let stays = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if stays { Ok(path.to_owned()) } else { Err(format!("{} leaves the volume", path.display())) }
+    if stays { Ok(path.to_owned()) } else { Err(format!("{} is outside the volume", path.display())) }
 }
 
 fn host_path(host: &HostPathVolumeSource) -> Result<PathBuf, String> {
@@ -446,9 +428,9 @@ mod tests {
             ),
             (
                 json!({"configMap": {"name": "settings", "items": [{"key": "mode", "path": "../x"}]}}),
-                "../x leaves the volume",
+                "../x is outside the volume",
             ),
-            (json!({"nfs": {"server": "s", "path": "/"}}), "volumes of this kind"),
+            (json!({"nfs": {"server": "s", "path": "/"}}), "does not support this kind of volume"),
         ] {
             let mut volume = source;
             volume["name"] = json!("v");
@@ -470,9 +452,6 @@ mod tests {
         assert_eq!(fs::read_to_string(second["data"].made_at.join("kept")).unwrap(), "x");
         assert!(!second["data"].read_only);
         assert_eq!(second["data"].source, Path::new("/claims/shop/data-web-0"));
-        let error = need_claims(&pod, |_| false).unwrap_err().to_string();
-        assert!(error.ends_with("persistentvolumeclaim \"data-web-0\" not found"), "{error}");
-        assert_eq!(need_claims(&pod, |claim| claim == "data-web-0"), Ok(()));
     }
 
     #[test]
@@ -480,6 +459,6 @@ mod tests {
         let volumes = json!([{"name": "h", "hostPath": {"path": "/tmp"}}]);
         assert_eq!(need_no_mount(&pod(volumes.clone(), json!([mount("h", "/tmp")]))), Ok(()));
         let error = need_no_mount(&pod(volumes, json!([mount("h", "/srv")]))).unwrap_err();
-        assert!(error.to_string().contains("use dataplane kernel"), "{error}");
+        assert!(error.to_string().contains("use the kernel dataplane"), "{error}");
     }
 }

@@ -135,7 +135,7 @@ fn binding_matches_users_groups_and_accounts() {
 }
 
 fn registry() -> Registry {
-    let registry = Registry::new(Clock::start(), AddressBlock::private());
+    let registry = Registry::new(Clock::start(), AddressBlock::private(), "".into());
     for namespace in ["shop", "other"] {
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": namespace}})).unwrap();
     }

@@ -1,8 +1,6 @@
-//! Admission plugins that every cluster runs and that depend on objects other than the one being created. No client
-//! owns the fields that they fill in.
+//! Admission of pods: gives each new pod its service account.
 //!
-//! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount` and
-//! `plugin/pkg/admission/network/defaultingressclass`.
+//! Source: kubernetes/kubernetes, `plugin/pkg/admission/serviceaccount`.
 
 use serde_json::{Value, json};
 
@@ -17,36 +15,19 @@ use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA, TOKEN_VOLUME};
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Registry {
-    /// Fills in the fields of a new object that depend on other objects.
+    /// Mounts a service account token in every container, unless the pod or the service account opts out.
     ///
     /// # Errors
     ///
-    /// 403 for a pod whose service account does not exist.
-    pub(super) fn admit(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        object: &mut Value,
-    ) -> Result<(), Status> {
-        match resource {
-            Resource::Pods => self.admit_pod(namespace, object),
-            Resource::Ingresses => {
-                self.choose_ingress_class(object);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Mounts a service account token in every container, unless the pod or the service account opts out.
-    fn admit_pod(&self, namespace: &str, pod: &mut Value) -> Result<(), Status> {
+    /// 403 if the service account does not exist.
+    pub(super) fn admit_pod(&self, namespace: &str, pod: &mut Value) -> Result<(), Status> {
         let named = ["serviceAccountName", "serviceAccount"]
             .into_iter()
             .find_map(|field| pod["spec"][field].as_str().filter(|name| !name.is_empty()).map(str::to_owned));
         let name = named.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
         let account = match self.get(Resource::ServiceAccounts, namespace, &name) {
             Ok(account) => account["automountServiceAccountToken"].clone(),
-            // The default account is about to be created. A real API server waits for it here.
+            // Somebody deleted the default account. A real cluster would restore it.
             Err(_) if name == DEFAULT_ACCOUNT => Value::Null,
             Err(_) => {
                 let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -62,26 +43,6 @@ impl Registry {
         }
         pod["spec"]["serviceAccountName"] = json!(name);
         Ok(())
-    }
-
-    /// Assigns the default class to an Ingress that names none. If several classes are marked as default, the newest
-    /// wins.
-    fn choose_ingress_class(&self, ingress: &mut Value) {
-        let named_before = &ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"];
-        if ingress["spec"]["ingressClassName"].is_string() || named_before.is_string() {
-            return;
-        }
-        let classes = self.all(Resource::IngressClasses, None);
-        let is_default = |class: &&std::sync::Arc<Value>| {
-            class["metadata"]["annotations"]["ingressclass.kubernetes.io/is-default-class"] == "true"
-        };
-        // The classes are sorted by name. The first one wins among equally new ones.
-        let newest = classes.iter().filter(is_default).rev().max_by_key(|class| {
-            class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned()
-        });
-        if let Some(class) = newest {
-            ingress["spec"]["ingressClassName"] = class["metadata"]["name"].clone();
-        }
     }
 }
 

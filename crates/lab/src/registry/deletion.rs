@@ -11,9 +11,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{FieldError, Registry, Resource, Status, StoreAction, remove, rfc3339};
+use super::{Registry, Resource, Status, StoreAction, rfc3339};
 use crate::object_fields::{is_being_deleted, is_terminal, key, uid};
-use crate::value::list;
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -26,11 +25,9 @@ pub(crate) struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     /// Conditions that must hold for the deletion.
     pub preconditions: Option<Preconditions>,
-    /// Treatment of dependents. The default is background deletion.
+    /// Treatment of dependents, which are always deleted after their owner.
     pub propagation_policy: Option<Propagation>,
-    /// Legacy way to request `Orphan` (true) or `Background` (false).
-    pub orphan_dependents: Option<bool>,
-    /// `All` for a dry run, which does everything except delete.
+    /// `All` for a dry run, which is supported for evictions only.
     pub dry_run: Vec<String>,
 }
 
@@ -38,10 +35,6 @@ impl DeleteOptions {
     /// Returns options with a grace period, which apply only to the object with this uid.
     pub(crate) fn new(grace_period_seconds: i64, uid: &str) -> Self {
         Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
-    }
-
-    fn orphans(&self) -> bool {
-        self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
     /// Returns options that apply only to the object with this uid.
@@ -61,23 +54,21 @@ pub(crate) struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// Treatment of the dependents of a deleted object.
+/// Treatment of the dependents of a deleted object. Foreground deletion is treated as background deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum Propagation {
-    /// Dependents are kept, without the owner reference.
+    /// Not supported.
     Orphan,
-    /// Dependents are deleted after their owner. Here this also applies if the client requests foreground deletion.
-    #[serde(alias = "Foreground")]
     Background,
+    Foreground,
 }
 
 /// Outcome of a deletion request.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// The object still exists: it has a grace period, contents or finalizers.
+    /// The object still exists: it has a grace period or contents.
     Terminating(Arc<Value>),
-    /// The object is marked for deletion, and nothing prevents its removal any longer. Call [`PendingRemoval::finish`]
-    /// next.
+    /// The pod is marked for deletion, and its grace period is over. Call [`PendingRemoval::finish`] next.
     Due(PendingRemoval),
     /// The object was removed. This is its last state.
     Removed(Arc<Value>),
@@ -99,13 +90,11 @@ impl Deleted {
 #[must_use]
 pub(crate) struct PendingRemoval {
     registry: Registry,
-    resource: Resource,
     object: Arc<Value>,
 }
 
 impl PendingRemoval {
-    /// Removes the object and returns its last state. Does nothing if another caller has already removed the object,
-    /// or if the object now has a finalizer.
+    /// Removes the pod and returns its last state. Does nothing if another caller has already removed the pod.
     pub(crate) fn finish(self) -> Arc<Value> {
         self.remove().unwrap_or_else(|| Arc::clone(&self.object))
     }
@@ -113,9 +102,8 @@ impl PendingRemoval {
     fn remove(&self) -> Option<Arc<Value>> {
         let (namespace, name) = key(&self.object);
         let is_this = |object: &Value| uid(object) == uid(&self.object);
-        let removed = self.registry.inner.store.modify(self.resource, &namespace, &name, |current| {
-            let is_over = is_this(current) && is_due(self.resource, current);
-            Ok::<_, Infallible>(if is_over { StoreAction::Remove } else { StoreAction::Keep })
+        let removed = self.registry.inner.store.modify(Resource::Pods, &namespace, &name, |current| {
+            Ok::<_, Infallible>(if is_this(current) { StoreAction::Remove } else { StoreAction::Keep })
         });
         let Ok(object) = removed;
         object.filter(|object| is_this(object))
@@ -129,7 +117,7 @@ impl Drop for PendingRemoval {
 }
 
 impl Registry {
-    /// Deletes an object immediately, or marks it as terminating if it has a grace period, contents or finalizers.
+    /// Deletes an object immediately, or marks it as terminating if it has a grace period or contents.
     ///
     /// # Errors
     ///
@@ -172,43 +160,26 @@ impl Registry {
         if resource == Resource::Namespaces && IMMORTAL_NAMESPACES.contains(&name) {
             return Err(Status::forbidden(resource, name, "this namespace may not be deleted"));
         }
-        let is_dry_run = match &options.dry_run[..] {
-            [] => false,
-            [all] if all == "All" => true,
-            other => {
-                let error = FieldError::unsupported("dryRun", &json!(other), &["All"]);
-                return Err(Status::invalid_options("DeleteOptions", &[error]));
-            }
-        };
-        if options.orphans() && !is_dry_run {
-            // Orphan the dependents before the owner is removed, or they would be deleted with it, but after the
-            // owner is marked, or its controller would adopt them again.
-            let marked = self.inner.store.modify(resource, namespace, name, |current| {
-                check_preconditions(resource, name, current, options)?;
-                if matches!(resource, Resource::Pods | Resource::Namespaces) || is_being_deleted(current) {
-                    return Ok(StoreAction::Keep);
-                }
-                Ok(StoreAction::Replace(marked_for_deletion(current, self.now_seconds())))
-            })?;
-            let owner = marked.ok_or_else(|| Status::not_found(resource, name))?;
-            self.orphan_dependents(&owner["metadata"]["uid"]);
+        if !options.dry_run.is_empty() {
+            let why = "the embedded cluster does not support dry runs of deletions: omit dryRun";
+            return Err(Status::bad_request(why));
+        }
+        if options.propagation_policy == Some(Propagation::Orphan) {
+            let why =
+                "the embedded cluster does not support orphaning: it deletes dependents with their owner";
+            return Err(Status::bad_request(why));
         }
         let now = self.now_seconds();
-        let (mut removes, mut would_be) = (false, None);
+        let mut removes = false;
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
-            let step = delete_step(resource, current, options.grace_period_seconds, now);
-            removes = matches!(step, StoreAction::Remove);
-            let object = match &step {
-                StoreAction::Replace(object) => object,
-                _ => current,
+            let step = match resource {
+                Resource::Pods => delete_pod(current, options.grace_period_seconds, now),
+                Resource::Namespaces => delete_namespace(current, now),
+                _ => StoreAction::Remove,
             };
-            if is_dry_run {
-                would_be = Some(Arc::new(object.clone()));
-                return Ok(StoreAction::Keep);
-            }
-            let is_deleted = is_being_deleted(object) || removes;
-            if resource == Resource::Pods && is_deleted && !is_being_deleted(current) {
+            removes = matches!(step, StoreAction::Remove);
+            if resource == Resource::Pods && !is_being_deleted(current) {
                 // Log inside the change, so that no other change can come in between.
                 let t_ns = self.inner.clock.now().unix_ns();
                 tracing::debug!(
@@ -220,13 +191,12 @@ impl Registry {
             Ok(step)
         })?;
         let object = deleted.ok_or_else(|| Status::not_found(resource, name))?;
-        let object = would_be.unwrap_or(object);
-        Ok(if !removes && !is_due(resource, &object) {
-            Deleted::Terminating(object)
-        } else if removes || is_dry_run {
+        Ok(if removes {
             Deleted::Removed(object)
+        } else if resource == Resource::Pods && is_due(&object) {
+            Deleted::Due(PendingRemoval { registry: self.clone(), object })
         } else {
-            Deleted::Due(PendingRemoval { registry: self.clone(), resource, object })
+            Deleted::Terminating(object)
         })
     }
 
@@ -240,64 +210,15 @@ impl Registry {
             if !is_being_deleted(current) {
                 return Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"));
             }
-            Ok(if has_finalizers(current) { StoreAction::Keep } else { StoreAction::Remove })
+            Ok(StoreAction::Remove)
         })?;
         removed.map(|_| ()).ok_or_else(|| Status::not_found(Resource::Namespaces, name))
     }
-
-    fn orphan_dependents(&self, owner: &Value) {
-        for (resource, object) in self.dependents(owner.as_str().unwrap_or_default()) {
-            let (namespace, name) = key(&object);
-            let orphaned = self.inner.store.modify(resource, &namespace, &name, |current| {
-                let mut object = current.clone();
-                let mut references = list(&object["metadata"]["ownerReferences"]).to_vec();
-                references.retain(|reference| reference["uid"] != *owner);
-                if references.is_empty() {
-                    remove(&mut object["metadata"], "ownerReferences");
-                } else {
-                    object["metadata"]["ownerReferences"] = json!(references);
-                }
-                Ok::<_, Infallible>(StoreAction::Replace(object))
-            });
-            let Ok(_) = orphaned;
-        }
-    }
 }
 
-/// Returns true if an object has finalizers, which prevent its removal.
-pub(super) fn has_finalizers(object: &Value) -> bool {
-    !list(&object["metadata"]["finalizers"]).is_empty()
-}
-
-/// Returns true if an object is marked for deletion and nothing prevents its removal. Namespaces are never due, because
-/// their contents have to be removed first.
-pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
-    resource != Resource::Namespaces
-        && is_being_deleted(object)
-        && object["metadata"]["deletionGracePeriodSeconds"] == 0
-        && !has_finalizers(object)
-}
-
-/// Returns the step that a DELETE request at `now` (Unix seconds) causes for an object.
-fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> StoreAction {
-    match resource {
-        Resource::Pods => delete_pod(current, requested_grace, now),
-        Resource::Namespaces => delete_namespace(current, now),
-        _ if !has_finalizers(current) => StoreAction::Remove,
-        _ if is_being_deleted(current) => StoreAction::Keep,
-        _ => StoreAction::Replace(marked_for_deletion(current, now)),
-    }
-}
-
-/// Returns the object marked for deletion, with no grace period.
-fn marked_for_deletion(current: &Value, now: i64) -> Value {
-    let mut object = current.clone();
-    object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
-    object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-    if let Some(generation) = current["metadata"]["generation"].as_i64() {
-        object["metadata"]["generation"] = json!(generation + 1);
-    }
-    object
+/// Returns true if a pod is marked for deletion and its grace period is over.
+fn is_due(pod: &Value) -> bool {
+    is_being_deleted(pod) && pod["metadata"]["deletionGracePeriodSeconds"] == 0
 }
 
 /// Rejects a deletion meant for a different object or a different state.
@@ -400,15 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_orphan_are_understood() {
-        let orphans = |body| serde_json::from_value::<DeleteOptions>(body).unwrap().orphans();
-        assert!(
-            orphans(json!({"propagationPolicy": "Orphan"})) && orphans(json!({"orphanDependents": true}))
-        );
-        assert!(!orphans(json!({})) && !orphans(json!({"orphanDependents": false})));
-    }
-
-    #[test]
     fn shortened_grace_counts_from_first_delete() {
         let StoreAction::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
         assert_eq!(marks(&pod), (30, 1_030));
@@ -422,7 +334,7 @@ mod tests {
         assert_eq!(marks(&too_late), (1, 1_020));
         let StoreAction::Replace(at_once) = delete_pod(&pod, Some(0), 1_005) else { panic!("not marked") };
         assert_eq!(marks(&at_once), (0, 1_005));
-        assert!(is_due(Resource::Pods, &at_once) && !is_due(Resource::Pods, &pod));
+        assert!(is_due(&at_once) && !is_due(&pod));
     }
 
     proptest! {
@@ -453,9 +365,7 @@ mod tests {
                             break;
                         }
                     }
-                    StoreAction::Remove | StoreAction::ReplaceThenRemove(_) => {
-                        prop_assert!(false, "a pod is marked before it goes");
-                    }
+                    StoreAction::Remove => prop_assert!(false, "a pod is marked before it goes"),
                 }
             }
         }

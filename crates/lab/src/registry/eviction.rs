@@ -17,34 +17,24 @@ const MAX_DISRUPTED_PODS: usize = 2000;
 
 const WOULD_VIOLATE: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// Reason for approving an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Approval {
-    /// The budget has been charged, or there is no budget to charge.
-    Paid,
-    /// The pod's state allows the eviction without charging the budget. That state must still be the same when the pod
-    /// is deleted.
-    Unchanged,
-}
-
 impl Registry {
-    /// Decides whether `pod` may be evicted now, and charges its budget if necessary.
+    /// Approves the eviction of `pod`, and charges its budget if necessary.
     ///
     /// # Errors
     ///
     /// 429 if the budget does not allow the eviction or is out of date, 500 if several budgets cover the pod.
-    pub(crate) fn approve_eviction(&self, pod: &Value, effect: WriteEffect) -> Result<Approval, Status> {
+    pub(crate) fn approve_eviction(&self, pod: &Value, effect: WriteEffect) -> Result<(), Status> {
         // Pods that are not running do not count against the budget.
         if is_being_deleted(pod)
             || ["Succeeded", "Failed", "Pending"].contains(&text(&pod["status"]["phase"]))
         {
-            return Ok(Approval::Paid);
+            return Ok(());
         }
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
         let mut budgets = self.all(Resource::PodDisruptionBudgets, Some(namespace));
         budgets.retain(|budget| covers(budget, pod));
         let budget = match &budgets[..] {
-            [] => return Ok(Approval::Paid),
+            [] => return Ok(()),
             [budget] => budget,
             _ => {
                 let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
@@ -56,7 +46,7 @@ impl Registry {
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let desired = count("desiredHealthy");
         if !is_ready(pod) && (always || (count("currentHealthy") >= desired && desired > 0)) {
-            return Ok(Approval::Unchanged);
+            return Ok(());
         }
         let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
         let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -65,7 +55,7 @@ impl Registry {
         self.modify_with(resource, namespace, budget_name, ObjectPart::Status, effect, |budget| {
             charge(budget, pod_name, &now)
         })?;
-        Ok(Approval::Paid)
+        Ok(())
     }
 
     /// Marks a pod for eviction, if the preconditions hold.
@@ -78,7 +68,7 @@ impl Registry {
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<std::sync::Arc<Value>, Status> {
+    ) -> Result<(), Status> {
         let now = self.now();
         let marked = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
             check_preconditions(Resource::Pods, name, current, options)?;
@@ -87,7 +77,7 @@ impl Registry {
             conditions::disruption_target(&mut pod, reason, message, None, &now);
             Ok(if pod == *current { StoreAction::Keep } else { StoreAction::Replace(pod) })
         })?;
-        marked.ok_or_else(|| Status::not_found(Resource::Pods, name))
+        marked.map(drop).ok_or_else(|| Status::not_found(Resource::Pods, name))
     }
 }
 
@@ -134,7 +124,7 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
 }
 
 /// Returns a 429 status that asks the client to retry soon, because the budget is out of date.
-pub(crate) fn still_processed(budget: &str) -> Status {
+fn still_processed(budget: &str) -> Status {
     let why = format!("The disruption budget {budget} is still being processed by the server.");
     Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, Some(10))
 }

@@ -1,17 +1,13 @@
 //! Pagination of lists.
 //!
-//! The token for the next page encodes the start of that page, and the version of the first page. Each page shows the
-//! current state but reports the first page's version, so a client that watches from that version sees all later
-//! changes.
+//! The token for the next page has the version of the first page, and the last object before the next one. Each page
+//! shows the current state but reports the first page's version, so a client that watches from that version sees all
+//! later changes.
 
-use std::sync::Arc;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{ObjectSelection, Registry, Resource, Status, VersionedList};
-use crate::object_fields::{self, ObjectKey};
+use crate::object_fields::{ObjectKey, key};
 use crate::store::ListChunk;
 
 /// Part of a list requested by a client.
@@ -21,8 +17,6 @@ pub(crate) struct PageRequest {
     pub limit: usize,
     /// Token from the previous page, or empty for the first page.
     pub token: String,
-    /// Minimum version of the state to list.
-    pub least_version: u64,
 }
 
 /// One page of a list.
@@ -32,8 +26,6 @@ pub(crate) struct ListPage {
     pub list: VersionedList,
     /// Token for the next page, if any.
     pub next: Option<String>,
-    /// Number of objects on later pages, if known without examining all objects.
-    pub remaining: Option<usize>,
 }
 
 impl Registry {
@@ -41,7 +33,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 400 for an invalid token, 504 for a version that the store has not reached yet.
+    /// 400 for an invalid token.
     pub(crate) fn list_page(
         &self,
         resource: Resource,
@@ -53,44 +45,32 @@ impl Registry {
             "" => (None, None),
             token => parse(token).map(|(version, start)| (Some(version), Some(start)))?,
         };
-        let (wanted, current) = (version.unwrap_or(page.least_version), self.inner.store.version());
-        if wanted > current {
-            return Err(Status::too_large_version(wanted, current));
-        }
         // A page examines no more objects than necessary. An unlimited list applies the selection after releasing the
         // store's lock.
         let is_page = page.limit > 0;
         let most = if is_page { page.limit } else { usize::MAX };
         let is_selected = |object: &Value| !is_page || selection.matches(object);
         let part = self.inner.store.page(resource, namespace, start, most, is_selected);
-        let ListChunk { objects: mut items, following, version: current } = part;
+        let ListChunk { objects: mut items, is_last, version: current } = part;
         let version = version.unwrap_or(current);
         if !is_page {
             items.retain(|object| selection.matches(object));
         }
-        let next = items.last().filter(|_| following > 0).map(|last| token(version, &key(last)));
-        let remaining = (following > 0 && *selection == ObjectSelection::all()).then_some(following);
-        Ok(ListPage { list: VersionedList { items, version }, next, remaining })
+        let next = items.last().filter(|_| !is_last).map(|last| token(version, last));
+        Ok(ListPage { list: VersionedList { items, version }, next })
     }
 }
 
-/// Returns a sort key for an object's position in a list. The separator sorts before all other characters, so that the
-/// namespace is compared before the name.
-fn key(object: &Arc<Value>) -> String {
-    let (namespace, name) = object_fields::key(object);
-    format!("{namespace}\0{name}")
-}
-
-fn token(version: u64, start: &str) -> String {
-    URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": version, "start": start}).to_string())
+/// Builds a token. Neither namespaces nor names contain a slash.
+fn token(version: u64, last: &Value) -> String {
+    let (namespace, name) = key(last);
+    format!("{version}/{namespace}/{name}")
 }
 
 fn parse(token: &str) -> Result<(u64, ObjectKey), Status> {
-    let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).ok();
-    let read: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let parts = read.and_then(|read| {
-        let (namespace, name) = read["start"].as_str()?.split_once('\0')?;
-        Some((read["rv"].as_u64()?, (namespace.to_owned(), name.to_owned())))
-    });
-    parts.ok_or_else(|| Status::bad_request("continue key is not valid"))
+    let mut parts = token.splitn(3, '/');
+    let mut next = || parts.next().map(str::to_owned);
+    let version = next().and_then(|version| version.parse().ok());
+    let parsed = version.and_then(|version| Some((version, (next()?, next()?))));
+    parsed.ok_or_else(|| Status::bad_request("continue key is not valid"))
 }

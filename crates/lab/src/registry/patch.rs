@@ -88,7 +88,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
             copied += object.pointer(copy.from.as_str()).map_or(0, weight);
             if copied > MAX_COPIED_BYTES {
                 let message =
-                    format!("the copy operations of a JSON patch may copy {MAX_COPIED_BYTES} bytes at most");
+                    format!("the copy operations of a JSON patch may copy at most {MAX_COPIED_BYTES} bytes");
                 return Err(Status::plain(413, message));
             }
         }

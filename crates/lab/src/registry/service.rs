@@ -78,7 +78,7 @@ impl Registry {
             wanted
         } else if wanted.is_empty() {
             let mut free = self.inner.addresses.services().map(|ip| ip.to_string());
-            free.find(|ip| !taken(ip)).ok_or_else(|| Status::internal("no Service address is left"))?
+            free.find(|ip| !taken(ip)).ok_or_else(|| Status::internal("no Service address is free"))?
         } else {
             let why = if taken(&wanted) {
                 "failed to allocate IP: provided IP is already allocated"
@@ -166,7 +166,7 @@ fn allocate_node_ports(
             let start: u64 = rand::random_range(NODE_PORTS);
             let mut free = (start..=*NODE_PORTS.end()).chain(*NODE_PORTS.start()..start);
             let free = free.find(|number| taken.insert((protocol.clone(), *number)));
-            port["nodePort"] = json!(free.ok_or_else(|| Status::internal("no node port is left"))?);
+            port["nodePort"] = json!(free.ok_or_else(|| Status::internal("no node port is free"))?);
         }
     }
     Ok(())

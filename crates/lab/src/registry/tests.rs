@@ -1,7 +1,8 @@
 use super::*;
 
 pub(super) fn registry() -> Registry {
-    let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+    let registry =
+        Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap(), "".into());
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
     registry
 }

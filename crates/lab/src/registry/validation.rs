@@ -82,28 +82,12 @@ fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors
             }
         }
         if let Some(field) = of.fields.get(rule.field) {
-            check_below(&field.kind, &path, value, old, errors);
+            // Nothing tells which elements of two lists are the same.
+            let old = old.filter(|_| matches!(field.kind, FieldType::Structure(_)));
+            schema::each_structure(&field.kind, value, &path, &mut |of, value, path| {
+                check(of, path, value, old, errors);
+            });
         }
-    }
-}
-
-fn check_below(
-    kind: &FieldType,
-    path: &str,
-    value: &Value,
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) {
-    match (kind, value) {
-        (FieldType::Structure(index), Value::Object(_)) => {
-            check(schema::structure(*index), path, value, old, errors);
-        }
-        (FieldType::List(element), Value::Array(list)) => {
-            for (n, value) in list.iter().enumerate() {
-                check_below(element, &format!("{path}[{n}]"), value, None, errors);
-            }
-        }
-        _ => {}
     }
 }
 

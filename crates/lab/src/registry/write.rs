@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::deletion::{has_finalizers, is_due};
 use super::{
     ObjectPart, ObjectPatch, PatchKind, Registry, copy_or_remove, field_defaults, in_name_characters,
     random_uid, remove, service, validation,
@@ -14,6 +13,7 @@ use crate::resource::Resource;
 use crate::schema;
 use crate::status::{FieldError, Status};
 use crate::store::StoreAction;
+use crate::well_known::{DEFAULT_ACCOUNT, ROOT_CA};
 
 /// Effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,9 @@ impl Registry {
         }
         schema::prune(schema::of(resource), &mut object);
         field_defaults::fill_defaults(resource, &mut object);
-        self.admit(resource, namespace, &mut object)?;
+        if resource == Resource::Pods {
+            self.admit_pod(namespace, &mut object)?;
+        }
         field_defaults::prepare(resource, &mut object);
         validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);
@@ -98,7 +100,19 @@ impl Registry {
                 None => Ok(Arc::new(object)),
             };
         }
-        self.inner.store.create(resource, namespace, &name, object).ok_or_else(taken)
+        let created = self.inner.store.create(resource, namespace, &name, object).ok_or_else(taken)?;
+        if resource == Resource::Namespaces {
+            self.fill_namespace(&name)?;
+        }
+        Ok(created)
+    }
+
+    /// Creates the objects that every namespace has: the service account `default`, and the certificate with which pods
+    /// verify the API server. Unlike a real cluster's, they are not restored after a deletion.
+    fn fill_namespace(&self, namespace: &str) -> Result<(), Status> {
+        self.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": DEFAULT_ACCOUNT}}))?;
+        let map = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": self.authority()}});
+        self.create(Resource::ConfigMaps, namespace, map).map(drop)
     }
 
     fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
@@ -285,22 +299,10 @@ impl Registry {
                 would_be = Some(Arc::new(new));
                 return Ok(StoreAction::Keep);
             }
-            Ok(step_to(resource, current, new))
+            Ok(if new == *current { StoreAction::Keep } else { StoreAction::Replace(new) })
         })?;
         let written = written.ok_or_else(|| Status::not_found(resource, name))?;
         Ok(would_be.unwrap_or(written))
-    }
-}
-
-/// Returns the step that leads from `current` to `new`. An unchanged object is kept. An object marked for deletion is
-/// removed together with its last finalizer.
-fn step_to(resource: Resource, current: &Value, new: Value) -> StoreAction {
-    if new == *current {
-        StoreAction::Keep
-    } else if has_finalizers(current) && is_due(resource, &new) {
-        StoreAction::ReplaceThenRemove(new)
-    } else {
-        StoreAction::Replace(new)
     }
 }
 

@@ -117,35 +117,40 @@ fn go_type(kind: &FieldType) -> String {
 /// Returns the paths of all fields in an object that Kubernetes does not know.
 pub(crate) fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    if let Value::Object(map) = object {
-        find_unknown(top, map, "", &mut found);
-    }
+    find_unknown(top, object, "", &mut found);
     found
 }
 
-fn find_unknown(of: &Structure, map: &Map<String, Value>, path: &str, found: &mut Vec<String>) {
-    for (name, value) in map {
+fn find_unknown(of: &Structure, object: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, value) in object.as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match of.fields.get(name.as_str()) {
-            Some(field) => find_unknown_in(&field.kind, value, &path, found),
+            Some(field) => each_structure(&field.kind, value, &path, &mut |of, object, path| {
+                find_unknown(of, object, path, found);
+            }),
             None => found.push(path),
         }
     }
 }
 
-fn find_unknown_in(kind: &FieldType, value: &Value, path: &str, found: &mut Vec<String>) {
+/// Calls `visit` for each object in a field's value that has a structure: the value itself, or the elements of a list or
+/// map. The path of a list element ends in its index, and the path of a map element in its key.
+pub(crate) fn each_structure(
+    kind: &FieldType,
+    value: &Value,
+    path: &str,
+    visit: &mut dyn FnMut(&'static Structure, &Value, &str),
+) {
     match (kind, value) {
-        (FieldType::Structure(index), Value::Object(map)) => {
-            find_unknown(structure(*index), map, path, found)
-        }
+        (FieldType::Structure(index), Value::Object(_)) => visit(structure(*index), value, path),
         (FieldType::List(element), Value::Array(list)) => {
             for (number, value) in list.iter().enumerate() {
-                find_unknown_in(element, value, &format!("{path}[{number}]"), found);
+                each_structure(element, value, &format!("{path}[{number}]"), visit);
             }
         }
         (FieldType::Map(element), Value::Object(map)) => {
             for (key, value) in map {
-                find_unknown_in(element, value, &format!("{path}.{key}"), found);
+                each_structure(element, value, &format!("{path}.{key}"), visit);
             }
         }
         _ => {}

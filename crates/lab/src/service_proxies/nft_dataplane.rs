@@ -47,7 +47,7 @@ impl NftRules {
         if !script.is_empty()
             && let Err(error) = self.program(script).await
         {
-            tracing::warn!(%error, node = node.name, "the rules for Services are not changed");
+            tracing::warn!(%error, node = node.name, "cannot change the rules for Services");
             self.in_effect = None;
             return Synced::No;
         }

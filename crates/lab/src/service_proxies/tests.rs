@@ -41,7 +41,8 @@ struct Fixture {
 impl Fixture {
     async fn start() -> Self {
         let clock = Clock::start();
-        let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let registry =
+            Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap(), "".into());
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
         let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 8080}]}});
         let service = registry.create(Resource::Services, "default", service).unwrap();

@@ -96,12 +96,12 @@ impl Listeners {
 fn report_unreachable(node: &ProxiedNode, service: &str, address: SocketAddr, error: &io::Error) {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "; connections to this Service fail: give it a port from 1024 on (the system keeps lower \
-             ones for root), and the port that pods listen on as targetPort"
+            "; connections to this Service fail. Give it a port of at least 1024 (lower ports need root), and set \
+             targetPort to the port that the pods listen on"
         }
         io::ErrorKind::AddrInUse => {
-            "; connections to this Service fail: stop the process that listens on this port (on all \
-             addresses, most likely), or give the Service another port"
+            "; connections to this Service fail. Stop the process that uses this port (it probably listens on all \
+             addresses), or give the Service another port"
         }
         _ => "",
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::super::pod_control::of_template;
-use super::super::revision_history::REVISION_LABEL;
+use super::super::pod_template::REVISION_LABEL;
 use super::super::scheduler::matches_affinity;
 use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object_fields::key;

@@ -1,9 +1,9 @@
-//! A StatefulSet's pods: their ordinals, names and claims (pkg/controller/statefulset/stateful_set_utils.go).
+//! A StatefulSet's pods: their ordinals, names and volumes (pkg/controller/statefulset/stateful_set_utils.go).
 
 use serde_json::{Value, json};
 
 use super::super::pod_control::of_template;
-use super::super::revision_history::REVISION_LABEL;
+use super::super::pod_template::REVISION_LABEL;
 use crate::object_fields::key;
 use crate::value::{list, number, text};
 
@@ -37,7 +37,7 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
     pod["spec"]["subdomain"] = set["spec"]["serviceName"].clone();
     let claims = list(&set["spec"]["volumeClaimTemplates"]);
     let of_claims = claims.iter().map(|claim| {
-        let claim_name = claim_name(claim, &name);
+        let claim_name = format!("{}-{name}", text(&claim["metadata"]["name"]));
         json!({"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": claim_name}})
     });
     // A claim takes precedence over a volume with the same name in the template.
@@ -49,21 +49,4 @@ pub(super) fn new(set: &Value, revision: &str, ordinal: i64) -> Value {
         pod["spec"]["volumes"] = json!(volumes);
     }
     pod
-}
-
-/// Returns the claims for one of the set's pods.
-pub(super) fn claims(set: &Value, pod: &str) -> Vec<Value> {
-    let claim = |template: &Value| {
-        let mut metadata = template["metadata"].clone();
-        metadata["name"] = json!(claim_name(template, pod));
-        for (label, value) in set["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten() {
-            metadata["labels"][label] = value.clone();
-        }
-        json!({"metadata": metadata, "spec": template["spec"]})
-    };
-    list(&set["spec"]["volumeClaimTemplates"]).iter().map(claim).collect()
-}
-
-fn claim_name(claim: &Value, pod: &str) -> String {
-    format!("{}-{pod}", text(&claim["metadata"]["name"]))
 }

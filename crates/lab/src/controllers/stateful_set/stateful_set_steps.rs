@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::availability::Judge;
 use super::super::deployment::sizes::{PercentRounding, amount};
-use super::super::revision_history::revision_of;
+use super::super::pod_template::revision_of;
 use super::stateful_set_pods::{first_ordinal, ordinal};
 use crate::object_fields::{is_being_deleted, is_ready, is_terminal};
 use crate::value::number;
@@ -19,19 +19,10 @@ use crate::value::number;
 /// Step to take.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StatefulSetStep {
-    /// Create the pod with this ordinal, from the old or the new template.
-    Create(i64, TemplateRevision),
+    /// Create the pod with this ordinal.
+    Create(i64),
     /// Delete this pod.
     Delete(Arc<Value>),
-}
-
-/// Template used for a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TemplateRevision {
-    /// Template of the revision `status.currentRevision`.
-    Current,
-    /// Template in the spec, whose revision is `status.updateRevision`.
-    Update,
 }
 
 /// Returns the next steps for a set with these pods. `update` is the revision of the template in the spec.
@@ -64,14 +55,6 @@ impl<'a> StatefulSetView<'a> {
         Self { set, update, judge, wanted, condemned: by_ordinal.into_values().rev().collect() }
     }
 
-    /// Returns the template for a new pod, which is the old one below the partition.
-    fn template(&self, ordinal: i64) -> TemplateRevision {
-        let strategy = &self.set["spec"]["updateStrategy"];
-        let is_old = strategy["type"] == "RollingUpdate"
-            && ordinal < first_ordinal(self.set) + number(&strategy["rollingUpdate"]["partition"]);
-        if is_old { TemplateRevision::Current } else { TemplateRevision::Update }
-    }
-
     fn is_available(&self, pod: &Value) -> bool {
         is_running(pod) && self.judge.is_available(pod)
     }
@@ -80,7 +63,7 @@ impl<'a> StatefulSetView<'a> {
     fn in_order(&self) -> Vec<StatefulSetStep> {
         for (ordinal, pod) in &self.wanted {
             let Some(pod) = pod else {
-                return vec![StatefulSetStep::Create(*ordinal, self.template(*ordinal))];
+                return vec![StatefulSetStep::Create(*ordinal)];
             };
             if is_terminal(pod) && !is_being_deleted(pod) {
                 return vec![StatefulSetStep::Delete(Arc::clone(pod))];
@@ -102,7 +85,7 @@ impl<'a> StatefulSetView<'a> {
         let mut steps = Vec::new();
         for (ordinal, pod) in &self.wanted {
             match pod {
-                None => steps.push(StatefulSetStep::Create(*ordinal, self.template(*ordinal))),
+                None => steps.push(StatefulSetStep::Create(*ordinal)),
                 Some(pod) if is_terminal(pod) && !is_being_deleted(pod) => {
                     steps.push(StatefulSetStep::Delete(Arc::clone(pod)));
                 }
@@ -178,14 +161,13 @@ mod tests {
         set
     }
 
-    /// Returns the steps as text: `+1` and `+1 old` create a pod, `-1` deletes one.
+    /// Returns the steps as text: `+1` creates a pod, `-1` deletes one.
     fn steps(spec: Value, marks: &[(i64, &str)]) -> Vec<String> {
         let set = set(spec);
         let pods: Vec<_> = marks.iter().map(|(number, mark)| pod(*number, mark)).collect();
         let judge = Judge::new(&set, "2026-01-01T00:00:00Z");
         let shown = |step: StatefulSetStep| match step {
-            StatefulSetStep::Create(number, TemplateRevision::Update) => format!("+{number}"),
-            StatefulSetStep::Create(number, TemplateRevision::Current) => format!("+{number} old"),
+            StatefulSetStep::Create(number) => format!("+{number}"),
             StatefulSetStep::Delete(pod) => format!("-{}", ordinal(&set, &pod).unwrap()),
         };
         next(&set, "v2", &pods, judge).into_iter().map(shown).collect()
@@ -224,7 +206,7 @@ mod tests {
         assert_eq!(steps(json!({}), &[(0, "v1"), (1, "v1"), (2, "v2")]), ["-1"]);
         assert_eq!(steps(rolling(json!({"partition": 2})), &all), ["-2"]);
         assert_eq!(steps(rolling(json!({"partition": 2})), &[(0, "v1"), (1, "v1"), (2, "v2")]), [""; 0]);
-        assert_eq!(steps(rolling(json!({"partition": 1})), &[(1, "v1"), (2, "v2")]), ["+0 old"]);
+        assert_eq!(steps(rolling(json!({"partition": 1})), &[(1, "v1"), (2, "v2")]), ["+0"]);
         assert_eq!(steps(rolling(json!({"partition": 9})), &all), [""; 0]);
         assert_eq!(steps(rolling(json!({"maxUnavailable": 2})), &all), ["-2", "-1"]);
         // A percentage is rounded down, but to no less than one.

@@ -42,7 +42,7 @@ impl Bench {
         let config = ClusterConfig { latencies: HopLatencies::ZERO, ..config };
         let addresses = AddressBlock::claim(rand::random_range(0..128)).unwrap();
         let clock = Clock::start();
-        let registry = Registry::new(clock, addresses);
+        let registry = Registry::new(clock, addresses, "".into());
         for name in [NAMESPACE, "kube-system"] {
             registry.create(Resource::Namespaces, "", json!({"metadata": {"name": name}})).unwrap();
         }

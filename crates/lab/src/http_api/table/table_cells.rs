@@ -89,7 +89,6 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
             json!(format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"])))
         }
         (Resource::DaemonSets, "Node Selector") => json!(labels(&spec["template"]["spec"]["nodeSelector"])),
-        (Resource::PersistentVolumeClaims, "Access Modes") => json!(access_modes(status)),
         (Resource::Jobs, "Status") => json!(job_state(object)),
         (Resource::Jobs, "Completions") => json!(completions(spec, status)),
         (Resource::Jobs, "Duration") => json!(match (&status["startTime"], &status["completionTime"]) {
@@ -97,10 +96,6 @@ pub(super) fn cell(resource: Resource, column: &str, object: &Value, now: Timest
             (start, Value::Null) => age::since(start, now),
             (start, end) => age::between(start, end),
         }),
-        (Resource::RoleBindings | Resource::ClusterRoleBindings, "Role") => {
-            json!(format!("{}/{}", text(&object["roleRef"]["kind"]), text(&object["roleRef"]["name"])))
-        }
-        (Resource::RoleBindings | Resource::ClusterRoleBindings, kinds) => json!(subjects(object, kinds)),
         (Resource::Events, column) => return event(column, object, now),
         _ => return None,
     })
@@ -201,17 +196,6 @@ fn some_of(all: &[String]) -> String {
     }
 }
 
-fn access_modes(status: &Value) -> String {
-    let modes = list(&status["accessModes"]).iter().map(|mode| match text(mode) {
-        "ReadWriteOnce" => "RWO",
-        "ReadOnlyMany" => "ROX",
-        "ReadWriteMany" => "RWX",
-        "ReadWriteOncePod" => "RWOP",
-        other => other,
-    });
-    modes.collect::<Vec<_>>().join(",")
-}
-
 fn completions(spec: &Value, status: &Value) -> String {
     let succeeded = number(&status["succeeded"]);
     match (spec["completions"].as_i64(), number(&spec["parallelism"])) {
@@ -231,18 +215,6 @@ fn job_state(job: &Value) -> &'static str {
         () if has("SuccessCriteriaMet") => "SuccessCriteriaMet",
         () => "Running",
     }
-}
-
-/// Formats the subjects of a binding for one column: `Users`, `Groups` or `ServiceAccounts`.
-fn subjects(binding: &Value, column: &str) -> String {
-    let of_kind = list(&binding["subjects"])
-        .iter()
-        .filter(|subject| column.strip_suffix('s') == subject["kind"].as_str());
-    let shown = of_kind.map(|subject| match column {
-        "ServiceAccounts" => format!("{}/{}", text(&subject["namespace"]), text(&subject["name"])),
-        _ => text(&subject["name"]).to_owned(),
-    });
-    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// Formats one field of all containers in a workload.
