@@ -60,26 +60,26 @@ struct Cli {
 enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
     Run(Box<run_command::RunArgs>),
-    /// Find the least preStop sleep that loses nothing, and prove it.
+    /// Find the shortest preStop sleep that loses no requests, and prove it.
     Tune(Box<tune_command::TuneArgs>),
-    /// Run the load generator alone.
+    /// Send a load to URLs, without a cluster.
     Load(Box<load_command::LoadArgs>),
     /// Send a load as ordered by another process.
     #[command(hide = true)]
     LoadWorker(load_worker_command::LoadWorkerArgs),
-    /// Make report and charts again from run directories.
+    /// Recreate the report and charts of recorded runs.
     Report(report_command::ReportArgs),
-    /// Check a run against limits.
+    /// Check a recorded run against limits.
     Gate(gate_command::GateArgs),
-    /// Predict how many of a run's streams terminations would cut, by preStop sleep and grace period.
+    /// Predict how many streams a pod's termination would cut, by preStop sleep and grace period.
     Predict(predict_command::PredictArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios_command::ScenariosArgs),
-    /// Explain an outcome, a cause, a check, a stage or a finding, as the docs do.
+    /// Explain an outcome, cause, check, stage or finding.
     Explain(explain_command::ExplainArgs),
-    /// Undo what a killed run left in a cluster.
+    /// Undo the changes that a killed run left in a cluster.
     Cleanup(cleanup_command::CleanupArgs),
-    /// Run the embedded cluster alone, until Ctrl-C.
+    /// Run only the embedded cluster, until Ctrl-C.
     Cluster(cluster_command::ClusterArgs),
     /// Run the recording proxy, as a sidecar or in front of a Service.
     Proxy(proxy_command::ProxyArgs),
@@ -90,14 +90,14 @@ enum Command {
     Inject(inject_command::InjectArgs),
     /// Run the sample server.
     Workload(workload_command::WorkloadArgs),
-    /// Print the completion script of a shell.
+    /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell to complete commands in.
         shell: clap_complete::Shell,
     },
-    /// Print the manual page, or write one for each command into a directory.
+    /// Print the manual page, or write one per command into a directory.
     Man {
-        /// The directory, such as /usr/local/share/man/man1.
+        /// Directory for the pages, such as /usr/local/share/man/man1.
         dir: Option<PathBuf>,
     },
 }
@@ -186,9 +186,9 @@ fn visible(command: &clap::Command) -> clap::Command {
 fn parse_duration(text: &str) -> Result<Duration, String> {
     rolldrop_record::load::duration(text).ok_or_else(|| match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => {
-            format!("needs a unit: {text}s is seconds, {text}ms milliseconds, {text}m minutes")
+            format!("add a unit: {text}s for seconds, {text}ms for milliseconds, {text}m for minutes")
         }
-        _ => "needs a number and its unit, such as 250ms, 30s or 1m30s".to_owned(),
+        _ => "expected a number with a unit, such as 250ms, 30s or 1m30s".to_owned(),
     })
 }
 
@@ -199,10 +199,9 @@ mod tests {
     #[test]
     fn help_lists_common_options_before_groups() {
         let command = Cli::command();
-        let measuring = ["Cluster", "Load", "Which pod answered", "Ends of pods"];
+        let measuring = ["Cluster", "Load", "Pod names", "Terminations"];
         let tuning = [&["Search and proof", "Settings to change"][..], &measuring[..]].concat();
-        let loading =
-            ["Requests", "Pace", "Connections", "Timeouts and retries", "Which pod answered", "Generator"];
+        let loading = ["Requests", "Pace", "Connections", "Timeouts and retries", "Pod names", "Generator"];
         let each = [
             ("run", [&measuring[..], &["Gate"][..]].concat()),
             ("tune", tuning),

@@ -13,8 +13,7 @@ const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";
 /// Place of the token.
 #[derive(Debug, clap::Args)]
 pub(super) struct TokenArgs {
-    /// File with the token of the proxies' admin ports; the variable ROLLDROP_ADMIN_TOKEN can hold
-    /// the token itself
+    /// File with the token for the proxies' admin ports; ROLLDROP_ADMIN_TOKEN can hold the token itself
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 }

@@ -8,10 +8,10 @@ use rolldrop_record::service_proxy::ServiceProxy;
 /// The user's statements about the cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct AssumeArgs {
-    /// The implementation of Services, if the run cannot see it: upper bounds that rest on its balancing are then reported,
-    /// and called assumed.
+    /// Implementation of Services, if the run cannot detect it. Upper bounds that depend on its balancing are then
+    /// reported as assumed.
     ///
-    /// It is an error if the cluster shows something else.
+    /// The run fails if the cluster shows a different implementation.
     #[arg(long, value_name = "MODE", value_parser = parser(), help_heading = CLUSTER)]
     assume_service_proxy: Option<ServiceProxy>,
 }

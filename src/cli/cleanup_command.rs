@@ -18,21 +18,20 @@ use rolldrop_drive::undo::{LeftOvers, await_effect};
   rolldrop cleanup rolldrop-runs/web-20260102T150405Z
   rolldrop cleanup rolldrop-tune/web-20260102T150405Z
 
-A run undoes its changes itself, also after a failure and after Ctrl-C. This is for a run that was
-killed, or a tuning: it removes what was created and restores what was changed, as changes.jsonl in
-each run directory says. What others have changed since stays, and is named. It can be repeated.
-Then it waits until the run's own pods are gone and rollouts back have finished. Ctrl-C ends the wait.
+A run undoes its changes itself, even after a failure or Ctrl-C. Use cleanup after a run or tuning was killed. It deletes \
+the objects that the run created and restores those that it changed, according to changes.jsonl in each run directory. \
+It keeps and lists changes that others have made since. You can repeat it. Afterwards it waits until the run's pods are \
+gone and rollouts have finished; Ctrl-C ends the wait.
 
-Exit status: 0 nothing is left; 2 something could not be undone, was changed by others, or takes
-longer than the wait.")]
+Exit status: 0 nothing is left; 2 something could not be undone, was changed by others, or took longer than the wait.")]
 pub(super) struct CleanupArgs {
-    /// The directory of the run, or of the tuning.
+    /// Directory of the run or tuning.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The kubeconfig of the run's cluster [default: as in the run].
+    /// Kubeconfig of the run's cluster [default: as in the run].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context in it [default: as in the run].
+    /// Context in the kubeconfig [default: as in the run].
     #[arg(long, value_name = "CTX")]
     context: Option<String>,
 }
@@ -51,14 +50,14 @@ impl CleanupArgs {
         let is_left = runtime.block_on(async {
             let cluster = Cluster::connect(choice).await.context("failed to find the run's cluster")?;
             if let Some(title) = cluster.title() {
-                say(&format!("undoing what the run changed on {title}"));
+                say(&format!("undoing the run's changes on {title}"));
             }
             let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
             let (client, warnings) = (cluster.client(), cluster.warnings());
             let caller = Caller { client, warnings, namespace: String::new(), limits, stop };
             let all = left.undo(&caller).await?;
             all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
-            let tell = |what: &str| say(&format!("waiting until all is as before the run: {what}"));
+            let tell = |what: &str| say(&format!("waiting until everything is as before the run: {what}"));
             let waited = await_effect(&caller, &all, tell).await;
             if let Err(not_yet) = &waited {
                 say(&format!("warning: {not_yet}"));

@@ -57,20 +57,20 @@ enum ClusterCommand {
 /// Arguments of a cluster that runs until Ctrl-C.
 #[derive(Debug, clap::Args)]
 struct ServeArgs {
-    /// Path of the kubeconfig that is written [default: `kubeconfig` in the log directory].
+    /// Kubeconfig to write [default: `kubeconfig` in the log directory].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Directory of the logs of pods and of Service proxies [default: a temporary directory].
+    /// Directory for the logs of pods and Service proxies [default: a temporary directory].
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
-    /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
+    /// Parameters of the cluster in JSON, in the form of `spec.cluster.embedded` in a scenario.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
     config: Option<Box<ClusterConfig>>,
-    /// The way of connections to pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
-    /// addresses; `auto` uses the kernel if that works [default: as in --config].
+    /// Network of the pods: kernel (network namespaces and rules), userspace (TCP proxies on loopback), or auto (kernel
+    /// if it works) [default: from --config].
     #[arg(long, value_enum)]
     dataplane: Option<DataplaneArg>,
-    /// End when standard input, a pipe, is closed; print in JSON when the cluster is ready.
+    /// End when standard input, a pipe, is closed; announce in JSON that the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
 }
@@ -84,9 +84,9 @@ fn parse_config(json: &str) -> Result<Box<ClusterConfig>, String> {
 /// Returns the help on parameters, laid out like a configuration.
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
-                    Parameters of the configuration with their defaults and, in parentheses, the sources\n\
-                    of these. A latency is one duration or {min, median, p95, max}, shown as min / median /\n\
-                    p95 / max; \"row\" is one of the measurements on a real v1.36.2.\n\n"
+                    Parameters of the configuration, with their defaults and, in parentheses, the sources\n\
+                    of the defaults. A latency is one duration, or {min, median, p95, max}, shown as min /\n\
+                    median / p95 / max. \"row\" refers to a measurement on a real v1.36.2.\n\n"
         .to_owned();
     let mut section = String::new();
     for Parameter { name, default, about } in parameters::all() {
@@ -119,7 +119,7 @@ impl ClusterArgs {
                 Ok(ExitCode::SUCCESS)
             }
             Some(ClusterCommand::Check) => {
-                let scratch = temporary_dir("check").context("make a temporary directory")?;
+                let scratch = temporary_dir("check").context("failed to create a temporary directory")?;
                 dataplane_check::run(scratch.path())?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -216,22 +216,24 @@ impl ServeArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         if self.lifeline {
             // In a session of its own, this process gets no Ctrl-C from the terminal; only the parent does.
-            nix::unistd::setsid().context("start a session")?;
+            nix::unistd::setsid().context("failed to start a session")?;
         }
         // Dropped last, after the runtime and all its tasks.
-        let _no_process_is_left = KillDescendants::on_drop().context("adopt orphaned processes")?;
-        let absolute = |path: PathBuf| std::path::absolute(path).context("find the current directory");
+        let _no_process_is_left =
+            KillDescendants::on_drop().context("failed to become the parent of orphaned processes")?;
+        let absolute =
+            |path: PathBuf| std::path::absolute(path).context("failed to find the current directory");
         let is_temporary = self.log_dir.is_none();
         let log_dir = match self.log_dir {
             Some(dir) => dir,
             // The directory is removed at exit or, if this process is killed, by the next cluster.
-            None => temporary_dir(PURPOSE).context("make a temporary directory")?.keep(),
+            None => temporary_dir(PURPOSE).context("failed to create a temporary directory")?.keep(),
         };
         let log_dir = absolute(log_dir)?;
         // Held until the process exits.
         let _mark_of_life = if is_temporary {
             remove_those_of_the_killed();
-            Some(mark_as_in_use(&log_dir).with_context(|| format!("use {}", log_dir.display()))?)
+            Some(mark_as_in_use(&log_dir).with_context(|| format!("failed to lock {}", log_dir.display()))?)
         } else {
             None
         };
@@ -239,7 +241,7 @@ impl ServeArgs {
         let files = ClusterFiles { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();
         // Opened outside the cluster's network, so that clients on this host can reach the API.
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to listen on loopback")?;
         let dataplane = ClusterDataplane::choose(
             self.dataplane.map_or(config.dataplane, DataplaneChoice::from),
             &files.leftovers(),
@@ -263,19 +265,19 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let ClusterFiles { log_dir, kubeconfig, .. } = files;
     let has_network = entered.is_some();
-    let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
     let lifeline = if has_lifeline { Some(open_lifeline()?) } else { None };
 
     let options = EmbeddedOptions {
         log_dir: log_dir.clone(),
         listener,
         entered,
-        own_binary: std::env::current_exe().context("find this program's own file")?,
+        own_binary: std::env::current_exe().context("failed to find this program's own file")?,
     };
     let mut cluster = Embedded::start(config, options).await?;
     write_private(kubeconfig, &cluster.kubeconfig())
-        .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
+        .with_context(|| format!("failed to write the kubeconfig {}", kubeconfig.display()))?;
     let ready =
         ClusterReady { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
     if has_lifeline {
@@ -283,7 +285,7 @@ async fn serve(
     } else {
         announce(&ready, cluster.dns(), log_dir, has_network)
     }
-    .context("say that the cluster is ready")?;
+    .context("failed to announce that the cluster is ready")?;
 
     let failure = tokio::select! {
         failure = cluster.failure() => Some(failure),
@@ -300,7 +302,7 @@ async fn serve(
 
 /// Opens standard input as a pipe. The parent holds the other end.
 fn open_lifeline() -> anyhow::Result<pipe::Receiver> {
-    let stdin = io::stdin().as_fd().try_clone_to_owned().context("duplicate standard input")?;
+    let stdin = io::stdin().as_fd().try_clone_to_owned().context("failed to duplicate standard input")?;
     pipe::Receiver::from_owned_fd(stdin).context("--lifeline needs a pipe as standard input")
 }
 
@@ -319,14 +321,14 @@ fn announce(ready: &ClusterReady, dns: SocketAddr, log_dir: &Path, has_network: 
     if has_network {
         writeln!(stdout, "  rolldrop cluster exec -- curl http://SERVICE.NAMESPACE.svc.cluster.local/")?;
     }
-    writeln!(stdout, "names of cluster.local are answered at {dns} (UDP and TCP)")?;
+    writeln!(stdout, "DNS for cluster.local is at {dns} (UDP and TCP)")?;
     writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
     stdout.flush()
 }
 
 /// Writes a file atomically, readable only by its owner.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
-    let Some(name) = path.file_name() else { bail!("the path names no file") };
+    let Some(name) = path.file_name() else { bail!("the path does not name a file") };
     let mut draft = path.to_owned();
     draft.set_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let mut file: File = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;

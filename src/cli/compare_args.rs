@@ -13,18 +13,17 @@ use rolldrop_record::expect::Worse;
 /// The baseline of a comparison, and how to compare.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
-    /// Compare with this run, with a baseline that `rolldrop gate --save-baseline` wrote, or with the last runs of a
-    /// folder; several together make one side
+    /// Run to compare with, a file from `rolldrop gate --save-baseline`, or a folder with earlier runs; repeatable
     #[arg(long, value_name = "RUN|FILE|FOLDER")]
     pub(super) baseline: Vec<PathBuf>,
-    /// The number of a folder's runs that are looked at
+    /// Number of latest runs to use from a folder
     #[arg(long, default_value_t = LAST, value_name = "N", requires = "baseline")]
     last: usize,
-    /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's [default: 5%; of
-    /// limits from five runs or more 20%]
+    /// Difference in latency, or in a closed loop's rate, that still counts as the same [default: 5%; 20% if five or
+    /// more runs set the limits]
     #[arg(long, value_name = "PERCENT", requires = "baseline")]
     tolerance: Option<Percent>,
-    /// Compare runs also if they differ in more than their results (rate, target, cluster), or are invalid
+    /// Compare runs even if they are invalid, or differ in rate, target or cluster
     #[arg(long, requires = "baseline")]
     anyway: bool,
 }
@@ -39,7 +38,9 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self, String> {
         let percent = text.trim().trim_end_matches('%').trim().parse::<f64>().ok();
         let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
-        percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| "takes percent, such as 5%".to_owned())
+        percent
+            .map(|percent| Self(percent / 100.0))
+            .ok_or_else(|| "expected a percentage, such as 5%".to_owned())
     }
 }
 

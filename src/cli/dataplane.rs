@@ -5,7 +5,7 @@ use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 /// The dataplane as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DataplaneArg {
-    /// `kernel` where it works, else `userspace`
+    /// `kernel` if it works, else `userspace`
     Auto,
     /// Network namespaces and nftables rules
     Kernel,

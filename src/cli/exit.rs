@@ -25,11 +25,11 @@ pub(super) enum Exit {
 /// Meaning of an inconclusive gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Inconclusive {
-    /// As a failure: exit status 1.
+    /// Treat it as a failure: exit status 1.
     Fail,
-    /// As a success: exit status 0.
+    /// Treat it as a success: exit status 0.
     Pass,
-    /// As a reason to go on with another round of the disruptions: exit status 3 if that settles nothing.
+    /// Repeat the disruptions and look again: exit status 3 if the gate stays inconclusive.
     Extend,
 }
 

@@ -24,7 +24,7 @@ const MIN_WIDTH: usize = 50;
   rolldrop explain routed_to_dead_pod           a cause of dropped requests
   rolldrop explain targets.web.windows.p90.max  a check of a gate, as the report names it")]
 pub(super) struct ExplainArgs {
-    /// An outcome, a cause, a check, a stage or the kind of a finding; without it, all names.
+    /// Name of an outcome, cause, check, stage or finding [default: list all names].
     #[arg(value_parser = NameParser, hide_possible_values = true)]
     name: Option<String>,
 }
@@ -93,7 +93,7 @@ fn explained(name: &str, width: usize) -> anyhow::Result<String> {
             alike(bare, names.iter().map(|(name, _)| *name)).into_iter().take(SUGGESTED).collect();
         let such = if like.is_empty() { String::new() } else { format!("; similar: {}", like.join(", ")) };
         bail!(
-            "there is no outcome, cause, check, stage or finding {name:?}{such}; `rolldrop explain` lists all names"
+            "there is no outcome, cause, check, stage or finding named {name:?}{such}; `rolldrop explain` lists all names"
         );
     }
     let mut text = meant.iter().map(|entry| in_full(entry, width)).collect::<Vec<_>>().join("\n");
@@ -189,7 +189,7 @@ fn list(entries: &[DocsEntry], width: usize) -> String {
         }
         text.push('\n');
     }
-    text + "More about one of them: rolldrop explain NAME\n"
+    text + "To read more about a name: rolldrop explain NAME\n"
 }
 
 /// Truncates a line between two words if it is too long.

@@ -10,12 +10,12 @@ use super::say::print;
 use rolldrop_explain::Analysis;
 use rolldrop_report as report;
 
-/// Format of the result of `rolldrop load`.
+/// Format of the results of `rolldrop load` and `rolldrop predict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum LoadFormat {
     /// A summary for people.
     Text,
-    /// The figures of result.json.
+    /// All figures, for programs.
     Json,
 }
 
@@ -26,11 +26,11 @@ pub(super) enum ResultFormat {
     Text,
     /// result.json.
     Json,
-    /// A test case for each check, as GitLab, Jenkins and others read it.
+    /// One test case per check, for GitLab, Jenkins and others.
     Junit,
-    /// Annotations for GitHub Actions; also writes the summary and the outputs of the step.
+    /// Annotations for GitHub Actions; also writes the step's summary and outputs.
     Github,
-    /// A Markdown comment for a pull request, with a marker by which the next one replaces it.
+    /// A Markdown comment for a pull request, with a marker so that the next one can replace it.
     Comment,
     /// Metrics for node_exporter's textfile collector.
     Prometheus,
@@ -66,5 +66,5 @@ fn append(variable: &str, text: &str) -> anyhow::Result<()> {
         .append(true)
         .open(&path)
         .and_then(|mut file| file.write_all(text.as_bytes()));
-    appended.with_context(|| format!("failed to append to {}, which {variable} names", path.display()))
+    appended.with_context(|| format!("failed to append to {} (from the variable {variable})", path.display()))
 }

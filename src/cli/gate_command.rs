@@ -31,33 +31,33 @@ use rolldrop_scenario::expectations::{self, ExpectFile};
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs --set expect.latency.p99.worse=10%
 
-Limits that are not set come from the run's scenario. Where nothing at all is expected, the default gate judges: no
-request dropped, at most 0.1% of the answers errors of the app, and no container that restarted on its own.")]
+Limits that you do not set here come from the run's scenario. If there are none, the default gate applies: no dropped \
+request, at most 0.1% of responses with an error of the app, and no container that restarted on its own.")]
 pub(super) struct GateArgs {
-    /// The run directory.
+    /// Run directory.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A file of expectations, as a scenario has them below `expect`: these limits replace those of the run.
+    /// File with expectations, in the form of `expect` in a scenario; they replace the run's own.
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
-    /// Replace one expectation, such as expect.latency.p99.max=250ms; may be repeated.
+    /// Replace one expectation, such as expect.latency.p99.max=250ms; repeatable.
     #[arg(long = "set", value_name = "expect.KEY=VALUE")]
     set: Vec<String>,
-    /// The meaning of an inconclusive gate [default: exit status 3].
+    /// Treat an inconclusive gate as failed or passed [default: exit status 3].
     #[arg(long, value_parser = without_extension, value_name = "fail|pass")]
     inconclusive: Option<Inconclusive>,
-    /// The most requests that may be dropped: short for --set expect.dropped.max=N.
+    /// Maximum number of dropped requests; short for --set expect.dropped.max=N.
     #[arg(long, value_name = "N")]
     max_dropped: Option<u64>,
-    /// The longest endpoint-propagation window, such as 2s: short for --set expect.windows.max=D.
+    /// Longest endpoint-propagation window, such as 2s; short for --set expect.windows.max=D.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
     #[command(flatten)]
     compare: CompareArgs,
-    /// Write a baseline that later runs can be compared with
+    /// File to write a baseline to, for comparisons with later runs
     #[arg(long, value_name = "FILE")]
     save_baseline: Option<PathBuf>,
-    /// Write the checks as JUnit XML. With the scenario's own limits, the run directory already has this file
+    /// File to write the checks to, as JUnit XML. The run directory has one for the scenario's own limits
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Format of the output on stdout.
@@ -72,7 +72,7 @@ impl GateArgs {
         let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
         let has_baseline = !self.compare.baseline.is_empty();
         if expect.is_empty() && !has_baseline && self.save_baseline.is_none() {
-            say("nothing is expected of this run, so the default gate judges it (expect.limits: default)");
+            say("this run has no expectations, so the default gate applies (expect.limits: default)");
             expect = Expect::default_gate();
         }
         let mut judged = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
@@ -93,7 +93,7 @@ impl GateArgs {
             }
             let verdict = gate::verdict(result.checks.iter().map(|check| check.verdict));
             if has_baseline && verdict == CheckVerdict::Fail {
-                say(&format!("the run failed, so {} was not written", path.display()));
+                say(&format!("the run failed the gate, so {} was not written", path.display()));
             } else {
                 self.compare.save(path, compared_with, candidate)?;
             }
@@ -122,11 +122,11 @@ impl GateArgs {
 fn without_extension(text: &str) -> Result<Inconclusive, String> {
     match Inconclusive::from_str(text, false) {
         Ok(Inconclusive::Extend) => Err(
-            "the run is over, so no termination can be added: start a new one with `rolldrop run SCENARIO \
-                 --inconclusive extend`, or use fail or pass"
+            "the run has finished and cannot be extended: start a new one with `rolldrop run SCENARIO --inconclusive \
+             extend`, or use fail or pass"
                 .to_owned(),
         ),
         Ok(inconclusive) => Ok(inconclusive),
-        Err(_) => Err("needs fail or pass".to_owned()),
+        Err(_) => Err("expected fail or pass".to_owned()),
     }
 }

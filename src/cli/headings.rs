@@ -2,6 +2,6 @@
 
 pub(super) const CLUSTER: &str = "Cluster";
 pub(super) const LOAD: &str = "Load";
-pub(super) const NAMES: &str = "Which pod answered";
+pub(super) const NAMES: &str = "Pod names";
 pub(super) const GATE: &str = "Gate";
-pub(super) const ENDS: &str = "Ends of pods";
+pub(super) const ENDS: &str = "Terminations";

@@ -26,19 +26,18 @@ const FILE_BYTES: u64 = 64 * 1024 * 1024;
   helm template shop ./chart | rolldrop inject --workload deployment/web --admin-token rolldrop-admin > shop.yaml
   rolldrop inject --uninject -f shop-with-sidecar.yaml
 
-Include the Services of the workloads: those with a numeric target port are changed.
-Comments stay, and --uninject restores the original text.")]
+Include the workloads' Services: their numeric target ports have to change.
+Comments are kept, and --uninject restores the original text.")]
 pub(super) struct InjectArgs {
-    /// The manifests, YAML or JSON; `-` is stdin.
+    /// Manifests, in YAML or JSON; `-` is stdin.
     #[arg(short, long = "file", value_name = "FILE", default_value = "-")]
     file: PathBuf,
     /// Remove the sidecar.
     #[arg(long)]
     uninject: bool,
-    /// A workload that gets the sidecar; repeat it for more [default: all that can have it; the others stay as they
-    /// are, with a note each].
+    /// Workload to add the sidecar to; repeatable [default: all that can have it, with a note for each that cannot].
     ///
-    /// Also any other object with a pod template at `spec.template`.
+    /// This can be any object with a pod template at `spec.template`.
     #[arg(
         long = "workload",
         value_name = "KIND/NAME",
@@ -46,35 +45,35 @@ pub(super) struct InjectArgs {
         help_heading = "Workloads"
     )]
     workloads: Vec<WorkloadName>,
-    /// The app's port that the sidecar takes over [default: the one that the Services use, else the one that the
+    /// Port of the app that the sidecar takes over [default: the port that the Services use, else the port that the
     /// containers declare].
     ///
-    /// It concerns workloads that declare it or that Services route to it.
+    /// Workloads that neither declare this port nor receive requests on it are left alone.
     #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Workloads")]
     port: Option<u16>,
-    /// The protocol of connections: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
+    /// Protocol of the port: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
     ///
-    /// With tcp, connections are recorded and not requests. Without this option a port that is known to carry something
-    /// else than HTTP gets no sidecar.
+    /// With tcp, the sidecar records connections, not requests. Without this option, a port that is known to carry
+    /// another protocol than HTTP gets no sidecar.
     #[arg(long, value_name = "MODE", value_enum, hide_possible_values = true)]
     #[arg(conflicts_with = "uninject", help_heading = "Workloads")]
     mode: Option<ModeArg>,
-    /// The image of the sidecar.
+    /// Image of the sidecar.
     #[arg(long, value_name = "IMAGE", default_value = "rolldrop")]
     #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
     image: String,
-    /// Make the admin port require the token in this Secret (default key: `token`).
+    /// Secret with the token that the admin port requires (default key: `token`).
     ///
-    /// Without a token nobody can read what the proxy records, not even a run.
+    /// Without a token, nobody can read the proxy's records, not even a run.
     #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "Sidecar")]
     admin_token: Option<SecretKey>,
-    /// Maximum number of client connections; above 4096 the sidecar's memory limit grows with it [default: 4096].
+    /// Maximum number of client connections [default: 4096]; more than that also raises the sidecar's memory limit.
     #[arg(long, value_name = "N", conflicts_with = "uninject", help_heading = "Sidecar")]
     max_connections: Option<NonZeroUsize>,
-    /// The oldest Kubernetes that the result is for.
+    /// Oldest Kubernetes version that the result must work on.
     ///
-    /// Before 1.33, Services do not know the names of a sidecar's ports, so they are changed to the number; before 1.29
-    /// there are no native sidecars.
+    /// Before 1.33, Services cannot use the names of a sidecar's ports, so they get the numbers. Before 1.29, there are
+    /// no native sidecars.
     #[arg(long, value_name = "1.N", default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS)]
     #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
     kubernetes_version: KubernetesVersion,
@@ -112,7 +111,7 @@ impl InjectArgs {
             say(&note);
         }
         if is_closed {
-            say("without --admin-token the sidecars hand out no rows: a run gets none of them");
+            say("without --admin-token, the sidecars hand out no rows, so a run cannot use them");
         }
         io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)
@@ -126,7 +125,7 @@ impl InjectArgs {
         let mut bytes = Vec::new();
         input.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES {
-            let why = format!("longer than {} MiB: split it", FILE_BYTES >> 20);
+            let why = format!("it is larger than {} MiB: split it", FILE_BYTES >> 20);
             return Err(io::Error::other(why));
         }
         String::from_utf8(bytes)

@@ -35,7 +35,7 @@ pub(super) fn with_hint(mut error: clap::Error) -> clap::Error {
     let is_length =
         matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(of)) if of == "-z");
     if is_length {
-        let hint = "the length of a load is -d, such as -d 30s".into();
+        let hint = "set the length of a load with -d, such as -d 30s".into();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
     }
     error
@@ -54,7 +54,7 @@ impl LoadArgs {
     /// Adds a hint for users of other tools, where `-q` sets the rate. Here, its value would be taken for a URL.
     fn with_hint(&self, error: PlanError) -> anyhow::Error {
         let rate = self.rate_after_quiet();
-        let hint = rate.map(|rate| format!("-q is --quiet: for {rate} requests/s write -r {rate}"));
+        let hint = rate.map(|rate| format!("-q means --quiet here: for {rate} requests/s, use -r {rate}"));
         match hint {
             Some(hint) => anyhow::Error::new(error).context(hint),
             None => error.into(),
@@ -146,9 +146,9 @@ impl LoadArgs {
             Some(dir) => {
                 let dir = dir.display().to_string();
                 let quoted = if dir.contains(char::is_whitespace) { format!("'{dir}'") } else { dir };
-                format!("the load was cut off (rolldrop report {quoted} shows what was recorded)")
+                format!("the load was cut short (rolldrop report {quoted} shows the recorded part)")
             }
-            None => "the load was cut off".to_owned(),
+            None => "the load was cut short".to_owned(),
         }
     }
 

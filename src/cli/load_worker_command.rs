@@ -25,22 +25,22 @@ pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 /// Arguments of `rolldrop load-worker`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadWorkerArgs {
-    /// The run directory that the rows go to; with --listen, an empty one of the worker's own.
+    /// Run directory for the rows; with --listen, an empty directory for this worker alone.
     #[arg(long, value_name = "DIR", required_unless_present_any = ["check_evidence", "check_ports"])]
     out: Option<PathBuf>,
     /// Send nothing: check whether this evidence is available here.
     #[arg(long, value_name = "EVIDENCE")]
     check_evidence: Option<Evidence>,
-    /// Send nothing: check whether the load that standard input describes finds enough source ports here.
+    /// Send nothing: check whether there are enough source ports here for the load on standard input.
     #[arg(long)]
     check_ports: bool,
-    /// Take orders over HTTP here, from clients with the token in ROLLDROP_LOAD_TOKEN.
+    /// Take orders over HTTP on this address, from clients with the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Also connect to the process that gives the orders, and take them over that connection.
+    /// Also connect to the coordinator at this address, and take its orders over that connection.
     #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
     visit: Option<String>,
-    /// The worker's name, by which it is expected there.
+    /// Name of this worker, by which the coordinator knows it.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -93,7 +93,7 @@ impl LoadWorkerArgs {
         let token = std::env::var(TOKEN_VARIABLE)?.parse::<AdminToken>();
         let token =
             token.with_context(|| format!("failed to read a token from the variable {TOKEN_VARIABLE}"))?;
-        let run_dir = RunDir::create(out).context("failed to make the directory of the rows")?;
+        let run_dir = RunDir::create(out).context("failed to create the directory for the rows")?;
         let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -21,14 +21,14 @@ use rolldrop_scenario::target_argument::{TargetArg, as_override};
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct MeasureArgs {
-    /// The target of the load: a port of a Service, or a URL.
+    /// Target of the load: a port of a Service, or a URL; repeatable.
     ///
-    /// Without a scenario, the run uses the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what
-    /// others do. Several targets are loaded at the same time, each with a share of the rate. svc/NAME@NODE is the
-    /// NodePort of a node; l7: in front of a URL means that a proxy there balances requests.
+    /// Without a scenario, the run uses the cluster in your kubeconfig. A COMMAND ends pods, or the run watches what
+    /// others do. Several targets share the rate. svc/NAME@NODE is the Service's NodePort on that node. Put l7: before
+    /// a URL if a proxy there balances each request, not each connection.
     #[arg(short, long = "target", value_name = "svc/NAME[:PORT][@NODE]|[l7:]URL")]
     pub(super) targets: Vec<TargetArg>,
-    /// Namespace of everything that the scenario deploys and measures.
+    /// Namespace that the run deploys to and measures in.
     #[arg(short, long, value_name = "NS")]
     pub(super) namespace: Option<String>,
     /// Use this context of the kubeconfig instead of the embedded cluster.
@@ -37,93 +37,85 @@ pub(super) struct MeasureArgs {
     /// Use this kubeconfig instead of the embedded cluster.
     #[arg(long, value_name = "FILE", conflicts_with = "embedded", help_heading = CLUSTER)]
     pub(super) kubeconfig: Option<PathBuf>,
-    /// Use the embedded cluster, whatever the scenario names.
+    /// Use the embedded cluster, even if the scenario names another.
     #[arg(long, help_heading = CLUSTER)]
     pub(super) embedded: bool,
-    /// Use the cluster of this pod, with its service account.
+    /// Use the cluster that this pod runs in, with the pod's service account.
     #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"], help_heading = CLUSTER)]
     pub(super) in_cluster: bool,
-    /// The way of connections to the embedded cluster's pods (see `rolldrop cluster --help`) [default:
-    /// as in the scenario, or auto].
+    /// Network of the embedded cluster (see `rolldrop cluster --help`) [default: from the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"], help_heading = CLUSTER)]
     pub(super) dataplane: Option<DataplaneArg>,
-    /// The image to use for `rolldrop` in manifests, for sidecars that the run adds and for pods that send the load,
-    /// on a cluster that must pull it.
+    /// Image for `rolldrop` in manifests, for added sidecars and for load pods, if the cluster has to pull it.
     #[arg(long, value_name = "IMAGE", help_heading = CLUSTER)]
     pub(super) image: Option<String>,
-    /// The origin of the load: this machine, or pods of the cluster [default: cluster for Services whose addresses
-    /// cannot be reached from here, else local].
+    /// Send the load from this machine or from pods in the cluster [default: cluster if a target Service cannot be
+    /// reached from here, else local].
     ///
-    /// The pods are those of a Job, whose rows come back through the API server.
+    /// The pods belong to a Job. Their rows come back through the API server.
     #[arg(long, value_name = "local|cluster", value_parser = LoadFrom::ALL.iter().map(|from| from.as_str()).collect::<Vec<_>>(), help_heading = LOAD)]
     pub(super) load_from: Option<String>,
-    /// The number of pods that send the load, if it comes from the cluster [default: one on each node, with at least 10
-    /// requests per second and at most 10,000].
+    /// Number of load pods in the cluster [default: one per node, if each sends 10 to 10,000 requests per second].
     #[arg(long, value_name = "N", help_heading = LOAD)]
     pub(super) load_workers: Option<usize>,
-    /// The resource requests of each of these pods; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    /// Resource requests of each load pod; memory is also its limit [default: cpu=500m,memory=256Mi].
     #[arg(long, value_name = "NAME=AMOUNT,...", help_heading = LOAD)]
     pub(super) load_resources: Option<Resources>,
-    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows, over all pods; max or 0 for no limit.
+    /// Maximum bytes per second, such as 5MB, for fetching rows from all load pods; max or 0 for no limit.
     #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
     collect_limit: FetchRateLimit,
-    /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
-    /// Port 0 is any.
+    /// Address on this machine that load pods connect to if the API server cannot reach them; port 0 picks a free one.
     #[arg(long, value_name = "HOST:PORT", help_heading = LOAD)]
     collect_listen: Option<String>,
-    /// Add the sidecar also to objects that Argo CD or Flux manages.
+    /// Change objects even if Argo CD or Flux manages them.
     ///
-    /// These remove it in mid-run, unless they are paused.
+    /// Pause them first: otherwise they revert the change during the run.
     #[arg(long, help_heading = CLUSTER)]
     pub(super) change_gitops: bool,
-    /// The share of its processors' time above which the machine that sends the load is too busy to measure
-    /// [default: 95%].
+    /// Maximum CPU use of the machine that sends the load [default: 95%].
     ///
-    /// It is an average over the load; beyond it the run is invalid. 100% is no limit.
+    /// If its average over the load is higher, the run is invalid. 100% means no limit.
     #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true, help_heading = LOAD)]
     pub(super) max_busy: Option<Percent>,
     #[command(flatten)]
     pub(super) assume: AssumeArgs,
-    /// Requests per second, over all workers, or max: a closed loop.
+    /// Requests per second over all workers, or max for a closed loop.
     #[arg(short, long, value_name = "RATE|max", allow_negative_numbers = true)]
     pub(super) rate: Option<Rate>,
-    /// The response header that names the pod, such as x-served-by, by its name, host name or address
-    /// [default: rolldrop-pod].
+    /// Response header with the pod's name, host name or address, such as x-served-by [default: rolldrop-pod].
     #[arg(long, value_name = "NAME", help_heading = NAMES)]
     pub(super) pod_header: Option<String>,
-    /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
-    /// hostname:\s*(\S+).
+    /// Regular expression for the pod's name in response bodies without that header, such as hostname:\s*(\S+).
     ///
-    /// The name is the first group of the first match in the first 16 KiB, or the whole match without a group.
+    /// The name is the first group of the first match in the first 16 KiB, or the whole match if there is no group.
     #[arg(long, value_name = "REGEX", help_heading = NAMES)]
     pub(super) pod_body: Option<load::PodBody>,
-    /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
-    /// end in *; may be repeated.
+    /// Response header to record for failed requests, besides server, via and x-envoy-*; may end in *; repeatable.
     #[arg(long = "keep-header", value_name = "NAME", help_heading = NAMES)]
     pub(super) keep_headers: Vec<String>,
-    /// Time for which nothing may be lost after a termination before the next one, and before the load of a COMMAND ends
-    /// [default: computed from the rate of requests].
+    /// Time without losses to wait for after a termination, before the next one or the end of the load [default: from
+    /// the request rate].
     ///
-    /// It restarts with each lost request.
+    /// The wait restarts with each lost request.
     #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle: Option<Duration>,
-    /// The longest that this wait may last while requests are still lost [default: 5m].
+    /// Maximum length of this wait while requests are still lost [default: 5m].
     #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration, help_heading = ENDS)]
     pub(super) settle_max: Option<Duration>,
-    /// Replace a value of the scenario, such as load.rate=50; may be repeated.
+    /// Replace a value of the scenario, such as load.rate=50; repeatable.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(super) set: Vec<String>,
-    /// Do not ask for confirmation on a cluster that is not the run's own.
+    /// Do not ask for confirmation on a cluster that the run did not create.
     #[arg(short, long)]
     pub(super) yes: bool,
     /// Do not write to the run's own ConfigMap ten times a second while pods may end.
     ///
-    /// The versions of these writes date deletions by others to a tenth of a second; without them, to a second.
+    /// These writes date deletions by others to a tenth of a second. Without them, the precision is one second.
     #[arg(long, help_heading = ENDS)]
     pub(super) no_beats: bool,
     #[command(flatten)]
     pub(super) admin_token: TokenArgs,
-    /// No progress on stderr.
+    /// Show no progress on stderr.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }

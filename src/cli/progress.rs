@@ -88,7 +88,7 @@ impl Said {
     fn take_repeated(&mut self) -> Vec<String> {
         let warnings = std::mem::take(&mut self.warnings).into_iter().filter(|(_, times)| *times > 1);
         warnings
-            .map(|(message, times)| format!("{} times in all: warning: {message}", count(times)))
+            .map(|(message, times)| format!("warning, {} times in total: {message}", count(times)))
             .collect()
     }
 }
@@ -333,7 +333,7 @@ mod tests {
         let mut said = Said::default();
         let new = ["busy", "late", "busy", "busy"].map(|message| said.is_new_warning(message));
         assert_eq!(new, [true, true, false, false]);
-        assert_eq!(said.take_repeated(), ["3 times in all: warning: busy"]);
+        assert_eq!(said.take_repeated(), ["warning, 3 times in total: busy"]);
         assert_eq!(said.take_repeated(), Vec::<String>::new(), "it is said once");
     }
 }

@@ -20,49 +20,48 @@ use rolldrop_sidecar::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 127.0.0.1:8082 --open-admin --pod web-1\n  \
-    curl http://127.0.0.1:8082/metrics            how requests ended; /rows has each of them\n\n\
-    On SIGTERM it drains, hands its rows over to the reader of /rows on the admin port, and exits with 0.")]
+    curl http://127.0.0.1:8082/metrics            counts of outcomes; /rows has each request\n\n\
+    On SIGTERM it drains, hands its remaining rows to the reader of /rows, and exits with status 0.")]
 pub(super) struct ProxyArgs {
-    /// Address that clients connect to
+    /// Address to listen on for clients
     #[arg(long, value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
-    /// What connections carry: http (also HTTP/2, and TLS that the app terminates), or tcp for anything else; then
-    /// only connections are recorded
+    /// Protocol of connections: http (also HTTP/2, and TLS that the app terminates), or tcp to record only connections
     #[arg(long, value_name = "MODE", default_value = "http", value_enum, hide_possible_values = true)]
     mode: ModeArg,
     /// Address of the app
     #[arg(long, value_name = "ADDR", value_parser = address)]
     upstream: SocketAddr,
-    /// Address of the admin port: /healthz /readyz, and with the token /clock /rows /metrics
+    /// Address for the admin port: /healthz and /readyz, and with the token /clock, /rows and /metrics
     #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Name of the proxy's pod, or a name of your choice in front of a Service
+    /// Name of the proxy's pod; in front of a Service, any name
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pod: String,
-    /// Path of the app that says whether it is ready; without it, an accepted connection is enough
+    /// Readiness path of the app; without it, an app that accepts connections is ready
     #[arg(long, value_name = "PATH")]
     app_ready_path: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
-    /// Without a token, open the admin port to everybody, but without clients' addresses
+    /// Open the admin port to everyone if there is no token, but without clients' addresses
     #[arg(long)]
     open_admin: bool,
-    /// How long to keep accepting after the app is gone, so that late connections are recorded
+    /// Time to keep accepting connections after the app is gone, to record late ones
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
-    /// Watch the pod's own object, with its service account, which must be allowed to list and watch pods: auto (if
-    /// there is one), or off
+    /// Watch this pod's object: auto (if a service account is mounted; it needs the right to list and watch pods), or off
     #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_enum)]
     #[arg(hide_possible_values = true)]
     watch_pod: WatchPodArg,
-    /// Number of relaying threads; one carries tens of thousands of requests a second, and costs the least
+    /// Number of relaying threads; one is cheapest, and handles tens of thousands of requests a second
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
-    /// Maximum number of client connections, if the limit of open files allows as many. For one more, the one that
-    /// has been idle for longest is closed; if none is idle, it waits in the accept queue. They share 24 MiB
-    /// for unfinished heads and frames beyond 4 KiB each and direction, and 32 MiB in the kernel beyond
-    /// 6 KiB for each socket and direction; a head has 1 MiB, 4096 requests are in flight on one connection
-    /// and 65536 on all, and 250000 rows wait for a reader
+    /// Maximum number of client connections, if the limit on open files allows as many.
+    ///
+    /// At the limit, a new connection replaces the one that has been idle the longest, or waits in the accept queue if
+    /// none is idle. Other limits: 24 MiB in total for unfinished heads and frames beyond 4 KiB per connection and
+    /// direction; 32 MiB in the kernel beyond 6 KiB per socket and direction; 1 MiB per head; 4096 requests in flight
+    /// per connection and 65536 in total; 250000 rows that wait for a reader.
     #[arg(long, value_name = "N", default_value = "4096")]
     max_connections: NonZeroUsize,
     /// Do not add the rolldrop-pod header to responses
@@ -99,8 +98,7 @@ impl ProxyArgs {
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
                 eprintln!(
-                    "rolldrop: there is no token, so nobody can read what is recorded (--open-admin opens it \
-                           to everybody)"
+                    "rolldrop: there is no token, so nobody can read the records (--open-admin opens them to everyone)"
                 );
             }
             let proxy = Proxy::bind(config, Clock::start())?;
@@ -116,7 +114,7 @@ impl ProxyArgs {
         for (option, own) in [("--listen", self.listen), ("--admin", self.admin)] {
             if leads_to(self.upstream, own) {
                 bail!(
-                    "--upstream {} is the proxy itself, its {option} {own}: name the app's own address",
+                    "--upstream {} leads back to the proxy itself ({option} {own}): use the app's own address",
                     self.upstream
                 );
             }

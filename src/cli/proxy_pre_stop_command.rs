@@ -8,7 +8,7 @@ use rolldrop_sidecar::mark_pre_stop;
 /// Arguments of `rolldrop proxy-pre-stop`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProxyPreStopArgs {
-    /// Address of the proxy's admin port, as it was given to the proxy
+    /// Address of the proxy's admin port, as passed to the proxy
     #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = super::proxy_command::address)]
     admin: SocketAddr,
 }

@@ -24,14 +24,13 @@ use rolldrop_report as report;
   rolldrop report after --out /tmp/report
   rolldrop report after1 after2 --baseline before1 --baseline before2
 
-With --baseline the runs together are compared with the baselines together: better, worse, the
-same, or inconclusive. The comparison is written into the first run's directory.")]
+With --baseline, all runs together are compared with all baselines together. The result is better, worse, the same or \
+inconclusive, and is written into the first run's directory.")]
 pub(super) struct ReportArgs {
-    /// Run directories; each report is made again.
+    /// Run directories whose reports to recreate.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// Directory for the files of the report, instead of the run's own directory; nothing is written there. With several
-    /// runs, each has a folder of its name.
+    /// Directory for the report's files, instead of the run directory. Several runs get a folder each, by their names.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Format of the output on stdout.
@@ -50,7 +49,8 @@ impl ReportArgs {
             && !matches!(self.format, ResultFormat::Text | ResultFormat::Json)
         {
             bail!(
-                "a comparison is written as text or json; `rolldrop gate --baseline` has the other formats, for one run"
+                "a comparison has only --format text or json. For the other formats, use `rolldrop gate --baseline` on \
+                 one run"
             );
         }
         self.check_names()?;
@@ -108,7 +108,8 @@ impl ReportArgs {
         let folders: BTreeSet<PathBuf> = self.runs.iter().map(|run| self.folder(run)).collect();
         if self.out.is_some() && folders.len() < self.runs.len() {
             bail!(
-                "--out gives each run a folder of its name, and two of these have the same: report them one by one"
+                "two of these runs have the same name, so their reports would share a folder of --out: report them one \
+                 by one"
             );
         }
         Ok(())

@@ -17,7 +17,7 @@ impl FromStr for Resources {
             Some((name.to_owned(), amount.to_owned()))
         };
         let all: Option<_> = text.split(',').map(one).collect();
-        all.map(Self).ok_or_else(|| "needs amounts such as cpu=1,memory=256Mi".to_owned())
+        all.map(Self).ok_or_else(|| "expected amounts, such as cpu=1,memory=256Mi".to_owned())
     }
 }
 

@@ -45,7 +45,7 @@ impl RunArgs {
         }
         let out =
             self.out.clone().unwrap_or_else(|| default_out("rolldrop-runs", &job.scenario.name, clock.now()));
-        let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
+        let run_dir = RunDir::create(&out).context("failed to create the run directory")?;
         let choice = source.choice(cluster, &out);
         let measured = runtime.block_on(async {
             let signals = SignalListener::begin()?;
@@ -59,7 +59,7 @@ impl RunArgs {
         if let (Exit::Inconclusive, Some(looks)) =
             (exit, result.looks.as_ref().filter(|looks| looks.is_last()))
         {
-            say(&format!("the gate is still inconclusive after the last of {} looks", looks.most()));
+            say(&format!("the gate is still inconclusive after all {} looks", looks.most()));
         }
         Ok(exit.settled(self.inconclusive).into())
     }
@@ -69,7 +69,7 @@ impl RunArgs {
         match (self.inconclusive, self.max_looks) {
             (Some(Inconclusive::Extend), most) => Ok(Some(gate_looks::planned(most, scenario, has_command)?)),
             (_, Some(_)) => {
-                bail!("--max-looks is for runs that go on: add --inconclusive extend, or remove it")
+                bail!("--max-looks needs a run that can be extended: add --inconclusive extend, or remove it")
             }
             (_, None) => Ok(None),
         }

@@ -16,7 +16,7 @@ const WIDTH: usize = 100;
 #[command(after_help = "Example:
   rolldrop scenarios naive-exit > mine.yaml     a scenario to start from")]
 pub(super) struct ScenariosArgs {
-    /// Print this scenario's YAML instead of the list.
+    /// Scenario to print as YAML [default: list all].
     name: Option<String>,
 }
 

@@ -27,9 +27,9 @@ use rolldrop_scenario::{self as scenario, Workload};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "camelCase")]
 enum DisruptArg {
-    /// The workload replaces its pods, again and again.
+    /// Restart the workload's rollout repeatedly.
     RollingRestart,
-    /// Pods are deleted, one at a time. That shows nothing for rollouts.
+    /// Delete pods one at a time. This shows nothing about rollouts.
     DeletePod,
 }
 
@@ -45,9 +45,11 @@ impl From<DisruptArg> for Disrupt {
 /// `--evidence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum EvidenceArg {
-    /// Any that there is, once the first run has shown no names.
+    /// One of the others, after asking, if responses in the first run do not name pods.
     Auto,
+    /// A recording proxy, which each run adds to the pods.
     Sidecar,
+    /// The kernel's connection tracking.
     Conntrack,
 }
 
@@ -65,63 +67,59 @@ impl From<EvidenceArg> for EvidenceChoice {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop tune                                 the built-in naive-rollout on the embedded cluster
-  rolldrop tune web.yaml --coverage 95%         the manifests of a scenario, on the cluster that it names
+  rolldrop tune web.yaml --coverage 95%         the manifests of a scenario, on its cluster
   rolldrop tune svc/web -n shop --image IMAGE   your own workload, on your kubeconfig's cluster
   rolldrop tune svc/web -n shop --image IMAGE -f web.yaml
-                                                and the lines to change in its manifest
+                                                also print the lines to change in its manifest
   rolldrop tune --resume rolldrop-tune/web-20260102T150405Z
                                                 continue after Ctrl-C, a kill, or --max-rollouts
   rolldrop tune --verify rolldrop-tune/web-20260102T150405Z
-                                                prove the chosen settings again, as a nightly job would
+                                                prove its choice again, such as every night
 
-It measures what a rolling restart loses, chooses the least whole second of sleep that the windows ask for, and proves it
-with rolling restarts in which nothing may be lost that a sleep saves. Where answers name their pods, it first measures,
-with a long sleep, how long each consumer keeps routing to pods that are ending. Each run changes the pods' template and
-changes it back: that is two rollouts.
+It measures the losses of a rolling restart with the current settings, chooses a preStop sleep in whole seconds, and \
+proves it with further rolling restarts, which must not lose requests that a sleep would have saved. If responses name \
+their pods, it first measures, with a long sleep, how long each consumer keeps routing to terminating pods. Each run \
+changes the pod template and changes it back, which takes two more rollouts.
 
-Exit status: 0 proven, or what is set is right; 1 requests are lost that no sleep saves, or --verify shows losses that a
-sleep saves; 2 nothing measured; 3 not shown, or a run was invalid; 130 interrupted, with what was measured kept.")]
+Exit status: 0 the chosen or current sleep is proven; 1 requests are lost that no sleep saves, or --verify shows losses \
+that a sleep would have saved; 2 nothing measured; 3 nothing proven, or a run was invalid; 130 interrupted, the \
+measurements are kept.")]
 pub(super) struct TuneArgs {
-    /// A scenario file, or the name of a built-in scenario, whose manifests are tuned, or svc/NAME for --target svc/NAME
-    /// [default: naive-rollout, or none if there is a --target].
+    /// Scenario file or built-in scenario whose manifests to tune, or svc/NAME, short for --target svc/NAME [default:
+    /// naive-rollout, or none with --target].
     #[arg(value_name = "SCENARIO|svc/NAME")]
     scenario: Option<String>,
-    /// The share of future rollouts (or ends of pods) that the sleep must cover, at 95 % confidence.
+    /// Share of future rollouts (or deletions) for which the sleep must suffice, with 95 % confidence.
     #[arg(long, value_name = "PERCENT", default_value = "90%", help_heading = "Search and proof")]
     coverage: Percent,
-    /// The longest sleep to try.
+    /// Longest sleep to try.
     ///
-    /// Where answers name their pods, windows are measured with 10 s first (5 s on the embedded cluster), and with a
-    /// longer sleep if a window outlasts that.
+    /// If responses name their pods, windows are first measured with a sleep of 10 s (5 s on the embedded cluster), and
+    /// with longer ones if a window outlasts it.
     #[arg(long, value_name = "D", default_value = "60s", value_parser = super::parse_duration,
         help_heading = "Search and proof")]
     max_sleep: Duration,
-    /// Action that ends pods while they are measured [default: rollingRestart].
+    /// Disruption to measure [default: rollingRestart].
     ///
-    /// Deletions one at a time show nothing for rollouts.
+    /// Deleting pods one at a time shows nothing about rollouts.
     #[arg(long, value_enum, value_name = "ACTION", help_heading = "Search and proof")]
     disrupt: Option<DisruptArg>,
-    /// Source of the pod behind a connection when answers do not name it [default: none; the proof needs no names].
-    ///
-    /// It is a sidecar that each run adds to the pods, the kernel's connection tracking, or auto: one of these if the
-    /// first run shows no names, after asking.
+    /// Source of pod names if responses lack them [default: none; the proof does not need names].
     #[arg(long, value_enum, value_name = "SOURCE", help_heading = "Search and proof")]
     evidence: Option<EvidenceArg>,
-    /// Also prove that one second less would lose requests, with a run for each sleep that is tried.
+    /// Also prove that one second less would lose requests; takes one run per sleep tried.
     #[arg(long, help_heading = "Search and proof")]
     tight: bool,
-    /// The most rollouts to make, over all resumes; the next run does not begin, or ends early, if it would need more.
+    /// Maximum number of rollouts, over all resumes; a run that would need more ends early, or does not start.
     #[arg(long, value_name = "N", help_heading = "Search and proof")]
     max_rollouts: Option<usize>,
     /// Time that pods get when their node shuts down [default: from the labels of spot nodes].
     #[arg(long, value_name = "D", value_parser = super::parse_duration, help_heading = "Settings to change")]
     shutdown_budget: Option<Duration>,
-    /// A container that gets the sleep; may be repeated [default: those with a port that a Service uses, and proxies of
-    /// meshes].
+    /// Container to give the sleep; repeatable [default: those with a port that a Service uses, and mesh proxies].
     #[arg(long = "container", value_name = "NAME", help_heading = "Settings to change")]
     containers: Vec<String>,
-    /// The workload to tune, such as deployment/web [default: the only one behind the target's Service, Ingress or
-    /// HTTPRoute].
+    /// Workload to tune, such as deployment/web [default: the only one behind the target].
     #[arg(long, value_name = "KIND/NAME", help_heading = "Settings to change")]
     workload: Option<Workload>,
     /// Prepend the sleep to an existing exec preStop hook (uses the image's shell).
@@ -130,29 +128,27 @@ pub(super) struct TuneArgs {
     /// Allow reducing terminationGracePeriodSeconds.
     #[arg(long, help_heading = "Settings to change")]
     shorten: bool,
-    /// Leave the chosen settings in the cluster, if they are proven.
+    /// Leave the chosen settings in the cluster if they are proven.
     #[arg(long, help_heading = "Settings to change")]
     apply: bool,
-    /// A manifest of the workload: print the lines to change in it.
+    /// Manifest of the workload; print the lines to change in it.
     #[arg(short = 'f', long = "file", value_name = "FILE", help_heading = "Settings to change")]
     file: Option<PathBuf>,
     #[command(flatten)]
     measure: MeasureArgs,
-    /// Print the number of rollouts and minutes it takes and, in order, each call of the API server that one of its runs
-    /// would make, and change nothing.
+    /// Print the expected rollouts and minutes, and the API calls of one run in order, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// The directory to create [default: rolldrop-tune/WORKLOAD-TIME].
+    /// Directory to create [default: rolldrop-tune/WORKLOAD-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Continue the tuning in this directory, which was interrupted, killed, or used up its --max-rollouts.
+    /// Continue the tuning in this directory after an interruption, a kill, or --max-rollouts.
     ///
-    /// It first puts back what a killed run had changed. Its arguments are used again; --yes, --quiet and
-    /// --max-rollouts may be given anew.
+    /// Changes of a killed run are undone first. The tuning's arguments are used again; you can add --yes and --quiet,
+    /// and give a new --max-rollouts.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "targets", "out", "verify"])]
     resume: Option<PathBuf>,
-    /// Prove the settings that the tuning in this directory has chosen again, with one run of rolling restarts and its
-    /// arguments.
+    /// Prove the settings chosen by the tuning in this directory again, in one run with the tuning's arguments.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "targets"])]
     verify: Option<PathBuf>,
 }
@@ -168,7 +164,10 @@ impl TuneArgs {
             args.measure.targets.insert(0, service.parse().map_err(anyhow::Error::msg)?);
         }
         if !(0.5..=0.999).contains(&args.coverage.share()) {
-            bail!("--coverage is {:.1} %, must be from 50 % to 99.9 %", 100.0 * args.coverage.share());
+            bail!(
+                "--coverage is {:.1} %, but must be between 50 % and 99.9 %",
+                100.0 * args.coverage.share()
+            );
         }
         let runtime = runtime::with_threads(2)?;
         let (clock, chosen) = (Clock::start(), verified.map(|verified| verified.chosen));
@@ -219,7 +218,7 @@ impl TuneArgs {
         let dir = absolute(dir)?;
         let state = TuningState::read(&dir)?;
         std::env::set_current_dir(&state.directory).with_context(|| {
-            format!("failed to go to {}, where the tuning began", state.directory.display())
+            format!("failed to change to {}, where the tuning was started", state.directory.display())
         })?;
         let mut args = parse(&state.arguments)?;
         args.measure.yes |= self.measure.yes;
@@ -237,12 +236,13 @@ impl TuneArgs {
         args.max_rollouts = self.max_rollouts;
         // The default action matches what users run.
         args.disrupt = None;
-        args.out = self.out.map(std::path::absolute).transpose().context("failed to find --out")?;
+        args.out =
+            self.out.map(std::path::absolute).transpose().context("failed to find the current directory")?;
         (args.apply, args.dry_run, args.verify) = (self.apply, self.dry_run, self.verify);
         // Paths in the earlier arguments are relative to the directory where that tuning began, if it still exists.
         if earlier.directory.is_dir() {
             std::env::set_current_dir(&earlier.directory)
-                .context("failed to go to where the tuning began")?;
+                .context("failed to change to the directory where the tuning was started")?;
         }
         Ok(args)
     }

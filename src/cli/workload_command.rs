@@ -27,48 +27,46 @@ pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// Time from the start until it listens; connections are refused before
+    /// Delay from the start until the server listens; until then, connections are refused
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     listen_after: Duration,
-    /// The reaction to SIGTERM (SIGINT and SIGQUIT count as well, unless --on says otherwise)
+    /// Reaction to SIGTERM, and to SIGINT and SIGQUIT unless --on sets another
     #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
     on_sigterm: HabitArg,
-    /// The reaction to another signal: SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2 (repeatable).
-    /// The last three are logged and otherwise ignored by default
+    /// Reaction to SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2; repeatable. By default, the last three are only logged
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
     on: Vec<(StopSignal, HabitArg)>,
-    /// Time for which `drain` and `close-idle` keep serving after the signal
+    /// Time that `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
-    /// Time for which the server is busy after the signal before it stops; it reads and answers nothing in this time
+    /// Time that the server hangs after the signal before it stops; meanwhile it reads and answers nothing
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
     /// Time after which the server closes an idle HTTP/1.1 connection
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = super::parse_duration)]
     idle_timeout: Duration,
-    /// Delay before every answer
+    /// Delay before every response
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     response_time: Duration,
-    /// Share of the requests to answer with 500 (gRPC: INTERNAL), evenly spread. `/healthz`, `/readyz` and the gRPC
-    /// health check never fail
+    /// Share of requests to answer with 500 (gRPC: INTERNAL), evenly spread. Health checks never fail
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = share)]
     fail_share: Share,
-    /// Size of the body of `/` [default: a short text]
+    /// Size in bytes of the response body of `/` [default: a short text]
     #[arg(long, value_name = "N")]
     body_bytes: Option<usize>,
     /// Time from the start until `/readyz` succeeds
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     ready_after: Duration,
-    /// Exit code when the habit ends the server
+    /// Exit code after a reaction to a signal
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     exit_code: u8,
-    /// Ask the API server for the own pod this often, with the pod's service account, and log the result
+    /// Read this pod's object from the API server this often, and log the result
     #[arg(long, value_name = "DURATION", value_parser = super::parse_duration)]
     ask_api_every: Option<Duration>,
-    /// Log what was done with each request, and each signal, as JSON lines; `-` is stdout
+    /// File to log each request and signal to, as JSON lines; `-` is stdout
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Name in the `rolldrop-pod` header of answers
+    /// Name to send in the `rolldrop-pod` response header
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod_name: Option<String>,
     #[command(flatten)]
@@ -79,13 +77,13 @@ pub(super) struct WorkloadArgs {
 enum HabitArg {
     /// Exit immediately; requests in flight are lost
     Exit,
-    /// Fail readiness, keep serving for --drain-for, then stop accepting and finish
+    /// Fail readiness, keep serving for --drain-for, then stop accepting and finish requests in flight
     Drain,
     /// Do nothing until killed
     Ignore,
     /// Stop accepting immediately, finish requests in flight
     Finish,
-    /// As drain, but close idle HTTP/1.1 connections at the signal, also those on which a request has arrived unread
+    /// Like drain, but close idle HTTP/1.1 connections at the signal, even if an unread request has arrived
     CloseIdle,
 }
 
@@ -102,12 +100,12 @@ impl From<HabitArg> for Habit {
 }
 
 fn signal_habit(text: &str) -> Result<(StopSignal, HabitArg), String> {
-    let (signal, habit) = text.split_once('=').ok_or("write it as SIGNAL=HABIT, such as SIGINT=drain")?;
+    let (signal, habit) = text.split_once('=').ok_or("expected SIGNAL=HABIT, such as SIGINT=drain")?;
     Ok((signal.parse()?, HabitArg::from_str(habit, true)?))
 }
 
 fn share(text: &str) -> Result<Share, &'static str> {
-    Share::parse(text).ok_or("write it in percent, such as 1%")
+    Share::parse(text).ok_or("expected a percentage, such as 1%")
 }
 
 impl WorkloadArgs {
@@ -140,7 +138,7 @@ impl WorkloadArgs {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .context("start the async runtime")?;
+            .context("failed to start the runtime")?;
         let clock = Clock::start();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             WorkloadServer::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;

@@ -80,7 +80,7 @@ fn comparison_flags_losses_and_refuses_mismatches() {
             "{worse}"
         );
         let nonsense = rolldrop(dir, "gate after --baseline before/run.json").expect_code(2);
-        assert!(nonsense.stderr().contains("is not a baseline: name a run directory"), "{nonsense}");
+        assert!(nonsense.stderr().contains("is not a baseline: give a run directory"), "{nonsense}");
     });
 }
 

@@ -228,15 +228,17 @@ fn bad_options_fail_before_first_request() {
     unknown.expect_code(2);
     assert!(said(&[&url, "-r", "0"]).contains("rate 0 is not above 0"));
     assert!(said(&[&url, "-r", "fast"]).contains("needs a number of requests per second, or max"));
-    assert!(said(&[&url, "-d", "5"]).contains("needs a unit: 5s is seconds"));
-    assert!(said(&[&url, "-z", "30s"]).contains("the length of a load is -d, such as -d 30s"));
-    assert!(said(&[&url, "-q", "500"]).contains("for 500 requests/s write -r 500"));
-    assert!(said(&[&url, "-d", "-5s"]).contains("needs a number and its unit"));
+    assert!(said(&[&url, "-d", "5"]).contains("add a unit: 5s for seconds"));
+    assert!(said(&[&url, "-z", "30s"]).contains("set the length of a load with -d, such as -d 30s"));
+    assert!(said(&[&url, "-q", "500"]).contains("for 500 requests/s, use -r 500"));
+    assert!(said(&[&url, "-d", "-5s"]).contains("expected a number with a unit"));
     assert!(said(&[&url, "--grpc", "a.B/C", "-m", "PUT"]).contains("cannot be used with"));
     assert!(said(&[&url, "--grpc", "a.B/C", "--success", "200"]).contains("cannot be used with"));
     assert!(said(&[&url, "--stage", "5"]).contains("neither RATE:DURATION"));
     assert!(said(&[&url, "--stage", "5:1s", "-d", "5s"]).contains("cannot be used with"));
-    assert!(said(&[&url, "-H", "nonsense"]).contains("-H number 1 is not written as 'Name: value'"));
+    assert!(
+        said(&[&url, "-H", "nonsense"]).contains("header number 1 (-H) does not have the form 'Name: value'")
+    );
     assert!(said(&[&url, "-H", "@missing"]).contains("failed to read the headers in missing"));
     assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
     assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
@@ -244,11 +246,11 @@ fn bad_options_fail_before_first_request() {
     assert!(said(&["--targets", "bad.txt"]).contains("line 1: it is not a target"));
     let secret = said(&["http://user:hush@127.0.0.1:port/"]);
     assert!(secret.contains("***@127.0.0.1:port") && !secret.contains("hush"), "{secret}");
-    assert!(said(&[&url, "--fail-on", "p99>5"]).contains("takes METRIC>LIMIT"));
+    assert!(said(&[&url, "--fail-on", "p99>5"]).contains("expected METRIC>LIMIT"));
     assert!(said(&[&url, "--record", "rows.csv"]).contains("is not FORMAT=FILE"));
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
     assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
-    assert!(said(&[&url, "--success", "2xx"]).contains("takes statuses"));
+    assert!(said(&[&url, "--success", "2xx"]).contains("expected statuses"));
     // Over loopback, ports for one second of connections are enough; elsewhere, for a minute (TIME_WAIT).
     let few = ["--source-ports", "41000-41099", "-d", "10m"];
     let ports = said(&[&[url.as_str(), "-r", "400"], few.as_slice()].concat());

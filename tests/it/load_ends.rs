@@ -38,7 +38,7 @@ fn first_signal_keeps_partial_results() {
         let (dir, said) = again_while_invalid(interrupted, |(_, said)| said.starts_with("INVALID"));
         let info = read(dir.path(), "run/run.json");
         assert!(said.starts_with("PARTIAL: interrupted after "), "{first}: {said}");
-        assert!(said.contains(" of 600 s; the figures cover what was sent until then\n\n"), "{said}");
+        assert!(said.contains(" of 600 s; the figures cover the requests sent until then\n\n"), "{said}");
         let info: Value = serde_json::from_str(&info).expect("run.json");
         assert_eq!((&info["interrupted"], &info["complete"]), (&true.into(), &false.into()), "{first}");
         let rows = rows(dir.path(), "run");
@@ -73,7 +73,7 @@ fn full_disk_keeps_recorded_rows() {
         .expect("unshare of util-linux");
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let all = format!("{said}{told}");
-    let kept = "the load was cut off (rolldrop report 'a run' shows what was recorded): ";
+    let kept = "the load was cut short (rolldrop report 'a run' shows the recorded part): ";
     assert!(told.contains(kept) && told.contains("No space left on device"), "{all}");
     assert_eq!(told.matches("No space").count(), 1, "{all}");
     assert!(!rows(dir.path(), "kept").is_empty(), "{all}");

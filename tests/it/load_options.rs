@@ -157,7 +157,7 @@ fn limits_decide_the_exit_status() {
     assert!(finished.stderr().contains("--fail-on max>0ms"), "{finished}");
     with("eof_before_response>4", "/lost").expect_code(1);
     let finished = with("p50>1s", "/lost").expect_code(1);
-    assert!(finished.stderr().contains("nothing was answered"), "{finished}");
+    assert!(finished.stderr().contains("no request was answered"), "{finished}");
 }
 
 #[test]

@@ -395,7 +395,7 @@ fn bad_tls_options_fail_before_connecting() {
         (&tls, &["--cert", "cert.pem", "--key", "key.pem"], "the key is not the certificate's"),
         (&tls, &["--key", "key.pem"], "--cert"),
         (&tls, &["--server-name", "a b"], "\"a b\" is not a server name"),
-        (&tls, &["--tlsv1.3", "--tls-max", "1.2"], "leave no version of TLS"),
+        (&tls, &["--tlsv1.3", "--tls-max", "1.2"], "exclude every TLS version"),
         (&tls, &["--unix-socket", "no.sock"], "no.sock is not a Unix socket: No such file"),
         (&tls, &["--unix-socket", "ca.pem"], "ca.pem is not a Unix socket: it is something else"),
         (&tls, &["--ipv6"], "127.0.0.1 is not an IPv6 address: remove --ipv6"),

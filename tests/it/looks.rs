@@ -81,7 +81,7 @@ fn run_repeats_rounds_until_gate_decides() {
         let report = Rolldrop::new(["report", &path]).finish().expect_code(0);
         assert!(report.stdout().contains("look 2 of 3"), "{report}");
         let extended = Rolldrop::new(["gate", &path, "--inconclusive", "extend"]).finish().expect_code(2);
-        assert!(extended.stderr().contains("the run is over, so no termination can be added"), "{extended}");
+        assert!(extended.stderr().contains("the run has finished and cannot be extended"), "{extended}");
     });
 }
 
@@ -120,7 +120,7 @@ fn inconclusive_run_ends_at_last_look() {
         let (info, result) = read(&run);
         assert_eq!(info.looks.map(|looks| (looks.at, looks.most())), Some((2, 2)), "{run}");
         assert!(result.terminations.len() >= 2, "each round ends a pod\n{run}");
-        assert!(run.stderr().contains("the gate is still inconclusive after the last of 2 looks"), "{run}");
+        assert!(run.stderr().contains("the gate is still inconclusive after all 2 looks"), "{run}");
         expect_exact_accounting(&run);
     });
 }
@@ -129,6 +129,6 @@ fn inconclusive_run_ends_at_last_look() {
 fn dry_run_plan_lists_looks() {
     let plan =
         Rolldrop::new(["run", "naive-exit", "--dry-run", "--inconclusive", "extend"]).finish().expect_code(0);
-    let looks = "their bounds are at 98.21 %, 98.69 %, 98.96 %, 99.14 % confidence";
+    let looks = "a confidence of 98.21 %, 98.69 %, 98.96 %, 99.14 %";
     assert!(plan.stderr().contains("up to 4 rounds") && plan.stderr().contains(looks), "{plan}");
 }

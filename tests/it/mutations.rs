@@ -131,7 +131,7 @@ fn default_gate_fails_only_faulty_runs() {
             let (run, gate) = base.join().expect("a run");
             run.figure(gate.code() == Some(0));
             assert_eq!(gate.code(), Some(0), "{run}{gate}");
-            assert!(gate.stderr().contains("the default gate judges it"), "{gate}");
+            assert!(gate.stderr().contains("the default gate applies"), "{gate}");
             for (check, judged) in few {
                 let (run, gate) = judged.join().expect("a run");
                 run.figure(gate.code() == Some(1));

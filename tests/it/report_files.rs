@@ -35,6 +35,6 @@ fn same_named_reports_are_refused() {
         ["report".as_ref(), one.as_os_str(), other.as_os_str(), "--out".as_ref(), dir.path().as_os_str()];
     let report = Rolldrop::new(args).finish();
     assert_eq!(report.code(), Some(2), "{report}");
-    assert!(report.stderr().contains("two of these have the same"), "{report}");
+    assert!(report.stderr().contains("two of these runs have the same name"), "{report}");
     assert!(names(dir.path()).is_empty(), "{report}");
 }

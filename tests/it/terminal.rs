@@ -141,7 +141,7 @@ fn piped_progress_lists_events_and_states() {
         &["sending the load"],
         &["drain node-1 begins"],
         &["web-", " begins to terminate"],
-        &["web-", " waits: a budget does not allow its eviction yet"],
+        &["web-", " cannot be evicted yet because of a disruption budget"],
         &["web-", " is gone"],
         &["evict 1 pod of app=web is done"],
         &["waiting for the last pods to end"],
@@ -186,7 +186,7 @@ fn every_shell_gets_its_completions() {
             "fish",
             &["--no-config", "-c"],
             "source ./script; complete -C 'rolldrop comp'",
-            "completions\tPrint the completion script of a shell",
+            "completions\tPrint a completion script for a shell",
         ),
     ];
     for (shell, options, question, answer) in asked {

@@ -50,7 +50,7 @@ impl Earlier {
             }
         }
         if before.is_none() && !paths.is_empty() && earlier.runs.is_empty() {
-            return Err(RunError::Refused("the baseline has no run that can be read".to_owned()));
+            return Err(RunError::Refused("the baseline contains no readable run".to_owned()));
         }
         Ok(earlier)
     }
@@ -116,7 +116,7 @@ pub fn comparable(
 fn refused(why: Incomparable) -> RunError {
     let error = rolldrop_report::incomparable(&why);
     RunError::Refused(match why {
-        Incomparable::Differs(_) => format!("{error}; --anyway compares them nevertheless, and says so"),
+        Incomparable::Differs(_) => format!("{error}; use --anyway to compare them nevertheless"),
         Incomparable::Nothing => error,
     })
 }
@@ -176,8 +176,8 @@ fn read(path: &Path) -> Result<Vec<Sample>, RunError> {
     }
     let Ok(Baseline { runs, .. }) = serde_json::from_value(value) else {
         return Err(RunError::Refused(format!(
-            "{} is not a baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
-             a folder of them, or a file that rolldrop gate --save-baseline wrote",
+            "{} is not a baseline: give a run directory (from rolldrop run, or rolldrop load --out), a folder of \
+             run directories, or a file from rolldrop gate --save-baseline",
             path.display()
         )));
     };

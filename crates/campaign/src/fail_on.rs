@@ -71,7 +71,7 @@ impl FailOn {
         let is_unknown =
             matches!(self.metric, FailOnMetric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
         if is_unknown {
-            return Some(format!("--fail-on {}: nothing was answered", self.text));
+            return Some(format!("--fail-on {}: no request was answered", self.text));
         }
         (observed > self.limit).then(|| format!("--fail-on {}: {observed:.3}{unit}", self.text))
     }
@@ -115,8 +115,8 @@ impl FromStr for FailOn {
             Some(Self { text: text.to_owned(), metric, limit })
         };
         parse().ok_or_else(|| {
-            "takes METRIC>LIMIT: dropped, app_errors or an outcome with a number or a percentage, or \
-             p50, p90, p99, p99.9 or max with a duration, such as dropped>0.1% or p99>200ms"
+            "expected METRIC>LIMIT, such as dropped>0.1% or p99>200ms. dropped, app_errors and outcomes take a \
+             number or a percentage; p50, p90, p99, p99.9 and max take a duration"
                 .to_owned()
         })
     }

@@ -26,13 +26,13 @@ const MOST: u16 = 4;
 pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Result<Looks, RunError> {
     if has_command {
         return Err(RunError::Refused(
-            "--inconclusive extend repeats the disruptions of a scenario, and a COMMAND may do something else the \
-             second time: end the pods by an action of the scenario, such as rollingRestart, or use fail or pass"
+            "--inconclusive extend repeats the scenario's disruptions, but a COMMAND may do something else the second \
+             time. End the pods with a disruption such as rollingRestart, or use --inconclusive fail or pass"
                 .to_owned(),
         ));
     }
     if scenario.expect.is_empty() {
-        let why = "--inconclusive extend needs a gate: add `expect` to the scenario, or --expect FILE";
+        let why = "--inconclusive extend needs a gate: add `expect` to the scenario, or use --expect FILE";
         return Err(RunError::Refused(why.to_owned()));
     }
     check(scenario)?;
@@ -48,19 +48,19 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         }
     }
     if !scenario.disruptions.iter().any(|disruption| disruption.action.ends_pods()) {
-        let why = "nothing that can be repeated ends pods: add an action such as deletePod or rollingRestart";
+        let why = "no repeatable disruption ends pods: add an action such as deletePod or rollingRestart";
         return wrong("spec.disruptions", why);
     }
     match &scenario.load.settings.pace {
         Pace::Open(stages) if stages.windows(2).any(|two| two[0].to != two[1].from) => {
-            wrong("spec.load.stages", "the load of a further round would differ: give it one rate")
+            wrong("spec.load.stages", "the load would change from round to round: use a single rate")
         }
         Pace::Open(stages) if stages.iter().any(|stage| stage.from != stage.to) => wrong(
             "spec.load.stages",
-            "the load of a further round would differ: give it one rate, without a ramp",
+            "the load would change from round to round: use a single rate, without a ramp",
         ),
         Pace::Closed(Length::Requests(_)) => {
-            wrong("spec.load", "the load ends after a number of requests: give it a duration")
+            wrong("spec.load", "the load ends after a fixed number of requests: give it a duration")
         }
         Pace::Open(_) | Pace::Closed(Length::Time(_)) => Ok(()),
     }
@@ -70,8 +70,9 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 pub fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
-        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look after each; the looks \
-         share an error of {} (Lan and DeMets 1983, Pocock-type spending), and their bounds are at {} confidence",
+        "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look at the gate after each. \
+         All looks together have an error of {} (Lan and DeMets 1983, Pocock-type spending), so their bounds have a \
+         confidence of {}",
         looks.most(),
         percent(ALPHA),
         confidences.join(", ")
@@ -105,7 +106,7 @@ pub async fn result_of(so_far: SoFar) -> Result<Option<RunResult>, RunError> {
 
 fn analyse(SoFar { run_dir, info, until, is_last }: SoFar) -> Result<Option<RunResult>, RunError> {
     let recorded = run_dir.recorded();
-    let (mut log, tables) = recorded.map_err(RunError::failed("failed to read what is recorded so far"))?;
+    let (mut log, tables) = recorded.map_err(RunError::failed("failed to read the record so far"))?;
     // A record can be checked for completeness only after the run has finished.
     let expect = Expect { validity: None, ..info.expect.clone() };
     (log.info, log.torn) = (RunInfo { complete: true, ..info }, Vec::new());
@@ -162,9 +163,9 @@ mod tests {
         assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
         assert_eq!(
             in_words(&looks(Some(2))),
-            "repeats its disruptions while its gate is inconclusive: up to 2 rounds, with a look after each; the looks \
-             share an error of 5 % (Lan and DeMets 1983, Pocock-type spending), and their bounds are at 96.9 %, 98.1 % \
-             confidence"
+            "repeats its disruptions while its gate is inconclusive: up to 2 rounds, with a look at the gate after \
+             each. All looks together have an error of 5 % (Lan and DeMets 1983, Pocock-type spending), so their \
+             bounds have a confidence of 96.9 %, 98.1 %"
         );
     }
 
@@ -185,12 +186,12 @@ mod tests {
             (acting("action: drain, node: n1"), "a second drain would find"),
             (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would find"),
             (acting("action: relabel, selector: app=web"), "a second relabel would find"),
-            (acting("action: crash, selector: app=web"), "nothing that can be repeated ends pods"),
+            (acting("action: crash, selector: app=web"), "no repeatable disruption ends pods"),
             ("  load: {duration: 30s}\n  expect: {dropped: {max: 1}}\n".to_owned(), "spec.disruptions: "),
             (
                 acting("action: deletePod, selector: app=web")
                     .replace("duration: 30s", "stages: [{rate: 5, duration: 20s}, {rate: 9, duration: 10s}]"),
-                "would differ: give it one rate",
+                "use a single rate",
             ),
             (
                 acting("action: deletePod, selector: app=web")

@@ -206,10 +206,10 @@ impl LoadReport {
         match &self.verdict {
             Verdict::Valid => None,
             Verdict::Partial { why } => {
-                Some(format!("PARTIAL: {}; the figures cover what was sent until then", why.join("; ")))
+                Some(format!("PARTIAL: {}; the figures cover the requests sent until then", why.join("; ")))
             }
             Verdict::Invalid { why } => {
-                Some(format!("INVALID: this is not the load that was asked for: {}", why.join("; ")))
+                Some(format!("INVALID: this is not the load you asked for: {}", why.join("; ")))
             }
         }
     }
@@ -268,11 +268,11 @@ fn write_text(out: &mut String, url: &str, report: &LoadReport, summary: &LoadSu
     }
     if requests.go_hidden > 0 {
         let hidden = requests.go_hidden;
-        writeln!(out, "a Go client (net/http) would have hidden {hidden} of these: it sends them again\n")?;
+        writeln!(out, "a Go client (net/http) would have hidden {hidden} of these by sending them again\n")?;
     }
     if let Some(WithRetries { retried, ok, .. }) = &requests.with_retries {
         let lost = requests.total - ok;
-        writeln!(out, "with retries: {retried} requests were sent again, {lost} were not ok in the end\n")?;
+        writeln!(out, "with retries: {retried} requests were sent again, {lost} still failed\n")?;
     }
     write_statuses(out, &requests.statuses)?;
     write_times(out, latency_ms)?;
@@ -291,8 +291,8 @@ fn write_text(out: &mut String, url: &str, report: &LoadReport, summary: &LoadSu
         }
         None => writeln!(
             out,
-            "requests/s  sent {:.1}\nCLOSED LOOP: a slow answer delayed the requests after it, so there are no \
-             response times; service times say nothing about users who arrive at their own times",
+            "requests/s  sent {:.1}\nCLOSED LOOP: each slow answer delayed the requests after it, so there are no \
+             response times. Service times do not show what independent users would see",
             load.per_s.sent
         )?,
     }
@@ -452,7 +452,7 @@ mod tests {
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);
         let report = LoadReport::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);
-        let first = "PARTIAL: interrupted after 0.4 s of 1 s; the figures cover what was sent until then\n\n\
+        let first = "PARTIAL: interrupted after 0.4 s of 1 s; the figures cover the requests sent until then\n\n\
                      40 requests, 100.0/s, fresh connections: all ok\n";
         assert!(text.starts_with(first), "{text}");
     }
@@ -479,7 +479,7 @@ mod tests {
     fn table_shows_losses_and_unsent_requests() {
         let (plan, summary, report) = report();
         insta::assert_snapshot!(text("http://web/", &plan, &report, &summary, false), @r"
-        INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %); 2: a load worker got to them too late (late)
+        INVALID: this is not the load you asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %); 2: a load worker got to them too late (late)
 
         100 requests, 98.0/s, fresh connections: 10 not ok: 5 http_error, 2 connect_refused, 2 not_sent, 1 cancelled
         http://web/: 100 requests/s for 1.0 s

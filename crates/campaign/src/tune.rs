@@ -35,7 +35,7 @@ use tuner::Tuner;
 
 /// Confidence of a tuning's statements.
 const CONFIDENCE: f64 = 0.95;
-const NO_NAMES: &str = "nothing names the pods that new connections went to";
+const NO_NAMES: &str = "responses do not show which pods new connections reached";
 
 /// Tuning requested by the user.
 pub struct TuningRequest {
@@ -139,7 +139,7 @@ impl TuningRequest {
             return steps.dry_run().await.map(TuningEnd::Planned);
         }
         forecast::ask(&steps, takes).await?;
-        let failed = || format!("failed to make {}", out.display());
+        let failed = || format!("failed to create {}", out.display());
         std::fs::create_dir_all(&out).map_err(RunError::failed(failed()))?;
         let cluster = subject.elsewhere().map(|Elsewhere { title, .. }| title.clone());
         let state = match resumed {

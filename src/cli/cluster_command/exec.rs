@@ -22,21 +22,21 @@ const PROXY_VARIABLES: [&str; 6] =
   rolldrop cluster exec --node node-2 -- nft list table ip kube-proxy
   rolldrop cluster exec --pod default/web-0 -- ip address
 
-With the userspace dataplane there is no network to enter: the command runs as it is.")]
+With the userspace dataplane, there is no network to enter, so the command runs on the host.")]
 pub(super) struct ExecArgs {
-    /// The cluster's kubeconfig [default: that of $KUBECONFIG, or ~/.kube/config].
+    /// Kubeconfig of the cluster [default: $KUBECONFIG, or ~/.kube/config].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The cluster of this context [default: the kubeconfig's current one].
+    /// Context of the cluster [default: the kubeconfig's current context].
     #[arg(long, value_name = "CTX")]
     context: Option<String>,
-    /// Run in the network of this node [default: the first one].
+    /// Run in the network of this node [default: the first node].
     #[arg(long, value_name = "NAME", conflicts_with = "pod")]
     node: Option<String>,
-    /// Run in a pod: its network, and its files and processes as its last container sees them.
+    /// Run in a pod's network, with the files and processes that its last container sees.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pod: Option<String>,
-    /// The command and its arguments.
+    /// Command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -69,7 +69,7 @@ fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
     };
-    let file = file.context("cannot read the kubeconfig of the embedded cluster; name it by --kubeconfig")?;
+    let file = file.context("failed to read the embedded cluster's kubeconfig; name it with --kubeconfig")?;
     let wanted = context.or(file.current_context).unwrap_or_default();
     let context = file.contexts.iter().find(|context| context.name == wanted);
     let name = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
@@ -79,7 +79,8 @@ fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result
         .unwrap_or_default()
         .into_iter();
     let Some(extension) = extensions.find(|extension| extension.name == EXTENSION) else {
-        bail!("the kubeconfig's context {wanted:?} is not that of an embedded cluster");
+        bail!("the kubeconfig's context {wanted:?} does not lead to an embedded cluster");
     };
-    serde_json::from_value(extension.extension).context("the kubeconfig is of another version of rolldrop")
+    serde_json::from_value(extension.extension)
+        .context("the kubeconfig comes from another version of rolldrop")
 }

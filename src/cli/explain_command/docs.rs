@@ -50,7 +50,7 @@ impl NameKind {
             Self::Outcome => "outcome of a request",
             Self::Cause => "cause of dropped requests",
             Self::Check => "check of a gate",
-            Self::Stage => "stage of a pod's end or start",
+            Self::Stage => "stage of a pod's termination or start",
             Self::Finding => "finding of a report",
         }
     }
@@ -58,11 +58,11 @@ impl NameKind {
     /// Returns the heading for a list of this kind.
     pub(super) fn all(self) -> &'static str {
         match self {
-            Self::Outcome => "Outcomes: what happened on the wire to a request",
+            Self::Outcome => "Outcomes: what happened to a request on the wire",
             Self::Cause => "Causes: why a request was dropped",
-            Self::Check => "Checks: what a gate can be asked (expect), and what every gate checks",
-            Self::Stage => "Stages: what happens to a pod as it ends or starts",
-            Self::Finding => "Findings: what a reader of the report should know",
+            Self::Check => "Checks: limits that you can set (expect), and limits that every gate checks",
+            Self::Stage => "Stages: steps in a pod's termination or start",
+            Self::Finding => "Findings: notable facts in a report",
         }
     }
 }

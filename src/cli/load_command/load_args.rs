@@ -34,15 +34,15 @@ Examples:
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
 
-Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was exceeded; 2 nothing measured;
-3 with --fail-on, if this was not the load that was asked for; 130 interrupted.";
+Exit status: 0 measured, whatever the result; 1 a --fail-on limit was exceeded; 2 nothing measured;
+3 with --fail-on, if this was not the load you asked for; 130 interrupted.";
 
 /// Headings for groups of options in `--help`. The most used options have no heading.
 const REQUEST: &str = "Requests";
 const PACE: &str = "Pace";
 const CONNECTIONS: &str = "Connections";
 const LIMITS: &str = "Timeouts and retries";
-const NAMES: &str = "Which pod answered";
+const NAMES: &str = "Pod names";
 const RESULT: &str = "Result";
 const GENERATOR: &str = "Generator";
 
@@ -50,15 +50,14 @@ const GENERATOR: &str = "Generator";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(in super::super) struct LoadArgs {
-    /// The targets, such as http://HOST:PORT/PATH; several take turns
+    /// Target URLs, such as http://HOST:PORT/PATH; several take turns
     #[arg(value_name = "URL", required_unless_present = "targets")]
     urls: Vec<String>,
-    /// A file of targets in vegeta's http or json format, or - for stdin; a comment such as
-    /// "# weight: 3" before a target gives it a weight
+    /// File of targets in vegeta's http or json format, or - for stdin; a comment "# weight: 3" before a target sets its
+    /// weight
     #[arg(long, value_name = "FILE", conflicts_with = "urls", help_heading = REQUEST)]
     targets: Option<PathBuf>,
-    /// Requests per second, or max: a closed loop, in which each connection sends its next request when it has the
-    /// last answer
+    /// Requests per second, or max for a closed loop, in which each connection sends its next request after a response
     #[arg(
         short,
         long,
@@ -68,139 +67,134 @@ pub(in super::super) struct LoadArgs {
         allow_negative_numbers = true
     )]
     rate: Rate,
-    /// Length of the counted part, such as 30s or 1m30s
+    /// Length of the counted part of the load, such as 30s or 1m30s
     #[arg(short, long, default_value = in_units(defaults::DURATION), value_parser = super::super::parse_duration, value_name = "D",
         conflicts_with = "stages", allow_hyphen_values = true)]
     duration: Duration,
-    /// Send this many requests, instead of for a duration
+    /// Number of requests to send, instead of a duration
     #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"],
         value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it for several stages in
-    /// a row
+    /// Rate for a time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it to run several in a row
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", help_heading = PACE)]
     stages: Vec<RateStage>,
-    /// Send at random times, like independent users (a Poisson process with the rate as its mean), not evenly
+    /// Send at random times, like independent users (Poisson arrivals), instead of evenly
     #[arg(long, help_heading = PACE)]
     poisson: bool,
-    /// Seed of all random choices, so that a run can be repeated [default: a new one each time]
+    /// Seed for all random choices, to repeat a load [default: a new one each time]
     #[arg(long, value_name = "N", help_heading = PACE)]
     seed: Option<u64>,
-    /// Length of a warm-up before the counted part; it is recorded but not counted
+    /// Length of a warm-up before the counted part; recorded, but not counted
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", help_heading = PACE)]
     warmup: Duration,
-    /// The most connections open at a time [default: what the rate can hold open until its timeouts]
+    /// Maximum number of open connections [default: as many as the rate needs if every request times out]
     #[arg(short = 'c', long, value_name = "N")]
     max_connections: Option<usize>,
-    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on
-    /// fresh ones) [default: fresh; keepalive with --rate max, and for WebSocket]
+    /// fresh (one per request), keepalive, or mixed:SHARE (fresh for that share of requests) [default: fresh; keepalive
+    /// with --rate max and for WebSocket]
     #[arg(long, value_name = "MODE", help_heading = CONNECTIONS)]
     connections: Option<Connections>,
-    /// HTTP version: 1.1; 2 (without TLS by prior knowledge); or auto: with TLS the server chooses (ALPN), without
-    /// TLS 1.1
+    /// HTTP version: 1.1, 2 (prior knowledge without TLS), or auto (with TLS, the server chooses by ALPN; otherwise 1.1)
     #[arg(long, default_value_t = Http::Auto, value_name = "auto|1.1|2", help_heading = CONNECTIONS)]
     http: Http,
-    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
-    /// [default: 100, or 1 with --rate max]
+    /// Maximum concurrent requests on an HTTP/2 connection, if the server allows as many [default: 100, or 1 with
+    /// --rate max]
     #[arg(long, value_name = "N", help_heading = CONNECTIONS)]
     max_concurrent_streams: Option<usize>,
-    /// Call this gRPC method, with the body as its message
+    /// gRPC method to call, with the body as its message
     #[arg(long, value_name = "SERVICE/METHOD", help_heading = REQUEST)]
     grpc: Option<Rpc>,
     /// gRPC statuses that count as success
     #[arg(long, default_values_t = [defaults::GRPC_SUCCESS], value_delimiter = ',', value_name = "STATUS", requires = "grpc",
         value_parser = clap::value_parser!(i32).range(0..), help_heading = REQUEST)]
     grpc_success: Vec<i32>,
-    /// The most time that connecting may take
+    /// Maximum time to connect
     #[arg(long, default_value = in_units(defaults::CONNECT_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     connect_timeout: Duration,
-    /// The most time that the TLS handshake may take
+    /// Maximum time for the TLS handshake
     #[arg(long, default_value = in_units(defaults::TLS_TIMEOUT), value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     tls_timeout: Duration,
-    /// The most time from sending to the first byte of the answer [default: as long as the whole answer]
+    /// Maximum time from sending to the first byte of the response [default: as for the whole response]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     first_byte_timeout: Option<Duration>,
-    /// The most time from sending to the end of the answer; with --stream, to its head [default: 5s; 60s with --stream]
+    /// Maximum time from sending to the end of the response; with --stream, to its head [default: 5s; 60s with --stream]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D", help_heading = LIMITS)]
     response_timeout: Option<Duration>,
-    /// A request header, or a file with one a line; may be repeated
+    /// Request header, or a file with one per line; repeatable
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE", help_heading = REQUEST)]
     headers: Vec<String>,
-    /// A request header with its value from an environment variable
+    /// Request header with its value from an environment variable; repeatable
     #[arg(long, value_name = "NAME=VARIABLE", help_heading = REQUEST)]
     header_from_env: Vec<String>,
-    /// The request's method
+    /// Request method
     #[arg(short, long, default_value = defaults::METHOD, conflicts_with = "grpc", help_heading = REQUEST)]
     method: String,
-    /// The request's body
+    /// Request body
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", help_heading = REQUEST)]
     body: String,
-    /// A file with the request's body, or - for stdin
+    /// File with the request body, or - for stdin
     #[arg(long, value_name = "FILE", group = "binary_body", conflicts_with = "body", help_heading = REQUEST)]
     body_file: Option<PathBuf>,
-    /// The request's body in hexadecimal digits, such as 0a0377 6562
+    /// Request body in hexadecimal, such as 0a0377 6562
     #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex, help_heading = REQUEST)]
     body_hex: Option<BodyArg>,
-    /// The request's body in base64
+    /// Request body in base64
     #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64, help_heading = REQUEST)]
     body_base64: Option<BodyArg>,
-    /// Fill in {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
+    /// Replace {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
     #[arg(long, help_heading = REQUEST)]
     template: bool,
-    /// Statuses that count as success
+    /// HTTP statuses that count as success
     #[arg(long, default_value = default_success(), value_delimiter = ',', value_parser = parse_statuses,
         value_name = "STATUS|FROM-TO", conflicts_with = "grpc", help_heading = REQUEST)]
     success: Vec<(u16, u16)>,
-    /// The response header that names the pod: its name, host name or address
+    /// Response header with the pod's name, host name or address
     #[arg(long, default_value = POD_HEADER, value_name = "NAME", help_heading = NAMES)]
     pod_header: String,
-    /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
-    /// hostname:\s*(\S+).
+    /// Regular expression for the pod's name in response bodies without that header, such as hostname:\s*(\S+).
     ///
-    /// The name is the first group of the first match in the first 16 KiB, or the whole match without a group
+    /// The name is the first group of the first match in the first 16 KiB, or the whole match if there is no group
     #[arg(long, value_name = "REGEX", conflicts_with = "grpc", help_heading = NAMES)]
     pod_body: Option<PodBody>,
-    /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
-    /// end in *; may be repeated
+    /// Response header to record for failed requests, besides server, via and x-envoy-*; may end in *; repeatable
     #[arg(long = "keep-header", value_name = "NAME", help_heading = NAMES)]
     keep_headers: Vec<String>,
-    /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
+    /// Connect to HOST2:PORT2 (empty: the same) for requests to HOST1:PORT1 (empty: any)
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2", help_heading = CONNECTIONS)]
     connect_to: Vec<ConnectTo>,
-    /// Connect to this Unix socket, whatever the URL says
+    /// Unix socket to connect to, instead of the URL's host
     #[arg(long, value_name = "PATH", conflicts_with_all = ["connect_to", "source_ports", "source_addresses"], help_heading = CONNECTIONS)]
     unix_socket: Option<PathBuf>,
-    /// The most requests that a kept connection carries
+    /// Maximum number of requests on a kept connection
     #[arg(long, value_name = "N", help_heading = CONNECTIONS)]
     max_requests: Option<u64>,
-    /// The age after which a kept connection carries no further request
+    /// Maximum age of a kept connection; older ones get no further request
     #[arg(long, value_name = "D", value_parser = super::super::parse_duration, help_heading = CONNECTIONS)]
     max_age: Option<Duration>,
-    /// Retry like a client that does: send a failed request again, up to N times, on a new connection.
+    /// Send a failed request again, up to N times, each time on a new connection.
     ///
     /// Counts and rows keep the first outcome
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", help_heading = LIMITS)]
     retry: u32,
-    /// Time from a failure to the next attempt
+    /// Delay between a failure and the next attempt
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", requires = "retry", help_heading = LIMITS)]
     retry_delay: Duration,
-    /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
+    /// Local ports for connections, used in turn [default: the system's ephemeral ports]
     #[arg(long, value_name = "FIRST-LAST", help_heading = CONNECTIONS)]
     source_ports: Option<PortRange>,
-    /// Reuse source ports within a minute, which works if the server closes connections first
+    /// Reuse local ports within a minute; works only if the server closes connections first
     #[arg(long, help_heading = CONNECTIONS)]
     reuse_ports: bool,
-    /// A source address of connections; may be repeated, up to once for each worker
+    /// Local address for connections; repeatable, up to once per worker
     #[arg(long = "source-address", value_name = "ADDRESS", help_heading = CONNECTIONS)]
     source_addresses: Vec<IpAddr>,
-    /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Needs NET_ADMIN
+    /// Record where the kernel's connection tracking sends each connection. Needs NET_ADMIN
     #[arg(long, value_name = "conntrack", help_heading = NAMES)]
     pub(super) evidence: Option<Evidence>,
-    /// Worker threads
+    /// Number of worker threads
     #[arg(long, default_value_t = defaults::WORKERS, value_name = "N", help_heading = GENERATOR)]
     workers: usize,
-    /// Poll the clock for this long before each request is due, instead of sleeping: less send lag, for up to a whole
-    /// processor per worker
+    /// Time to poll the clock before each request, instead of sleeping; lowers send lag, but may use one CPU per worker
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", help_heading = GENERATOR)]
     spin: Duration,
     /// DNS servers to use instead of the system's
@@ -216,22 +210,22 @@ pub(in super::super) struct LoadArgs {
     stream: StreamArgs,
     #[command(flatten)]
     tls: TlsArgs,
-    /// Write a run directory, which must not exist yet or be empty
+    /// Run directory to write; it must be new or empty
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Also write rows: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; may be repeated
+    /// File to write all requests to: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; repeatable
     #[arg(long, value_name = "FORMAT=FILE", help_heading = RESULT)]
     pub(super) record: Vec<Record>,
-    /// Write the percentile table of the response times, in the format of HdrHistogram's plotter
+    /// File for the percentiles of response times, in the format of HdrHistogram's plotter
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     pub(super) hgrm: Option<PathBuf>,
-    /// Exit with 1 if this limit is exceeded, such as dropped>0.1%, p99>200ms or connect_refused>0
+    /// Exit with status 1 above this limit, such as dropped>0.1%, p99>200ms or connect_refused>0; repeatable
     #[arg(long, value_name = "METRIC>LIMIT", help_heading = RESULT)]
     pub(super) fail_on: Vec<FailOn>,
     /// Format of the result on stdout
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     pub(super) format: LoadFormat,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
@@ -352,10 +346,9 @@ impl LoadArgs {
         let mut headers = Vec::new();
         for (number, given) in (1..).zip(&self.headers) {
             match given.strip_prefix('@') {
-                None => headers.push(
-                    request_text::header(given)
-                        .with_context(|| format!("-H number {number} is not written as 'Name: value'"))?,
-                ),
+                None => headers.push(request_text::header(given).with_context(|| {
+                    format!("header number {number} (-H) does not have the form 'Name: value'")
+                })?),
                 Some(path) => {
                     let lines = std::fs::read_to_string(path);
                     let lines = lines.with_context(|| format!("failed to read the headers in {path}"))?;
@@ -367,7 +360,7 @@ impl LoadArgs {
         }
         for given in &self.header_from_env {
             let (name, variable) = given.split_once('=').with_context(|| {
-                format!("--header-from-env {given:?} is not NAME=VARIABLE, such as Authorization=TOKEN")
+                format!("--header-from-env {given:?} does not have the form NAME=VARIABLE, such as Authorization=TOKEN")
             })?;
             let value = std::env::var(variable).with_context(|| {
                 format!("failed to read header {name} from the environment variable {variable}")
@@ -392,7 +385,7 @@ fn default_success() -> String {
 }
 
 fn parse_statuses(text: &str) -> Result<(u16, u16), String> {
-    statuses(text).ok_or_else(|| "takes statuses and ranges such as 200-299,404".to_owned())
+    statuses(text).ok_or_else(|| "expected statuses and ranges, such as 200-299,404".to_owned())
 }
 
 #[cfg(test)]

@@ -13,25 +13,24 @@ const STREAMS: &str = "Streams";
 /// Options of streams.
 #[derive(Debug, clap::Args)]
 pub(super) struct StreamArgs {
-    /// Expect a stream as each answer, and count it as ok only if it is complete: openai, anthropic, sse, ndjson, or
-    /// bytes for downloads
+    /// Expect each response to be a stream, ok only if complete: openai, anthropic, sse, ndjson, or bytes for downloads
     #[arg(long, value_name = "KIND", help_heading = STREAMS)]
     stream: Option<StreamKind>,
-    /// Recognize a stream's last event by its data, instead of by the kind's own last event
+    /// Pattern for the data of a stream's last event, instead of the kind's usual last event
     #[arg(long, value_name = "REGEX", requires = "stream", help_heading = STREAMS)]
     stream_end: Option<EndPattern>,
-    /// A finish reason that is a success; may be repeated [default: those that the model decides, such as stop]
+    /// Finish reason that counts as success; repeatable [default: the model's own, such as stop]
     #[arg(long = "finish-reason", value_name = "REASON", requires = "stream", help_heading = STREAMS)]
     finish_reasons: Vec<String>,
-    /// The longest time without any byte of a stream
+    /// Longest gap between two bytes of a stream
     #[arg(long, default_value = in_units(defaults::STALL_TIMEOUT), value_parser = parse_duration, value_name = "D",
         help_heading = STREAMS)]
     stall_timeout: Duration,
-    /// Ask the sample server for random lengths: fixed:30s, lognormal:MEDIAN,SIGMA, exp:MEAN, or file:PATH with one
-    /// length a line
+    /// Stream lengths to request from the sample server: fixed:30s, lognormal:MEDIAN,SIGMA, exp:MEAN, or file:PATH with
+    /// one per line
     #[arg(long, value_name = "LAW", requires = "stream", value_parser = LengthLaw::read, help_heading = STREAMS)]
     length: Option<LengthLaw>,
-    /// The most streams open at a time [default: 20000, or as many as the machine has descriptors and ports for]
+    /// Maximum number of open streams [default: 20000, or fewer if descriptors or ports run out]
     #[arg(long, value_name = "N", requires = "stream", help_heading = STREAMS,
         value_parser = clap::value_parser!(u64).range(1..))]
     max_open: Option<u64>,

@@ -13,16 +13,16 @@ const TLS: &str = "TLS";
 /// Options for https:// targets.
 #[derive(Debug, clap::Args)]
 pub(super) struct TlsArgs {
-    /// Trust the authorities in this PEM file instead of the system's
+    /// PEM file with the certificate authorities to trust instead of the system's
     #[arg(long, visible_alias = "ca", value_name = "FILE", help_heading = TLS)]
     cacert: Option<PathBuf>,
-    /// The client's certificate in PEM, with intermediate certificates, and its key unless --key is set
+    /// PEM file with the client certificate, its intermediates, and its key unless --key is set
     #[arg(long, value_name = "FILE", help_heading = TLS)]
     cert: Option<PathBuf>,
-    /// The key of the client's certificate in PEM
+    /// PEM file with the key of the client certificate
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = TLS)]
     key: Option<PathBuf>,
-    /// The server name for SNI and for the check of its certificate [default: the URL's host]
+    /// Server name for SNI and certificate checks [default: the URL's host]
     #[arg(long, value_name = "NAME", help_heading = TLS)]
     server_name: Option<String>,
     /// Accept any certificate
@@ -31,10 +31,10 @@ pub(super) struct TlsArgs {
     /// Offer only TLS 1.3
     #[arg(long = "tlsv1.3", help_heading = TLS)]
     tls13: bool,
-    /// The highest version to offer: 1.2 or 1.3
+    /// Highest TLS version to offer
     #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"], help_heading = TLS)]
     tls_max: Option<String>,
-    /// Resume sessions: connections after the first shorten their handshake if the server allows it
+    /// Resume sessions, for shorter handshakes after the first if the server allows it
     #[arg(long, help_heading = TLS)]
     tls_resume: bool,
 }
@@ -43,7 +43,7 @@ impl TlsArgs {
     /// Makes the settings, including the files' contents.
     pub(super) fn settings(&self) -> anyhow::Result<TlsSettings> {
         let versions = match (self.tls13, self.tls_max.as_deref()) {
-            (true, Some("1.2")) => anyhow::bail!("--tlsv1.3 and --tls-max 1.2 leave no version of TLS"),
+            (true, Some("1.2")) => anyhow::bail!("--tlsv1.3 and --tls-max 1.2 exclude every TLS version"),
             (true, _) => TlsVersions::Only13,
             (false, Some("1.2")) => TlsVersions::Only12,
             (false, _) => TlsVersions::Any,

@@ -30,13 +30,13 @@ impl PodNews {
     const fn words(self) -> [&'static str; 2] {
         match self {
             Self::Ready => ["is ready", "are ready"],
-            Self::NotReady => ["is not ready any more", "are not ready any more"],
+            Self::NotReady => ["is no longer ready", "are no longer ready"],
             Self::Terminates => ["begins to terminate", "begin to terminate"],
             Self::Gone => ["is gone", "are gone"],
             Self::Ended => ["has ended", "have ended"],
             Self::Held => [
-                "waits: a budget does not allow its eviction yet",
-                "wait: a budget does not allow their eviction yet",
+                "cannot be evicted yet because of a disruption budget",
+                "cannot be evicted yet because of a disruption budget",
             ],
         }
     }

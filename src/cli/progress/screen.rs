@@ -266,7 +266,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        drain node-1 waits for a budget to allow the eviction of web-1
+        drain node-1 waits until a disruption budget allows the eviction of web-1
         pods: 2 ready, 1 terminating
           web-0  terminating for 9 s
           web-1  ready

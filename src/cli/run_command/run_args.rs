@@ -21,60 +21,60 @@ use rolldrop_scenario::{ExpectFile, Loaded};
   rolldrop run prestop-sleep -r 500             another built-in scenario, with another rate
   rolldrop run web.yaml --set load.rate=50      a scenario file, with one value replaced
   rolldrop run naive-exit -- kubectl rollout restart deploy/web
-                                                its manifests and load, and pods ended by a command
+                                                its manifests, with a command that ends pods
   rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout restart deploy/web
                                                 a rollout of your own, on your kubeconfig's cluster
   rolldrop run --target https://shop.example/ -n shop -d 10m
-                                                what others do to the pods, for ten minutes
+                                                watch what others do to the pods, for ten minutes
 
-Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing measured;
-3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
+Exit status: 0 completed, and the gate (if any) passed; 1 gate failed; 2 nothing measured;
+3 invalid or inconclusive; 130 interrupted, the recorded data is kept.")]
 pub(in crate::cli) struct RunArgs {
-    /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`) [default:
-    /// naive-exit, or none if there is a --target].
+    /// Scenario file, or name of a built-in scenario (see `rolldrop scenarios`) [default: naive-exit, or none with
+    /// --target].
     scenario: Option<String>,
     #[command(flatten)]
     pub(super) measure: MeasureArgs,
     /// Length of the counted part of the load, such as 30s or 2m.
     #[arg(short, long, value_name = "D", value_parser = crate::cli::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
-    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
+    /// Rate for a time, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
     ///
-    /// Repeat it for several stages in a row.
+    /// Repeat it to run several stages in a row.
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", conflicts_with = "rate", help_heading = LOAD)]
     stages: Vec<load::RateStage>,
-    /// A file of expectations, as a scenario has them below `expect`: these limits replace the scenario's, and
-    /// --set expect.KEY=VALUE replaces these.
+    /// File with expectations, in the form of `expect` in a scenario; they replace the scenario's. --set
+    /// expect.KEY=VALUE replaces single ones.
     #[arg(long, value_name = "FILE", help_heading = GATE)]
     expect: Option<PathBuf>,
-    /// The meaning of an inconclusive gate [default: exit status 3].
+    /// Treat an inconclusive gate as failed or passed, or extend the run [default: exit status 3].
     ///
-    /// `extend` goes on: while the gate is inconclusive, the run does the scenario's disruptions once more, under the
-    /// same load, and looks again. The error that each look may spend is fixed before the start.
+    /// With `extend`, the run repeats the scenario's disruptions under the same load and looks at the gate again, while
+    /// the gate is inconclusive. The error allowed to each look is fixed before the start.
     #[arg(long, value_enum, value_name = "fail|pass|extend", help_heading = GATE)]
     pub(super) inconclusive: Option<Inconclusive>,
-    /// With --inconclusive extend: the most rounds of disruptions, each followed by a look at the gate [default: 4].
+    /// Maximum number of rounds of disruptions with --inconclusive extend, each with a look at the gate [default: 4].
     #[arg(long, value_name = "N", requires = "inconclusive", value_parser = clap::value_parser!(u16).range(2..=100), help_heading = GATE)]
     pub(super) max_looks: Option<u16>,
-    /// Check the plan (targets, selectors, pods that would end at once, source ports), print, in order, each call of the
-    /// API server that the run would make, and change nothing.
+    /// Check the plan (targets, selectors, pods ending at once, source ports), print the API calls of the run in order,
+    /// and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones.
+    /// Learn from the kernel's connection tracking which pod each connection was sent to, even without a response.
     ///
-    /// Pods that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs
-    /// NET_ADMIN.
+    /// A load from this machine needs NET_ADMIN. Load pods then run in their nodes' network, as root with NET_ADMIN.
     #[arg(long, value_name = "conntrack", help_heading = NAMES)]
     pub(super) evidence: Option<Evidence>,
-    /// The run directory to create [default: rolldrop-runs/SCENARIO-TIME].
+    /// Run directory to create [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = ResultFormat::Text)]
     pub(super) format: ResultFormat,
-    /// The command that ends the pods, instead of the scenario's disruptions.
+    /// Command that ends the pods, instead of the scenario's disruptions.
     ///
-    /// It runs here, with KUBECONFIG set to the run's cluster; the load goes on until its changes have settled.
+    /// It runs on this machine, with KUBECONFIG set to the run's cluster. The load continues until the changes have
+    /// settled.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }

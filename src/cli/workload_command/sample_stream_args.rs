@@ -14,36 +14,37 @@ const STREAMS: &str = "Streams (/v1/chat/completions, /events, /download)";
 /// Options for streams.
 #[derive(Debug, clap::Args)]
 pub(super) struct SampleStreamArgs {
-    /// Length of a stream that does not ask for one by `?length=` or the header `rolldrop-length`: fixed:30s,
-    /// lognormal:10s,1.0 (median, sigma), exp:20s (mean), list:1s,2s, or file:PATH (one duration a line)
+    /// Length of streams whose request sets none: fixed:30s, lognormal:10s,1.0 (median, sigma), exp:20s (mean),
+    /// list:1s,2s, or file:PATH with one duration per line.
+    ///
+    /// A request sets a length by `?length=` or the header `rolldrop-length`
     #[arg(long, value_name = "LAW", default_value = "fixed:10s", value_parser = LengthLaw::read, help_heading = STREAMS)]
     stream_length: LengthLaw,
-    /// Gap between two events, from the same laws; at least 1ms
+    /// Gap between two events, in the same forms; at least 1ms
     #[arg(long, value_name = "LAW", default_value = "fixed:50ms", value_parser = LengthLaw::read, help_heading = STREAMS)]
     stream_gap: LengthLaw,
-    /// Size of an event's content, and of a piece of a download
+    /// Size in bytes of an event's content, and of a piece of a download
     #[arg(long, value_name = "N", default_value_t = 16, help_heading = STREAMS)]
     event_bytes: usize,
-    /// Seed of lengths, gaps and faults: the n-th stream is the same in each server with this seed
+    /// Seed for lengths, gaps and faults; the n-th stream is the same in every server with the same seed
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = STREAMS)]
     stream_seed: u64,
-    /// Let this share of the streams (default: all) go wrong at a random moment (repeatable): cut-fin, cut-rst,
-    /// unfinished (no terminal event), abort (finish reason `abort`), error-event, or stall
+    /// Break this share of streams (default: all) at a random time: cut-fin, cut-rst, unfinished (no last event), abort
+    /// (finish reason), error-event, or stall; repeatable
     #[arg(long, value_name = "FAULT[:SHARE]", value_parser = fault, help_heading = STREAMS)]
     stream_fault: Vec<(StreamFault, Share)>,
-    /// Marker of the end of a stream's response: chunked, close-delimited, or content-length (downloads only; other
-    /// streams are chunked)
+    /// Framing of stream responses: chunked, close-delimited, or content-length (downloads only)
     #[arg(long, value_name = "FRAMING", default_value_t = StreamFraming::Chunked, value_parser = StreamFraming::from_str, help_heading = STREAMS)]
     stream_framing: StreamFraming,
-    /// Reaction of open streams when the server is told to stop [default: finish; the habit `exit` cuts all]: finish, cut,
-    /// cut-after:DURATION, or goodbye (an error event; downloads are cut)
+    /// End of open streams after the signal: finish, cut, cut-after:DURATION, or goodbye (an error event; cuts downloads)
+    /// [default: finish; `exit` cuts all]
     #[arg(long, value_name = "HABIT", value_parser = stop_habit, help_heading = STREAMS)]
     streams_on_sigterm: Option<StreamStopHabit>,
 }
 
 fn fault(text: &str) -> Result<(StreamFault, Share), String> {
     let (fault, share) = text.split_once(':').unwrap_or((text, "100%"));
-    let share = Share::parse(share).ok_or("write the share in percent, such as cut-fin:1%")?;
+    let share = Share::parse(share).ok_or("give the share as a percentage, such as cut-fin:1%")?;
     Ok((fault.parse().map_err(|error: <StreamFault as FromStr>::Err| error.to_string())?, share))
 }
 
@@ -54,7 +55,7 @@ fn stop_habit(text: &str) -> Result<StreamStopHabit, String> {
         "goodbye" => Ok(StreamStopHabit::Goodbye),
         _ => match text.strip_prefix("cut-after:") {
             Some(wait) => super::super::parse_duration(wait).map(StreamStopHabit::CutAfter),
-            None => Err("needs finish, cut, cut-after:DURATION or goodbye".to_owned()),
+            None => Err("expected finish, cut, cut-after:DURATION or goodbye".to_owned()),
         },
     }
 }
@@ -67,13 +68,13 @@ impl SampleStreamArgs {
     ) -> anyhow::Result<SampleStreamSettings> {
         let all: f64 = self.stream_fault.iter().map(|(_, share)| share.0).sum();
         // Decimal shares do not add up exactly.
-        ensure!(all < 1.0 + 1e-9, "--stream-fault: the shares add up to more than 100%");
+        ensure!(all < 1.0 + 1e-9, "the shares of --stream-fault add up to more than 100%");
         let mut habits = habits.into_iter();
         ensure!(
             self.streams_on_sigterm.is_none()
                 || habits.any(|habit| !matches!(habit, Habit::Exit | Habit::Ignore)),
-            "--streams-on-sigterm needs a server that goes on after the signal: add --on-sigterm drain, finish or \
-             close-idle"
+            "--streams-on-sigterm needs a server that keeps running after the signal: add --on-sigterm drain, finish \
+             or close-idle"
         );
         Ok(SampleStreamSettings {
             length: self.stream_length,
@@ -123,10 +124,10 @@ mod tests {
             ("--stream-length soon", "is no law of lengths"),
             ("--stream-gap file:/no/such/file", "cannot read /no/such/file"),
             ("--stream-fault crash", "is not one of cut-fin"),
-            ("--stream-fault stall:0.1", "in percent"),
+            ("--stream-fault stall:0.1", "as a percentage"),
             ("--stream-framing tls", "is not one of chunked"),
-            ("--streams-on-sigterm wait", "needs finish, cut, cut-after:DURATION or goodbye"),
-            ("--streams-on-sigterm cut-after:5", "needs a unit"),
+            ("--streams-on-sigterm wait", "expected finish, cut, cut-after:DURATION or goodbye"),
+            ("--streams-on-sigterm cut-after:5", "add a unit"),
         ];
         for (options, message) in wrong {
             let error = settings(options, Habit::Drain).unwrap_err();

@@ -46,7 +46,7 @@ fn github_format_annotates_and_sets_outputs() {
     let finished = self::gate("github").env("GITHUB_STEP_SUMMARY", "").finish().expect_code(1);
     assert_eq!(fs::read_dir(finished.dir()).expect("a directory").count(), 0);
     let finished = self::gate("github").env("GITHUB_OUTPUT", "no/such/folder").finish().expect_code(2);
-    let why = "failed to append to no/such/folder, which GITHUB_OUTPUT names";
+    let why = "failed to append to no/such/folder (from the variable GITHUB_OUTPUT)";
     assert!(finished.stderr().contains(why), "{}", finished.stderr());
 }
 
@@ -101,5 +101,9 @@ fn report_comparison_refuses_ci_format() {
         .args([recorded(), recorded()])
         .finish()
         .expect_code(2);
-    assert!(finished.stderr().contains("a comparison is written as text or json"), "{}", finished.stderr());
+    assert!(
+        finished.stderr().contains("a comparison has only --format text or json"),
+        "{}",
+        finished.stderr()
+    );
 }

@@ -141,7 +141,7 @@ fn auto_evidence_tunes_unnamed_pods() {
         let before = shop.spec();
         let tuned = shop.tune(&["--evidence", "auto"]).measured();
         assert_eq!(shop.spec(), before);
-        assert!(tuned.stderr().contains("names them"), "{tuned}");
+        assert!(tuned.stderr().contains("shows it"), "{tuned}");
         let found = tuning(tuned.dir());
         tuned.figure(found["outcome"]["state"] == "proven");
         let consumers = found["chosen"]["consumers"].as_array().expect("consumers");
@@ -180,7 +180,7 @@ fn tuning_refuses_unsuitable_rollout() {
     shop.0.ok(&format!("patch deployment/web --patch {recreate}"));
     let before = shop.spec();
     let refused = shop.tune(&[]).finish().expect_code(1);
-    assert!(refused.stdout().contains("its strategy is Recreate, which ends its 2 pods"), "{refused}");
+    assert!(refused.stdout().contains("its strategy Recreate terminates 2 pods"), "{refused}");
     assert!(!refused.dir().join("tuning").exists(), "{refused}");
     shop.0.ok("rollout pause deployment/web");
     let refused = shop.tune(&[]).finish().expect_code(2);
@@ -279,7 +279,7 @@ fn unnamed_pods_need_rollout_proof() {
         std::fs::write(tuned.dir().join("tuning/tune.json"), short.to_string()).expect("a file");
         let refuted = Rolldrop::new(shop.go_on("--verify", tuned.dir(), &["--out", "short"])).finish();
         let refuted = refuted.expect_code(1);
-        assert!(refuted.stdout().contains("that a longer one may save"), "{refuted}");
+        assert!(refuted.stdout().contains("that a longer one might save"), "{refuted}");
         assert_eq!(shop.spec(), before);
     });
 }
@@ -331,7 +331,7 @@ fn resume_restores_workload_unless_redeployed() {
     let resume = || Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
     let refused = resume().expect_code(2);
     assert!(refused.stderr().contains("somebody has changed it since"), "{refused}");
-    assert!(refused.stderr().contains("Nothing is changed"), "{refused}");
+    assert!(refused.stderr().contains("Nothing was changed"), "{refused}");
     assert_eq!(shop.spec(), deployed);
     shop.0.ok("set env deployment/web DEPLOYED-");
     resume().expect_code(3);

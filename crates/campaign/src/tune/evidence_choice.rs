@@ -52,13 +52,15 @@ impl StepRunner<'_> {
     /// Fails without consent, or if the cluster cannot be reached.
     pub(super) async fn means(&self) -> Result<Means, RunError> {
         let (means, what) = match self.why_no_conntrack().await? {
-            None => (Means::Conntrack, "the kernel's connection tracking here names them".to_owned()),
+            None => {
+                (Means::Conntrack, "the kernel's connection tracking on this machine shows it".to_owned())
+            }
             Some(why) => {
-                let what = "the sidecar names them: each run adds it to the pods, in the rollouts that it makes anyway";
+                let what = "a sidecar shows it, which each run adds to the pods in the rollouts that it makes anyway";
                 (Means::Sidecar, format!("{what} (no connection tracking: {why})"))
             }
         };
-        self.operator.viewer.note(&format!("{}: from now on {what}", NO_NAMES));
+        self.operator.viewer.note(&format!("{NO_NAMES}. From now on, {what}"));
         if self.subject.elsewhere().is_some() && !self.request.options.yes {
             run::confirm(self.operator).await?;
         }
@@ -71,7 +73,7 @@ impl StepRunner<'_> {
         let TuningRequest { source, options, .. } = self.request;
         let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;
         if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
-            return Ok(Some("what answers at a URL balances by itself".to_owned()));
+            return Ok(Some("a proxy behind a URL may balance requests itself".to_owned()));
         }
         let cluster = Cluster::connect(source.choice(cluster, self.out)).await;
         let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;

@@ -252,9 +252,9 @@ impl ForecastPlan {
         };
         let words = self.legs.iter().map(|leg| match leg.purpose {
             Purpose::Windows => {
-                format!("{} with a sleep of {} s, which show whole windows", acts(leg.times), leg.sleep_s)
+                format!("{} with a sleep of {} s, to measure windows", acts(leg.times), leg.sleep_s)
             }
-            _ => format!("{} with the chosen sleep, which prove it", acts(leg.times)),
+            _ => format!("{} with the chosen sleep, to prove it", acts(leg.times)),
         });
         words.collect::<Vec<_>>().join("; then ")
     }
@@ -262,7 +262,7 @@ impl ForecastPlan {
     /// Describes the number of rollouts and the duration.
     fn amount(&self, is_own: bool) -> String {
         let changes =
-            if is_own { "" } else { ", with those that change the pods' template and change it back" };
+            if is_own { "" } else { ", including those that change the pod template and change it back" };
         let minutes = counted(self.takes.as_secs().div_ceil(60).max(1), "minute");
         format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
     }
@@ -273,7 +273,7 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     let (subject, viewer, disrupt) = (steps.subject, &steps.operator.viewer, steps.disrupt());
     let set = subject.settings();
     viewer.say(&format!(
-        "tuning {}, container {}: a preStop sleep of {} s and a grace period of {} s are set",
+        "tuning {}, container {}: it has a preStop sleep of {} s and a grace period of {} s",
         subject.workload(),
         subject.containers().join(" and "),
         set.pre_stop_seconds,
@@ -291,10 +291,10 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     let first = steps.before();
     let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), PodNaming::Unknown);
     if steps.has_names() {
-        viewer.say(&format!("first as it is; then {}", named.in_words(disrupt)));
+        viewer.say(&format!("first, a run with the current settings; then {}", named.in_words(disrupt)));
     } else {
         viewer.say(&format!(
-            "first as it is; if that shows which pods answer, then {}; otherwise {}",
+            "first, a run with the current settings. If that shows which pods answer, {}; otherwise {}",
             named.in_words(disrupt),
             unnamed.in_words(disrupt)
         ));
@@ -303,8 +303,8 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
     let plan = ForecastPlan::of(before, &pace).then(longest);
     viewer.say(&format!(
-        "up to {}; the first run measures how long it takes here. A sleep that loses requests is followed by a longer one, \
-         and its proof. No run has more than {}",
+        "up to {}; the first run measures the actual pace. If a sleep still loses requests, a longer one is tried. No \
+         run makes more than {}",
         plan.amount(subject.is_own()),
         steps.most_in_words(&steps.proof(set, (1.0 - CONFIDENCE) / 2.0)),
     ));
@@ -318,7 +318,8 @@ pub(super) fn say_again(
     (pace, names): (&RolloutPace, PodNaming),
 ) {
     let is_own = steps.subject.is_own();
-    let mut said = format!("as measured: {}; {}", plan.in_words(steps.disrupt()), plan.amount(is_own));
+    let mut said =
+        format!("next, {}; {} at the measured pace", plan.in_words(steps.disrupt()), plan.amount(is_own));
     if let ([proof], PodNaming::Unknown) = (&plan.legs[..], names) {
         let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
         said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
@@ -332,8 +333,9 @@ pub(super) async fn ask(steps: &StepRunner<'_>, takes: Duration) -> Result<(), R
     let elsewhere = subject.elsewhere();
     if let Some(Elsewhere { title, flag, naming }) = elsewhere {
         if *naming == Naming::Current {
-            let why =
-                format!("this would change a cluster that is not named: add {flag} if it is the right one");
+            let why = format!(
+                "this would change a cluster that you did not name: add {flag} if it is the right one"
+            );
             return Err(RunError::Refused(why));
         }
         viewer.note(&format!("on {title}: each run changes {} and changes it back", subject.workload()));

@@ -67,19 +67,19 @@ impl PlatformLimits {
             settings;
         let shutdown = self.shutdown.iter().map(|(seconds, who)| match (sleep_s >= *seconds, grace_s > *seconds) {
             (true, _) => format!(
-                "a node that shuts down gives pods {seconds} s ({who}), which the sleep of {sleep_s} s uses up: the app \
-                 would be killed without having stopped"
+                "a node shutdown gives pods {seconds} s ({who}). The sleep of {sleep_s} s uses up all of it, so the app \
+                 would be killed before it can stop"
             ),
             (false, true) => format!(
-                "a node that shuts down gives pods {seconds} s ({who}), less than the grace period of {grace_s} s: after \
-                 the sleep, {} s are left for the app",
+                "a node shutdown gives pods {seconds} s ({who}), less than the grace period of {grace_s} s: after the \
+                 sleep, the app has {} s left",
                 seconds - sleep_s
             ),
-            (false, false) => format!("a node that shuts down gives pods {seconds} s ({who}), which is enough"),
+            (false, false) => format!("a node shutdown gives pods {seconds} s ({who}), which is enough"),
         });
         let deregistration = self.deregistration.iter().filter(|(seconds, _)| *seconds > grace_s).map(|(seconds, name)| {
             format!(
-                "the load balancer of {name} lets requests end for {seconds} s, but a pod is killed after \
+                "the load balancer of {name} lets requests finish for {seconds} s, but a pod is killed after \
                  {grace_s} s: longer requests are cut off"
             )
         });
@@ -108,7 +108,7 @@ mod tests {
         let limits = PlatformLimits::find(&[spot, BTreeMap::new()], &[], None);
         let of = |sleep_s, grace_s| limits.of(settings(sleep_s, grace_s)).concat();
         assert!(of(4, 30).contains("15 s (1 of 2 nodes with cloud.google.com/gke-spot=true, on GKE)"));
-        assert!(of(4, 30).contains("11 s are left for the app"));
+        assert!(of(4, 30).contains("the app has 11 s left"));
         assert!(of(20, 50).contains("uses up"));
         assert!(of(4, 10).contains("is enough"));
         assert!(PlatformLimits::find(&[BTreeMap::new()], &[], None).of(settings(4, 30)).is_empty());
@@ -124,7 +124,7 @@ mod tests {
                 json!({"kind": kind, "metadata": {"name": "web", "annotations": {annotation: attributes}}});
             let limits = PlatformLimits::find(&[], &[object], None);
             let told = limits.of(settings(4, 30)).concat();
-            assert!(told.contains(&format!("{kind} web lets requests end for 60 s")), "{told}");
+            assert!(told.contains(&format!("{kind} web lets requests finish for 60 s")), "{told}");
             assert!(limits.of(settings(4, 60)).is_empty());
         }
     }

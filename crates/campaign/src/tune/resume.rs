@@ -37,11 +37,11 @@ pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
     let failed = || format!("failed to read {}", path.display());
     let text = std::fs::read(&path).map_err(RunError::failed(failed()))?;
     let found = serde_json::from_slice(&text);
-    let found: Tuning = found.map_err(RunError::failed(failed() + ": restore it, or tune anew"))?;
+    let found: Tuning = found.map_err(RunError::failed(failed() + ": restore it, or start a new tuning"))?;
     match found.chosen.filter(|_| found.outcome.is_shown()) {
         Some(chosen) => Ok(Verified { arguments: state.arguments, directory: state.directory, chosen }),
         None => Err(RunError::Refused(format!(
-            "the tuning in {} has proven nothing: continue with --resume, or tune anew",
+            "the tuning in {} has not proven a sleep: continue it with --resume, or start a new one",
             tuning.display()
         ))),
     }
@@ -83,15 +83,15 @@ async fn put_back_by(
             return Err(differs(state, &what.join("; ")));
         }
     }
-    viewer.say("putting back what the killed run had changed");
+    viewer.say("undoing the changes of the killed run");
     let all = left.undo(caller).await.map_err(RunError::other)?;
     all.iter().for_each(|undone| viewer.say(&undone.to_string()));
     if let Err(not_yet) = await_effect(caller, &all, |what: &str| viewer.say(what)).await {
-        return Err(RunError::Refused(format!("{not_yet}: resume later")));
+        return Err(RunError::Refused(format!("{not_yet}: resume again later")));
     }
     if let Some(left) = all.iter().find(|undone| undone.is_left()) {
         let out = out.display();
-        let why = format!("not everything could be put back ({left}): use rolldrop cleanup {out}");
+        let why = format!("some changes could not be undone ({left}): use rolldrop cleanup {out}");
         return Err(RunError::Refused(why));
     }
     Ok(())
@@ -99,8 +99,8 @@ async fn put_back_by(
 
 fn differs(state: &TuningState, what: &str) -> RunError {
     RunError::Refused(format!(
-        "{} {} is neither as the tuning found it nor as it set it: somebody has changed it since ({what}). Nothing is \
-         changed. Begin a new tuning",
+        "{} {} is neither as the tuning found it nor as the tuning set it: somebody has changed it since ({what}). \
+         Nothing was changed. Start a new tuning",
         state.object["kind"].as_str().unwrap_or("the workload").to_lowercase(),
         state.object["metadata"]["name"].as_str().unwrap_or_default(),
     ))
@@ -111,7 +111,7 @@ pub(super) fn check(state: &TuningState, subject: &Subject) -> Result<(), RunErr
     let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {
         return Err(RunError::Refused(format!(
-            "the tuning was on {}, and this is {}: name its cluster",
+            "the tuning ran on {}, but this is {}: select the cluster and namespace of the tuning",
             state.cluster.as_deref().unwrap_or("the embedded cluster"),
             found.unwrap_or("the embedded cluster")
         )));

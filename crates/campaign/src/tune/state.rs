@@ -59,7 +59,7 @@ impl TuningState {
     ) -> Result<Self, RunError> {
         let arguments = arguments.iter().cloned().map(OsString::into_string).collect::<Result<_, _>>();
         let Ok(arguments) = arguments else {
-            let why = "an argument is not UTF-8, so it cannot be kept for --resume";
+            let why = "an argument is not UTF-8, so --resume could not use it again";
             return Err(RunError::Refused(why.to_owned()));
         };
         let directory = std::env::current_dir();
@@ -75,12 +75,12 @@ impl TuningState {
         let path = tuning.join(FILE);
         let failed = |remedy: &str| format!("failed to read {}: {remedy}", path.display());
         let text = std::fs::read(&path);
-        let text = text.map_err(RunError::failed(failed("name a directory that rolldrop tune made")))?;
+        let text = text.map_err(RunError::failed(failed("give a directory that rolldrop tune created")))?;
         let state = serde_json::from_slice(&text);
-        let state: Self = state.map_err(RunError::failed(failed("restore it, or begin anew")))?;
+        let state: Self = state.map_err(RunError::failed(failed("restore it, or start a new tuning")))?;
         if state.version != VERSION {
             let (path, version) = (path.display(), state.version);
-            let why = format!("{path} is of version {version}, and this program reads {VERSION}");
+            let why = format!("{path} has version {version}, but this program reads version {VERSION}");
             return Err(RunError::Refused(why));
         }
         Ok(state)
@@ -149,8 +149,8 @@ mod tests {
         assert_eq!((read.arguments, read.directory), (state.arguments.clone(), state.directory.clone()));
         let other = TuningState { version: 9, ..state };
         other.write(dir.path()).unwrap();
-        assert!(TuningState::read(dir.path()).unwrap_err().to_string().contains("is of version 9"));
+        assert!(TuningState::read(dir.path()).unwrap_err().to_string().contains("has version 9"));
         let none = TuningState::read(&dir.path().join("x")).unwrap_err().to_string();
-        assert!(none.contains("name a directory that rolldrop tune made"), "{none}");
+        assert!(none.contains("give a directory that rolldrop tune created"), "{none}");
     }
 }

@@ -242,8 +242,8 @@ impl StepRunner<'_> {
         let Self { request, operator, .. } = self;
         if let Some(what) = self.subject.changed_since(request, &operator.interrupts).await? {
             return Err(RunError::Refused(format!(
-                "others changed {what} of {} since the tuning began (an autoscaler, or another rollout): keep them away, \
-                 and continue with rolldrop tune --resume {}",
+                "something else, such as an autoscaler or another rollout, has changed {what} of {} since the tuning \
+                 began. Stop it, then continue with rolldrop tune --resume {}",
                 self.subject.workload(),
                 self.out.display()
             )));
@@ -252,14 +252,15 @@ impl StepRunner<'_> {
         let sleep_s = plan.settings.pre_stop_seconds;
         let needed = plan.needed.saturating_sub(outlook.counted()).max(1);
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
-        let seen = outlook.before.map(|before| format!(", after {} already", decision_words::units(before)));
+        let seen =
+            outlook.before.map(|before| format!(", in addition to {} so far", decision_words::units(before)));
         operator.viewer.say(&format!(
             "{name}: a preStop sleep of {sleep_s} s, about {}{}",
             counted(len(leg.ended.max(needed)), "termination"),
             seen.unwrap_or_default()
         ));
         let out = self.out.join(name);
-        let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to make the run directory"))?;
+        let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to create the run directory"))?;
         let bound = Self::bound(plan, &outlook);
         let watch = RunWatch::new(plan, name, outlook, bound);
         let told = |ended| watch.in_words(ended);
@@ -303,7 +304,7 @@ impl StepRunner<'_> {
         let ending = Some((subject.sleepers(), ending_of(settings)));
         let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops: options.gitops };
         let changed = change_for_good(&caller, &changes).await?;
-        changed.iter().for_each(|title| operator.viewer.say(&format!("{title} has the chosen settings now")));
+        changed.iter().for_each(|title| operator.viewer.say(&format!("{title} now has the chosen settings")));
         cluster.shut_down().await;
         Ok(())
     }
@@ -442,7 +443,7 @@ impl<'a> RunWatch<'a> {
         let units = self.with_before(own);
         let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
         if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
-            let why = format!("a window lasted as long as one can be seen, {sleep_s} s");
+            let why = format!("a window lasted for the whole sleep of {sleep_s} s, or longer");
             return Some((RoundsEnd::Outlasted, why));
         }
         if plan.purpose == Purpose::Proof && refuted(result, sleep_s).is_some() {
@@ -452,26 +453,23 @@ impl<'a> RunWatch<'a> {
             return Some((RoundsEnd::Covered, decision_words::units(units)));
         }
         if ended == 0 {
-            return Some((RoundsEnd::NoneCounted, "no pod ended under load".to_owned()));
+            return Some((RoundsEnd::NoneCounted, "no pod terminated under load".to_owned()));
         }
         // More rollouts would not give windows an upper bound; a proof needs none.
         if plan.purpose == Purpose::Windows && own.unit == CoverageUnit::Rollouts && own.rollouts > 1 {
-            let why = "too few windows have an upper bound: proofs find the sleep".to_owned();
+            let why = "too few windows have an upper bound, so proofs will find the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));
         }
         let after = if self.most_ended(own.rollouts, ended) == 0 {
             decision_words::units(units)
         } else if self.elapsed() >= self.longest {
-            format!(
-                "{:.0} minutes, and {}",
-                self.elapsed().as_secs_f64() / 60.0,
-                decision_words::units(units)
-            )
+            format!("{:.0} minutes and {}", self.elapsed().as_secs_f64() / 60.0, decision_words::units(units))
         } else {
             return None;
         };
         let is_by_flag = outlook.most_rollouts.is_some_and(|most| most < plan.needed);
-        let helps = if is_by_flag { "more --max-rollouts" } else { "a lower --coverage, which needs fewer" };
-        Some((RoundsEnd::MostRounds, format!("the run's bound ended it after {after}: use {helps}")))
+        let remedy =
+            if is_by_flag { "raise --max-rollouts" } else { "use a lower --coverage, which needs fewer" };
+        Some((RoundsEnd::MostRounds, format!("the run reached its limit after {after}: {remedy}")))
     }
 }

@@ -87,7 +87,7 @@ impl Subject {
             (true, true) => (scenario.manifests.clone(), KubernetesVersion::NAMED_SIDECAR_PORTS),
             (false, true) => {
                 let why =
-                    "the embedded cluster has only what a scenario deploys: name a scenario, or a cluster";
+                    "the embedded cluster runs only what a scenario deploys: name a scenario or a cluster";
                 return Err(RunError::Refused(why.to_owned()));
             }
             (_, false) => {
@@ -227,7 +227,7 @@ impl Subject {
         (each < least).then(|| {
             let rate = (before.load.rate * least / each.max(0.1)).ceil();
             format!(
-                "a pod got only {each:.1} new connections/s, and {least:.0} or more show its window well enough: use \
+                "a pod got only {each:.1} new connections/s, but measuring its window takes {least:.0}/s: use \
                  --rate {rate:.0} or more"
             )
         })
@@ -333,14 +333,15 @@ pub(super) fn workload<'a>(objects: &'a [Value], scenario: &Scenario) -> Result<
     match behind.as_slice() {
         [only] => Ok(only),
         [] => {
-            let why = "no Deployment, StatefulSet or DaemonSet makes the pods of the target's Service";
+            let why = "no Deployment, StatefulSet or DaemonSet creates the pods behind the target's Service";
             Err(RunError::Refused(why.to_owned()))
         }
         several => {
             let names: Vec<&str> =
                 several.iter().filter_map(|object| object["metadata"]["name"].as_str()).collect();
             let names = names.join(", ");
-            let why = format!("several workloads are behind the target ({names}): name one by --workload");
+            let why =
+                format!("several workloads are behind the target ({names}): choose one with --workload");
             Err(RunError::Refused(why))
         }
     }
@@ -352,23 +353,23 @@ fn why_no_sleep_helps(object: &Value, workload: &str, rollout: RolloutShape) -> 
     let pods = counted(rollout.pods, "pod");
     let (why, remedy) = match rollout.strategy {
         Strategy::Recreate => (
-            format!("its strategy is Recreate, which ends its {pods} before it starts new ones"),
+            format!("its strategy Recreate terminates {pods} before it starts new ones"),
             "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
         ),
         Strategy::InPlace { at_once } if at_once >= rollout.pods => (
-            format!("it ends its {pods} before it starts new ones"),
+            format!("it terminates {pods} before it starts new ones"),
             match object["kind"] == "DaemonSet" {
                 true => {
                     "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
                 }
-                false => "use two replicas or more, and replace fewer at once (maxUnavailable)",
+                false => "use at least two replicas, and replace fewer of them at once (maxUnavailable)",
             },
         ),
         Strategy::InPlace { .. } | Strategy::Rolling { .. } => return None,
     };
     Some(format!(
-        "no sleep saves what a rollout of {workload} loses: {why}, and nothing answers in between. Nothing was changed. To \
-         lose nothing, {remedy}"
+        "no preStop sleep prevents the losses in a rollout of {workload}: {why}, and nothing answers in between. \
+         Nothing was changed. To lose nothing, {remedy}"
     ))
 }
 
@@ -381,9 +382,9 @@ fn ends_all(object: &Value, rollout: RolloutShape) -> Option<String> {
     let is_all = may_be_missing.is_some_and(|most| number_of(&most, all, Rounding::Down) >= all);
     is_all.then(|| {
         format!(
-            "a rollout may end all {pods} pods at once (maxUnavailable: {most}): until new ones are ready, only pods that are \
-             ending answer, and clients that a gateway serves get nothing. To keep serving, set maxUnavailable: 0 and \
-             maxSurge: 1"
+            "a rollout may terminate all {pods} pods at once (maxUnavailable: {most}). Until new pods are ready, only \
+             terminating pods answer, and clients behind a gateway get no answer. To keep serving, set \
+             maxUnavailable: 0 and maxSurge: 1"
         )
     })
 }
@@ -445,14 +446,16 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, R
     };
     if pods == 0 && kind == "daemonset" {
         return refused(format!(
-            "{kind} {name} has 0 pods: no node that can be seen fits it; correct its nodeSelector, or allow to list nodes"
+            "{kind} {name} has 0 pods: no visible node matches its nodeSelector. Correct it, or grant the right to list \
+             nodes"
         ));
     }
     let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;
     if is_alone || pods == 0 {
         let pods = counted(pods, "pod");
         return refused(format!(
-            "{kind} {name} has {pods}: what the end of one loses shows only beside another; scale it to 2 or more"
+            "{kind} {name} has {pods}: a termination can be measured only while another pod serves. Scale it to 2 or \
+             more"
         ));
     }
     Ok(RolloutShape { pods, strategy })
@@ -480,13 +483,16 @@ mod tests {
         };
         let recreate = why(deployment(json!({"type": "Recreate"}))).unwrap();
         assert!(
-            recreate.contains("Recreate, which ends its 3 pods") && recreate.contains("maxSurge: 1"),
+            recreate.contains("Recreate terminates 3 pods") && recreate.contains("maxSurge: 1"),
             "{recreate}"
         );
         let alone = why(in_place("StatefulSet", 1, Value::Null)).unwrap();
-        assert!(alone.contains("ends its 1 pod before") && alone.contains("two replicas or more"), "{alone}");
+        assert!(
+            alone.contains("terminates 1 pod before") && alone.contains("at least two replicas"),
+            "{alone}"
+        );
         let all = why(in_place("DaemonSet", 3, json!({"maxUnavailable": "100%"}))).unwrap();
-        assert!(all.contains("ends its 3 pods before") && all.contains("maxSurge: 1"), "{all}");
+        assert!(all.contains("terminates 3 pods before") && all.contains("maxSurge: 1"), "{all}");
         for helped in [
             deployment(Value::Null),
             in_place("StatefulSet", 3, Value::Null),
@@ -499,7 +505,7 @@ mod tests {
         let rolling = rollout(&all_at_once, "deployment", 0).unwrap();
         let caution = ends_all(&all_at_once, rolling).unwrap();
         assert!(
-            caution.starts_with("a rollout may end all 3 pods at once (maxUnavailable: \"100%\")"),
+            caution.starts_with("a rollout may terminate all 3 pods at once (maxUnavailable: \"100%\")"),
             "{caution}"
         );
     }
@@ -538,7 +544,7 @@ mod tests {
         running["status"] = json!({"desiredNumberScheduled": 3});
         assert_eq!(of(running, 2).unwrap(), 3);
         let error = of(set(Value::Null), 0).unwrap_err().to_string();
-        assert!(error.starts_with("daemonset web has 0 pods: no node that can be seen"), "{error}");
+        assert!(error.starts_with("daemonset web has 0 pods: no visible node"), "{error}");
     }
 
     #[test]

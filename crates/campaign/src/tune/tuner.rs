@@ -143,7 +143,7 @@ impl<'a> Tuner<'a> {
             first = first.max(self.seen.covers_s());
         } else {
             self.steps.operator.viewer.note(&format!(
-                "{NO_NAMES}: proofs find the sleep, and begin at {}",
+                "{NO_NAMES}, so proofs will find the sleep, starting at {}",
                 first.map_or_else(
                     || "1 s".to_owned(),
                     |first| format!("{first} s, as the first run's windows suggest")
@@ -177,7 +177,7 @@ impl<'a> Tuner<'a> {
                     let why = decision_words::unsupported(&why).join("; ");
                     operator
                         .viewer
-                        .note(&format!("the windows alone support no sleep ({why}): proofs find it"));
+                        .note(&format!("the windows alone support no sleep ({why}), so proofs will find it"));
                     return Ok(None);
                 }
                 Err(Unknown::Outlasted) => {
@@ -185,8 +185,7 @@ impl<'a> Tuner<'a> {
                 }
             }
         }
-        let why =
-            "a window lasted as long as the longest sleep, and may last longer: use a longer --max-sleep";
+        let why = "a window lasted for the whole of the longest sleep, or longer: raise --max-sleep";
         Err(Halt::NotShown(vec![why.to_owned()]))
     }
 
@@ -208,11 +207,11 @@ impl<'a> Tuner<'a> {
                 }
                 Next::TooLong => {
                     let most = self.steps.request.max_sleep.as_secs();
-                    let why = format!("a sleep of {most} s still loses requests: use a longer --max-sleep");
+                    let why = format!("a sleep of {most} s still loses requests: raise --max-sleep");
                     return Err(Halt::NotShown(vec![why]));
                 }
                 Next::TooMany => {
-                    let why = format!("{MOST_PROOFS} sleeps were tried, and requests were still lost");
+                    let why = format!("{MOST_PROOFS} sleeps were tried, and all of them lost requests");
                     return Err(Halt::NotShown(vec![why]));
                 }
             };
@@ -229,7 +228,7 @@ impl<'a> Tuner<'a> {
                 }
                 Proof::TooShort { lost, at_least } => {
                     let why = too_short(sleep_s, *lost, *at_least);
-                    self.steps.operator.viewer.say(&format!("{why}: a longer one is proven"));
+                    self.steps.operator.viewer.say(&format!("{why}; trying a longer one"));
                 }
                 Proof::Holds => {}
             }
@@ -313,7 +312,7 @@ impl<'a> Tuner<'a> {
                 Verdict::Invalid { why } if repeats < MOST_REPEATS => {
                     repeats += 1;
                     self.steps.operator.viewer.note(&format!(
-                        "that run is not valid ({}): it is made again ({repeats} of {MOST_REPEATS})",
+                        "that run is invalid ({}); repeating it ({repeats} of {MOST_REPEATS})",
                         why.join("; ")
                     ));
                 }
@@ -327,7 +326,7 @@ impl<'a> Tuner<'a> {
     fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
-                let why = "its runs are not those that this program makes with these arguments: begin anew";
+                let why = "this program would make other runs with these arguments. Start a new tuning";
                 let out = self.steps.out.display();
                 return Err(Halt::Failed(RunError::Refused(format!("failed to continue {out}: {why}"))));
             }
@@ -343,7 +342,7 @@ impl<'a> Tuner<'a> {
                     && refuted(&result, plan.settings.pre_stop_seconds).is_some()
             };
             if run.is_whole || is_refuted() {
-                self.steps.operator.viewer.say(&format!("{}: done already", run.name));
+                self.steps.operator.viewer.say(&format!("{}: already done", run.name));
                 return Ok(Some(result));
             }
         }
@@ -379,7 +378,7 @@ impl<'a> Tuner<'a> {
             self.learn(step, &analysis.result);
         }
         self.first.get_or_insert_with(|| analysis.result.clone());
-        self.write(TuningOutcome::Partial { why: vec!["it has not ended".to_owned()] })?;
+        self.write(TuningOutcome::Partial { why: vec!["it is still in progress".to_owned()] })?;
         if is_interrupted {
             return Err(Halt::Interrupted);
         }
@@ -406,11 +405,9 @@ impl<'a> Tuner<'a> {
                 let sleep_s = plan.settings.pre_stop_seconds;
                 let leg = self.pace.leg(plan.purpose, (sleep_s, plan.needed), self.names);
                 Err(Halt::NotShown(vec![format!(
-                    "{} made, and --max-rollouts allows {most}: continue with rolldrop tune --resume {} --max-rollouts {}",
-                    match used {
-                        1 => "1 rollout is".to_owned(),
-                        _ => format!("{used} rollouts are"),
-                    },
+                    "{} made so far, and --max-rollouts allows {most}: continue with rolldrop tune --resume {} \
+                     --max-rollouts {}",
+                    counted(used as u64, "rollout"),
                     self.steps.out.display(),
                     used + changes + leg.times
                 )]))
@@ -454,14 +451,12 @@ impl<'a> Tuner<'a> {
 
 /// Explains why a sleep is too short.
 fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
-    let lost_words = format!("lost {} that a longer one may save", counted(lost, "request"));
+    let lost_words = format!("lost {} that a longer one might save", counted(lost, "request"));
     match (lost, at_least) {
         (0, Some(at_least)) => {
-            format!(
-                "a sleep of {sleep_s} s is shorter than a window that was seen, which asks for {at_least} s"
-            )
+            format!("a sleep of {sleep_s} s is shorter than a measured window, which needs {at_least} s")
         }
-        (_, Some(at_least)) => format!("a sleep of {sleep_s} s {lost_words}: windows ask for {at_least} s"),
+        (_, Some(at_least)) => format!("a sleep of {sleep_s} s {lost_words}; the windows need {at_least} s"),
         (_, None) => format!("a sleep of {sleep_s} s {lost_words}"),
     }
 }

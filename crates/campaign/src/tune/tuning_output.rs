@@ -70,11 +70,11 @@ pub(super) fn to_a_repository(subject: &Subject, controller: &str, max_sleep: Du
     let (workload, name) = (subject.workload(), subject.name());
     let patch = strategic_merge(subject, ending_of(subject.wide(max_sleep.as_secs())));
     format!(
-        "{workload} is managed by {controller}, which would undo a change in mid-run, so nothing is touched. Commit this patch \
-         to its repository, so that pods sleep longer than any window lasts:\n\n{patch}\nThen measure rollouts that \
-         {controller} or you begin, with what begins one as COMMAND:\n\n  rolldrop run --target ... -- kubectl rollout \
-         restart {workload}\n\nIts recommendation is the sleep to commit, and the same run shows then whether {name} loses \
-         nothing. Or pause {controller}, and use --change-gitops."
+        "{workload} is managed by {controller}, which would revert the change during the run. Nothing was changed. \
+         Commit this patch to its repository, so that pods sleep longer than any window:\n\n{patch}\nThen measure a \
+         rollout, with the command that starts it:\n\n  rolldrop run --target ... -- kubectl rollout restart \
+         {workload}\n\nCommit the sleep that the run recommends, and run it again to check that {name} loses nothing. \
+         Or pause {controller} and use --change-gitops."
     )
 }
 
@@ -84,7 +84,7 @@ pub(super) fn lines(path: &Path, subject: &Subject, choice: &ChosenSettings) -> 
     let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
     let changed =
         set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings));
-    let failed = || format!("failed to set them in {}", path.display());
+    let failed = || format!("failed to change the settings in {}", path.display());
     let changed = changed.map_err(RunError::failed(failed()))?;
     let mut out = String::new();
     for note in &changed.notes {

@@ -39,7 +39,7 @@ impl ActionProgress {
         };
         // The run does not wait if the disruption makes only one rollout.
         let over = match (times, disruption.action.is_rollout()) {
-            (Some(1), true) => "has been asked for",
+            (Some(1), true) => "was requested",
             _ => "is done",
         };
         let is_watch = matches!(disruption.action, scenario::DisruptionAction::Observe { .. });
@@ -83,7 +83,7 @@ impl ActionProgress {
         }
         self.held.remove(pod);
         match &call.error {
-            Some(error) => CallResult::Refused(format!("{} was not accepted: {error}", self.title())),
+            Some(error) => CallResult::Refused(format!("{} was refused: {error}", self.title())),
             None => CallResult::Nothing,
         }
     }
@@ -99,12 +99,12 @@ impl ActionProgress {
         match &self.standing {
             DisruptionStage::Due { at, .. } => format!("{title} begins in {:.0} s", left_s(*at)),
             DisruptionStage::Acts if !self.held.is_empty() => {
-                format!("{title} waits for a budget to allow {}", self.held())
+                format!("{title} waits until a disruption budget allows {}", self.held())
             }
             DisruptionStage::Acts if self.is_watch => title,
-            DisruptionStage::Acts => format!("{title}, under way"),
+            DisruptionStage::Acts => format!("{title}, in progress"),
             DisruptionStage::Waits(Wait::Restore(at)) => {
-                format!("{title} is changed back in {:.0} s", left_s(*at))
+                format!("{title} will be changed back in {:.0} s", left_s(*at))
             }
             DisruptionStage::Waits(wait) => format!("{title} {}", waits(wait, unsettled)),
             DisruptionStage::Done => format!("{title} {}", self.over),

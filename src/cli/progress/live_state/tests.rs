@@ -122,7 +122,7 @@ fn pod_reports_each_phase_change_once() {
             "web-a begins to terminate",
             "web-b is ready",
             "web-a is gone",
-            "web-b is not ready any more",
+            "web-b is no longer ready",
             "web-b has ended"
         ]
     );
@@ -184,7 +184,7 @@ fn action_reports_begin_wait_and_end() {
     assert_eq!(stands(due), (String::new(), "deletePod 1 pod of app=web (1 of 2) begins in 1 s".into()));
     let (news, words) = stands(DisruptionStage::Acts);
     assert_eq!(news, "deletePod 1 pod of app=web (1 of 2) begins");
-    assert_eq!(words, "deletePod 1 pod of app=web (1 of 2), under way");
+    assert_eq!(words, "deletePod 1 pod of app=web (1 of 2), in progress");
     let waits = "deletePod 1 pod of app=web (1 of 2) waits until no request has been lost for 4.2 s";
     let silence = DisruptionStage::Waits(Wait::Silence(Duration::from_millis(4_200)));
     assert_eq!(stands(silence), (waits.into(), waits.into()));
@@ -210,13 +210,13 @@ fn refused_eviction_waits_for_budget() {
         run.evicts(s, 0, "web-a", 429);
         run.evicts(s, 0, "web-b", 429);
     }
-    assert_eq!(run.news(), ["2 pods wait: a budget does not allow their eviction yet: web-a, web-b"]);
+    assert_eq!(run.news(), ["2 pods cannot be evicted yet because of a disruption budget: web-a, web-b"]);
     run.evicts(12.0, 0, "web-a", 201);
-    let waits = "drain node-1 waits for a budget to allow the eviction of web-b";
+    let waits = "drain node-1 waits until a disruption budget allows the eviction of web-b";
     assert_eq!(run.0.actions(at(12.0)), [waits]);
     run.evicts(17.0, 0, "web-b", 404);
-    assert_eq!(run.news(), ["drain node-1 was not accepted: it would violate the pod's disruption budget"]);
-    assert_eq!(run.0.actions(at(17.0)), ["drain node-1, under way"]);
+    assert_eq!(run.news(), ["drain node-1 was refused: it would violate the pod's disruption budget"]);
+    assert_eq!(run.0.actions(at(17.0)), ["drain node-1, in progress"]);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn user_command_awaits_its_rollout() {
     let mut run = Run::begin(&["web-a"]);
     let command = vec!["helm".to_owned(), "upgrade".to_owned(), "web".to_owned()];
     run.event(1.0, EventKind::CommandStarted { command, disruption: None });
-    assert_eq!(run.0.actions(at(1.0)), ["helm upgrade web, under way"]);
+    assert_eq!(run.0.actions(at(1.0)), ["helm upgrade web, in progress"]);
     run.event(2.0, EventKind::CommandEnded { code: Some(0), signal: None, disruption: None });
     run.0.unsettled(Some("Deployment web: 1 pods updated, 3 wanted"));
     let waits = "helm upgrade web waits for the rollout (Deployment web: 1 pods updated, 3 wanted)";
