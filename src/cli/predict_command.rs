@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
+use serde::Serialize;
 
 use super::exit::Exit;
 use super::formats::LoadFormat;
@@ -13,7 +14,20 @@ use super::say::print;
 use rolldrop_campaign::analysis::{Given, analyse};
 use rolldrop_judge::prediction::StreamPrediction;
 use rolldrop_record::RunDir;
+use rolldrop_record::run_info::Tool;
 use rolldrop_report as report;
+
+/// Version of the `--format json` output.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Content of `--format json`.
+#[derive(Serialize)]
+struct PredictionReport {
+    schema_version: u32,
+    tool: Tool,
+    #[serde(flatten)]
+    prediction: StreamPrediction,
+}
 
 /// Arguments of `rolldrop predict`.
 #[derive(Debug, clap::Args)]
@@ -21,18 +35,18 @@ use rolldrop_report as report;
   rolldrop predict rolldrop-runs/llm-20260102T150405Z
   rolldrop predict run1 --max-cut 0.1 --sleep 5s
 
-The prediction rests on the part of the run before the first termination, and ends each pod at many of its instants
-that no pod really ended at. It holds for the rate of streams per pod that the run had.
+The prediction uses the steady part of the run before the first termination: it counts the streams that a pod's \
+termination would have cut at many times in that part. It is valid for the run's own rate of streams per pod.
 
-Exit status: 0 predicted; 2 the run cannot be read; 3 it predicts nothing, with the reason.")]
+Exit status: 0 predicted; 2 the run cannot be read; 3 the run does not allow a prediction (the reason is printed).")]
 pub(super) struct PredictArgs {
-    /// The run directory of a load with --stream.
+    /// Run directory of a load with --stream.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The mean number of streams that a termination may cut
+    /// Mean number of streams that a termination may cut
     #[arg(long, value_name = "N", default_value_t = 0.1)]
     max_cut: f64,
-    /// The preStop sleep, for apps that serve on after SIGTERM [default: the longest propagation window that was measured]
+    /// preStop sleep, for apps that keep serving after SIGTERM [default: the longest measured propagation window]
     #[arg(long, value_name = "D", value_parser = parse_duration)]
     sleep: Option<Duration>,
     /// Format of the output on stdout
@@ -44,12 +58,15 @@ impl PredictArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         if !(self.max_cut > 0.0 && self.max_cut.is_finite()) {
-            bail!("--max-cut {} is not above 0: no record shows that nothing is ever cut", self.max_cut);
+            bail!(
+                "--max-cut {} must be above 0: no measurement can prove that no stream is ever cut",
+                self.max_cut
+            );
         }
         let judged = analyse(&RunDir::open(&self.run)?, &Given::default())?;
         let analysed = &judged.analysed;
         let Some(steady) = &analysed.analysis.steady else {
-            bail!("{} has no streams: record them with --stream (load.stream)", self.run.display());
+            bail!("{} contains no streams: record some with --stream (load.stream)", self.run.display());
         };
         let windows =
             analysed.analysis.result.terminations.iter().flat_map(|termination| &termination.windows);
@@ -58,7 +75,11 @@ impl PredictArgs {
         match StreamPrediction::of(steady, &windows_s, sleep_s, self.max_cut) {
             Ok(prediction) => {
                 print(&match self.format {
-                    LoadFormat::Json => serde_json::to_string_pretty(&prediction)? + "\n",
+                    LoadFormat::Json => {
+                        let (schema_version, tool) = (SCHEMA_VERSION, Tool::this());
+                        let report = PredictionReport { schema_version, tool, prediction };
+                        serde_json::to_string_pretty(&report)? + "\n"
+                    }
                     LoadFormat::Text => report::prediction_text(&prediction),
                 })?;
                 Ok(Exit::Ok.into())

@@ -20,7 +20,8 @@ impl SteadyStreams {
         let began = records.iter().map(|record| record.begun).min()?;
         let spans: Vec<StreamSpan> = records.iter().map(|record| StreamSpan::of(timeline, record)).collect();
         let first_end = timeline.ends.iter().map(|end| end.t0.earliest).min();
-        let to = first_end.map_or(timeline.load_ended, |first| first.min(timeline.load_ended));
+        let last_began = records.iter().map(|record| record.begun).max()?;
+        let to = first_end.map_or(last_began, |first| first.min(last_began));
         let lives: Vec<Life> = spans.iter().map(Life::from).collect();
         let survival = Survival::of(&lives, BANDS);
         let missing_at = |at: Stamp| survival.as_ref()?.missing_share(at.seconds_since(began).max(0.0));

@@ -43,7 +43,7 @@ pub struct SteadyStreams {
     pub pods: Vec<Arc<str>>,
     /// Beginning of the period.
     pub from: Stamp,
-    /// End of the period: the first t0, or the end of the load.
+    /// End of the period: the first t0, or the time the last stream began.
     pub to: Stamp,
     /// Share of the stationary population that is missing when the period begins; `None` if it is unknown.
     pub missing: Option<MissingShare>,
