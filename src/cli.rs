@@ -8,7 +8,6 @@ mod cleanup_command;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 mod cluster_command;
 mod compare_args;
-mod dataplane;
 mod exit;
 mod explain_command;
 mod formats;
@@ -18,6 +17,8 @@ mod inject_command;
 mod load_command;
 mod load_worker_command;
 mod measure;
+mod named_values;
+mod open_files;
 mod plugin;
 mod predict_command;
 mod progress;

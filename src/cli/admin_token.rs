@@ -21,20 +21,14 @@ pub(super) struct TokenArgs {
 impl TokenArgs {
     /// Returns the token, if the user gave one.
     pub(super) fn token(&self) -> anyhow::Result<Option<AdminToken>> {
-        if let Some(path) = &self.admin_token_file {
-            let read = || anyhow::Ok(std::fs::read_to_string(path)?.parse()?);
-            return read()
-                .map(Some)
-                .with_context(|| format!("failed to read a token from {}", path.display()));
-        }
-        match env::var(VARIABLE) {
-            Err(VarError::NotPresent) => Ok(None),
-            text => {
-                let read = || anyhow::Ok(text?.parse()?);
-                read()
-                    .map(Some)
-                    .with_context(|| format!("failed to read a token from the variable {VARIABLE}"))
+        let (from, text) = match (&self.admin_token_file, env::var(VARIABLE)) {
+            (Some(path), _) => {
+                (path.display().to_string(), std::fs::read_to_string(path).map_err(anyhow::Error::from))
             }
-        }
+            (None, Err(VarError::NotPresent)) => return Ok(None),
+            (None, text) => (format!("the variable {VARIABLE}"), text.map_err(anyhow::Error::from)),
+        };
+        let token = text.and_then(|text| Ok(text.parse()?));
+        token.map(Some).with_context(|| format!("failed to read a token from {from}"))
     }
 }

@@ -12,15 +12,8 @@ pub(super) struct AssumeArgs {
     /// reported as assumed.
     ///
     /// The run fails if the cluster shows a different implementation.
-    #[arg(long, value_name = "MODE", value_parser = parser(), help_heading = CLUSTER)]
-    assume_service_proxy: Option<ServiceProxy>,
-}
-
-impl AssumeArgs {
-    /// Returns the Service implementation that the user stated, if any.
-    pub(super) fn service_proxy(&self) -> Option<&ServiceProxy> {
-        self.assume_service_proxy.as_ref()
-    }
+    #[arg(long = "assume-service-proxy", value_name = "MODE", value_parser = parser(), help_heading = CLUSTER)]
+    pub(super) service_proxy: Option<ServiceProxy>,
 }
 
 fn parser() -> impl TypedValueParser<Value = ServiceProxy> {

@@ -6,20 +6,20 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
-use anyhow::{Context, bail};
-use tempfile::TempDir;
+use anyhow::Context;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::dataplane::DataplaneArg;
+use super::measure::DATAPLANES;
+use super::named_values::one_of;
 use super::runtime;
 use super::say::say;
+use super::signals::SignalListener;
 use rolldrop_drive::embedded::child::ClusterReady;
 use rolldrop_drive::private_dir;
 use rolldrop_lab::config::DataplaneChoice;
@@ -68,8 +68,8 @@ struct ServeArgs {
     config: Option<Box<ClusterConfig>>,
     /// Network of the pods: kernel (network namespaces and rules), userspace (TCP proxies on loopback), or auto (kernel
     /// if it works) [default: from --config].
-    #[arg(long, value_enum)]
-    dataplane: Option<DataplaneArg>,
+    #[arg(long, value_parser = one_of(&DATAPLANES))]
+    dataplane: Option<DataplaneChoice>,
     /// End when standard input, a pipe, is closed; announce in JSON that the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
@@ -242,10 +242,8 @@ impl ServeArgs {
         let config = *self.config.unwrap_or_default();
         // Opened outside the cluster's network, so that clients on this host can reach the API.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to listen on loopback")?;
-        let dataplane = ClusterDataplane::choose(
-            self.dataplane.map_or(config.dataplane, DataplaneChoice::from),
-            &files.leftovers(),
-        )?;
+        let dataplane =
+            ClusterDataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;
         if let Some(notice) = &dataplane.notice {
             say(notice);
         }
@@ -265,8 +263,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     let ClusterFiles { log_dir, kubeconfig, .. } = files;
     let has_network = entered.is_some();
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
+    let signals = SignalListener::begin().context("failed to handle signals")?;
     let lifeline = if has_lifeline { Some(open_lifeline()?) } else { None };
 
     let options = EmbeddedOptions {
@@ -289,8 +286,7 @@ async fn serve(
 
     let failure = tokio::select! {
         failure = cluster.failure() => Some(failure),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
+        () = signals.interrupts.stop.cancelled() => None,
         () = wait_for_end(lifeline) => None,
     };
     cluster.stop().await;
@@ -326,17 +322,12 @@ fn announce(ready: &ClusterReady, dns: SocketAddr, log_dir: &Path, has_network: 
     stdout.flush()
 }
 
-/// Writes a file atomically, readable only by its owner.
+/// Writes a file atomically, readable only by its owner, as temporary files are.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
-    let Some(name) = path.file_name() else { bail!("the path does not name a file") };
-    let mut draft = path.to_owned();
-    draft.set_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let mut file: File = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        note_left_over(&draft, fs::remove_file(&draft));
-    }
-    Ok(written?)
+    let mut draft = NamedTempFile::new_in(path.parent().context("the path does not name a file")?)?;
+    draft.write_all(text.as_bytes())?;
+    draft.persist(path)?;
+    Ok(())
 }
 
 fn note_left_over(path: &Path, removed: io::Result<()>) {

@@ -12,8 +12,9 @@ use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::say::say;
 use rolldrop_campaign::analysis::{Given, JudgedRun, analyse};
-use rolldrop_campaign::baseline::sample;
+use rolldrop_campaign::baseline::{self, sample};
 use rolldrop_explain::model::{CheckVerdict, Verdict};
+use rolldrop_judge::compare::CompareOptions;
 use rolldrop_judge::gate;
 use rolldrop_record::load::in_units;
 use rolldrop_record::{Expect, RunDir};
@@ -80,9 +81,11 @@ impl GateArgs {
         let mut compared_with = Vec::new();
         if has_baseline {
             let mut checks = gate::with_defaults(&judged.analysed.analysis.result, &expect);
-            let against = self.compare.judge(earlier, &candidate, expect.worse())?;
-            checks.extend(against.checks);
-            compared_with = against.runs;
+            let CompareArgs { tolerance, last, .. } = self.compare;
+            let options = CompareOptions { worse: expect.worse(), ..self.compare.options() };
+            let (compared, runs) = earlier.judge(&candidate, &options, tolerance, last)?;
+            checks.extend(compared);
+            compared_with = runs;
             judged = JudgedRun::new(judged.analysed, checks);
         }
         let analysis = &judged.analysed.analysis;
@@ -95,7 +98,7 @@ impl GateArgs {
             if has_baseline && verdict == CheckVerdict::Fail {
                 say(&format!("the run failed the gate, so {} was not written", path.display()));
             } else {
-                self.compare.save(path, compared_with, candidate)?;
+                baseline::save(path, compared_with, candidate, self.compare.last)?;
             }
         }
         if let Some(path) = &self.junit {

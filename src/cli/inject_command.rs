@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::proxy_command::ModeArg;
+use super::named_values::one_of;
 use super::say::say;
 use rolldrop_sidecar::inject::{
     self, AppProtocol, InjectOptions, KubernetesVersion, SecretKey, Selection, WorkloadName,
@@ -16,6 +16,9 @@ use rolldrop_sidecar::inject::{
 
 /// Maximum size of manifests in bytes: a hundred times larger than real files.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+const PROTOCOLS: [(&str, &str, AppProtocol); 2] =
+    [("http", "HTTP", AppProtocol::Http), ("tcp", "Any protocol", AppProtocol::Tcp)];
 
 /// Arguments of `rolldrop inject`.
 #[derive(Debug, clap::Args)]
@@ -55,9 +58,9 @@ pub(super) struct InjectArgs {
     ///
     /// With tcp, the sidecar records connections, not requests. Without this option, a port that is known to carry
     /// another protocol than HTTP gets no sidecar.
-    #[arg(long, value_name = "MODE", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "MODE", value_parser = one_of(&PROTOCOLS), hide_possible_values = true)]
     #[arg(conflicts_with = "uninject", help_heading = "Workloads")]
-    mode: Option<ModeArg>,
+    mode: Option<AppProtocol>,
     /// Image of the sidecar.
     #[arg(long, value_name = "IMAGE", default_value = "rolldrop")]
     #[arg(conflicts_with = "uninject", help_heading = "Sidecar")]
@@ -95,10 +98,7 @@ impl InjectArgs {
                 port: self.port,
                 kubernetes: self.kubernetes_version,
                 admin_token: self.admin_token,
-                mode: self.mode.map(|mode| match mode {
-                    ModeArg::Http => AppProtocol::Http,
-                    ModeArg::Tcp => AppProtocol::Tcp,
-                }),
+                mode: self.mode,
                 max_connections: self.max_connections,
                 selection: match self.workloads {
                     none if none.is_empty() => Selection::Fit,

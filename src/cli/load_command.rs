@@ -20,7 +20,8 @@ use super::progress::ProgressDisplay;
 use super::say::{print, say, text_options};
 use super::signals::SignalListener;
 pub(super) use load_args::LoadArgs;
-use rolldrop_campaign::{hgrm, load_result};
+use rolldrop_campaign::hgrm;
+use rolldrop_campaign::load_result::{self, LoadReport};
 use rolldrop_drive::follow;
 use rolldrop_drive::run::announce_stages;
 use rolldrop_drive::viewer::Planned;
@@ -136,8 +137,8 @@ impl LoadArgs {
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }
-        let ended = EndedLoad { summary, stopped: stopped.get(), interrupted };
-        self.conclude(&title, &load_plan, &ended, table)
+        let report = self.show(&title, &load_plan, (&summary, stopped.get()), table)?;
+        Ok(self.exit(&report, interrupted).into())
     }
 
     /// Returns the message for a load that was cut off.
@@ -152,16 +153,15 @@ impl LoadArgs {
         }
     }
 
-    /// Prints the result, writes the percentile table, and checks the `--fail-on` limits.
-    fn conclude(
+    /// Prints the result, and writes the percentile table. `stopped` is the time the schedule was stopped early, if it was.
+    fn show(
         &self,
         title: &str,
         plan: &LoadPlan,
-        ended: &EndedLoad,
+        (summary, stopped): (&LoadSummary, Option<Stamp>),
         table: Option<(&Path, File)>,
-    ) -> anyhow::Result<ExitCode> {
-        let EndedLoad { summary, stopped, interrupted } = ended;
-        let report = load_result::LoadReport::new(plan, summary, *stopped);
+    ) -> anyhow::Result<LoadReport> {
+        let report = LoadReport::new(plan, summary, stopped);
         let text = match self.format {
             LoadFormat::Text => load_result::text(title, plan, &report, summary, text_options(None).color),
             LoadFormat::Json => serde_json::to_string_pretty(&report)? + "\n",
@@ -171,25 +171,21 @@ impl LoadArgs {
             let table = hgrm::table(load_result::latency(plan, summary));
             file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
-        let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();
+        Ok(report)
+    }
+
+    /// Checks the `--fail-on` limits, and returns the exit status.
+    fn exit(&self, report: &LoadReport, interrupted: bool) -> Exit {
+        let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(report)).collect();
         failed.iter().for_each(|why| say(why));
         let is_invalid = matches!(report.verdict, Verdict::Invalid { .. });
-        Ok(match (interrupted, self.fail_on.is_empty(), is_invalid, failed.is_empty()) {
+        match (interrupted, self.fail_on.is_empty(), is_invalid, failed.is_empty()) {
             (true, ..) => Exit::Interrupted,
             (_, false, true, _) => Exit::Invalid,
             (.., false) => Exit::GateFailed,
             _ => Exit::Ok,
         }
-        .into())
     }
-}
-
-/// Result of a load and how the load ended.
-struct EndedLoad {
-    summary: LoadSummary,
-    /// Time the schedule was stopped early, if it was.
-    stopped: Option<Stamp>,
-    interrupted: bool,
 }
 
 fn unwritten(path: &Path) -> String {

@@ -68,7 +68,6 @@ impl LoadWorkerArgs {
     fn serve_parent(out: &Path) -> anyhow::Result<()> {
         // In a session of its own, the worker gets no Ctrl-C from the terminal; only the controlling process does. The
         // call fails for a session leader, which needs none.
-        #[cfg(unix)]
         let _ = nix::unistd::setsid();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let orders = BufReader::new(tokio::io::stdin());

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::admin_token::TokenArgs;
 use super::assume_service_proxy::AssumeArgs;
-use super::compare_args::Percent;
-use super::dataplane::DataplaneArg;
+use super::compare_args::percent;
 use super::headings::{CLUSTER, ENDS, LOAD, NAMES};
-use super::resources::Resources;
+use super::named_values::one_of;
+use super::resources::load_resources;
 use rolldrop_campaign::ByClass;
 use rolldrop_drive::embedded::lab::config::DataplaneChoice;
 use rolldrop_drive::plan::GitOps;
@@ -17,6 +17,13 @@ use rolldrop_load as load;
 use rolldrop_load::remote::row_collector::FetchRateLimit;
 use rolldrop_record::load::{LoadFrom, Rate};
 use rolldrop_scenario::target_argument::{TargetArg, as_override};
+
+/// Dataplanes of the embedded cluster.
+pub(super) const DATAPLANES: [(&str, &str, DataplaneChoice); 3] = [
+    ("auto", "`kernel` if it works, else `userspace`", DataplaneChoice::Auto),
+    ("kernel", "Network namespaces and nftables rules", DataplaneChoice::Kernel),
+    ("userspace", "Loopback addresses and TCP proxies", DataplaneChoice::Userspace),
+];
 
 /// Arguments of commands that measure on a cluster.
 #[derive(Debug, clap::Args)]
@@ -44,8 +51,9 @@ pub(super) struct MeasureArgs {
     #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"], help_heading = CLUSTER)]
     pub(super) in_cluster: bool,
     /// Network of the embedded cluster (see `rolldrop cluster --help`) [default: from the scenario, or auto].
-    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"], help_heading = CLUSTER)]
-    pub(super) dataplane: Option<DataplaneArg>,
+    #[arg(long, value_parser = one_of(&DATAPLANES), conflicts_with_all = ["context", "kubeconfig", "in_cluster"],
+        help_heading = CLUSTER)]
+    pub(super) dataplane: Option<DataplaneChoice>,
     /// Image for `rolldrop` in manifests, for added sidecars and for load pods, if the cluster has to pull it.
     #[arg(long, value_name = "IMAGE", help_heading = CLUSTER)]
     pub(super) image: Option<String>,
@@ -59,8 +67,8 @@ pub(super) struct MeasureArgs {
     #[arg(long, value_name = "N", help_heading = LOAD)]
     pub(super) load_workers: Option<usize>,
     /// Resource requests of each load pod; memory is also its limit [default: cpu=500m,memory=256Mi].
-    #[arg(long, value_name = "NAME=AMOUNT,...", help_heading = LOAD)]
-    pub(super) load_resources: Option<Resources>,
+    #[arg(long, value_name = "NAME=AMOUNT,...", value_parser = load_resources, help_heading = LOAD)]
+    pub(super) load_resources: Option<serde_json::Value>,
     /// Maximum bytes per second, such as 5MB, for fetching rows from all load pods; max or 0 for no limit.
     #[arg(long, value_name = "RATE", default_value_t, help_heading = LOAD)]
     collect_limit: FetchRateLimit,
@@ -75,8 +83,9 @@ pub(super) struct MeasureArgs {
     /// Maximum CPU use of the machine that sends the load [default: 95%].
     ///
     /// If its average over the load is higher, the run is invalid. 100% means no limit.
-    #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true, help_heading = LOAD)]
-    pub(super) max_busy: Option<Percent>,
+    #[arg(long, value_name = "PERCENT", value_parser = percent, env = "ROLLDROP_MAX_BUSY", hide_env_values = true,
+        help_heading = LOAD)]
+    pub(super) max_busy: Option<f64>,
     #[command(flatten)]
     pub(super) assume: AssumeArgs,
     /// Requests per second over all workers, or max for a closed loop.
@@ -133,7 +142,7 @@ impl MeasureArgs {
             context: self.context.clone(),
             embedded: self.embedded,
             in_cluster: self.in_cluster,
-            dataplane: self.dataplane.map(DataplaneChoice::from),
+            dataplane: self.dataplane,
         }
     }
 
@@ -148,8 +157,8 @@ impl MeasureArgs {
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
             yes: self.yes,
             collecting: Collecting { limit: self.collect_limit, listen: self.collect_listen.clone() },
-            max_busy: self.max_busy.map(Percent::share),
-            service_proxy: self.assume.service_proxy().cloned(),
+            max_busy: self.max_busy,
+            service_proxy: self.assume.service_proxy.clone(),
             beats: !self.no_beats,
             admin_token: self.admin_token.token()?,
             count: ByClass::ended_of,
@@ -172,7 +181,7 @@ impl MeasureArgs {
         overrides.extend(self.settle_max.map(|d| format!("settleMax={}ms", d.as_millis())));
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
-        overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
+        overrides.extend(self.load_resources.as_ref().map(|of| format!("load.job.resources={of}")));
         overrides
     }
 }

@@ -9,6 +9,8 @@ use anyhow::{Context, bail};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
+use super::named_values::one_of;
+use super::open_files::raise_open_files;
 use super::signals::SignalListener;
 use rolldrop_drive::Interrupts;
 use rolldrop_record::Clock;
@@ -27,8 +29,8 @@ pub(super) struct ProxyArgs {
     #[arg(long, value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
     /// Protocol of connections: http (also HTTP/2, and TLS that the app terminates), or tcp to record only connections
-    #[arg(long, value_name = "MODE", default_value = "http", value_enum, hide_possible_values = true)]
-    mode: ModeArg,
+    #[arg(long, value_name = "MODE", default_value = "http", value_parser = one_of(&MODES), hide_possible_values = true)]
+    mode: TrafficMode,
     /// Address of the app
     #[arg(long, value_name = "ADDR", value_parser = address)]
     upstream: SocketAddr,
@@ -50,9 +52,9 @@ pub(super) struct ProxyArgs {
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
     /// Watch this pod's object: auto (if a service account is mounted; it needs the right to list and watch pods), or off
-    #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_enum)]
+    #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_parser = one_of(&WATCHES))]
     #[arg(hide_possible_values = true)]
-    watch_pod: WatchPodArg,
+    watch_pod: WatchPod,
     /// Number of relaying threads; one is cheapest, and handles tens of thousands of requests a second
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
@@ -69,17 +71,10 @@ pub(super) struct ProxyArgs {
     no_pod_header: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum ModeArg {
-    Http,
-    Tcp,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum WatchPodArg {
-    Auto,
-    Off,
-}
+const MODES: [(&str, &str, TrafficMode); 2] =
+    [("http", "HTTP", TrafficMode::Http), ("tcp", "Any protocol", TrafficMode::Tcp)];
+const WATCHES: [(&str, &str, WatchPod); 2] =
+    [("auto", "With a service account", WatchPod::Auto), ("off", "Never", WatchPod::Off)];
 
 impl ProxyArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
@@ -120,10 +115,7 @@ impl ProxyArgs {
             }
         }
         Ok(ProxyConfig {
-            mode: match self.mode {
-                ModeArg::Http => TrafficMode::Http,
-                ModeArg::Tcp => TrafficMode::Tcp,
-            },
+            mode: self.mode,
             listen: self.listen,
             upstream: self.upstream,
             admin: self.admin,
@@ -135,33 +127,22 @@ impl ProxyArgs {
                 None if self.open_admin => Access::Everybody,
                 None => Access::Nobody,
             },
-            watch_pod: match self.watch_pod {
-                WatchPodArg::Auto => WatchPod::Auto,
-                WatchPodArg::Off => WatchPod::Off,
-            },
+            watch_pod: self.watch_pod,
             linger: self.linger,
             budget: Budget {
-                connections: self.max_connections.get().min(allow_connections()),
+                connections: self.max_connections.get().min(most_connections()),
                 ..Budget::DEFAULT
             },
         })
     }
 }
 
-/// Raises the open-file limit to the maximum that the system allows. Returns how many connections fit; each takes one
-/// file for the client and one for the app.
-fn allow_connections() -> usize {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
+/// Returns how many connections the open files allow; each takes one file for the client and one for the app.
+fn most_connections() -> usize {
     /// Files for everything else, including the admin port's connections.
     const OTHERS: u64 = 64;
 
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return usize::MAX };
-    let files = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(_) => soft,
-    };
-    usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
+    usize::try_from(raise_open_files().saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
 }
 
 /// Parses an address as written in manifests, where `$(POD_IP):8080` puts no brackets around an IPv6 address.

@@ -12,7 +12,7 @@ use super::exit::Exit;
 use super::formats::ResultFormat;
 use super::say::{print, text_options};
 use rolldrop_campaign::analysis::{self, Given, analyse};
-use rolldrop_campaign::baseline::sample;
+use rolldrop_campaign::baseline::{comparable, sample};
 use rolldrop_explain::{Analysed, Analysis, RunResult};
 use rolldrop_record::{RunDir, run_dir};
 use rolldrop_report as report;
@@ -59,7 +59,7 @@ impl ReportArgs {
         let mut samples = Vec::new();
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;
-            let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
+            let given = Given { service_proxy: self.assume.service_proxy.as_ref(), ..Given::default() };
             let judged = analyse(&run_dir, &given)?;
             if !baseline.is_empty() {
                 samples.push(sample(&run_dir, &judged)?);
@@ -79,7 +79,7 @@ impl ReportArgs {
             };
         }
         if let (Some(first), false) = (self.runs.first(), baseline.is_empty()) {
-            let comparison = self.compare.compare(&baseline, &samples)?;
+            let comparison = comparable(&baseline, &samples, &self.compare.options())?;
             let folder = self.folder(first);
             let [before, now] = rolldrop_judge::compare::charts(&baseline, &samples);
             for file in report::comparison(&comparison, &before, &now)? {

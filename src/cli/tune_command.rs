@@ -7,61 +7,37 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
 
-use super::compare_args::Percent;
+use super::compare_args::percent;
 use super::exit::Exit;
 use super::measure::MeasureArgs;
+use super::named_values::one_of;
 use super::progress::ProgressDisplay;
 use super::run_command::print_calls;
 use super::runtime;
 use super::say::{text_options, write_out};
 use super::signals::SignalListener;
-use rolldrop_campaign::tune::{
-    self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState, Verified,
-};
+use rolldrop_campaign::tune::{self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState};
 use rolldrop_drive::run::RunSource;
 use rolldrop_judge::tuning::TuningOutcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
 
-/// `--disrupt`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "camelCase")]
-enum DisruptArg {
-    /// Restart the workload's rollout repeatedly.
-    RollingRestart,
-    /// Delete pods one at a time. This shows nothing about rollouts.
-    DeletePod,
-}
+/// Values of `--disrupt`.
+const DISRUPTIONS: [(&str, &str, Disrupt); 2] = [
+    ("rollingRestart", "Restart the workload's rollout repeatedly", Disrupt::RollingRestart),
+    ("deletePod", "Delete pods one at a time", Disrupt::DeletePod),
+];
 
-impl From<DisruptArg> for Disrupt {
-    fn from(arg: DisruptArg) -> Self {
-        match arg {
-            DisruptArg::RollingRestart => Self::RollingRestart,
-            DisruptArg::DeletePod => Self::DeletePod,
-        }
-    }
-}
-
-/// `--evidence`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum EvidenceArg {
-    /// One of the others, after asking, if responses in the first run do not name pods.
-    Auto,
-    /// A recording proxy, which each run adds to the pods.
-    Sidecar,
-    /// The kernel's connection tracking.
-    Conntrack,
-}
-
-impl From<EvidenceArg> for EvidenceChoice {
-    fn from(arg: EvidenceArg) -> Self {
-        match arg {
-            EvidenceArg::Auto => Self::Any,
-            EvidenceArg::Sidecar => Self::Means(Means::Sidecar),
-            EvidenceArg::Conntrack => Self::Means(Means::Conntrack),
-        }
-    }
-}
+/// Values of `--evidence`.
+const EVIDENCE: [(&str, &str, EvidenceChoice); 3] = [
+    (
+        "auto",
+        "One of the others, after asking, if responses in the first run do not name pods",
+        EvidenceChoice::Any,
+    ),
+    ("sidecar", "A recording proxy, which each run adds to the pods", EvidenceChoice::Means(Means::Sidecar)),
+    ("conntrack", "The kernel's connection tracking", EvidenceChoice::Means(Means::Conntrack)),
+];
 
 /// Arguments of `rolldrop tune`.
 #[derive(Debug, clap::Args)]
@@ -90,8 +66,8 @@ pub(super) struct TuneArgs {
     #[arg(value_name = "SCENARIO|svc/NAME")]
     scenario: Option<String>,
     /// Share of future rollouts (or deletions) for which the sleep must suffice, with 95 % confidence.
-    #[arg(long, value_name = "PERCENT", default_value = "90%", help_heading = "Search and proof")]
-    coverage: Percent,
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "90%", help_heading = "Search and proof")]
+    coverage: f64,
     /// Longest sleep to try.
     ///
     /// If responses name their pods, windows are first measured with a sleep of 10 s (5 s on the embedded cluster), and
@@ -102,11 +78,11 @@ pub(super) struct TuneArgs {
     /// Disruption to measure [default: rollingRestart].
     ///
     /// Deleting pods one at a time shows nothing about rollouts.
-    #[arg(long, value_enum, value_name = "ACTION", help_heading = "Search and proof")]
-    disrupt: Option<DisruptArg>,
+    #[arg(long, value_parser = one_of(&DISRUPTIONS), value_name = "ACTION", help_heading = "Search and proof")]
+    disrupt: Option<Disrupt>,
     /// Source of pod names if responses lack them [default: none; the proof does not need names].
-    #[arg(long, value_enum, value_name = "SOURCE", help_heading = "Search and proof")]
-    evidence: Option<EvidenceArg>,
+    #[arg(long, value_parser = one_of(&EVIDENCE), value_name = "SOURCE", help_heading = "Search and proof")]
+    evidence: Option<EvidenceChoice>,
     /// Also prove that one second less would lose requests; takes one run per sleep tried.
     #[arg(long, help_heading = "Search and proof")]
     tight: bool,
@@ -157,20 +133,17 @@ impl TuneArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let (mut args, resumed) = self.resumed()?;
         let verified = args.verify.as_deref().map(tune::verified).transpose()?;
-        if let Some(verified) = &verified {
-            args = args.verifying(verified)?;
+        if let Some((earlier, _)) = &verified {
+            args = args.verifying(earlier)?;
         }
         if let Some(service) = args.scenario.take_if(|text| text.starts_with("svc/")) {
             args.measure.targets.insert(0, service.parse().map_err(anyhow::Error::msg)?);
         }
-        if !(0.5..=0.999).contains(&args.coverage.share()) {
-            bail!(
-                "--coverage is {:.1} %, but must be between 50 % and 99.9 %",
-                100.0 * args.coverage.share()
-            );
+        if !(0.5..=0.999).contains(&args.coverage) {
+            bail!("--coverage is {:.1} %, but must be between 50 % and 99.9 %", 100.0 * args.coverage);
         }
         let runtime = runtime::with_threads(2)?;
-        let (clock, chosen) = (Clock::start(), verified.map(|verified| verified.chosen));
+        let (clock, chosen) = (Clock::start(), verified.map(|(_, chosen)| chosen));
         let request = args.request()?;
         let end = runtime.block_on(async {
             let signals = SignalListener::begin()?;
@@ -192,10 +165,10 @@ impl TuneArgs {
         Ok(TuningRequest {
             source: self.source(),
             options: self.measure.options()?,
-            coverage: self.coverage.share(),
+            coverage: self.coverage,
             max_sleep: self.max_sleep,
-            disrupt: self.disrupt.map(Disrupt::from),
-            evidence: self.evidence.map(EvidenceChoice::from),
+            disrupt: self.disrupt,
+            evidence: self.evidence,
             tight: self.tight,
             max_rollouts: self.max_rollouts,
             shutdown_budget: self.shutdown_budget,
@@ -229,7 +202,7 @@ impl TuneArgs {
     }
 
     /// Returns the arguments of an earlier tuning, to verify its choice again.
-    fn verifying(self, earlier: &Verified) -> anyhow::Result<Self> {
+    fn verifying(self, earlier: &TuningState) -> anyhow::Result<Self> {
         let mut args = parse(&earlier.arguments)?;
         args.measure.yes |= self.measure.yes;
         args.measure.quiet |= self.measure.quiet;

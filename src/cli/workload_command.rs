@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::named_values::{find, one_of};
+use super::open_files::raise_open_files;
 use anyhow::Context;
-use clap::ValueEnum;
-
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rolldrop_record::clock::Clock;
 use rolldrop_record::expect::Share;
 use rolldrop_workload::{Habit, LogTarget, StopSignal, WorkloadConfig, WorkloadServer};
@@ -31,11 +30,11 @@ pub(super) struct WorkloadArgs {
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     listen_after: Duration,
     /// Reaction to SIGTERM, and to SIGINT and SIGQUIT unless --on sets another
-    #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
-    on_sigterm: HabitArg,
+    #[arg(long, value_name = "HABIT", value_parser = one_of(&HABITS), default_value = "exit")]
+    on_sigterm: Habit,
     /// Reaction to SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2; repeatable. By default, the last three are only logged
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
-    on: Vec<(StopSignal, HabitArg)>,
+    on: Vec<(StopSignal, Habit)>,
     /// Time that `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
@@ -73,35 +72,28 @@ pub(super) struct WorkloadArgs {
     streams: SampleStreamArgs,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum HabitArg {
-    /// Exit immediately; requests in flight are lost
-    Exit,
-    /// Fail readiness, keep serving for --drain-for, then stop accepting and finish requests in flight
-    Drain,
-    /// Do nothing until killed
-    Ignore,
-    /// Stop accepting immediately, finish requests in flight
-    Finish,
-    /// Like drain, but close idle HTTP/1.1 connections at the signal, even if an unread request has arrived
-    CloseIdle,
-}
+/// Reactions to a signal.
+const HABITS: [(&str, &str, Habit); 5] = [
+    ("exit", "Exit immediately; requests in flight are lost", Habit::Exit),
+    (
+        "drain",
+        "Fail readiness, keep serving for --drain-for, then stop accepting and finish requests in flight",
+        Habit::Drain,
+    ),
+    ("ignore", "Do nothing until killed", Habit::Ignore),
+    ("finish", "Stop accepting immediately, finish requests in flight", Habit::Finish),
+    (
+        "close-idle",
+        "Like drain, but close idle HTTP/1.1 connections at the signal, even if an unread request has arrived",
+        Habit::CloseIdle,
+    ),
+];
 
-impl From<HabitArg> for Habit {
-    fn from(habit: HabitArg) -> Self {
-        match habit {
-            HabitArg::Exit => Self::Exit,
-            HabitArg::Drain => Self::Drain,
-            HabitArg::Ignore => Self::Ignore,
-            HabitArg::Finish => Self::Finish,
-            HabitArg::CloseIdle => Self::CloseIdle,
-        }
-    }
-}
-
-fn signal_habit(text: &str) -> Result<(StopSignal, HabitArg), String> {
+fn signal_habit(text: &str) -> Result<(StopSignal, Habit), String> {
     let (signal, habit) = text.split_once('=').ok_or("expected SIGNAL=HABIT, such as SIGINT=drain")?;
-    Ok((signal.parse()?, HabitArg::from_str(habit, true)?))
+    let habit =
+        find(&HABITS, habit).ok_or("expected exit, drain, ignore, finish or close-idle after the signal")?;
+    Ok((signal.parse()?, habit))
 }
 
 fn share(text: &str) -> Result<Share, &'static str> {
@@ -110,9 +102,8 @@ fn share(text: &str) -> Result<Share, &'static str> {
 
 impl WorkloadArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let on_stop = self.on_sigterm.into();
-        let on_signal: BTreeMap<_, Habit> =
-            self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect();
+        let on_stop = self.on_sigterm;
+        let on_signal: BTreeMap<_, Habit> = self.on.into_iter().collect();
         let streams = self.streams.settings(on_signal.values().copied().chain([on_stop]))?;
         let config = WorkloadConfig {
             listen: self.listen,
@@ -134,7 +125,8 @@ impl WorkloadArgs {
             }),
             pod_name: self.pod_name.filter(|name| !name.is_empty()),
         };
-        allow_connections();
+        // Each open stream takes a file. If this fails, the server has the connections that the limit allows.
+        raise_open_files();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -144,13 +136,5 @@ impl WorkloadArgs {
             WorkloadServer::new(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
             Ok(ExitCode::from(self.exit_code))
         })
-    }
-}
-
-/// Raises the open-file limit to the maximum that the system allows: each open stream takes a file.
-fn allow_connections() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // If this fails, the server has the connections that the limit allows.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -32,12 +32,22 @@ impl StreamLoad {
         self.finished.dir().join("run")
     }
 
-    /// Returns the mean number of streams on a pod that still last this long, at a random time.
-    fn outlasting(&self, rest_s: f64) -> f64 {
-        let first = self.spans.iter().map(|(started, _)| *started).fold(f64::INFINITY, f64::min);
-        let last = self.spans.iter().map(|(started, _)| *started).fold(0.0, f64::max);
-        let beyond = |(started, ended): &(f64, f64)| (ended - started - rest_s).max(0.0);
-        self.spans.iter().map(beyond).sum::<f64>() / (last - first) / 2.0
+    /// Returns the beginning of a steady part of this length, which lasts until the last stream has ended.
+    fn steady_from(&self, steady_s: f64) -> f64 {
+        self.spans.iter().map(|(_, ended)| *ended).fold(0.0, f64::max) - steady_s
+    }
+
+    /// Returns the number of streams per second and pod that began in a steady part of this length.
+    fn rate(&self, steady_s: f64) -> f64 {
+        let from = self.steady_from(steady_s);
+        self.spans.iter().filter(|(started, _)| *started >= from).count() as f64 / steady_s / 2.0
+    }
+
+    /// Returns the mean number of streams on a pod that still last for `rest_s`, at a random time of the steady part.
+    fn outlasting(&self, rest_s: f64, steady_s: f64) -> f64 {
+        let from = self.steady_from(steady_s);
+        let stretch = |(started, ended): &(f64, f64)| (ended - rest_s - started.max(from)).max(0.0);
+        self.spans.iter().map(stretch).sum::<f64>() / steady_s / 2.0
     }
 }
 
@@ -50,15 +60,18 @@ fn expect_truth(load: &StreamLoad, predicted: &Finished) {
     let found = json(predicted);
     assert_eq!((&found["pods"], &found["least_grace"]["known"]), (&2.into(), &1.into()), "{predicted}");
     assert_eq!(found["least_sleep"], found["least_grace"], "{predicted}");
-    for (key, expected) in [("rate_per_pod", 50.0), ("open_per_pod", load.outlasting(0.0))] {
+    let steady_s = found["steady_s"].as_f64().expect("a length");
+    for (key, expected) in
+        [("rate_per_pod", load.rate(steady_s)), ("open_per_pod", load.outlasting(0.0, steady_s))]
+    {
         let value = found[key].as_f64().expect("a figure");
-        assert!((value / expected - 1.0).abs() < 0.15, "{key}: {expected} in the log\n{predicted}");
+        assert!((value / expected - 1.0).abs() < 0.05, "{key}: {expected} in the log\n{predicted}");
     }
     let forecasts = found["draining"].as_array().expect("forecasts");
     let one_second = forecasts.iter().find(|forecast| forecast["end"]["grace_s"] == 1.0);
     let cut = &one_second.expect("a forecast for 1 s")["cut"]["known"];
     let [lower, upper] = ["lower", "upper"].map(|key| cut[key].as_f64().expect("a bound"));
-    let cut = load.outlasting(1.0);
+    let cut = load.outlasting(1.0, steady_s);
     assert!((lower..=upper).contains(&cut), "{cut} in the log\n{predicted}");
 }
 

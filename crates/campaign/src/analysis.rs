@@ -23,7 +23,8 @@ pub struct Given<'a> {
 pub struct JudgedRun {
     /// Analysed run, with its whole result in words.
     pub analysed: Analysed,
-    checks: Vec<Check>,
+    /// Checks, as facts.
+    pub checks: Vec<Check>,
 }
 
 impl JudgedRun {
@@ -31,11 +32,6 @@ impl JudgedRun {
     pub fn new(mut analysed: Analysed, checks: Vec<Check>) -> Self {
         analysed.analysis.result.checks = report::written(&checks);
         Self { analysed, checks }
-    }
-
-    /// Returns the checks, as facts.
-    pub fn checks(&self) -> &[Check] {
-        &self.checks
     }
 }
 

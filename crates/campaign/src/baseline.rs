@@ -23,15 +23,6 @@ pub struct Earlier {
     unreadable: usize,
 }
 
-/// Checks of a run against a baseline, and the runs behind them.
-#[derive(Debug)]
-pub struct Against {
-    /// Results of the comparison.
-    pub checks: Vec<Check>,
-    /// Runs used for the comparison.
-    pub runs: Vec<Sample>,
-}
-
 impl Earlier {
     /// Reads runs, baselines and, from folders, the last runs that began before the given time.
     ///
@@ -56,7 +47,8 @@ impl Earlier {
     }
 
     /// Checks a run against the earlier runs: by limits from their spread if there are enough, and otherwise by a
-    /// direct comparison. `tolerance` is set by the user; `last` is the number of runs considered.
+    /// direct comparison. `tolerance` is set by the user; `last` is the number of runs considered. Returns the checks,
+    /// and the runs that they are based on.
     ///
     /// # Errors
     /// Fails if the runs cannot be compared.
@@ -66,17 +58,17 @@ impl Earlier {
         options: &CompareOptions,
         tolerance: Option<f64>,
         last: usize,
-    ) -> Result<Against, RunError> {
+    ) -> Result<(Vec<Check>, Vec<Sample>), RunError> {
         if !self.is_folder && self.runs.len() < FEWEST_RUNS {
             let checks = compare::checks(&self.runs, candidate, options).map_err(refused)?;
-            return Ok(Against { checks, runs: self.runs });
+            return Ok((checks, self.runs));
         }
         let options = CompareOptions { tolerance: tolerance.unwrap_or(TOLERANCE), ..options.clone() };
         let mut history = RunHistory::of(self.runs, candidate, last, &options);
         if self.unreadable > 0 {
             history.left_out.insert(UnfitRun::Unreadable, self.unreadable);
         }
-        Ok(Against { checks: history.checks(candidate, &options), runs: history.used })
+        Ok((history.checks(candidate, &options), history.used))
     }
 }
 
@@ -128,7 +120,7 @@ fn refused(why: Incomparable) -> RunError {
 pub fn sample(run_dir: &RunDir, judged: &JudgedRun) -> Result<Sample, RunError> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = &judged.analysed;
-    Sample::of(name, timeline, requests, analysis, judged.checks())
+    Sample::of(name, timeline, requests, analysis, &judged.checks)
         .map_err(RunError::failed("failed to read the run"))
 }
 

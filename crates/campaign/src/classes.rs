@@ -23,20 +23,10 @@ pub struct ByClass {
 }
 
 impl ByClass {
-    /// Adds up the counts by class. The response status determines the class of an `http_error`.
+    /// Adds up the counts by class.
     pub fn of(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> Self {
-        let of_error = |status, grpc| OutcomeClass::of_answer(Outcome::HttpError, status, grpc);
-        let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
-        let without = |outcome, count: u64| match outcome {
-            Outcome::HttpError => count.saturating_sub(with_status),
-            _ => count,
-        };
-        let others = outcomes.iter();
-        let others = others.map(|(of, count)| (OutcomeClass::of_answer(of, None, None), without(of, count)));
-        let http = errors.http.iter().map(|(status, count)| (of_error(Some(*status), None), *count));
-        let grpc = errors.grpc.iter().map(|(status, count)| (of_error(None, Some(*status)), *count));
         let mut all = Self::default();
-        for (class, count) in others.chain(http).chain(grpc) {
+        for (class, _, count) in classified(outcomes, errors) {
             *all.counter(class) += count;
         }
         all
@@ -44,17 +34,8 @@ impl ByClass {
 
     /// Returns the number of dropped requests by outcome; error responses are counted by HTTP or gRPC status.
     pub fn dropped(outcomes: &OutcomeCounts, errors: &ErrorStatuses) -> BTreeMap<String, u64> {
-        let is_dropped =
-            |of, status, grpc| OutcomeClass::of_answer(of, status, grpc) == OutcomeClass::Dropped;
-        let others = outcomes.iter().filter(|(of, _)| is_dropped(*of, None, None));
-        let others = others.map(|(of, count)| (of.to_string(), count));
-        let http =
-            errors.http.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, Some(**status), None));
-        let http = http.map(|(status, count)| (format!("status {status}"), *count));
-        let grpc =
-            errors.grpc.iter().filter(|(status, _)| is_dropped(Outcome::HttpError, None, Some(**status)));
-        let grpc = grpc.map(|(status, count)| (format!("gRPC status {status}"), *count));
-        others.chain(http).chain(grpc).collect()
+        let dropped = classified(outcomes, errors).filter(|(class, ..)| *class == OutcomeClass::Dropped);
+        dropped.map(|(_, name, count)| (name, count)).collect()
     }
 
     /// Counts a load's requests, for stopping it when too many are dropped.
@@ -77,6 +58,25 @@ impl ByClass {
             OutcomeClass::Cancelled => &mut self.cancelled,
         }
     }
+}
+
+/// Returns the counts with their classes, by outcome. The response status determines the class of an `http_error`.
+fn classified(
+    outcomes: &OutcomeCounts,
+    errors: &ErrorStatuses,
+) -> impl Iterator<Item = (OutcomeClass, String, u64)> {
+    let with_status: u64 = errors.http.values().chain(errors.grpc.values()).sum();
+    let others = outcomes.iter().map(move |(outcome, count)| {
+        let has_own = if outcome == Outcome::HttpError { with_status } else { 0 };
+        (OutcomeClass::of_answer(outcome, None, None), outcome.to_string(), count.saturating_sub(has_own))
+    });
+    let of_error = |status, grpc| OutcomeClass::of_answer(Outcome::HttpError, status, grpc);
+    let http = errors.http.iter();
+    let http = http.map(move |(status, n)| (of_error(Some(*status), None), format!("status {status}"), *n));
+    let grpc = errors.grpc.iter();
+    let grpc =
+        grpc.map(move |(status, n)| (of_error(None, Some(*status)), format!("gRPC status {status}"), *n));
+    others.chain(http).chain(grpc)
 }
 
 #[cfg(test)]

@@ -3,18 +3,19 @@
 use std::str::FromStr;
 
 use crate::load_result::LoadReport;
+use rolldrop_explain::model::Percentiles;
 use rolldrop_record::Outcome;
 use rolldrop_record::load::duration;
 
 /// One limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct FailOn {
     text: String,
     metric: FailOnMetric,
     limit: f64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 enum FailOnMetric {
     /// A number of requests.
     Count(CountedRequests),
@@ -31,14 +32,12 @@ enum CountedRequests {
     Of(Outcome),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Percentile {
-    P50,
-    P90,
-    P99,
-    P999,
-    Max,
-}
+/// Reads one percentile.
+type Percentile = fn(&Percentiles) -> f64;
+
+/// Percentiles of latency that a limit may name.
+const PERCENTILES: [(&str, Percentile); 5] =
+    [("p50", |p| p.p50), ("p90", |p| p.p90), ("p99", |p| p.p99), ("p99.9", |p| p.p99_9), ("max", |p| p.max)];
 
 impl FailOn {
     /// Describes the violation if the result exceeds the limit, or returns `None`.
@@ -55,24 +54,14 @@ impl FailOn {
                 (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %")
             }
             FailOnMetric::LatencyMs(percentile) => {
-                let p = report.latency_ms.response.as_ref().unwrap_or(&report.latency_ms.service);
-                let p = &p.percentiles;
-                let value = match percentile {
-                    Percentile::P50 => p.p50,
-                    Percentile::P90 => p.p90,
-                    Percentile::P99 => p.p99,
-                    Percentile::P999 => p.p99_9,
-                    Percentile::Max => p.max,
-                };
-                (value, " ms")
+                // Without a single response, the latency does not count as within the limit.
+                if report.latency_ms.service.percentiles.n == 0 {
+                    return Some(format!("--fail-on {}: no request was answered", self.text));
+                }
+                let times = report.latency_ms.response.as_ref().unwrap_or(&report.latency_ms.service);
+                (percentile(&times.percentiles), " ms")
             }
         };
-        // Without a single response, the latency does not count as within the limit.
-        let is_unknown =
-            matches!(self.metric, FailOnMetric::LatencyMs(_)) && report.latency_ms.service.percentiles.n == 0;
-        if is_unknown {
-            return Some(format!("--fail-on {}: no request was answered", self.text));
-        }
         (observed > self.limit).then(|| format!("--fail-on {}: {observed:.3}{unit}", self.text))
     }
 }
@@ -84,21 +73,10 @@ impl FromStr for FailOn {
         let parse = || {
             let (metric, limit) = text.split_once('>')?;
             let (metric, limit) = (metric.trim(), limit.trim());
-            let percentile = match metric {
-                "p50" => Some(Percentile::P50),
-                "p90" => Some(Percentile::P90),
-                "p99" => Some(Percentile::P99),
-                "p99.9" => Some(Percentile::P999),
-                "max" => Some(Percentile::Max),
-                _ => None,
-            };
-            if let Some(percentile) = percentile {
+            if let Some((_, percentile)) = PERCENTILES.iter().find(|(name, _)| *name == metric) {
+                let metric = FailOnMetric::LatencyMs(*percentile);
                 let limit = duration(limit)?.as_secs_f64() * 1e3;
-                return Some(Self {
-                    text: text.to_owned(),
-                    metric: FailOnMetric::LatencyMs(percentile),
-                    limit,
-                });
+                return Some(Self { text: text.to_owned(), metric, limit });
             }
             let requests = match metric {
                 "dropped" => CountedRequests::Dropped,
@@ -129,10 +107,13 @@ mod tests {
     #[test]
     fn limit_parses_counts_percentages_and_durations() {
         let parsed = |text: &str| text.parse::<FailOn>().map(|limit| (limit.metric, limit.limit));
-        assert_eq!(parsed("dropped>0.1%"), Ok((FailOnMetric::Percent(CountedRequests::Dropped), 0.1)));
-        let refused = CountedRequests::Of(Outcome::ConnectRefused);
-        assert_eq!(parsed("connect_refused > 3"), Ok((FailOnMetric::Count(refused), 3.0)));
-        assert_eq!(parsed("p99.9>1s"), Ok((FailOnMetric::LatencyMs(Percentile::P999), 1000.0)));
+        let (percent, limit) = parsed("dropped>0.1%").unwrap();
+        assert!(matches!(percent, FailOnMetric::Percent(CountedRequests::Dropped)) && limit == 0.1);
+        let (refused, limit) = parsed("connect_refused > 3").unwrap();
+        let is_refused = matches!(refused, FailOnMetric::Count(CountedRequests::Of(Outcome::ConnectRefused)));
+        assert!(is_refused && limit == 3.0);
+        let (latency, limit) = parsed("p99.9>1s").unwrap();
+        assert!(matches!(latency, FailOnMetric::LatencyMs(_)) && limit == 1000.0);
         for wrong in [
             "dropped",
             "dropped>many",

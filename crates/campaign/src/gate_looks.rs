@@ -52,13 +52,12 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         return wrong("spec.disruptions", why);
     }
     match &scenario.load.settings.pace {
-        Pace::Open(stages) if stages.windows(2).any(|two| two[0].to != two[1].from) => {
-            wrong("spec.load.stages", "the load would change from round to round: use a single rate")
+        Pace::Open(stages) if stages.iter().any(|stage| [stage.from, stage.to] != [stages[0].from; 2]) => {
+            wrong(
+                "spec.load.stages",
+                "the load would change from round to round: use a single rate, without a ramp",
+            )
         }
-        Pace::Open(stages) if stages.iter().any(|stage| stage.from != stage.to) => wrong(
-            "spec.load.stages",
-            "the load would change from round to round: use a single rate, without a ramp",
-        ),
         Pace::Closed(Length::Requests(_)) => {
             wrong("spec.load", "the load ends after a fixed number of requests: give it a duration")
         }

@@ -130,7 +130,7 @@ impl LoadReport {
         };
         let of_target =
             |(name, of): (&Arc<str>, &TargetTally)| TargetFigures::new(name, of, is_closed_loop, duration_s);
-        let targets: Vec<_> = tally.targets.iter().map(of_target).collect();
+        let bytes = |of: fn(&TargetTally) -> u64| tally.targets.values().map(of).sum();
         Self {
             schema_version: SCHEMA_VERSION,
             tool: Tool::this(),
@@ -152,8 +152,8 @@ impl LoadReport {
             },
             requests: LoadRequests::new(plan, tally),
             latency_ms: LoadLatencies::new(tally, is_closed_loop),
-            bytes: Bytes::sum(targets.iter().map(|target| &target.bytes)),
-            targets,
+            bytes: Bytes::new(bytes(|of| of.bytes_sent), bytes(|of| of.bytes_received), duration_s),
+            targets: tally.targets.iter().map(of_target).collect(),
             seconds: summary.seconds.iter().map(|of| SecondFigures::new(of, is_closed_loop)).collect(),
         }
     }

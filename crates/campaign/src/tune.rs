@@ -16,17 +16,21 @@ mod tuning_output;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use evidence_choice::{EvidenceChoice, Means};
-pub use resume::{Verified, verified};
-use rolldrop_drive::Operator;
+pub use resume::verified;
+use rolldrop_drive::api::Caller;
+use rolldrop_drive::cluster::Cluster;
+use rolldrop_drive::embedded::lab::ClusterConfig;
 use rolldrop_drive::plan::{GitOps, RunPlan};
 use rolldrop_drive::run::{self, RunError, RunOptions, RunSource};
+use rolldrop_drive::{Interrupts, Operator};
 use rolldrop_judge::tuning::{ChosenSettings, Tuning, TuningOutcome};
 use rolldrop_record::Clock;
 use rolldrop_report::TextOptions;
+use rolldrop_scenario::{Loaded, Scenario};
 pub use state::TuningState;
 pub use step_runner::Disrupt;
 use step_runner::StepRunner;
@@ -90,6 +94,20 @@ pub enum TuningEnd {
 }
 
 impl TuningRequest {
+    /// Connects to the cluster of a loaded scenario. The logs of an embedded cluster go to `logs`. The caller shuts the
+    /// cluster down.
+    async fn connect(
+        &self,
+        loaded: Loaded<ClusterConfig>,
+        logs: &Path,
+        interrupts: &Interrupts,
+    ) -> Result<(Scenario, Cluster, Caller), RunError> {
+        let cluster = Cluster::connect(self.source.choice(loaded.cluster, logs)).await;
+        let cluster = cluster.map_err(RunError::failed("failed to connect to the cluster"))?;
+        let caller = run::caller(&cluster, self.options.namespace.as_deref(), interrupts)?;
+        Ok((loaded.scenario, cluster, caller))
+    }
+
     fn print(&self, text: &str) -> Result<(), RunError> {
         (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
     }
@@ -120,7 +138,7 @@ impl TuningRequest {
             self.print(&format!("{why}\n"))?;
             return Ok(TuningEnd::Futile);
         }
-        if self.apply && subject.is_own() {
+        if self.apply && subject.is_own {
             let why =
                 "--apply needs an existing workload; this scenario deletes its own. Use the printed patch.";
             return Err(RunError::Refused(why.to_owned()));
@@ -141,10 +159,10 @@ impl TuningRequest {
         forecast::ask(&steps, takes).await?;
         let failed = || format!("failed to create {}", out.display());
         std::fs::create_dir_all(&out).map_err(RunError::failed(failed()))?;
-        let cluster = subject.elsewhere().map(|Elsewhere { title, .. }| title.clone());
+        let cluster = subject.elsewhere.as_ref().map(|Elsewhere { title, .. }| title.clone());
         let state = match resumed {
             Some(state) => state,
-            None => TuningState::begin(&self.arguments, cluster, subject.object().clone())?,
+            None => TuningState::begin(&self.arguments, cluster, subject.object.clone())?,
         };
         let tenure = subject.hold(self, &operator.interrupts, (&out, clock)).await?;
         steps.holder = tenure.as_ref().map(|tenure| tenure.run().to_owned());

@@ -182,7 +182,7 @@ fn unknown_name_lists_similar_names() {
     let error = |name| explained(name, 100).unwrap_err().to_string();
     assert_eq!(
         error("routed_to_deadpod"),
-        "there is no outcome, cause, check, stage or finding \"routed_to_deadpod\"; similar: routed_to_dead_pod, \
+        "there is no outcome, cause, check, stage or finding named \"routed_to_deadpod\"; similar: routed_to_dead_pod, \
          gateway_to_dead_pod; `rolldrop explain` lists all names"
     );
     assert!(

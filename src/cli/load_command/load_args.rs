@@ -46,6 +46,9 @@ const NAMES: &str = "Pod names";
 const RESULT: &str = "Result";
 const GENERATOR: &str = "Generator";
 
+/// A request body as one value: clap takes a field of type `Vec` for several values.
+type Body = Vec<u8>;
+
 /// Arguments of `rolldrop load`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -136,11 +139,11 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "FILE", group = "binary_body", conflicts_with = "body", help_heading = REQUEST)]
     body_file: Option<PathBuf>,
     /// Request body in hexadecimal, such as 0a0377 6562
-    #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex, help_heading = REQUEST)]
-    body_hex: Option<BodyArg>,
+    #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = request_text::from_hex, help_heading = REQUEST)]
+    body_hex: Option<Body>,
     /// Request body in base64
-    #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64, help_heading = REQUEST)]
-    body_base64: Option<BodyArg>,
+    #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = request_text::from_base64, help_heading = REQUEST)]
+    body_base64: Option<Body>,
     /// Replace {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
     #[arg(long, help_heading = REQUEST)]
     template: bool,
@@ -230,10 +233,6 @@ pub(in super::super) struct LoadArgs {
     pub(super) quiet: bool,
 }
 
-/// A request body, not necessarily text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct BodyArg(Vec<u8>);
-
 impl LoadArgs {
     /// Makes the settings, including values from files and the environment.
     pub(in super::super) fn settings(&self) -> anyhow::Result<Load> {
@@ -256,7 +255,7 @@ impl LoadArgs {
             (Some(path), _) => {
                 read(path).with_context(|| format!("failed to read the body {}", path.display()))?
             }
-            (None, Some(BodyArg(bytes))) => bytes.clone(),
+            (None, Some(bytes)) => bytes.clone(),
             (None, None) => self.body.clone().into_bytes(),
         };
         let grpc = self.grpc.as_ref();
@@ -369,14 +368,6 @@ impl LoadArgs {
         }
         Ok(headers)
     }
-}
-
-fn parse_hex(digits: &str) -> Result<BodyArg, String> {
-    request_text::from_hex(digits).map(BodyArg)
-}
-
-fn parse_base64(given: &str) -> Result<BodyArg, String> {
-    request_text::from_base64(given).map(BodyArg)
 }
 
 fn default_success() -> String {

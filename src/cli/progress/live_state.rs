@@ -9,7 +9,7 @@ mod action_progress;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::news::{News, PodNews};
+use super::news::{GONE, News, PodNews};
 pub(super) use action_progress::ActionProgress;
 use rolldrop_drive::viewer::{DisruptionStage, Wait};
 use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
@@ -79,6 +79,17 @@ impl LivePhase {
             _ if pod.ready => Self::Ready,
             (_, None | Some(Self::Starting)) => Self::Starting,
             _ => Self::NotReady,
+        }
+    }
+
+    /// Returns the news that a pod is in this phase.
+    const fn news(self) -> Option<PodNews> {
+        match self {
+            Self::Terminating => Some(["begins to terminate", "begin to terminate"]),
+            Self::NotReady => Some(["is no longer ready", "are no longer ready"]),
+            Self::Starting => None,
+            Self::Ready => Some(["is ready", "are ready"]),
+            Self::Ended => Some(["has ended", "have ended"]),
         }
     }
 
@@ -258,7 +269,7 @@ impl LiveState {
         let mut news = |news| self.news.push(News::Pod(news, event.name.clone()));
         if event.change == Change::Deleted {
             if self.pods.remove(&event.uid).is_some() {
-                news(PodNews::Gone);
+                news(GONE);
                 self.gone.push_back((at, event.name.clone()));
             }
             return;
@@ -271,25 +282,15 @@ impl LiveState {
         let is_seen = event.change == Change::Applied;
         let since = is_seen.then_some(at);
         self.pods.insert(event.uid.clone(), Pod { name: event.name.clone(), phase, since, stage: None });
-        match phase {
-            _ if !is_seen => {}
-            LivePhase::Terminating => news(PodNews::Terminates),
-            LivePhase::NotReady => news(PodNews::NotReady),
-            LivePhase::Ready => news(PodNews::Ready),
-            LivePhase::Ended => news(PodNews::Ended),
-            LivePhase::Starting => {}
+        if let Some(told) = phase.news().filter(|_| is_seen) {
+            news(told);
         }
     }
 
     /// Applies a disruption's API call, whether it was accepted or refused.
     fn call(&mut self, call: &event::Action) {
-        let Some(action) = self.actions.get_mut(&Some(call.disruption)) else { return };
-        let pod = call.pod.clone().unwrap_or_default();
-        match action.called(call, &pod) {
-            action_progress::CallResult::Held => self.news.push(News::Pod(PodNews::Held, pod)),
-            action_progress::CallResult::Refused(why) => self.news.push(News::Said(why)),
-            action_progress::CallResult::Nothing => {}
-        }
+        let action = self.actions.get_mut(&Some(call.disruption));
+        self.news.extend(action.and_then(|action| action.called(call)));
     }
 
     fn command(&mut self, standing: DisruptionStage) {

@@ -13,34 +13,11 @@ pub(super) enum News {
     Said(String),
 }
 
-/// Event of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PodNews {
-    Ready,
-    NotReady,
-    Terminates,
-    Gone,
-    Ended,
-    /// A budget does not allow the pod to be evicted yet.
-    Held,
-}
+/// Event of a pod: the words for one pod, and for several.
+pub(super) type PodNews = [&'static str; 2];
 
-impl PodNews {
-    /// Returns the singular and plural wording.
-    const fn words(self) -> [&'static str; 2] {
-        match self {
-            Self::Ready => ["is ready", "are ready"],
-            Self::NotReady => ["is no longer ready", "are no longer ready"],
-            Self::Terminates => ["begins to terminate", "begin to terminate"],
-            Self::Gone => ["is gone", "are gone"],
-            Self::Ended => ["has ended", "have ended"],
-            Self::Held => [
-                "cannot be evicted yet because of a disruption budget",
-                "cannot be evicted yet because of a disruption budget",
-            ],
-        }
-    }
-}
+pub(super) const GONE: PodNews = ["is gone", "are gone"];
+pub(super) const HELD: PodNews = ["cannot be evicted yet because of a disruption budget"; 2];
 
 /// Formats events as lines, each at most `width` columns wide.
 pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
@@ -54,12 +31,11 @@ pub(super) fn lines(news: &[News], width: usize) -> Vec<String> {
             },
         }
     }
-    let lines =
-        |(what, names): (Option<PodNews>, Vec<&str>)| match (what.map(PodNews::words), names.as_slice()) {
-            (Some([one, _]), [pod]) => vec![fit(&format!("{pod} {one}"), width)],
-            (Some([_, many]), pods) => vec![listed(&format!("{} pods {many}: ", pods.len()), pods, width)],
-            (None, said) => wrapped(&said.concat(), width),
-        };
+    let lines = |(what, names): (Option<PodNews>, Vec<&str>)| match (what, names.as_slice()) {
+        (Some([one, _]), [pod]) => vec![fit(&format!("{pod} {one}"), width)],
+        (Some([_, many]), pods) => vec![listed(&format!("{} pods {many}: ", pods.len()), pods, width)],
+        (None, said) => wrapped(&said.concat(), width),
+    };
     folded.into_iter().flat_map(lines).collect()
 }
 
@@ -106,10 +82,11 @@ mod tests {
     #[test]
     fn simultaneous_pod_news_shares_one_line() {
         let pod = |what, n: usize| News::Pod(what, format!("web-5f7d8c9b4-{n:05}"));
-        let mut news = vec![News::Said("drain node-2 begins".into()), pod(PodNews::Terminates, 0)];
+        let terminates = ["begins to terminate", "begin to terminate"];
+        let mut news = vec![News::Said("drain node-2 begins".into()), pod(terminates, 0)];
         assert_eq!(lines(&news, COLUMNS), ["drain node-2 begins", "web-5f7d8c9b4-00000 begins to terminate"]);
         for n in 1..40 {
-            news.extend([pod(PodNews::Terminates, n), pod(PodNews::Gone, n)]);
+            news.extend([pod(terminates, n), pod(GONE, n)]);
         }
         insta::assert_snapshot!(lines(&news, 70).join("\n"), @r"
         drain node-2 begins

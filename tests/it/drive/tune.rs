@@ -180,7 +180,7 @@ fn tuning_refuses_unsuitable_rollout() {
     shop.0.ok(&format!("patch deployment/web --patch {recreate}"));
     let before = shop.spec();
     let refused = shop.tune(&[]).finish().expect_code(1);
-    assert!(refused.stdout().contains("its strategy Recreate terminates 2 pods"), "{refused}");
+    assert!(refused.stdout().contains("its Recreate strategy terminates its 2 pods"), "{refused}");
     assert!(!refused.dir().join("tuning").exists(), "{refused}");
     shop.0.ok("rollout pause deployment/web");
     let refused = shop.tune(&[]).finish().expect_code(2);

@@ -79,13 +79,9 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    pub(super) fn sum<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
-        of.fold(Self { sent: 0, received: 0, sent_per_s: 0.0, received_per_s: 0.0 }, |all, one| Self {
-            sent: all.sent + one.sent,
-            received: all.received + one.received,
-            sent_per_s: all.sent_per_s + one.sent_per_s,
-            received_per_s: all.received_per_s + one.received_per_s,
-        })
+    pub(super) fn new(sent: u64, received: u64, duration_s: f64) -> Self {
+        let per_s = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
+        Self { sent, received, sent_per_s: per_s(sent), received_per_s: per_s(received) }
     }
 }
 
@@ -105,19 +101,13 @@ pub(super) struct TargetFigures {
 
 impl TargetFigures {
     pub(super) fn new(name: &str, of: &TargetTally, is_closed_loop: bool, duration_s: f64) -> Self {
-        let per_s = |n: u64| if duration_s > 0.0 { n as f64 / duration_s } else { 0.0 };
         Self {
             name: name.to_owned(),
             total: of.outcomes.total(),
             by_class: ByClass::of(&of.outcomes, &of.error_statuses),
             by_outcome: of.outcomes.iter().collect(),
             statuses: of.statuses.clone(),
-            bytes: Bytes {
-                sent: of.bytes_sent,
-                received: of.bytes_received,
-                sent_per_s: per_s(of.bytes_sent),
-                received_per_s: per_s(of.bytes_received),
-            },
+            bytes: Bytes::new(of.bytes_sent, of.bytes_received, duration_s),
             response_ms: (!is_closed_loop).then(|| Distribution::of_ns(&of.response_ns)),
             service_ms: Distribution::of_ns(&of.service_ns),
         }

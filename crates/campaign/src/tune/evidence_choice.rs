@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::NO_NAMES;
 use super::step_runner::StepRunner;
-use super::{NO_NAMES, TuningRequest};
-use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::run::{self, RunError};
-use rolldrop_scenario::{Loaded, Place};
+use rolldrop_scenario::Place;
 
 /// Evidence requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ impl StepRunner<'_> {
             }
         };
         self.operator.viewer.note(&format!("{NO_NAMES}. From now on, {what}"));
-        if self.subject.elsewhere().is_some() && !self.request.options.yes {
+        if self.subject.elsewhere.is_some() && !self.request.options.yes {
             run::confirm(self.operator).await?;
         }
         Ok(means)
@@ -70,15 +69,12 @@ impl StepRunner<'_> {
     /// Returns the reason why connection tracking cannot name the pods, or needs more than this machine allows; `None`
     /// if it works.
     async fn why_no_conntrack(&self) -> Result<Option<String>, RunError> {
-        let TuningRequest { source, options, .. } = self.request;
-        let Loaded { scenario, cluster } = source.load(vec![Means::Conntrack.as_override()])?;
-        if scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
+        let loaded = self.request.source.load(vec![Means::Conntrack.as_override()])?;
+        if loaded.scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
             return Ok(Some("a proxy behind a URL may balance requests itself".to_owned()));
         }
-        let cluster = Cluster::connect(source.choice(cluster, self.out)).await;
-        let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
         let interrupts = &self.operator.interrupts;
-        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+        let (scenario, cluster, caller) = self.request.connect(loaded, self.out, interrupts).await?;
         let refused = run::why_no_evidence(&scenario, &cluster, &caller, interrupts).await;
         cluster.shut_down().await;
         refused

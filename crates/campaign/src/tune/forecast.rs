@@ -57,6 +57,8 @@ pub(super) struct Leg {
     pub(super) times: usize,
     /// Number of pods that they terminate.
     pub(super) ended: usize,
+    /// Number of all rollouts of the run.
+    rollouts: usize,
     pub(super) takes: Duration,
 }
 
@@ -64,11 +66,11 @@ impl RolloutPace {
     /// Returns the assumed pace, before anything is measured.
     pub(super) fn assumed(subject: &Subject, disrupt: Disrupt) -> Self {
         let [real, embedded] = EACH_POD;
-        let each_pod = if subject.elsewhere().is_some() { real } else { embedded };
-        let pods = usize::try_from(subject.rollout().pods).unwrap_or(usize::MAX).max(1);
-        let (at_once, waits_for_each) = match subject.rollout().strategy {
+        let each_pod = if subject.elsewhere.is_some() { real } else { embedded };
+        let pods = usize::try_from(subject.rollout.pods).unwrap_or(usize::MAX).max(1);
+        let (at_once, waits_for_each) = match subject.rollout.strategy {
             Strategy::Rolling { at_once } => (at_once, false),
-            Strategy::Recreate => (subject.rollout().pods, false),
+            Strategy::Recreate => (subject.rollout.pods, false),
             Strategy::InPlace { at_once } => (at_once, true),
         };
         let steps = pods.div_ceil(usize::try_from(at_once).unwrap_or(usize::MAX).max(1));
@@ -86,7 +88,7 @@ impl RolloutPace {
             waits,
             ends_s: (0..steps).map(|step| step as f64 * each_pod.as_secs_f64()).collect(),
             named: None,
-            is_changed: !subject.is_own(),
+            is_changed: !subject.is_own,
         }
     }
 
@@ -158,7 +160,9 @@ impl RolloutPace {
         let ended = times.saturating_mul(each_ends);
         let measured = self.each_with(sleep_s).saturating_mul(u32::try_from(times).unwrap_or(u32::MAX));
         let takes = measured + self.besides(purpose, sleep_s) + LOOK * looks(ended);
-        Leg { purpose, sleep_s, times, ended, takes }
+        let of_times = if self.disrupt == Disrupt::DeletePod { 0 } else { times };
+        let rollouts = of_times + if self.changes(purpose) { 2 } else { 0 };
+        Leg { purpose, sleep_s, times, ended, rollouts, takes }
     }
 
     /// Returns true if a run changes the pod template and restores it.
@@ -174,12 +178,6 @@ impl RolloutPace {
         };
         self.around + changes
     }
-
-    /// Counts all rollouts of a run.
-    fn rollouts_of(&self, leg: &Leg) -> usize {
-        let measured = if self.disrupt == Disrupt::DeletePod { 0 } else { leg.times };
-        measured + if self.changes(leg.purpose) { 2 } else { 0 }
-    }
 }
 
 /// Estimates the number of looks at a run until this many pods have terminated: each round doubles the pods.
@@ -189,11 +187,7 @@ fn looks(ended: usize) -> u32 {
 
 /// Sequence of runs, if the first proof holds.
 #[derive(Clone, Debug)]
-pub(super) struct ForecastPlan {
-    pub(super) legs: Vec<Leg>,
-    rollouts: usize,
-    pub(super) takes: Duration,
-}
+pub(super) struct ForecastPlan(pub(super) Vec<Leg>);
 
 impl StepRunner<'_> {
     /// Plans the runs after the first. `names` and the sleep to prove are as known by then.
@@ -204,44 +198,39 @@ impl StepRunner<'_> {
         sleep_s: Option<u64>,
     ) -> ForecastPlan {
         let sleep_s = sleep_s.unwrap_or(ASSUMED_SLEEP_S.max(self.subject.settings().pre_stop_seconds));
-        let proof = self.plan_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
+        let proof = self.leg_of_proof(pace, names, (sleep_s, (1.0 - CONFIDENCE) / 2.0));
         if names == PodNaming::Unknown {
-            return proof;
+            return ForecastPlan(vec![proof]);
         }
         let first = self.subject.sleeps(self.request.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
-        ForecastPlan::of(pace.leg(Purpose::Windows, (first, windows), names), pace).then(proof)
+        ForecastPlan(vec![pace.leg(Purpose::Windows, (first, windows), names), proof])
     }
 
     /// Plans a proof of this sleep with this error probability.
-    pub(super) fn plan_of_proof(
+    pub(super) fn leg_of_proof(
         &self,
         pace: &RolloutPace,
         names: PodNaming,
         (sleep_s, error): (u64, f64),
-    ) -> ForecastPlan {
+    ) -> Leg {
         let needed = self.proof(self.subject.settings(), error).needed;
-        ForecastPlan::of(pace.leg(Purpose::Proof, (sleep_s, needed), names), pace)
+        pace.leg(Purpose::Proof, (sleep_s, needed), names)
     }
 
     /// Plans two proofs: one whose first look shows that this sleep is too short, then one of the next longer sleep.
     fn plan_if_too_short(&self, pace: &RolloutPace, names: PodNaming, sleep_s: u64) -> ForecastPlan {
         let seen = (FIRST_LOOK * pace.units_of_each(sleep_s, names)).div_ceil(pace.pods);
-        let too_short = ForecastPlan::of(pace.leg(Purpose::Proof, (sleep_s, seen), names), pace);
-        too_short.then(self.plan_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0)))
+        let too_short = pace.leg(Purpose::Proof, (sleep_s, seen), names);
+        let longer = self.leg_of_proof(pace, names, ((2 * sleep_s).max(1), (1.0 - CONFIDENCE) / 4.0));
+        ForecastPlan(vec![too_short, longer])
     }
 }
 
 impl ForecastPlan {
-    /// Creates a plan with a single run.
-    fn of(leg: Leg, pace: &RolloutPace) -> Self {
-        Self { rollouts: pace.rollouts_of(&leg), takes: leg.takes, legs: vec![leg] }
-    }
-
-    /// Appends the other plan to this one.
-    fn then(mut self, other: Self) -> Self {
-        self.legs.extend(other.legs);
-        Self { rollouts: self.rollouts + other.rollouts, takes: self.takes + other.takes, ..self }
+    /// Returns the duration of all runs.
+    fn takes(&self) -> Duration {
+        self.0.iter().map(|leg| leg.takes).sum()
     }
 
     /// Describes the runs.
@@ -250,7 +239,7 @@ impl ForecastPlan {
             Disrupt::RollingRestart => counted(len(times), "rollout"),
             Disrupt::DeletePod => counted(len(times), "deletion"),
         };
-        let words = self.legs.iter().map(|leg| match leg.purpose {
+        let words = self.0.iter().map(|leg| match leg.purpose {
             Purpose::Windows => {
                 format!("{} with a sleep of {} s, to measure windows", acts(leg.times), leg.sleep_s)
             }
@@ -263,8 +252,11 @@ impl ForecastPlan {
     fn amount(&self, is_own: bool) -> String {
         let changes =
             if is_own { "" } else { ", including those that change the pod template and change it back" };
-        let minutes = counted(self.takes.as_secs().div_ceil(60).max(1), "minute");
-        format!("about {} and {minutes}{changes}", counted(len(self.rollouts), "rollout"))
+        let minutes = counted(self.takes().as_secs().div_ceil(60).max(1), "minute");
+        format!(
+            "about {} and {minutes}{changes}",
+            counted(len(self.0.iter().map(|leg| leg.rollouts).sum()), "rollout")
+        )
     }
 }
 
@@ -275,18 +267,19 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     viewer.say(&format!(
         "tuning {}, container {}: it has a preStop sleep of {} s and a grace period of {} s",
         subject.workload(),
-        subject.containers().join(" and "),
+        subject.sleepers.containers.join(" and "),
         set.pre_stop_seconds,
         set.termination_grace_period_seconds,
     ));
-    subject.cautions().iter().for_each(|caution| viewer.warn(caution));
+    subject.cautions.iter().for_each(|caution| viewer.warn(caution));
     let pace = RolloutPace::assumed(subject, disrupt);
     let (named, unnamed) =
         (steps.plan_after(&pace, PodNaming::Known, None), steps.plan_after(&pace, PodNaming::Unknown, None));
     if is_verifying {
-        let plan = steps.plan_of_proof(&pace, PodNaming::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
-        viewer.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own())));
-        return plan.takes;
+        let proof = steps.leg_of_proof(&pace, PodNaming::Unknown, (ASSUMED_SLEEP_S, 1.0 - CONFIDENCE));
+        let plan = ForecastPlan(vec![proof]);
+        viewer.say(&format!("{}; {}", plan.in_words(disrupt), plan.amount(subject.is_own)));
+        return plan.takes();
     }
     let first = steps.before();
     let before = pace.leg(Purpose::Before, (set.pre_stop_seconds, first.needed), PodNaming::Unknown);
@@ -300,15 +293,15 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
         ));
     }
     let too_short = steps.plan_if_too_short(&pace, PodNaming::Unknown, ASSUMED_SLEEP_S);
-    let longest = if steps.has_names() || named.takes >= too_short.takes { named } else { too_short };
-    let plan = ForecastPlan::of(before, &pace).then(longest);
+    let longest = if steps.has_names() || named.takes() >= too_short.takes() { named } else { too_short };
+    let plan = ForecastPlan([vec![before], longest.0].concat());
     viewer.say(&format!(
         "up to {}; the first run measures the actual pace. If a sleep still loses requests, a longer one is tried. No \
          run makes more than {}",
-        plan.amount(subject.is_own()),
+        plan.amount(subject.is_own),
         steps.most_in_words(&steps.proof(set, (1.0 - CONFIDENCE) / 2.0)),
     ));
-    plan.takes
+    plan.takes()
 }
 
 /// Prints the remaining plan as measured, both for a first proof that holds and for one that fails.
@@ -317,10 +310,10 @@ pub(super) fn say_again(
     plan: &ForecastPlan,
     (pace, names): (&RolloutPace, PodNaming),
 ) {
-    let is_own = steps.subject.is_own();
+    let is_own = steps.subject.is_own;
     let mut said =
         format!("next, {}; {} at the measured pace", plan.in_words(steps.disrupt()), plan.amount(is_own));
-    if let ([proof], PodNaming::Unknown) = (&plan.legs[..], names) {
+    if let ([proof], PodNaming::Unknown) = (&plan.0[..], names) {
         let longer = steps.plan_if_too_short(pace, names, proof.sleep_s);
         said += &format!("; if a sleep of {} s is too short, {}", proof.sleep_s, longer.amount(is_own));
     }
@@ -330,7 +323,7 @@ pub(super) fn say_again(
 /// Continues only with consent.
 pub(super) async fn ask(steps: &StepRunner<'_>, takes: Duration) -> Result<(), RunError> {
     let (subject, viewer) = (steps.subject, &steps.operator.viewer);
-    let elsewhere = subject.elsewhere();
+    let elsewhere = &subject.elsewhere;
     if let Some(Elsewhere { title, flag, naming }) = elsewhere {
         if *naming == Naming::Current {
             let why = format!(
@@ -420,7 +413,7 @@ mod tests {
     fn leg_derives_rollouts_from_units() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), PodNaming::Unknown);
-        assert_eq!((leg.times, leg.ended, apart.rollouts_of(&leg)), (12, 36, 14));
+        assert_eq!((leg.times, leg.ended, leg.rollouts), (12, 36, 14));
         // 12 rollouts of 12 s, two of 12 and 10 s for the template, 20 s overhead, three looks.
         assert_eq!(leg.takes, Duration::from_secs(12 * 12 + 22 + 20 + 3 * 8));
         let together = pace(&[0.0, 0.1, 0.2]).leg(Purpose::Proof, (2, 36), PodNaming::Unknown);

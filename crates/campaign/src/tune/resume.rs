@@ -1,37 +1,26 @@
 //! Resumes a tuning, or proves an earlier choice again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::TuningRequest;
 use super::state::TuningState;
 use super::subject::{Subject, whose, workload};
 use rolldrop_drive::Operator;
 use rolldrop_drive::api::Caller;
-use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::observe::changed_by_others;
 use rolldrop_drive::plan::objects_behind;
-use rolldrop_drive::run::{self, RunError};
+use rolldrop_drive::run::RunError;
 use rolldrop_drive::undo::{LeftOvers, Since, await_effect};
 use rolldrop_drive::viewer::Viewer;
 use rolldrop_judge::tuning::{ChosenSettings, Tuning};
-use rolldrop_scenario::{Loaded, Scenario};
+use rolldrop_scenario::Scenario;
 use rolldrop_sidecar::inject::pod_labels;
 
-/// Earlier tuning whose choice is to be proven again.
-pub struct Verified {
-    /// Arguments of the earlier tuning.
-    pub arguments: Vec<String>,
-    /// Directory in which that tuning was started.
-    pub directory: PathBuf,
-    /// Choice to prove again.
-    pub chosen: ChosenSettings,
-}
-
-/// Reads a tuning's choice.
+/// Reads a tuning and its choice, to prove the choice again.
 ///
 /// # Errors
 /// Fails if the tuning proved nothing.
-pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
+pub fn verified(tuning: &Path) -> Result<(TuningState, ChosenSettings), RunError> {
     let state = TuningState::read(tuning)?;
     let path = tuning.join("tune.json");
     let failed = || format!("failed to read {}", path.display());
@@ -39,7 +28,7 @@ pub fn verified(tuning: &Path) -> Result<Verified, RunError> {
     let found = serde_json::from_slice(&text);
     let found: Tuning = found.map_err(RunError::failed(failed() + ": restore it, or start a new tuning"))?;
     match found.chosen.filter(|_| found.outcome.is_shown()) {
-        Some(chosen) => Ok(Verified { arguments: state.arguments, directory: state.directory, chosen }),
+        Some(chosen) => Ok((state, chosen)),
         None => Err(RunError::Refused(format!(
             "the tuning in {} has not proven a sleep: continue it with --resume, or start a new one",
             tuning.display()
@@ -61,10 +50,8 @@ pub(super) async fn put_back(
     if left.cluster().is_none() {
         return Ok(());
     }
-    let Loaded { scenario, cluster } = request.source.load(Vec::new())?;
-    let cluster = Cluster::connect(request.source.choice(cluster, out)).await;
-    let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
-    let caller = run::caller(&cluster, request.options.namespace.as_deref(), &operator.interrupts)?;
+    let loaded = request.source.load(Vec::new())?;
+    let (scenario, cluster, caller) = request.connect(loaded, out, &operator.interrupts).await?;
     let put = put_back_by(&caller, (state, &scenario), left, (out, &*operator.viewer)).await;
     cluster.shut_down().await;
     put
@@ -108,7 +95,7 @@ fn differs(state: &TuningState, what: &str) -> RunError {
 
 /// Checks that the workload is still as the tuning found it.
 pub(super) fn check(state: &TuningState, subject: &Subject) -> Result<(), RunError> {
-    let found = subject.elsewhere().map(|elsewhere| elsewhere.title.as_str());
+    let found = subject.elsewhere.as_ref().map(|elsewhere| elsewhere.title.as_str());
     if found != state.cluster.as_deref() {
         return Err(RunError::Refused(format!(
             "the tuning ran on {}, but this is {}: select the cluster and namespace of the tuning",
@@ -116,8 +103,8 @@ pub(super) fn check(state: &TuningState, subject: &Subject) -> Result<(), RunErr
             found.unwrap_or("the embedded cluster")
         )));
     }
-    let changed = || changed_by_others(&state.object, subject.object());
-    match (!subject.is_own()).then(changed).flatten() {
+    let changed = || changed_by_others(&state.object, &subject.object);
+    match (!subject.is_own).then(changed).flatten() {
         Some(what) => Err(differs(state, &what)),
         None => Ok(()),
     }

@@ -16,10 +16,9 @@ use crate::analysis;
 use crate::gate_looks;
 use rolldrop_drive::Operator;
 use rolldrop_drive::act::change_for_good;
-use rolldrop_drive::cluster::Cluster;
 use rolldrop_drive::embedded::lab;
 use rolldrop_drive::plan::{LiveChanges, RunPlan};
-use rolldrop_drive::run::{self, Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
+use rolldrop_drive::run::{Consent, Coverage, Covering, Extras, Job, Look, RunError, SoFar};
 use rolldrop_explain::model::figure_text::{counted, len};
 use rolldrop_explain::model::{Analysis, Verdict};
 use rolldrop_explain::{RunResult, windows_needed};
@@ -166,7 +165,7 @@ impl StepRunner<'_> {
     /// Counts the rollouts caused by changing the pod template and restoring it.
     pub(super) fn rollouts_of_changes(&self, plan: &StepPlan) -> usize {
         let is_as_set = plan.settings == self.subject.settings() && plan.means != Some(Means::Sidecar);
-        if self.subject.is_own() || is_as_set { 0 } else { 2 }
+        if self.subject.is_own || is_as_set { 0 } else { 2 }
     }
 
     /// Returns the maximum duration of a run.
@@ -197,7 +196,7 @@ impl StepRunner<'_> {
         &'a self,
         plan: StepPlan,
         (first, length): (usize, Duration),
-        watched: RunObserver<'a>,
+        observer: Option<RunObserver<'a>>,
     ) -> Result<(Job<'a>, Option<ClusterChoice<lab::ClusterConfig>>), RunError> {
         let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
@@ -206,16 +205,16 @@ impl StepRunner<'_> {
         let mut further = vec![disruptions, length, "expect={}".to_owned()];
         further.extend(plan.means.map(Means::as_override));
         let Loaded { mut scenario, cluster } = request.source.load(further)?;
-        if subject.is_own() {
-            set_ending(&mut scenario.manifests, subject.sleepers(), ending_of(settings))?;
+        if subject.is_own {
+            set_ending(&mut scenario.manifests, &subject.sleepers, ending_of(settings))?;
         }
-        let covering = watched.look.filter(|_| purpose != Purpose::Before);
+        let covering = observer.filter(|_| purpose != Purpose::Before);
         let extras = Extras {
             policy: Policy { coverage: request.coverage, confidence: plan.confidence, margin_s: 0 },
-            covering: covering.map(|look| Covering { most_rounds: MOST_ROUNDS, look }),
-            told: watched.told,
+            covering: covering.map(|(_, look)| Covering { most_rounds: MOST_ROUNDS, look }),
+            told: observer.map(|(told, _)| told),
             holder: self.holder.as_deref(),
-            ending: (!subject.is_own()).then(|| (subject.sleepers(), ending_of(settings))),
+            ending: (!subject.is_own).then(|| (&subject.sleepers, ending_of(settings))),
             ..Extras::default()
         };
         // The user already consented to the whole tuning.
@@ -228,7 +227,7 @@ impl StepRunner<'_> {
         let Self { request, subject, operator, .. } = self;
         let first = subject.sleeps(request.max_sleep)[0];
         let plan = self.windows(subject.wide(first));
-        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), RunObserver::default())?;
+        let (job, cluster) = self.job(plan, (FIRST_LOOK, LEAST_BOUND), None)?;
         job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
     }
 
@@ -264,10 +263,9 @@ impl StepRunner<'_> {
         let bound = Self::bound(plan, &outlook);
         let watch = RunWatch::new(plan, name, outlook, bound);
         let told = |ended| watch.in_words(ended);
-        let watched = RunObserver { told: Some(&told), look: Some(&watch) };
         let first = if plan.purpose == Purpose::Before { plan.needed } else { leg.ended.min(FIRST_LOOK) };
         let first = first.min(watch.most_ended(0, 0)).max(1);
-        let (job, cluster) = self.job(plan, (first, bound), watched)?;
+        let (job, cluster) = self.job(plan, (first, bound), Some((&told, &watch)))?;
         let choice = request.source.choice(cluster, &out);
         let measured = job.carry_out(choice, &run_dir, self.clock, operator).await;
         let is_interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
@@ -291,17 +289,16 @@ impl StepRunner<'_> {
             Purpose::Windows => leg.purpose == Purpose::Proof,
             Purpose::Proof => false,
         };
-        plan.legs.iter().filter(follows).map(|leg| leg.takes).sum()
+        plan.0.iter().filter(follows).map(|leg| leg.takes).sum()
     }
 
     /// Applies the chosen settings in the cluster permanently.
     pub(super) async fn apply(&self, settings: PodSettings) -> Result<(), RunError> {
         let Self { request, subject, operator, .. } = self;
         let TuningRequest { source, options, .. } = request;
-        let Loaded { scenario, cluster } = source.load(Vec::new())?;
-        let cluster = Cluster::connect(source.choice(cluster, self.out)).await?;
-        let caller = run::caller(&cluster, options.namespace.as_deref(), &operator.interrupts)?;
-        let ending = Some((subject.sleepers(), ending_of(settings)));
+        let loaded = source.load(Vec::new())?;
+        let (scenario, cluster, caller) = request.connect(loaded, self.out, &operator.interrupts).await?;
+        let ending = Some((&subject.sleepers, ending_of(settings)));
         let changes = LiveChanges { whose: whose(&scenario), sidecar: None, ending, gitops: options.gitops };
         let changed = change_for_good(&caller, &changes).await?;
         changed.iter().for_each(|title| operator.viewer.say(&format!("{title} now has the chosen settings")));
@@ -310,14 +307,9 @@ impl StepRunner<'_> {
     }
 }
 
-/// Observer of a run in progress.
-#[derive(Clone, Copy, Default)]
-struct RunObserver<'a> {
-    /// Describes the run's progress, given the number of terminated pods.
-    told: Option<&'a dyn Fn(usize) -> String>,
-    /// Judges the record so far.
-    look: Option<&'a dyn Look<Coverage>>,
-}
+/// Observer of a run in progress: it describes the progress, given the number of terminated pods, and judges the record
+/// so far.
+type RunObserver<'a> = (&'a dyn Fn(usize) -> String, &'a dyn Look<Coverage>);
 
 /// Watches one run to report its progress and to decide when to stop it.
 struct RunWatch<'a> {

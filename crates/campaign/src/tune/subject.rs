@@ -35,18 +35,18 @@ const GROWTH: u64 = 3;
 /// Workload being tuned.
 #[derive(Debug)]
 pub(super) struct Subject {
-    sleepers: Sleepers,
+    pub(super) sleepers: Sleepers,
     ending: Ending,
-    rollout: RolloutShape,
-    limits: PlatformLimits,
+    pub(super) rollout: RolloutShape,
+    pub(super) limits: PlatformLimits,
     /// The workload's Kubernetes object.
-    object: Value,
+    pub(super) object: Value,
     /// True if the scenario creates the workload.
-    is_own: bool,
+    pub(super) is_own: bool,
     /// The workload's cluster; `None` if each run creates and removes its own.
-    elsewhere: Option<Elsewhere>,
-    /// Cautions to print before the first run, one sentence each.
-    cautions: Vec<String>,
+    pub(super) elsewhere: Option<Elsewhere>,
+    /// Possible disturbances, to print before the first run, one sentence each.
+    pub(super) cautions: Vec<String>,
 }
 
 /// Cluster that the tuning does not create itself.
@@ -92,7 +92,7 @@ impl Subject {
             }
             (_, false) => {
                 let cluster = Cluster::connect(choice).await;
-                let cluster = cluster.map_err(RunError::failed("failed to get a cluster"))?;
+                let cluster = cluster.map_err(RunError::failed("failed to connect to the cluster"))?;
                 let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
                 let kubernetes = kubernetes_version(&caller).await?;
                 nodes = node_labels(&caller).await?;
@@ -137,10 +137,8 @@ impl Subject {
         request: &TuningRequest,
         interrupts: &Interrupts,
     ) -> Result<(Scenario, Caller, Option<Origin>), RunError> {
-        let TuningRequest { source, options, .. } = request;
-        let Loaded { scenario, cluster } = source.load(Vec::new())?;
-        let cluster = Cluster::connect(source.choice(cluster, Path::new("."))).await?;
-        let caller = run::caller(&cluster, options.namespace.as_deref(), interrupts)?;
+        let loaded = request.source.load(Vec::new())?;
+        let (scenario, cluster, caller) = request.connect(loaded, Path::new("."), interrupts).await?;
         let origin = cluster.origin();
         cluster.shut_down().await;
         Ok((scenario, caller, origin))
@@ -163,11 +161,6 @@ impl Subject {
         let run = run::run_name(&format!("tune-{}", self.name()), clock.now());
         let workload = self.workload().parse().map_err(RunError::Refused)?;
         Ok(Some(Tenure::begin(caller, (out, clock), (&run, origin), &workload).await?))
-    }
-
-    /// Returns sentences about possible disturbances, to be printed before the tuning begins.
-    pub(super) fn cautions(&self) -> &[String] {
-        &self.cautions
     }
 
     /// Returns the reason why requests are lost regardless of the sleep, with a remedy, or `None` if a sleep may help.
@@ -205,10 +198,6 @@ impl Subject {
         self.object["metadata"]["name"].as_str().unwrap_or("workload").to_owned()
     }
 
-    pub(super) fn containers(&self) -> &[String] {
-        &self.sleepers.containers
-    }
-
     /// Returns the workload's pod selector as text.
     pub(super) fn selector(&self) -> String {
         let labels = self.object["spec"]["selector"]["matchLabels"].as_object();
@@ -231,31 +220,6 @@ impl Subject {
                  --rate {rate:.0} or more"
             )
         })
-    }
-
-    pub(super) const fn sleepers(&self) -> &Sleepers {
-        &self.sleepers
-    }
-
-    pub(super) const fn object(&self) -> &Value {
-        &self.object
-    }
-
-    /// Returns the workload's cluster, unless the tuning creates its own.
-    pub(super) const fn elsewhere(&self) -> Option<&Elsewhere> {
-        self.elsewhere.as_ref()
-    }
-
-    pub(super) const fn is_own(&self) -> bool {
-        self.is_own
-    }
-
-    pub(super) const fn limits(&self) -> &PlatformLimits {
-        &self.limits
-    }
-
-    pub(super) const fn rollout(&self) -> RolloutShape {
-        self.rollout
     }
 
     /// Returns the current termination settings of the pods.
@@ -353,11 +317,11 @@ fn why_no_sleep_helps(object: &Value, workload: &str, rollout: RolloutShape) -> 
     let pods = counted(rollout.pods, "pod");
     let (why, remedy) = match rollout.strategy {
         Strategy::Recreate => (
-            format!("its strategy Recreate terminates {pods} before it starts new ones"),
+            format!("its Recreate strategy terminates its {pods} before it starts new ones"),
             "set strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}",
         ),
         Strategy::InPlace { at_once } if at_once >= rollout.pods => (
-            format!("it terminates {pods} before it starts new ones"),
+            format!("it terminates its {pods} before it starts new ones"),
             match object["kind"] == "DaemonSet" {
                 true => {
                     "set updateStrategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}"
@@ -483,16 +447,16 @@ mod tests {
         };
         let recreate = why(deployment(json!({"type": "Recreate"}))).unwrap();
         assert!(
-            recreate.contains("Recreate terminates 3 pods") && recreate.contains("maxSurge: 1"),
+            recreate.contains("Recreate strategy terminates its 3 pods") && recreate.contains("maxSurge: 1"),
             "{recreate}"
         );
         let alone = why(in_place("StatefulSet", 1, Value::Null)).unwrap();
         assert!(
-            alone.contains("terminates 1 pod before") && alone.contains("at least two replicas"),
+            alone.contains("terminates its 1 pod before") && alone.contains("at least two replicas"),
             "{alone}"
         );
         let all = why(in_place("DaemonSet", 3, json!({"maxUnavailable": "100%"}))).unwrap();
-        assert!(all.contains("terminates 3 pods before") && all.contains("maxSurge: 1"), "{all}");
+        assert!(all.contains("terminates its 3 pods before") && all.contains("maxSurge: 1"), "{all}");
         for helped in [
             deployment(Value::Null),
             in_place("StatefulSet", 3, Value::Null),

@@ -43,16 +43,15 @@ pub(super) struct Tuner<'a> {
 
 /// Reason why a tuning stops without a result.
 enum Halt {
-    /// Interrupted by a signal.
-    Interrupted,
     /// Nothing can be shown, for these reasons.
     NotShown(Vec<String>),
+    /// A run failed, or a signal interrupted it.
     Failed(RunError),
 }
 
 impl From<RunError> for Halt {
     fn from(error: RunError) -> Self {
-        if matches!(error, RunError::Interrupted) { Self::Interrupted } else { Self::Failed(error) }
+        Self::Failed(error)
     }
 }
 
@@ -91,7 +90,7 @@ impl<'a> Tuner<'a> {
         let outcome = match ended {
             Ok(outcome) => outcome,
             Err(Halt::NotShown(why)) => TuningOutcome::NotShown { why },
-            Err(Halt::Interrupted) => {
+            Err(Halt::Failed(RunError::Interrupted)) => {
                 let resume = format!("continue with rolldrop tune --resume {}", self.steps.out.display());
                 TuningOutcome::Partial { why: vec![format!("it was interrupted: {resume}")] }
             }
@@ -112,7 +111,7 @@ impl<'a> Tuner<'a> {
         let StepRunner { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
         // The settings for starting pods are chosen together with the sleep.
-        let set = with_starts(&before, subject.settings(), subject.rollout());
+        let set = with_starts(&before, subject.settings(), subject.rollout);
         let has_starts = set != subject.settings();
         trusted(&before)?;
         let lost = lost_to(&before);
@@ -166,7 +165,7 @@ impl<'a> Tuner<'a> {
         for sleep_s in subject.sleeps(request.max_sleep) {
             let windows = self.step(self.steps.windows(subject.wide(sleep_s))).await?;
             trusted(&windows)?;
-            wish.before = with_starts(&windows, wish.before, subject.rollout());
+            wish.before = with_starts(&windows, wish.before, subject.rollout);
             wish.least_s = self.seen.least_s();
             match choose(&windows, sleep_s, *wish) {
                 Ok(choice) => return Ok(Some(choice)),
@@ -235,7 +234,7 @@ impl<'a> Tuner<'a> {
             search.learn(sleep_s, &proof);
             if let (Next::Prove(next_s), Proof::TooShort { .. }) = (search.next(), &proof) {
                 let next = (next_s, search.error(1.0 - CONFIDENCE));
-                self.say_plan(self.steps.plan_of_proof(&self.pace, self.names, next));
+                self.say_plan(ForecastPlan(vec![self.steps.leg_of_proof(&self.pace, self.names, next)]));
             }
         }
     }
@@ -380,7 +379,7 @@ impl<'a> Tuner<'a> {
         self.first.get_or_insert_with(|| analysis.result.clone());
         self.write(TuningOutcome::Partial { why: vec!["it is still in progress".to_owned()] })?;
         if is_interrupted {
-            return Err(Halt::Interrupted);
+            return Err(RunError::Interrupted.into());
         }
         Ok(analysis.result)
     }
@@ -422,13 +421,13 @@ impl<'a> Tuner<'a> {
         let first = self.first.as_ref()?;
         let set = subject.settings();
         let settings = self.choice.as_ref().map(|choice| choice.settings);
-        let price: Option<Price> = settings.map(|settings| subject.rollout().price(set, settings));
-        let limits = settings.map(|settings| subject.limits().of(settings)).unwrap_or_default();
+        let price: Option<Price> = settings.map(|settings| subject.rollout.price(set, settings));
+        let limits = settings.map(|settings| subject.limits.of(settings)).unwrap_or_default();
         Some(Tuning {
             schema_version: SCHEMA_VERSION,
             tool: Tool::this(),
             workload: subject.workload().to_owned(),
-            containers: subject.containers().to_vec(),
+            containers: subject.sleepers.containers.to_vec(),
             cluster: first.cluster.clone(),
             coverage_asked: request.coverage,
             confidence: CONFIDENCE,

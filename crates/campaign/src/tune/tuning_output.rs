@@ -31,15 +31,15 @@ pub(super) fn patches(subject: &Subject, choice: &ChosenSettings, basis: &str) -
     let file = |path: &str, text: String| ReportFile { path: path.to_owned(), bytes: text.into_bytes() };
     let kustomization = format!(
         "# In kustomization.yaml, beside patch.yaml. {basis}\npatches:\n  - path: patch.yaml\n    target: {{kind: {}, name: {}}}\n",
-        subject.object()["kind"].as_str().unwrap_or_default(),
+        subject.object["kind"].as_str().unwrap_or_default(),
         subject.name(),
     );
     vec![file("patch.yaml", patch), file("kustomization.yaml", kustomization)]
 }
 
 fn strategic_merge(subject: &Subject, ending: Ending) -> String {
-    let object = subject.object();
-    let sleepers = subject.sleepers();
+    let object = &subject.object;
+    let sleepers = &subject.sleepers;
     let container = |name: &String| {
         let mut container =
             json!({"name": name, "lifecycle": {"preStop": sleepers.hook_of(object, name, ending)}});
@@ -83,7 +83,7 @@ pub(super) fn lines(path: &Path, subject: &Subject, choice: &ChosenSettings) -> 
     let failed = || format!("failed to read {}", path.display());
     let text = std::fs::read_to_string(path).map_err(RunError::failed(failed()))?;
     let changed =
-        set_ending_in(&path.display().to_string(), &text, subject.sleepers(), ending_of(choice.settings));
+        set_ending_in(&path.display().to_string(), &text, &subject.sleepers, ending_of(choice.settings));
     let failed = || format!("failed to change the settings in {}", path.display());
     let changed = changed.map_err(RunError::failed(failed()))?;
     let mut out = String::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::news::{HELD, News};
 use rolldrop_drive::viewer::{DisruptionStage, Wait};
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Stamp, event};
@@ -20,15 +21,6 @@ pub(in crate::cli::progress) struct ActionProgress {
     over: &'static str,
     /// Pods that a budget does not allow to be evicted yet.
     held: BTreeSet<String>,
-}
-
-/// Result of a call to the API server.
-pub(super) enum CallResult {
-    Nothing,
-    /// A budget has begun to hold up the eviction, as of this call.
-    Held,
-    /// The API server refused the call for this reason.
-    Refused(String),
 }
 
 impl ActionProgress {
@@ -75,17 +67,17 @@ impl ActionProgress {
         }
     }
 
-    /// Updates the action with the response to one of its calls about this pod.
-    pub(super) fn called(&mut self, call: &event::Action, pod: &str) -> CallResult {
+    /// Updates the action with the response to one of its calls. Returns the news: a budget has begun to hold up an
+    /// eviction, or the API server refused the call.
+    pub(super) fn called(&mut self, call: &event::Action) -> Option<News> {
+        let pod = call.pod.clone().unwrap_or_default();
         let evicts = matches!(call.action, ActionName::Evict | ActionName::Drain);
         if evicts && call.status == Some(429) {
-            return if self.held.insert(pod.to_owned()) { CallResult::Held } else { CallResult::Nothing };
+            return self.held.insert(pod.clone()).then_some(News::Pod(HELD, pod));
         }
-        self.held.remove(pod);
-        match &call.error {
-            Some(error) => CallResult::Refused(format!("{} was refused: {error}", self.title())),
-            None => CallResult::Nothing,
-        }
+        self.held.remove(&pod);
+        let error = call.error.as_ref()?;
+        Some(News::Said(format!("{} was refused: {error}", self.title())))
     }
 
     pub(super) fn is_over(&self) -> bool {
