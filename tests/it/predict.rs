@@ -43,11 +43,12 @@ impl StreamLoad {
         self.spans.iter().filter(|(started, _)| *started >= from).count() as f64 / steady_s / 2.0
     }
 
-    /// Returns the mean number of streams on a pod that still last for `rest_s`, at a random time of the steady part.
+    /// Returns the mean number of streams on a pod that still last for `rest_s`, at a random time of the steady part that
+    /// is at least so long before its end.
     fn outlasting(&self, rest_s: f64, steady_s: f64) -> f64 {
         let from = self.steady_from(steady_s);
         let stretch = |(started, ended): &(f64, f64)| (ended - rest_s - started.max(from)).max(0.0);
-        self.spans.iter().map(stretch).sum::<f64>() / steady_s / 2.0
+        self.spans.iter().map(stretch).sum::<f64>() / (steady_s - rest_s) / 2.0
     }
 }
 
