@@ -74,9 +74,9 @@ mod tests {
     fn absent_parts_name_alternatives() {
         assert_eq!(
             error_of("rolldrop cluster exec --node node-2 -- curl http://web/"),
-            "the embedded cluster did not start: this build of rolldrop has none: measure a cluster of your \
-             kubeconfig (run --target svc/web -n shop -- COMMAND, or --context CTX), or build rolldrop with the \
-             feature `embedded`, which cargo builds by default"
+            "the embedded cluster did not start: this build of rolldrop does not include it: measure a cluster \
+             from your kubeconfig (run --target svc/web -n shop -- COMMAND, or --context CTX), or build rolldrop with \
+             its default feature `embedded`"
         );
         assert_eq!(
             error_of("rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain"),

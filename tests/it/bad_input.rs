@@ -34,7 +34,7 @@ fn scenario_error_names_line_and_key() {
 fn bad_arguments_name_their_cause() {
     let unknown = Rolldrop::new(["run", "naive-exti"]).finish().expect_code(2);
     assert!(
-        unknown.stderr().contains("or one that `rolldrop scenarios` lists, such as naive-exit"),
+        unknown.stderr().contains("or a scenario that `rolldrop scenarios` lists, such as naive-exit"),
         "{unknown}"
     );
     let no_run = Rolldrop::new(["report", "nowhere"]).finish().expect_code(2);
@@ -52,7 +52,7 @@ fn bad_arguments_name_their_cause() {
 fn missing_kubeconfig_names_searched_path() {
     let finished =
         Rolldrop::new(["run", "-t", "svc/web"]).env("KUBECONFIG", "/no/kubeconfig").finish().expect_code(2);
-    let why = "there is no kubeconfig (/no/kubeconfig is not there; --kubeconfig or KUBECONFIG name another)";
+    let why = "found no kubeconfig (looked for /no/kubeconfig), and this is not a pod: name one with --kubeconfig or KUBECONFIG";
     assert!(finished.stderr().contains(why), "{finished}");
     let runs = std::fs::read_dir(finished.dir().join("rolldrop-runs")).expect("a directory");
     assert_eq!(runs.count(), 0, "{finished}");

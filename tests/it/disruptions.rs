@@ -128,16 +128,16 @@ fn run_refuses_invalid_disruptions() {
         ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: all}",
-            "deletePod of app=web is refused: all 3 ready pods would end at once",
+            "refused deletePod of app=web: all 3 ready pods would end at once",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \
              patch: {spec: {replicas: 0}}}",
-            "patch of Deployment web is refused: no pod would be left; set allowOutage: true",
+            "refused patch of Deployment web: no pod would be left; set allowOutage: true",
         ),
         (
             "{at: 1s, action: relabel, selector: app=web, label: tier}",
-            "cannot leave its Service: no Service selects it by \"tier\"",
+            "cannot leave its Service: no Service selects it by the label \"tier\"",
         ),
         (
             "{at: 1s, action: crash, selector: app=web, container: db}",
@@ -147,17 +147,17 @@ fn run_refuses_invalid_disruptions() {
     let wrong = [
         (
             "{at: 1s, action: evict, node: node-1}",
-            "disruptions[0].node: evict takes no node, but selector, count, order",
+            "disruptions[0].node: evict does not take node; it takes selector, count, order",
         ),
         ("{at: 1s, action: scale, workload: deploy/web}", "scale needs a number of replicas"),
         ("{at: 1s, action: rollingRestart, workload: web}", "\"web\" is not a workload: use deployment/NAME"),
         (
             "{at: 1s, action: rollingRestart, workload: deploy/wbe}",
-            "there is no Deployment wbe among the manifests",
+            "there is no Deployment wbe among the manifests: fix the name, or add the workload",
         ),
         (
             "{at: 1s, action: drain, node: node-1, every: 1s, repeat: 2}",
-            "stays cordoned to the end of the run",
+            "stays cordoned until the end of the run",
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 0}",
@@ -166,11 +166,11 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: some}",
-            "disruptions[0].count: must be a whole number from 1, a share such as 25%, or all",
+            "disruptions[0].count: must be a whole number of at least 1, a share such as 25%, or all",
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: 2, until: {windows: {p95: 95%}}}",
-            "disruptions[0].until: windows are measured from pods that end one by one",
+            "disruptions[0].until: windows are measured only if pods end one by one",
         ),
         (
             "{at: 1s, action: evict, selector: app=web, until: {windows: {p95: 120%}}}",
@@ -182,11 +182,11 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: setImage, workload: deploy/web, container: nope, image: x}",
-            "disruptions[0].container: there is no \"nope\", but app",
+            "disruptions[0].container: there is no container \"nope\"; use one of app",
         ),
         (
             "{at: 1s, action: setImage, workload: deploy/web, container: app, image: x, for: 2s, keep: true}",
-            "disruptions[0].keep: for says when it is changed back: remove one of the two",
+            "disruptions[0].keep: for already says when the change is undone: remove one of the two",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: json, patch: {a: b}}",
@@ -194,13 +194,13 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: v1, kind: Secret, name: web}, patch: {a: b}}",
-            "disruptions[0].object.kind: its old values would be stored",
+            "disruptions[0].object.kind: rolldrop would have to store its old values",
         ),
         (
             "{at: 1s, action: exec, command: [no-such-program]}",
             "disruptions[0].command: failed to find the command no-such-program",
         ),
-        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe has no end"),
+        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe does not repeat"),
     ];
     let live = live.map(|(disruption, wanted)| (on_a_cluster(disruption), wanted));
     for (run, wanted) in
@@ -286,11 +286,11 @@ fn daemon_set_pods_end_with_node() {
     for (disruption, why) in [
         (
             "{at: 1s, action: scale, workload: ds/web, replicas: 1}",
-            "as many pods as there are nodes: it cannot be scaled",
+            "a DaemonSet cannot be scaled: it has one pod on each node",
         ),
         (
             "{at: 1s, action: drain, node: node-2}",
-            "on node node-2 are of DaemonSets, which a drain leaves where they are",
+            "on node node-2 belong to DaemonSets, and a drain does not evict those",
         ),
     ] {
         let refused = Rolldrop::run(&daemons(disruption)).on(Dataplane::Userspace).finish().expect_code(2);
@@ -492,5 +492,5 @@ fn dry_run_removes_temporary_kubeconfig() {
     assert!(left.is_empty(), "{left:?}");
     let refused = run(&temporary.path().join("missing")).expect_code(2);
     let said = refused.stderr();
-    assert!(said.contains("failed to make a temporary directory"), "{said}");
+    assert!(said.contains("failed to create a temporary directory"), "{said}");
 }

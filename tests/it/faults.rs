@@ -411,7 +411,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     let run = Run::start(&lab, FaultyApi::before(&lab), "away", &scenario("away", 60, ""));
     run.api.refuse();
     run.interrupt();
-    wait_for("the undoing", LIMIT, || run.said().contains("undoing what was changed").then_some(()));
+    wait_for("the undoing", LIMIT, || run.said().contains("undoing the changes").then_some(()));
     run.interrupt();
     let path = run.path();
     let cleanup = |api: &FaultyApi| {
@@ -421,7 +421,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     let api = FaultyApi::before(&lab);
     let ended = run.end();
     assert_eq!(ended.code, Some(130), "{ended}");
-    assert!(ended.said.contains("`rolldrop cleanup run` undoes what could not be undone"), "{ended}");
+    assert!(ended.said.contains("run `rolldrop cleanup run` to try again"), "{ended}");
     let cleaned = cleanup(&api).expect_code(0);
     for object in ["Service web", "Deployment web", "ConfigMap rolldrop-run-away-"] {
         assert!(cleaned.stdout().contains(object), "{cleaned}");
@@ -441,7 +441,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     });
     let run = Rolldrop::run(&scenario("denied", 9, DELETION)).on_cluster(&api.kubeconfig());
     let denied = run.finish().expect_code(2);
-    assert!(denied.stderr().contains("rights are missing: list pods in namespace default"), "{denied}");
+    assert!(denied.stderr().contains("missing rights: list pods in namespace default"), "{denied}");
     assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
     assert_eq!(touched.load(Ordering::SeqCst), 0, "{denied}");
 }
@@ -567,7 +567,7 @@ fn cleanup_boots_node_after_killed_run() {
         if is_of_an_agent(request) { Act::status(404, "NotFound") } else { Act::Pass }
     });
     for (disruption, instead) in [
-        ("{at: 1s, action: nodeShutdown, node: node-1}", "drain ends a node's pods on any cluster"),
+        ("{at: 1s, action: nodeShutdown, node: node-1}", "use drain, which works on any cluster"),
         (
             "{at: 1s, action: restartNodeAgent, node: node-1}",
             "command: [ssh, NODE, systemctl, restart, kubelet]",
@@ -579,7 +579,7 @@ fn cleanup_boots_node_after_killed_run() {
         let refused =
             refused.file("scenario.yaml", &scenario("refused", 9, disruption)).finish().expect_code(2);
         let said = refused.stderr();
-        assert!(said.contains("Kubernetes has no call for it") && said.contains(instead), "{refused}");
+        assert!(said.contains("Kubernetes has no API call for it") && said.contains(instead), "{refused}");
         assert!(said.contains("rolldrop: connecting to context "), "{refused}");
     }
     assert_eq!(touched.load(Ordering::SeqCst), 0);

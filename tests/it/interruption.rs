@@ -74,7 +74,7 @@ fn killed_cluster_ends_run_with_reason() {
         let said = std::fs::read_to_string(dir.path().join("stderr.log")).expect("stderr");
         assert_eq!(status.code(), Some(2), "{said}");
         assert!(
-            said.contains("the embedded cluster has ended (killed by SIGKILL), and the run with it"),
+            said.contains("the embedded cluster died (killed by SIGKILL), which ended the run"),
             "{said}"
         );
         assert!(!said.contains("rolldrop cleanup"), "{said}");

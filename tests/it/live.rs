@@ -98,7 +98,10 @@ impl Shop {
 
         let alone = self.unasked(SCENARIO, &[]).finish().expect_code(2);
         assert!(alone.stderr().contains("this run adds the sidecar to Deployment web"), "{alone}");
-        assert!(alone.stderr().contains("there is no terminal to ask on: add --yes"), "{alone}");
+        assert!(
+            alone.stderr().contains("there is no terminal to ask for confirmation: add --yes"),
+            "{alone}"
+        );
 
         // On a terminal, the run asks for consent.
         let (program, kubeconfig) = (env!("CARGO_BIN_EXE_rolldrop"), SharedCluster::get().kubeconfig());
@@ -112,7 +115,7 @@ impl Shop {
         let mut terminal = script.stdin.take().expect("its stdin");
         let mut shown = BufReader::new(script.stdout.take().expect("its stdout"));
         let mut text = Vec::new();
-        while shown.read_until(b']', &mut text).expect("more") > 0 && !text.ends_with(b"go on? [y/N]") {}
+        while shown.read_until(b']', &mut text).expect("more") > 0 && !text.ends_with(b"continue? [y/N]") {}
         terminal.write_all(b"n\n").expect("an answer");
         shown.read_to_end(&mut text).expect("the rest");
         let text = String::from_utf8_lossy(&text);
@@ -189,7 +192,7 @@ fn sidecar_injection_lasts_only_for_run() {
         assert_eq!(shop.specs(), before, "{finished}");
         shop.0.fails("get configmap/notes");
         shop.is_as_before(2);
-        let waited = "waiting until all is as before the run: Deployment web: ";
+        let waited = "waiting for the cluster to be as before the run: Deployment web: ";
         assert!(finished.stderr().contains(waited), "{finished}");
 
         // The run does not change objects whose changes a GitOps controller would revert.
@@ -268,7 +271,7 @@ fn interrupted_or_killed_run_is_undone() {
     let said = cleaned.stdout();
     let (before_it, rest) = said.split_once("Secret rolldrop-admin-").expect("the Secret");
     let (of_it, after_it) = rest.split_once('\n').expect("its line");
-    assert!(of_it.ends_with(": gone already"), "{cleaned}");
+    assert!(of_it.ends_with(": already gone"), "{cleaned}");
     assert_eq!(before_it, format!("{}{}", expected.concat(), removed("ConfigMap notes")), "{cleaned}");
     let released = format!("Deployment web in {namespace}: released\n");
     assert_eq!(after_it, removed(&format!("ConfigMap {owner}")) + &released, "{cleaned}");
@@ -294,7 +297,7 @@ fn run_awaits_pod_deletion_until_interrupted() {
     let pods = "get pods -o name";
     let finished = run(3).finish();
     assert_eq!(kubectl.ok(pods), "", "{finished}");
-    let waited = "waiting until all is as before the run: 4 pods of the run are still there (web-";
+    let waited = "waiting for the cluster to be as before the run: 4 pods of the run are still there (web-";
     assert!(finished.stderr().contains(waited), "{finished}");
     assert!(finished.stderr().contains(", 1 more)"), "{finished}");
 
@@ -306,7 +309,8 @@ fn run_awaits_pod_deletion_until_interrupted() {
     let code = child.wait().expect("an end").code();
     let stdout = std::fs::read_to_string(dir.path().join("stdout.log")).unwrap_or_default();
     assert_eq!(code, Some(if stdout.contains("INVALID") { 3 } else { 0 }), "{stdout}{}", said());
-    let word = "not everything is as before the run, and the wait for it was interrupted: 4 pods of the run";
+    let word =
+        "the cluster is not yet as it was before the run, and the wait was interrupted: 4 pods of the run";
     assert!(said().contains(word), "{}", said());
     assert!(result(&dir.path().join("run")).complete, "{}", said());
     assert_eq!(kubectl.ok(pods).lines().count(), 4);
@@ -359,20 +363,20 @@ fn target_option_measures_existing_rollout() {
         assert_eq!(beaten.matches("\"entry\":\"change\"").count(), 1, "{beaten}");
         let unnamed = ["run", "-t", "svc/web:named", "-n", "shop", "--set", "sidecar.inject=true", "--yes"];
         let unnamed = run(&unnamed).expect_code(2);
-        assert!(unnamed.stderr().contains("would change a cluster that is not named"), "{unnamed}");
+        assert!(unnamed.stderr().contains("would change a cluster that you did not name"), "{unnamed}");
         let system = run(&["run", "-t", "svc/kube-dns", "-n", "kube-system"]).expect_code(2);
         assert!(system.stderr().contains("namespace kube-system is the cluster's own"), "{system}");
         let all = "disruptions=[{at: 1s, action: deletePod, selector: app=web, count: 2}]";
         let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
         let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
         assert!(
-            all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would end at once"),
+            all.stderr().contains("refused deletePod of app=web: all 2 ready pods would end at once"),
             "{all}"
         );
         let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
         assert!(
             ambiguous.stderr().contains(
-                "--target: spec.target.port: service web: has the ports named (80), numbered (81): choose one, as in --target \
+                "--target: spec.target.port: service web: has several ports (named (80), numbered (81)): choose one, such as --target \
                  svc/web:named"
             ),
             "{ambiguous}"

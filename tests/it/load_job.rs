@@ -134,7 +134,7 @@ fn dead_load_worker_spares_others() {
     assert_eq!(status.code(), Some(3), "{said}");
     let named = said.lines().find(|line| line.contains("was lost")).unwrap_or_else(|| panic!("{said}"));
     assert!(named.contains("load worker rolldrop-load-from-the-cluster-"), "{named}");
-    assert!(named.contains("(load-1) was lost: its container ended with exit code 137"), "{named}");
+    assert!(named.contains("(load-1) was lost: its container exited with code 137"), "{named}");
 
     let records = RunDir::open(&run_dir).and_then(|run| run.read()).expect("the run directory reads");
     let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
@@ -281,7 +281,7 @@ fn unreachable_workers_dial_in_and_unready_are_skipped() {
     });
     let warned: Vec<_> = warned.collect();
     let [one] = warned[..] else { panic!("{warned:?}\n{finished}") };
-    assert!(one.contains("node-3") && one.ends_with("; the others send its part"), "{one}");
+    assert!(one.contains("node-3") && one.ends_with("; the other workers send its share"), "{one}");
     assert!(finished.stderr().contains("the load comes from 2 pods, on node-1, node-2"), "{finished}");
     assert!(finished.dir().join("run/latency.hlog").is_file() && !finished.dir().join("run/live").exists());
 }

@@ -67,7 +67,7 @@ fn run_repeats_rounds_until_gate_decides() {
         let said = run.stderr();
         for line in [
             "this run repeats its disruptions while its gate is inconclusive: up to 3 rounds",
-            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max): another round",
+            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max); starting another round",
             "look 2 of 3, at 98.45 % confidence: the gate passed after 8 terminations",
         ] {
             assert!(said.contains(line), "{line}\n{run}");
@@ -94,7 +94,7 @@ fn looks_include_load_worker_rows() {
         run.figure(run.code() == Some(0) && info.looks.as_ref().map(|looks| looks.at) == Some(2));
         let said = run.stderr();
         for line in [
-            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max): another round",
+            "look 1 of 3, at 97.74 % confidence: the gate is inconclusive (windows.p50.max); starting another round",
             "look 2 of 3, at 98.45 % confidence: the gate passed after 8 terminations",
         ] {
             assert!(said.contains(line), "{line}\n{run}");

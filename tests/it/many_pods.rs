@@ -87,7 +87,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
         run.try_wait().expect("its state")
     });
     let said = std::fs::read_to_string(log).expect("its words");
-    assert!(said.contains("undoing what was changed"), "{status}\n{said}");
+    assert!(said.contains("undoing the changes"), "{status}\n{said}");
     let events = json_lines(&dir.join(name).join("events.jsonl"));
     let listed = |kind: &str| {
         let is_it = |event: &&Value| event["change"] == "listed" && event["kind"] == *kind;

@@ -116,7 +116,7 @@ fn terminal_shows_pods_action_and_losses() {
         &["  web-", "terminating for "],
         &["deletePod 1 pod of app=web is done"],
         &["lost at ", " s: ", " web-"],
-        &["undoing what was changed"],
+        &["undoing the changes"],
     ] {
         assert!(shown(parts), "{parts:?}: {lines:#?}");
     }
@@ -144,8 +144,8 @@ fn piped_progress_lists_events_and_states() {
         &["web-", " cannot be evicted yet because of a disruption budget"],
         &["web-", " is gone"],
         &["evict 1 pod of app=web is done"],
-        &["waiting for the last pods to end"],
-        &["undoing what was changed"],
+        &["waiting for the last pods to terminate"],
+        &["undoing the changes"],
     ] {
         let found = rest.find(|line| parts.iter().all(|part| line.contains(part)));
         assert!(found.is_some(), "{parts:?} is missing, or comes too early\n{drained}");

@@ -40,7 +40,7 @@ fn old_server_fails_run_before_changes() {
     let too_old = run("v1.28.15", &scenario(sidecar(), json!({})), &[]).expect_code(2);
     says(&too_old, &["runs Kubernetes 1.28", "Deployment web, container helper: native sidecars", "1.29"]);
     let too_old = run("v1.29.14-eks-1", &scenario(sidecar(), sleep), &[]).expect_code(2);
-    says(&too_old, &["container app: preStop sleep came with 1.30; write exec: {command: [sleep, \"1\"]}"]);
+    says(&too_old, &["container app: a preStop sleep needs 1.30; use exec: {command: [sleep, \"1\"]}"]);
     assert!(!too_old.stderr().contains("native sidecars"), "{too_old}");
     // The recording proxy that the scenario requests is also a native sidecar.
     let too_old = run("v1.28.15", &plain(), &["--set", "sidecar.inject=true"]).expect_code(2);
@@ -52,5 +52,5 @@ fn old_server_fails_run_before_changes() {
     // An older cluster gets a warning, but is measured.
     let old = run("v1.28.15", &plain(), &[]);
     assert!(old.stdout().contains("50 requests"), "{old}");
-    assert!(old.stderr().contains("the cluster runs Kubernetes 1.28; rolldrop is made for 1.29"), "{old}");
+    assert!(old.stderr().contains("the cluster runs Kubernetes 1.28; rolldrop supports 1.29"), "{old}");
 }

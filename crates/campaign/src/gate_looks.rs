@@ -177,7 +177,10 @@ mod tests {
                 "x.yaml:9: spec.disruptions[0]: --inconclusive extend: others end the pods",
             ),
             (acting("action: exec, command: [x]"), "a program may do something else the second time"),
-            (acting(set_image), "a second setImage would find what the first has left: add for: 10s"),
+            (
+                acting(set_image),
+                "a second setImage would start from the state that the first one left: add for: 10s",
+            ),
             (
                 acting("action: scale, workload: deployment/web, replicas: 1, keep: true"),
                 "a second scale would",

@@ -42,15 +42,15 @@ pub enum ClusterError {
     Kubeconfig { path: Option<PathBuf>, source: Box<kube::config::KubeconfigError> },
     /// There is no kubeconfig, and this process is not in a pod either.
     #[error(
-        "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
+        "found no kubeconfig (looked for {}), and this is not a pod: name one with --kubeconfig or KUBECONFIG",
         files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     NoCluster { files: Vec<PathBuf>, source: Box<kube::config::InClusterError> },
     /// There is no service account.
-    #[error("this is not a pod of a cluster with a service account")]
+    #[error("this process does not run in a pod with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
     /// The client cannot be created, for example because of invalid TLS settings.
-    #[error("cannot make a client for it")]
+    #[error("cannot create a client for the cluster")]
     Client(#[source] Box<kube::Error>),
     /// The embedded cluster did not start.
     #[error("the embedded cluster did not start")]

@@ -305,7 +305,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             let mut unreadable = batch.iter().filter_map(|line| line.as_ref().err());
                             let why = unreadable.find(|error| error.kind() == ErrorKind::InvalidData);
                             if let Some(why) = why.filter(|_| !std::mem::replace(&mut is_unreadable, true)) {
-                                endpoint.warn(&format!("sends data that cannot be read: {why}"));
+                                endpoint.warn(&format!("sends unreadable data: {why}"));
                             }
                             if !is_unreadable {
                                 pauses = Pauses::default();

@@ -19,9 +19,9 @@ pub use rolldrop_lab as lab;
 pub struct NoCluster;
 
 const WHY: &str = if cfg!(target_os = "linux") {
-    "this build of rolldrop has none: measure a cluster of your kubeconfig (run --target svc/web -n shop -- COMMAND, or \
-     --context CTX), or build rolldrop with the feature `embedded`, which cargo builds by default"
+    "this build of rolldrop does not include it: measure a cluster from your kubeconfig (run --target svc/web -n \
+     shop -- COMMAND, or --context CTX), or build rolldrop with its default feature `embedded`"
 } else {
-    "it needs Linux: measure a cluster of your kubeconfig (run --target svc/web -n shop -- COMMAND, or --context CTX), \
-     or run the image of rolldrop in a container (docs/image.md)"
+    "it needs Linux: measure a cluster from your kubeconfig (run --target svc/web -n shop -- COMMAND, or --context \
+     CTX), or run the rolldrop image in a container (docs/image.md)"
 };

@@ -23,17 +23,18 @@ pub enum CoordinatorError {
     Timeout { what: String, limit: Duration },
     /// An object from the manifests already exists in the cluster.
     #[error(
-        "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
-         manifests"
+        "{0} already exists, and the run must not take it over: delete it, use another namespace (-n), or remove \
+         it from the manifests"
     )]
     Exists(String),
     /// A manifest is of a kind that the cluster does not know.
     #[error(
-        "the cluster has no {kind} of {api_version}: take it out of the manifests, or name a cluster that has it (--context)"
+        "the cluster does not know {kind} ({api_version}): remove it from the manifests, or use a cluster that has \
+         it (--context)"
     )]
     UnknownKind { kind: String, api_version: String },
     /// A pod reports that it cannot start.
-    #[error("a pod never starts: {0}")]
+    #[error("a pod cannot start: {0}")]
     PodNeverStarts(String),
     /// The run cannot find out which pods its connections are routed to.
     #[error("--evidence conntrack: {0}")]
@@ -52,29 +53,30 @@ pub enum CoordinatorError {
     Service { service: String, why: String },
     /// Another run is changing this workload.
     #[error(
-        "{workload} is in use by {holder}: wait until that has ended, or use `rolldrop cleanup` with its directory if it \
-         was killed; if neither is possible, {remedy} forgets it"
+        "{workload} is in use by {holder}: wait until that run ends, or, if it was killed, run `rolldrop cleanup` \
+         on its directory; if you can do neither, {remedy} removes the mark"
     )]
     InUse { workload: String, holder: String, remedy: String },
     /// Others repeatedly changed an object between the run's read and its write.
     #[error("failed to change {0}: others keep changing it")]
     Conflict(String),
     /// A selector matches nothing.
-    #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
+    #[error(
+        "selector {selector:?} matches no pod in namespace {namespace}: fix the selector or the pods' labels"
+    )]
     NoPods { selector: String, namespace: String },
     /// The run lacks rights that it needs.
     #[error(
-        "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
+        "missing rights: {}; ask your cluster admin for them (kubectl auth can-i --list -n {namespace} shows what \
+         you have)",
         .rights.join(", ")
     )]
     MissingRights { rights: Vec<String>, namespace: String },
     /// An action would terminate too many pods.
-    #[error(
-        "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
-    )]
+    #[error("refused {action} of {of}: {why}; set allowOutage: true in the disruption if you want this")]
     TooMany { action: ActionName, of: String, why: String },
     /// The cluster is too old for something that the manifests use.
-    #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
+    #[error("the cluster runs Kubernetes {version}, which is too old for this scenario: {}", .lacking.join("; "))]
     TooOld { version: KubernetesVersion, lacking: Vec<String> },
     /// A workload or a pod has no such container.
     #[error("{of} has no container {container:?}: name one of its containers")]
@@ -83,46 +85,47 @@ pub enum CoordinatorError {
     #[error("{workload} would not replace its pods: {why}")]
     NoRollout { workload: String, why: &'static str },
     /// An object to be patched is not in the run's namespace.
-    #[error("{object} is not in the run's namespace: the run changes only objects there")]
+    #[error("{object} is not in the run's namespace: a run changes only objects in its own namespace")]
     NotInNamespace { object: String },
     /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
     Relabel { pod: String, why: String },
     /// A node has no pods that the action would terminate.
     #[error(
-        "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
-         {namespace} -o wide)"
+        "the action would terminate no pod of namespace {namespace} on node {node}: name another node (kubectl get \
+         pods -n {namespace} -o wide)"
     )]
     NoPodsOnNode { node: String, namespace: String },
     /// A node has only pods that a drain does not evict.
     #[error(
-        "the pods of namespace {namespace} on node {node} are of DaemonSets, which a drain leaves where they are: end \
-         them by nodeShutdown or deletePod"
+        "all pods of namespace {namespace} on node {node} belong to DaemonSets, and a drain does not evict those: \
+         use nodeShutdown or deletePod"
     )]
     OnlyDaemonSets { node: String, namespace: String },
     /// The cluster offers no way to carry out an action.
     #[error(
-        "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
+        "this cluster does not support {action}: Kubernetes has no API call for it, and {path} answered \
+         {answer:?}; {instead}"
     )]
     NotOffered { action: ActionName, path: String, answer: String, instead: &'static str },
     /// The scenario does not fit the cluster.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// The run cannot tell which workloads are behind a target.
-    #[error("the workload behind the target is not known: {0}")]
+    #[error("failed to find the workload behind the target: {0}")]
     Behind(String),
     /// The sidecar cannot be added to the pods.
-    #[error("the sidecar cannot be added: {0}")]
+    #[error("failed to add the sidecar: {0}")]
     Sidecar(String),
     /// The pods' termination settings cannot be changed.
     #[error(transparent)]
     Ending(#[from] EndingError),
     /// The rollout of a change did not settle in time.
-    #[error("the rollout of the changed workloads had not settled after {limit:?}: {missing}")]
+    #[error("the rollout of the changed workloads did not settle within {limit:?}: {missing}")]
     Unsettled { missing: String, limit: Duration },
     /// A GitOps controller manages an object.
     #[error(
-        "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
+        "{object} is managed by {controller}, which would revert the change during the run: pause it and add \
          --change-gitops, or make the change in its repository"
     )]
     Managed { object: String, controller: String },
@@ -133,7 +136,7 @@ pub enum CoordinatorError {
     #[error(transparent)]
     Record(#[from] RunDirError),
     /// The recorder stopped too early.
-    #[error("the recorder ended too early")]
+    #[error("the recorder stopped too early")]
     RecorderGone,
     /// The run was stopped on purpose.
     #[error("interrupted")]
@@ -144,13 +147,13 @@ pub enum CoordinatorError {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file could not be read or written.
-    #[error("failed to use {path}")]
+    #[error("failed to read or write {path}")]
     Io { path: PathBuf, source: std::io::Error },
     /// The directory holds no journal.
-    #[error("{} has no changes.jsonl: name a directory that `rolldrop run` or `rolldrop tune` made", .0.display())]
+    #[error("{} has no changes.jsonl: name a directory that `rolldrop run` or `rolldrop tune` created", .0.display())]
     NotARun(PathBuf),
     /// The run has not ended.
-    #[error("the run in {} has not ended: it undoes its changes itself, also when interrupted by Ctrl-C", .0.display())]
+    #[error("the run in {} has not ended and will undo its own changes: wait for it, or stop it with Ctrl-C", .0.display())]
     InUse(PathBuf),
     /// A line cannot be read.
     #[error("{path}:{line}: {why}; restore the file")]

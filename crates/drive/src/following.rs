@@ -39,7 +39,7 @@ pub async fn follow<T>(
                 control.stop();
                 stop = &never;
                 is_stopped = true;
-                viewer.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
+                viewer.say("stopping: waiting for requests in flight; press Ctrl-C again to cut them off");
             }
             () = abort.cancelled() => {
                 control.abort();

@@ -145,7 +145,7 @@ impl Observer {
             let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
             let message = match pods.join(", ") {
                 none if none.is_empty() => {
-                    "the pods could not be listed when the wait for their end was over".into()
+                    "failed to list the pods at the end of the wait for them to terminate".into()
                 }
                 pods => format!("still terminating when the wait ended: {pods}"),
             };
@@ -159,7 +159,7 @@ impl Observer {
             let resource = String::from("pods");
             let from = self.recorder().clock().now() - list_watch::LONGEST_SILENCE;
             self.recorder().record(EventKind::WatchGap { resource, from });
-            self.recorder().warn(format!("the last events are not known: {error}"));
+            self.recorder().warn(format!("the last events of the run may be missing: {error}"));
         }
     }
 

@@ -111,14 +111,15 @@ fn plan_service_proxy(plan: &mut RunPlan) {
     plan.helps(
         "get",
         &of::<ConfigMap>().named(proxy_detection::CILIUM),
-        "whether Cilium implements Services",
+        "shows if Cilium implements Services",
     );
     let set = of::<DaemonSet>().named(proxy_detection::DAEMON_SET);
-    plan.helps("get", &set, "whether kube-proxy implements Services");
+    plan.helps("get", &set, "shows if kube-proxy implements Services");
     for name in proxy_detection::KUBE_PROXY_MAPS {
-        plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
+        let why = "kube-proxy's mode, which decides how connections are balanced";
+        plan.helps("get", &of::<ConfigMap>().named(name), why);
     }
-    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, if its mode is still unknown");
 }
 
 /// Returns the workloads with pods in the state that they will have when the load begins: those from the manifests,
@@ -164,7 +165,7 @@ impl Planner<'_> {
 
     async fn plan_run(mut self, work: &Work<'_>) -> Result<RunPlan> {
         let Work { scenario, live, has_command, has_rounds, beats, load_workers, .. } = work;
-        self.plan.open_call("/version", "whether it has what the scenario uses");
+        self.plan.open_call("/version", "checks that it has what the scenario uses");
         let version = self.caller.server_version().await?;
         self.plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
@@ -172,7 +173,7 @@ impl Planner<'_> {
             self.plan_means(disruption).await?;
         }
         self.plan_watches();
-        self.plan.open_call("/version", "32 times: the API server's clock");
+        self.plan.open_call("/version", "32 times, to compare the API server's clock");
 
         let live = match live {
             Some(changes) => Some(plan_live(self.caller, changes).await?),
@@ -193,13 +194,13 @@ impl Planner<'_> {
             }
         }
         for disruption in disruptions {
-            self.plan_check(disruption, "whether it is there").await?;
+            self.plan_check(disruption, "checks that it exists").await?;
         }
         self.plan.open_call("/version", "for the report");
         self.plan.helps(
             "list",
             &About::all(ApiResource::erase::<Node>(&()), None),
-            "for the report: how many",
+            "for the report: number of nodes",
         );
         plan_service_proxy(&mut self.plan);
         let has_live_proxies = live.as_ref().is_some_and(|wanted| wanted.changes.sidecar.is_some());
@@ -222,7 +223,7 @@ impl Planner<'_> {
                 self.plan.helps(
                     "list",
                     &kind,
-                    "before the first round, and after each until its changes have settled",
+                    "before the first round, and after each round until its changes have settled",
                 );
             }
         }
@@ -244,7 +245,7 @@ impl Planner<'_> {
     /// Plans to read the proxies' rows, which is a must if the run adds proxies.
     fn plan_proxies(&mut self, are_added: bool) {
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
-        let why = "what the proxies recorded, of each pod that has one";
+        let why = "rows from the proxy of each pod that has one";
         match are_added {
             true => self.plan.must("get", &proxies, why),
             false => self.plan.helps("get", &proxies, why),
@@ -261,16 +262,16 @@ impl Planner<'_> {
 
     fn plan_watches(&mut self) {
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
-            self.plan.must("list", &watched, "what is there");
-            self.plan.must("watch", &watched, "to the end of the run");
+            self.plan.must("list", &watched, "current state");
+            self.plan.must("watch", &watched, "until the end of the run");
         }
-        self.plan.helps("list", &self.own::<Event>(), "what is there");
-        self.plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        self.plan.helps("list", &self.own::<Event>(), "current state");
+        self.plan.helps("watch", &self.own::<Event>(), "until the end of the run");
         let nodes = About::all(ApiResource::erase::<Node>(&()), None);
         let replica_sets = self.own::<ReplicaSet>();
         for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
-            self.plan.helps("list", &explains, "what there is: who ends pods");
-            self.plan.helps("watch", &explains, "to the end of the run");
+            self.plan.helps("list", &explains, "current state, to explain why pods terminate");
+            self.plan.helps("watch", &explains, "until the end of the run");
         }
     }
 
@@ -282,8 +283,8 @@ impl Planner<'_> {
                 && target_service::is_headless(self.caller, name, &scenario.manifests).await?
             {
                 return Ok(Some(format!(
-                    "clients of the headless Service {name} keep a DNS answer for its TTL: each disruption is \
-                     delayed by a random part of that, or of its jitter if that is longer (seed {})",
+                    "delays each disruption by a random part of the DNS TTL, or of its jitter if that is longer, \
+                     because clients of the headless Service {name} cache DNS answers (seed {})",
                     first.seed
                 )));
             }
@@ -297,7 +298,7 @@ impl Planner<'_> {
         let s = if workers == 1 { "" } else { "s" };
         let privileged = match evidence {
             None => "",
-            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in their nodes' network",
         };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
@@ -306,9 +307,9 @@ impl Planner<'_> {
         ] {
             self.plan.creates(about, &about.clone().later("load"), why, &mut self.undo);
         }
-        self.plan.must("patch", &secrets.later("load"), "owned by the Job");
-        self.plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
-        self.plan.helps("list", &self.own::<Event>(), "why they are not");
+        self.plan.must("patch", &secrets.later("load"), "makes the Job its owner");
+        self.plan.must("list", &self.own::<Pod>(), "after 10 s: load workers that are not ready");
+        self.plan.helps("list", &self.own::<Event>(), "reasons that they are not ready");
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         self.plan.must("get", &proxies, "reports, clock and rows of each load worker");
         self.plan.must("create", &proxies, "orders to each load worker");
@@ -337,12 +338,12 @@ impl Planner<'_> {
     /// Plans the beats, without which the times of others' deletions are known only to the second.
     fn plan_beats(&mut self) {
         self.plan_owner(Need::Helps);
-        let why = "ten times a second while pods may end: its versions date deletions by others";
+        let why = "ten times a second while pods may terminate, to date deletions by others";
         self.plan.helps("patch", &self.own::<ConfigMap>().later(OWNER), why);
         self.plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
         self.plan.own.push(
-            "writes to its own ConfigMap ten times a second while pods may end, and removes it at the end (not \
-             with --no-beats)"
+            "writes to its own ConfigMap ten times a second while pods may terminate, and removes it at the end \
+             (disable with --no-beats)"
                 .to_owned(),
         );
     }
@@ -352,11 +353,12 @@ impl Planner<'_> {
         let with_pods = |verb| self.undo.calls.iter().any(|call| call.is_about(verb, has_pods));
         let (removes, restores) = (with_pods("delete"), with_pods("patch"));
         if removes || restores {
-            let why = "until the run's own pods are gone; not on a cluster that ends with the run";
+            let why = "until the run's own pods are gone (skipped if the cluster ends with the run)";
             self.undo.must("list", &self.own::<Pod>(), why);
         }
         for kind in self.workload_kinds().iter().filter(|_| restores) {
-            self.undo.helps("list", kind, "until what was changed back has rolled out; the same");
+            let why = "until restored workloads have rolled out (skipped if the cluster ends with the run)";
+            self.undo.helps("list", kind, why);
         }
     }
 
@@ -384,7 +386,7 @@ impl Planner<'_> {
         self.plan.creates(
             &about,
             &about.clone().named(name),
-            format!("{} {name} of the run", types.kind),
+            format!("{} {name}, for the run", types.kind),
             &mut self.undo,
         );
         self.plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
@@ -401,14 +403,14 @@ impl Planner<'_> {
         self.plan.holds = holds::needed(work, live.into_iter().flat_map(|wanted| &wanted.live));
         for workload in &self.plan.holds.clone() {
             let about = self.workload(workload);
-            self.plan.must("get", &about, "whether another run uses it");
-            self.plan.must("patch", &about, "the annotation that this run uses it, now and every 3 min");
-            self.undo.must("patch", &about, "no longer used");
-            self.undo.must("get", &about, "as it is then");
+            self.plan.must("get", &about, "checks that no other run uses it");
+            self.plan.must("patch", &about, "marks it as in use by this run, now and every 3 min");
+            self.undo.must("patch", &about, "releases it");
+            self.undo.must("get", &about, "its state at that time");
         }
         let services = holds::services_of(work.scenario);
         let services: Vec<About> = services.iter().map(|name| self.own::<Service>().named(name)).collect();
-        let why = "whether another run changes the pods behind a target";
+        let why = "checks that no other run changes the pods behind a target";
         services.iter().for_each(|service| self.plan.helps("get", service, why));
         if !services.is_empty() {
             self.workload_kinds().iter().for_each(|kind| self.plan.helps("list", kind, why));
@@ -421,14 +423,14 @@ impl Planner<'_> {
 
     fn plan_changes(&mut self, wanted: &WantedChanges<'_>) {
         let changes = wanted.changes;
-        self.plan.open_call("/version", "whether it has native sidecars");
+        self.plan.open_call("/version", "checks that it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
-            self.plan.must("list", &kind, "whose pods are the target's");
+            self.plan.must("list", &kind, "finds the workloads behind the target");
         }
         if changes.whose.services.is_empty() && changes.whose.workloads.is_empty() {
             let routes = About::all(routes::http_route(), Some(&self.caller.namespace));
             for kind in [self.own::<Ingress>(), routes] {
-                self.plan.helps("list", &kind, "which Service the target's URL routes to");
+                self.plan.helps("list", &kind, "finds the Service behind the target's URL");
             }
         }
         let (services, workloads): (Vec<_>, Vec<_>) =
@@ -436,7 +438,7 @@ impl Planner<'_> {
         for object in workloads {
             self.plan_change(object);
             let title = object.title();
-            let effect = "and undoes that at the end: each is a rollout of its pods";
+            let effect = "and undoes that at the end; each of the two rolls out its pods";
             self.plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
         }
         for kind in self.workload_kinds() {
@@ -444,13 +446,13 @@ impl Planner<'_> {
         }
         for object in services {
             self.plan_change(object);
-            self.plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
+            self.plan.effects.push(format!("points {} at the sidecar, and back at the end", object.title()));
         }
     }
 
     fn plan_change(&mut self, object: &Live) {
         let about = About::all(object.resource.clone(), Some(&self.caller.namespace)).named(object.name());
-        self.plan.must("patch", &about, "a merge patch of this resourceVersion");
+        self.plan.must("patch", &about, "merge patch, only on the resourceVersion that was read");
         self.undo.restores(&about);
     }
 }
@@ -480,7 +482,7 @@ pub async fn check_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
                 ..SelfSubjectAccessReviewSpec::default()
             };
             let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-            let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
+            let what = "check the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
             let params = PostParams::default();
             let answer = caller.must(what, || reviews.create(&params, &review)).await?;
             let allowed = answer.status.is_some_and(|status| status.allowed);

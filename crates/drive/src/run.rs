@@ -217,8 +217,8 @@ pub fn caller(
     let namespace = namespace.unwrap_or_else(|| cluster.default_namespace()).to_owned();
     if !is_dns_label(&namespace) {
         return Err(RunError::Refused(format!(
-            "{namespace:?} is not a valid namespace name, which has lowercase letters, digits and dashes: give \
-             another with -n (or in the context of the kubeconfig)"
+            "{namespace:?} is not a valid namespace name: use only lowercase letters, digits and dashes (-n, or \
+             the namespace of the kubeconfig's context)"
         )));
     }
     Ok(Caller {
@@ -315,7 +315,7 @@ impl RunContext<'_> {
             Err(error) => Err(error.into()),
         };
         // Runs after an error, too, to remove everything that the session created.
-        let last = if session.has_changes() { "undoing what was changed" } else { "closing the record" };
+        let last = if session.has_changes() { "undoing the changes" } else { "closing the record" };
         self.viewer.step(last);
         let finished = session.finish(give_up.clone()).await;
         let closed = closed(finished, loaded.is_err(), |error| self.viewer.warn(error))?;
@@ -351,13 +351,15 @@ impl RunContext<'_> {
         left.for_each(|undone| self.viewer.warn(&undone.to_string()));
         if is_left {
             let run = self.run_dir.path().display();
-            self.viewer.warn(&format!("`rolldrop cleanup {run}` undoes what could not be undone"));
+            self.viewer.warn(&format!("run `rolldrop cleanup {run}` to try again"));
         }
         let stop = match self.interrupts.stop.is_cancelled() {
             true => give_up.clone(),
             false => self.interrupts.stop.clone(),
         };
-        let tell = |what: &str| self.viewer.step(&format!("waiting until all is as before the run: {what}"));
+        let tell = |what: &str| {
+            self.viewer.step(&format!("waiting for the cluster to be as before the run: {what}"))
+        };
         if let Err(not_yet) = await_effect(&Caller { stop, ..caller }, undone, tell).await {
             self.viewer.warn(&not_yet.to_string());
         }
@@ -426,7 +428,7 @@ impl RunContext<'_> {
             let notes = session.change_workloads(&changes).await?;
             notes.iter().for_each(|note| self.viewer.say(note));
         }
-        let last = if deploys { "waiting for the pods to be ready" } else { "looking at the target" };
+        let last = if deploys { "waiting for the pods to be ready" } else { "checking the target" };
         self.viewer.step(last);
         let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(scenario, disruptions).await;
@@ -455,7 +457,7 @@ fn closed<T: Default>(
         if !has_failed {
             return Err(error);
         }
-        warn(&format!("the run could not be closed either: {error}"));
+        warn(&format!("failed to close the run, too: {error}"));
         Ok(T::default())
     })
 }
@@ -491,6 +493,6 @@ mod tests {
         assert!(matches!(after_a_failure, Ok(nothing) if nothing.is_empty()));
         assert!(closed::<Vec<u8>>(Err(unclosed()), false, &mut warn).is_err());
         assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(sources) if sources == [1]));
-        assert_eq!(warnings, [format!("the run could not be closed either: {}", unclosed())]);
+        assert_eq!(warnings, [format!("failed to close the run, too: {}", unclosed())]);
     }
 }

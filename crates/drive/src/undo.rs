@@ -142,15 +142,13 @@ pub(crate) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
     };
     let outcome = match timeout_at(deadline, undoing).await {
         Ok(outcome) => outcome.unwrap_or_else(|error| UndoOutcome::Failed(error.to_string())),
-        Err(_) => {
-            UndoOutcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo))
-        }
+        Err(_) => UndoOutcome::Failed(format!("undoing took longer than {:?}", caller.limits.undo)),
     };
     Undone { object, change, outcome }
 }
 
 pub(crate) fn gone() -> UndoOutcome {
-    UndoOutcome::Nothing("gone already".into())
+    UndoOutcome::Nothing("already gone".into())
 }
 
 /// Boots a node that was shut down. If the node is running, only its agent restarts, which terminates no pods.
@@ -212,7 +210,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
             return Ok(match (others.is_empty(), is_asked) {
                 // An earlier patch took effect, although its response was lost.
                 (true, true) => UndoOutcome::Undone { others },
-                (true, false) => UndoOutcome::Nothing("as it was already".into()),
+                (true, false) => UndoOutcome::Nothing("already as it was".into()),
                 (false, _) => UndoOutcome::LeftAlone(format!("others have changed {}", others.join(", "))),
             });
         }

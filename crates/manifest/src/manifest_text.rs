@@ -229,8 +229,8 @@ fn as_yaml(text: &str) -> String {
 fn json_problem(text: &str, error: &serde_json::Error) -> Problem {
     let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let why = match error.classify() {
-        serde_json::error::Category::Eof => "this is JSON that ends too early: close its quotes and brackets",
-        _ => "this is not JSON: check the commas, quotes and brackets up to here",
+        serde_json::error::Category::Eof => "this JSON ends too early: close its quotes and brackets",
+        _ => "this is not valid JSON: check the commas, quotes and brackets up to here",
     };
     Problem::new(before, why)
 }

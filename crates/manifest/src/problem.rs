@@ -8,7 +8,8 @@ use thiserror::Error;
 pub enum ManifestError {
     /// A template that has not been rendered.
     #[error(
-        "{place}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
+        "{place}: this is a template ({text}), not a manifest: render it first, for example with helm template \
+         CHART"
     )]
     Template {
         /// File and line.
@@ -110,14 +111,14 @@ fn why(kind: &ErrorKind) -> String {
         }
         Kind::MisplacedFlowCollectionEnd => "a closing bracket without an opening one: remove it",
         Kind::MismatchedFlowCollectionEnd { open, close } => {
-            return format!("'{open}' is closed by '{close}': close it by its own bracket");
+            return format!("'{open}' is closed by '{close}': use the matching bracket");
         }
         Kind::ExpectedFlowMappingSeparator => "',' or '}' is missing before this: add it",
         Kind::ExpectedFlowSequenceSeparator => "',' or ']' is missing before this: add it",
         Kind::UnclosedQuotedScalar | Kind::UnexpectedEof => "a quote is not closed: close it",
-        Kind::DocumentIndicatorInQuotedScalar => "'---' inside of quotes: close the quote before it",
+        Kind::DocumentIndicatorInQuotedScalar => "'---' inside quotes: close the quote before it",
         Kind::InvalidTrailingSingleQuotedScalar | Kind::InvalidTrailingDoubleQuotedScalar => {
-            "something follows the closing quote: put all of the value in quotes"
+            "text follows the closing quote: put the whole value in quotes"
         }
         Kind::UnknownQuotedScalarEscape
         | Kind::InvalidQuotedScalarHexEscape
@@ -125,37 +126,31 @@ fn why(kind: &ErrorKind) -> String {
         | Kind::InvalidLowSurrogateHexEscape
         | Kind::InvalidLowSurrogate
         | Kind::MissingLowSurrogate
-        | Kind::UnpairedLowSurrogate => {
-            "'\\' with something that YAML does not know: use single quotes, or '\\\\'"
-        }
-        kind if is_tab(kind) => "a tab as indentation: use spaces",
+        | Kind::UnpairedLowSurrogate => "YAML does not know this '\\' escape: use single quotes, or '\\\\'",
+        kind if is_tab(kind) => "a tab in the indentation: use spaces",
         Kind::UnexpectedCharacter { character } => {
-            return format!("no value begins with {character:?}: put the value in quotes");
+            return format!("a value cannot begin with {character:?}: put the value in quotes");
         }
-        Kind::UnknownAnchor => "this alias has no anchor before it: add '&NAME' to what it stands for",
-        Kind::UndeclaredTagHandle => {
-            "a tag that nothing declares: put a value that begins with '!' in quotes"
+        Kind::UnknownAnchor => {
+            "this alias has no anchor before it: add '&NAME' to the value that it stands for"
         }
+        Kind::UndeclaredTagHandle => "undeclared tag: put a value that begins with '!' in quotes",
         Kind::MissingAnchorOrAliasName => {
             "'&' or '*' without a name: put a value that begins with it in quotes"
         }
         Kind::MappingValueNotAllowed | Kind::InvalidColonPlacement | Kind::InvalidMappingValueWhitespace => {
-            "no key is expected here: check the indentation, or put a value with ': ' in quotes"
+            "unexpected key: check the indentation, or put a value with ': ' in quotes"
         }
         Kind::BlockSequenceEntryNotAllowed
         | Kind::BlockEntryInFlowCollection
         | Kind::ExpectedBlockSequenceEntry
-        | Kind::InvalidBlockEntryWhitespace => {
-            "no item of a list ('- ') is expected here: check the indentation"
-        }
-        Kind::SimpleKeyExpected | Kind::InvalidSimpleKey => "':' is missing behind a key: add it",
+        | Kind::InvalidBlockEntryWhitespace => "unexpected list item ('- '): check the indentation",
+        Kind::SimpleKeyExpected | Kind::InvalidSimpleKey => "':' is missing after a key: add it",
         Kind::InvalidBlockScalarHeader | Kind::ZeroBlockScalarIndent => {
             "only '+', '-' and an indentation of 1 to 9 may follow '|' or '>': remove the rest"
         }
-        Kind::RecursionLimitExceeded => {
-            "too many collections in collections: no object of Kubernetes has so many"
-        }
-        Kind::UnsupportedYamlMajorVersion => "a version of YAML that is not 1: remove the directive",
+        Kind::RecursionLimitExceeded => "collections are nested too deeply: no Kubernetes object needs that",
+        Kind::UnsupportedYamlMajorVersion => "a YAML version other than 1: remove the directive",
         Kind::ExpectedBlockMappingKey
         | Kind::UnexpectedEofBlockMapping
         | Kind::UnexpectedEofBlockSequence
@@ -164,7 +159,7 @@ fn why(kind: &ErrorKind) -> String {
         | Kind::InvalidQuotedScalarIndent
         | Kind::InvalidFlowScalarIndent
         | Kind::ExpectedNodeContent => {
-            "this line fits to nothing before it: check its indentation, and the quotes before it"
+            "this line does not fit the lines before it: check its indentation, and the quotes before it"
         }
         _ => "this is neither YAML nor JSON: check the indentation, quotes and brackets up to here",
     };

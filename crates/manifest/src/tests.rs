@@ -60,48 +60,45 @@ fn parse_error_names_line_and_remedy() {
     for (text, said) in [
         (
             "a: 1\n---\nspec:\n  replicas: 1\n  replicas: 2\n",
-            "all.yaml:5: spec.replicas is given twice, first in line 4: remove one",
+            "all.yaml:5: spec.replicas is given twice, first on line 4: remove one",
         ),
-        (
-            "{\"a\": [\n1,\n\"b]}",
-            "all.yaml:3: this is JSON that ends too early: close its quotes and brackets",
-        ),
-        ("a: 1\n\tb: 2\n", "all.yaml:2: a tab as indentation: use spaces"),
+        ("{\"a\": [\n1,\n\"b]}", "all.yaml:3: this JSON ends too early: close its quotes and brackets"),
+        ("a: 1\n\tb: 2\n", "all.yaml:2: a tab in the indentation: use spaces"),
         ("a: [1\n", "all.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes"),
         (
             "a: b: c\n",
-            "all.yaml:1: no key is expected here: check the indentation, or put a value with ': ' in quotes",
+            "all.yaml:1: unexpected key: check the indentation, or put a value with ': ' in quotes",
         ),
-        ("a: 1\nb\nc: 2\n", "all.yaml:2: ':' is missing behind a key: add it"),
+        ("a: 1\nb\nc: 2\n", "all.yaml:2: ':' is missing after a key: add it"),
         ("a: 'b\n", "all.yaml:1: a quote is not closed: close it"),
-        ("a: \"b\" c\n", "all.yaml:1: something follows the closing quote: put all of the value in quotes"),
-        ("a: @b\n", "all.yaml:1: no value begins with '@': put the value in quotes"),
-        ("a: *b\n", "all.yaml:1: this alias has no anchor before it: add '&NAME' to what it stands for"),
+        ("a: \"b\" c\n", "all.yaml:1: text follows the closing quote: put the whole value in quotes"),
+        ("a: @b\n", "all.yaml:1: a value cannot begin with '@': put the value in quotes"),
         (
-            "a: \"\\d\"\n",
-            "all.yaml:1: '\\' with something that YAML does not know: use single quotes, or '\\\\'",
+            "a: *b\n",
+            "all.yaml:1: this alias has no anchor before it: add '&NAME' to the value that it stands for",
         ),
+        ("a: \"\\d\"\n", "all.yaml:1: YAML does not know this '\\' escape: use single quotes, or '\\\\'"),
         (
             "a:\n  - b\n c: d\n",
-            "all.yaml:3: this line fits to nothing before it: check its indentation, and the quotes before it",
+            "all.yaml:3: this line does not fit the lines before it: check its indentation, and the quotes before it",
         ),
-        ("? [a]\n: b\n", "all.yaml:1: a mapping or list is no key: put the key in quotes"),
+        ("? [a]\n: b\n", "all.yaml:1: a mapping or list cannot be a key: put the key in quotes"),
     ] {
         assert_eq!(error(text), said, "{text}");
     }
     let deep = "[".repeat(10_000);
-    assert!(error(&deep).contains("too many collections in collections"), "{}", error(&deep));
+    assert!(error(&deep).contains("collections are nested too deeply"), "{}", error(&deep));
     let bomb: String = (0..9)
         .map(|n| format!("a{}: &a{} [{}]\n", n + 1, n + 1, vec![format!("*a{n}"); 9].join(", ")))
         .collect();
-    assert!(error(&format!("a0: &a0 x\n{bomb}")).contains("aliases stand for more than"), "{bomb}");
+    assert!(error(&format!("a0: &a0 x\n{bomb}")).contains("aliases expand to more than"), "{bomb}");
 }
 
 #[test]
 fn template_error_suggests_rendering() {
     let said = |line: usize, text: &str| {
         format!(
-            "all.yaml:{line}: this is a template ({text}), not a manifest: render it first, as helm template CHART does"
+            "all.yaml:{line}: this is a template ({text}), not a manifest: render it first, for example with helm template CHART"
         )
     };
     for (text, line, action) in [

@@ -307,7 +307,9 @@ impl<'t> TreeReader<'t> {
             }
             let place = self.place(span.start.byte_offset());
             if !matches!(event, Event::Scalar(..) | Event::Alias(_)) {
-                return Err(Problem::new(place, "a mapping or list is no key: put the key in quotes").into());
+                return Err(
+                    Problem::new(place, "a mapping or list cannot be a key: put the key in quotes").into()
+                );
             }
             let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
             let (key, name) = self.node(event, &span)?;
@@ -316,7 +318,7 @@ impl<'t> TreeReader<'t> {
                 Entry::Vacant(entry) => _ = entry.insert(key.range.start),
                 Entry::Occupied(entry) => {
                     let (first, at) = (line(self.text, *entry.get()), self.path_to(&name));
-                    let why = format!("{at} is given twice, first in line {first}: remove one");
+                    let why = format!("{at} is given twice, first on line {first}: remove one");
                     return Err(Problem::new(key.range.start, why).into());
                 }
             }
@@ -368,11 +370,11 @@ impl<'t> TreeReader<'t> {
 
     fn aliased(&mut self, anchor: usize, place: usize) -> Result<Value, Problem> {
         let Some((value, count)) = self.anchors.get(&anchor) else {
-            return Err(Problem::new(place, "this alias is inside of what it stands for: remove it"));
+            return Err(Problem::new(place, "this alias is inside the value that it stands for: remove it"));
         };
         self.aliased += count;
         if self.aliased > ALIASED_VALUES {
-            let why = format!("aliases stand for more than {ALIASED_VALUES} values: write fewer of them");
+            let why = format!("aliases expand to more than {ALIASED_VALUES} values: use fewer");
             return Err(Problem::new(place, why));
         }
         Ok(value.clone())

@@ -153,13 +153,14 @@ impl Disruption {
             | DisruptionAction::Scale { restore, .. }
             | DisruptionAction::Drain { restore, .. }
             | DisruptionAction::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
-                format!("a second {name} would find what the first has left: add for: 10s, so that it is changed back")
+                format!("a second {name} would start from the state that the first one left: add for: 10s, so that \
+                         the change is undone")
             }),
             DisruptionAction::Exec { .. } => {
                 Some("a program may do something else the second time: use an action such as rollingRestart".into())
             }
             DisruptionAction::Observe { .. } => {
-                Some("others end the pods, when and as often as they like: let an action end them".into())
+                Some("others decide when and how often pods terminate: use an action that terminates them".into())
             }
         }
     }
@@ -272,9 +273,9 @@ pub enum Restore {
 impl fmt::Display for Restore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Restore::AtTheEnd => f.write_str("and back at the end"),
-            Restore::After(after) => write!(f, "and back {:.1} s later", after.as_secs_f64()),
-            Restore::Never => f.write_str("and leaves it so"),
+            Restore::AtTheEnd => f.write_str("and restores it at the end"),
+            Restore::After(after) => write!(f, "and restores it {:.1} s later", after.as_secs_f64()),
+            Restore::Never => f.write_str("and keeps the change"),
         }
     }
 }
@@ -347,7 +348,7 @@ pub enum Order {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Order::Oldest => "the oldest first",
+            Order::Oldest => "oldest first",
             Order::Random => "in random order",
         })
     }

@@ -96,7 +96,7 @@ impl Document {
         for (step, end) in steps(&path).zip(ends) {
             let is_new = at.is_null() || at.as_object().is_some_and(|map| !map.contains_key(&step));
             at = child(at, &step)
-                .ok_or_else(|| invalid(&path, "passes through a value that has no such child"))?;
+                .ok_or_else(|| invalid(&path, "goes through a value that has no such key"))?;
             if is_new {
                 self.places.insert(path[..end].to_owned(), source.into());
             }
@@ -181,7 +181,7 @@ fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     match Manifests::parse(file, text).err()? {
         ManifestError::Invalid { place, why } => Some((place, why)),
         ManifestError::Template { place, text } => {
-            Some((place, format!("{text} is a template's: write the value itself")))
+            Some((place, format!("{text} belongs to a template: write the value itself")))
         }
     }
 }
@@ -332,7 +332,7 @@ mod tests {
             "s.yaml:2: YAML: '[' is not closed: close it, or put a value that begins with '[' in quotes"
         );
         let twice = read("name: a\nlist: []\nname: b\n").unwrap_err();
-        assert_eq!(twice, "s.yaml:3: YAML: name is given twice, first in line 1: remove one");
+        assert_eq!(twice, "s.yaml:3: YAML: name is given twice, first on line 1: remove one");
     }
 
     #[test]

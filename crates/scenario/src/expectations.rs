@@ -47,8 +47,7 @@ pub fn with(recorded: &Expect, place: &str, file: Option<&ExpectFile>, set: &[St
         return Err(ScenarioError::Invalid {
             place: "--set".into(),
             key: key.to_owned(),
-            why: "the run is over: only what is expected of it can be set, such as expect.dropped.max=0"
-                .into(),
+            why: "the run is over: you can set only its expectations, such as expect.dropped.max=0".into(),
         });
     }
     read(&document)
@@ -167,9 +166,16 @@ mod tests {
             limits.yaml:2: starts.stages.created: is where times begin to count
             limits.yaml:2: exits.sigkill: is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)
             limits.yaml:1: spec.expect.dropped: min 1 is above max 0
-            --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
-            --set: spec.expect.starts.firstRequests: unknown field `firstRequests`, expected one of `firstRequest`, `dropped`, `stages`
-            --set: load.rate: the run is over: only what is expected of it can be set, such as expect.dropped.max=0
+            --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in \
+                                                                      percent such as 0.1%
+            --set: \
+                                                                      spec.expect.starts.firstRequests: unknown \
+                                                                      field `firstRequests`, expected one of \
+                                                                      `firstRequest`, `dropped`, `stages`
+         \
+                                                                         --set: load.rate: the run is over: you \
+                                                                      can set only its expectations, such as \
+                                                                      expect.dropped.max=0
             "#
         );
     }

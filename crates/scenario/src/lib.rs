@@ -164,7 +164,7 @@ pub enum ScenarioError {
     #[error("failed to read {path}")]
     Io { path: PathBuf, source: std::io::Error },
     /// Neither a file nor a built-in scenario has this name.
-    #[error("no scenario {0:?}: name a YAML file that exists, or one that `rolldrop scenarios` lists{like}", like = builtin::like(.0))]
+    #[error("there is no scenario {0:?}: name a YAML file, or a scenario that `rolldrop scenarios` lists{like}", like = builtin::like(.0))]
     Unknown(String),
     /// Something in the file is wrong.
     #[error("{place}: {key}: {why}")]
@@ -266,11 +266,11 @@ spec:
         let both = wrong("rate: 1, stages: [{rate: 1, duration: 1s}]");
         assert_eq!(
             both,
-            "x.yaml:6: spec.load.stages: each has its own rate and duration: remove load.rate and load.duration"
+            "x.yaml:6: spec.load.stages: each stage has its own rate and duration: remove load.rate and load.duration"
         );
         assert_eq!(
             wrong("stages: [{rate: 0, duration: 1s}]"),
-            "x.yaml:6: spec.load.stages: must be above 0 requests/s somewhere"
+            "x.yaml:6: spec.load.stages: at least one stage must be above 0 requests/s"
         );
         assert_eq!(
             wrong("stages: [{rate: 1, duration: 0s}]"),
@@ -315,7 +315,7 @@ spec:
         let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
         assert_eq!(
             wrong("name: gateway", "name: web"),
-            "x.yaml:7: spec.target[1].name: \"web\" is the name of another target: give each its own"
+            "x.yaml:7: spec.target[1].name: \"web\" is the name of another target: give each target its own name"
         );
         assert!(wrong("weight: 4", "wieght: 4").contains("spec.load.requests[0].wieght: unknown field"));
         assert!(wrong("weight: 4", "weight: 0").contains("spec.load.requests[0].weight: must be at least 1"));
@@ -336,7 +336,7 @@ spec:
         assert_eq!(abort, Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 });
         assert_eq!(
             text(load, "9s").unwrap_err(),
-            "x.yaml:7: spec.disruptions[0].at: is before the load has been steady for 10.0 s, as long as spec.load.abort looks back: start at 10.0 s or later"
+            "x.yaml:7: spec.disruptions[0].at: is before the load has been steady for 10.0 s, the period of spec.load.abort: start at 10.0 s or later"
         );
         let ramp = "stages: [{rate: 50, duration: 20s, ramp: linear}, {rate: 50, duration: 40s}], \
                     abort: {dropped: 0.5%, over: 5s, requests: 9}";
@@ -416,13 +416,13 @@ spec:
             x.yaml:8: spec.disruptions[0].at: invalid type: integer `1`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             x.yaml:8: spec.disruptions[0]: deletePod needs a selector, such as selector: app=web
             x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration
-            x.yaml:8: spec.disruptions[0]: repeats need a distance: add every: 5s
+            x.yaml:8: spec.disruptions[0]: repetitions need an interval: add every: 5s
             x.yaml:8: spec.manifests[0].file: ./missing.yaml: No such file or directory (os error 2)
             x.yaml:8: spec.manifests[0].inline: is not a Kubernetes object: it has no apiVersion
-            x.yaml:5: spec.target.service: there is no Service "web" among the manifests
+            x.yaml:5: spec.target.service: there is no Service "web" among the manifests: fix the name, or add the Service
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
             x.yaml:7: spec.expect.causes.overload: needs min, max or worse
-            no scenario "naive-exti": name a YAML file that exists, or one that `rolldrop scenarios` lists, such as naive-exit
+            there is no scenario "naive-exti": name a YAML file, or a scenario that `rolldrop scenarios` lists, such as naive-exit
             "#
         );
     }

@@ -36,7 +36,7 @@ impl FromStr for TargetArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let form = || {
-            "needs svc/NAME[:PORT][@NODE], or a URL such as https://shop.example/ or l7:https://..."
+            "must be svc/NAME[:PORT][@NODE], or a URL such as https://shop.example/ or l7:https://..."
                 .to_owned()
         };
         if let Some((kind, rest)) = text.split_once('/')

@@ -27,7 +27,7 @@ pub(super) fn validate<C>(raw: raw::ScenarioFile<C>, document: &Document, dir: &
         return Err(document.error("kind", format!("is {:?}, must be Scenario", raw.kind)));
     }
     if !is_name(&raw.metadata.name) {
-        return Err(document.error("metadata.name", "must be lowercase letters, digits and dashes"));
+        return Err(document.error("metadata.name", "must have only lowercase letters, digits and dashes"));
     }
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;
@@ -140,7 +140,7 @@ fn targets(
             Place::Url(url) => url.host_str().unwrap_or("url").to_owned(),
         });
         if targets.iter().any(|target| target.name == name) {
-            let why = format!("{name:?} is the name of another target: give each its own");
+            let why = format!("{name:?} is the name of another target: give each target its own name");
             return Err(document.error(&format!("{key}.name"), why));
         }
         let balances_because = match (stated, &place) {
@@ -186,7 +186,9 @@ fn place(raw: raw::TargetKeys, key: &str, manifests: &[Value], document: &Docume
         (Some(name), None) => {
             let services = || manifests.iter().filter(|m| m["kind"] == "Service");
             if services().next().is_some() && !services().any(|m| m["metadata"]["name"] == name.as_str()) {
-                let why = format!("there is no Service {name:?} among the manifests");
+                let why = format!(
+                    "there is no Service {name:?} among the manifests: fix the name, or add the Service"
+                );
                 return Err(document.error(&format!("{key}.service"), why));
             }
             let port = raw.port.map(|port| match port {
@@ -222,8 +224,7 @@ fn is_steady_first(load: &LoadSpec, disruptions: &[Disruption], document: &Docum
         return Ok(());
     };
     let why = format!(
-        "is before the load has been steady for {:.1} s, as long as spec.load.abort looks back: start at {:.1} s \
-         or later",
+        "is before the load has been steady for {:.1} s, the period of spec.load.abort: start at {:.1} s or later",
         abort.over.as_secs_f64(),
         earliest.as_secs_f64()
     );

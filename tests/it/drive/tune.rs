@@ -166,7 +166,7 @@ fn foreign_workload_change_ends_tuning() {
         let found = tuning(dir.path());
         let why = found["outcome"]["why"][0].as_str().expect("why").to_owned();
         figure(meanwhile.taken(), !why.contains("the load generator fell behind"), || why.clone());
-        assert!(why.contains("others changed spec.replicas of Deployment web in mid-run"), "{why}");
+        assert!(why.contains("others changed spec.replicas of Deployment web during the run"), "{why}");
         let mut expected = before;
         expected["replicas"] = json!(3);
         assert_eq!(shop.spec(), expected);

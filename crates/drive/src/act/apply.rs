@@ -81,7 +81,7 @@ impl Applier {
             let name = format!("rolldrop-run-{}", run.to_lowercase());
             let mut object = DynamicObject::new(&name, &resource);
             object.data =
-                json!({"data": {"run": run, "about": "owns what this run of rolldrop has created"}});
+                json!({"data": {"run": run, "about": "owns everything that this run of rolldrop created"}});
             let created = changer.create(&resource, &Scope::Namespaced, object).await?;
             let uid = created.uid().unwrap_or_default();
             let (api_version, kind) = (resource.api_version, resource.kind);

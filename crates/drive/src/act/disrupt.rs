@@ -117,7 +117,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition > 0 && self.now_is_late() {
-                self.not_reached("the load had ended");
+                self.not_reached("the load ended first");
                 break;
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
@@ -133,7 +133,7 @@ impl Acting<'_> {
                 Repeat::Until(until) => Some(until),
             };
             if until.is_some() && self.now_is_late() {
-                self.not_reached("the load had ended");
+                self.not_reached("the load ended first");
                 break;
             }
             if let Err(why) = self.recovered(&whole).await {

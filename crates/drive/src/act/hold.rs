@@ -84,8 +84,9 @@ pub(crate) async fn hold(
         let (workload, run) = (workload.clone(), run.to_owned());
         tasks.spawn(async move {
             keep_renewing(caller, recorder.clock(), workload.clone(), run).await;
-            recorder
-                .warn(format!("{workload} is no longer marked as in use by this run: others may change it"));
+            recorder.warn(format!(
+                "{workload} is no longer marked as in use by this run, so other runs may change it"
+            ));
         });
     }
     Ok(())

@@ -42,7 +42,7 @@ pub(crate) async fn change(
                 return Err(CoordinatorError::Unsettled { missing, limit });
             },
             why = stuck_sidecar(caller, observer) => {
-                let why = format!("{why}; name an image that the cluster can pull with --image");
+                let why = format!("{why}; use --image to name an image that the cluster can pull");
                 return Err(CoordinatorError::Sidecar(why));
             }
         }

@@ -104,7 +104,7 @@ async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
     let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
     let secrets = caller.api::<Secret>();
-    let (what, name) = ("have the load workers' Secret go with their Job", secret.name_any());
+    let (what, name) = ("make the load workers' Job the owner of their Secret", secret.name_any());
     let params = PatchParams::default();
     caller.must(what, || secrets.patch(&name, &params, &patch)).await.map(drop)
 }
@@ -182,7 +182,7 @@ async fn why_not_ready(
         let job = job_name(run);
         let why = latest_event(caller, &format!("involvedObject.name={job},type=Warning")).await?;
         let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
-        reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
+        reasons.push(format!("{without} of {workers} load workers have no pod: {why}"));
     }
     Ok(reasons)
 }

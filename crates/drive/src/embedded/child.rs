@@ -52,7 +52,7 @@ pub enum ChildError {
     #[error("cannot run {}", program.display())]
     Spawn { program: PathBuf, source: io::Error },
     /// The process exited before it was ready.
-    #[error("it ended before it was ready ({status}):\n{log}")]
+    #[error("it exited before it was ready ({status}):\n{log}")]
     Ended { status: ExitStatus, log: String },
     /// The process was not ready in time.
     #[error("it was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
@@ -61,7 +61,7 @@ pub enum ChildError {
 
 /// The cluster process exited unexpectedly.
 #[derive(Debug, thiserror::Error)]
-#[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
+#[error("the embedded cluster died ({how}), which ended the run{}", last_words(log))]
 pub struct Died {
     /// Exit status of the process, or the signal that killed it, in words.
     how: String,

@@ -65,7 +65,7 @@ pub(crate) async fn beat(
     let beating = async { beat_until_refused(caller, recorder, &own.await?.name).await };
     if let Err(why) = beating.await {
         recorder.warn(format!(
-            "beats ended: {why}; from now on deletions by others are known only to the second"
+            "stopped writing beats: {why}; from now on, deletions by others are known only to the second"
         ));
     }
     pending().await

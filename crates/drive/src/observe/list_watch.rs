@@ -253,7 +253,7 @@ where
         if self.views.read(|view| view.unbelieved.contains_key(resource)) {
             return;
         }
-        let message = format!("the watch of {resource} shows nothing usable: {why}");
+        let message = format!("the watch of {resource} returns unusable data: {why}");
         self.recorder.warn(message);
         self.views.update(|view| {
             view.unbelieved.insert(resource, why);

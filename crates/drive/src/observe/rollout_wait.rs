@@ -51,7 +51,7 @@ impl WorkloadState {
     ) -> (String, Self) {
         let generation = meta.generation.unwrap_or(0);
         let missing = if observed.unwrap_or(0) < generation {
-            Some("its controller has not seen the change".to_owned())
+            Some("its controller has not seen the change yet".to_owned())
         } else {
             have.iter()
                 .find(|(_, count, wanted)| count.unwrap_or(0) != *wanted)
@@ -135,7 +135,9 @@ pub(crate) async fn await_rollout(
 pub(crate) async fn await_recovery(caller: &Caller, observer: &Observer, before: &Workloads) -> Result<()> {
     if let (_, Some(missing)) = until_settled(caller, observer, before).await? {
         let limit = caller.limits.rollout;
-        observer.recorder().warn(format!("a round had not ended {limit:?} after its last action: {missing}"));
+        observer
+            .recorder()
+            .warn(format!("a round had not settled {limit:?} after its last action: {missing}"));
     }
     Ok(())
 }
@@ -238,7 +240,7 @@ pub(crate) async fn workloads(caller: &Caller) -> Result<Workloads> {
         let (meta, replicas) = (&deployment.metadata, spec.replicas.unwrap_or(1));
         let have = [
             ("pods updated", status.updated_replicas, replicas),
-            ("pods in all", status.replicas, replicas),
+            ("pods in total", status.replicas, replicas),
             ("pods available", status.available_replicas, replicas),
         ];
         let observed = status.observed_generation;
@@ -306,7 +308,7 @@ mod tests {
             now.unsettled_since(&before).map(|(workload, what)| format!("{workload}: {what}"))
         };
         assert_eq!(unsettled(workload(1, 1, 3, 3, "a")), None);
-        let unseen = Some("web: its controller has not seen the change".to_owned());
+        let unseen = Some("web: its controller has not seen the change yet".to_owned());
         assert_eq!(unsettled(workload(2, 1, 3, 3, "b")), unseen);
         assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 pods updated, 3 wanted");
         assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);

@@ -8,7 +8,7 @@ use crate::error::{CoordinatorError, Result};
 use rolldrop_sidecar::inject;
 
 pub(crate) async fn service(caller: &Caller, name: &str) -> Result<Service> {
-    let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);
+    let what = format!("read Service {name} in namespace {} (-n selects another)", caller.namespace);
     caller.read(&caller.api(), &what, name).await
 }
 

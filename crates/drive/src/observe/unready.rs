@@ -29,7 +29,7 @@ pub(super) async fn why_unready(
     if pods.is_empty() {
         // The pods are not created at all, because of an admission policy or a quota.
         let refused = "type=Warning,reason=FailedCreate";
-        return latest_event(caller, refused).await.ok()?.map(|why| format!("no pod was made: {why}"));
+        return latest_event(caller, refused).await.ok()?.map(|why| format!("no pod was created: {why}"));
     }
     let each = pods_of.iter().filter_map(|(why, pods)| match pods.as_slice() {
         [] => None,
@@ -43,7 +43,7 @@ pub(super) async fn why_unready(
 pub(crate) async fn why_pod_unready(caller: &Caller, pod: &Pod) -> Result<String> {
     if let Some(why) = own_reason(pod) {
         let said = last_words(caller, pod).await;
-        return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; it wrote {said:?}")));
+        return Ok(said.map_or_else(|| why.clone(), |said| format!("{why}; its last output: {said:?}")));
     }
     let about = format!("involvedObject.name={},type=Warning", pod.name_any());
     Ok(latest_event(caller, &about).await?.unwrap_or_else(|| state(pod)))
@@ -100,7 +100,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     }
     let ended = |end: &ContainerStateTerminated| {
         let why = said(end.reason.as_ref(), end.message.as_ref());
-        format!("it ended with exit code {} ({why})", end.exit_code)
+        format!("it exited with code {} ({why})", end.exit_code)
     };
     let status = pod.status.as_ref()?;
     let end = |status: &'_ ContainerStatus| status.state.as_ref()?.terminated.clone();
@@ -130,8 +130,8 @@ pub(crate) fn state(pod: &Pod) -> String {
     let has_probe = spec.is_some_and(|spec| spec.containers.iter().any(|c| c.readiness_probe.is_some()));
     match spec.and_then(|spec| spec.node_name.as_deref()) {
         Some(_) if phase == "Running" && has_probe => "its readiness probe has not succeeded yet".to_owned(),
-        Some(node) => format!("{phase} on node {node}, which does not say why"),
-        None => format!("{phase}, and on no node yet"),
+        Some(node) => format!("{phase} on node {node}, and its status gives no reason"),
+        None => format!("{phase}, not yet scheduled to a node"),
     }
 }
 
@@ -173,15 +173,15 @@ mod tests {
         assert_eq!(reason(pull).unwrap(), "ErrImagePull: no such image");
         let ended =
             is(json!({"terminated": {"exitCode": 2, "reason": "Error", "message": "no such option\n"}}));
-        assert_eq!(reason(ended).unwrap(), "it ended with exit code 2 (Error: no such option)");
+        assert_eq!(reason(ended).unwrap(), "it exited with code 2 (Error: no such option)");
         let crashes = with_container(
             &json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting"}}),
             &json!({"terminated": {"exitCode": 1, "reason": "Error"}}),
         );
-        let why = "CrashLoopBackOff: back-off 10s restarting; it ended with exit code 1 (Error)";
+        let why = "CrashLoopBackOff: back-off 10s restarting; it exited with code 1 (Error)";
         assert_eq!(reason(crashes).unwrap(), why);
         let creating = is(json!({"waiting": {"reason": "ContainerCreating"}}));
-        assert_eq!(state(&pod(&creating)), "Pending on node node-2, which does not say why");
+        assert_eq!(state(&pod(&creating)), "Pending on node node-2, and its status gives no reason");
         assert_eq!(reason(creating), None);
     }
 

@@ -43,7 +43,7 @@ impl Way<'_> {
             return Ok((self.url(address, port.port), Consumer::ServiceProxy { service }));
         }
         if self.cluster_ip().is_empty() {
-            return Err(self.unusable("has no cluster IP; give the target as a URL"));
+            return Err(self.unusable("has no cluster IP: give the target as a URL"));
         }
         let number = self.pods_port(caller, port).await?;
         let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);
@@ -54,7 +54,7 @@ impl Way<'_> {
     pub(crate) fn node_port(&self, port: &ServicePort) -> Result<i32> {
         let number = port.node_port.filter(|number| *number > 0);
         number.ok_or_else(|| {
-            self.unusable("has no NodePort: remove the target's node, or give the Service type: NodePort")
+            self.unusable("has no NodePort: remove the target's node, or set type: NodePort in the Service")
         })
     }
 
@@ -82,18 +82,19 @@ impl Way<'_> {
             (Some(wanted), _) => {
                 let is_it =
                     |p: &&ServicePort| p.name.as_deref() == Some(wanted) || p.port.to_string() == wanted;
-                let missing = || self.unusable(format!("has no port {wanted:?}, but {}", listed()));
+                let missing = || self.unusable(format!("has no port {wanted:?}; use one of {}", listed()));
                 ports.iter().find(is_it).ok_or_else(missing)
             }
             (None, [only]) => Ok(only),
-            (None, []) => Err(self.unusable("has no port: add one to it")),
+            (None, []) => Err(self.unusable("has no ports: add one")),
             (None, [first, ..]) => {
                 let (name, listed) = (self.name, listed());
                 let number = first.port.to_string();
                 let one = first.name.as_deref().unwrap_or(&number);
-                let how =
-                    format!("choose one, as in --target svc/{name}:{one} or a scenario's target.port: {one}");
-                Err(self.unusable(format!("has the ports {listed}: {how}")))
+                let how = format!(
+                    "choose one, such as --target svc/{name}:{one}, or target.port: {one} in a scenario"
+                );
+                Err(self.unusable(format!("has several ports ({listed}): {how}")))
             }
         }
     }
@@ -166,12 +167,11 @@ mod tests {
         assert_eq!(of_two(Some("80")).await.unwrap(), "http://10.0.0.1:80/x");
         assert_eq!(
             of_two(None).await.unwrap_err(),
-            "service web: has the ports http (80), admin (81): choose one, as in --target svc/web:http or a scenario's \
-             target.port: http"
+            "service web: has several ports (http (80), admin (81)): choose one, such as --target svc/web:http, or target.port: http in a scenario"
         );
         assert_eq!(
             of_two(Some("no")).await.unwrap_err(),
-            "service web: has no port \"no\", but http (80), admin (81)"
+            "service web: has no port \"no\"; use one of http (80), admin (81)"
         );
         let one = |port: Value, address| url(json!([port]), address, None);
         assert_eq!(one(json!({"port": 80}), "fd00::1").await.unwrap(), "http://[fd00::1]:80/x");

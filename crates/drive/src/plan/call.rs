@@ -169,7 +169,7 @@ impl RunPlan {
 
     /// Adds the call that looks up a kind in its API group.
     pub(super) fn discovers(&mut self, about: &About) {
-        self.open_call(root(&about.resource), "where the kind is");
+        self.open_call(root(&about.resource), "looks up the kind");
     }
 
     /// Adds the creation of an object of this kind, and adds its removal, under the name that it then has, to `undo`.
@@ -182,14 +182,14 @@ impl RunPlan {
     ) {
         self.discovers(kind);
         self.must("create", kind, why);
-        undo.must("delete", created, "removed, with what it owns");
+        undo.must("delete", created, "removes it and everything it owns");
         undo.discovers(kind);
     }
 
     /// Adds the calls that restore an object. They are added in reverse order.
     pub(super) fn restores(&mut self, about: &About) {
-        self.must("patch", about, "changed back, by a merge patch");
-        self.must("get", about, "as it is then");
+        self.must("patch", about, "restores it, with a merge patch");
+        self.must("get", about, "its state at that time");
         self.discovers(about);
     }
 

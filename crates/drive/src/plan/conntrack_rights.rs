@@ -30,7 +30,7 @@ pub(super) async fn plan_evidence(
         Some(Evidence::Conntrack) => {}
     }
     let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(proxy_detection::NAMESPACE));
-    plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
+    plan.helps("get", &config, "checks that the Service proxy leaves connections to the kernel");
     // Without the right to read the mode, the load workers find out.
     let (mode, _) = proxy_detection::find(caller, &[]).await?.known;
     if mode == ServiceProxy::Userspace {
@@ -42,27 +42,27 @@ pub(super) async fn plan_evidence(
     }
     let Some(workers) = load_workers else {
         plan.own.push(
-            "asks the kernel where the load comes from to which pod each of its connections goes".into(),
+            "asks the kernel of the machine that sends the load which pod each connection goes to".into(),
         );
         return Ok(());
     };
     let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&caller.namespace);
-    plan.helps("get", &namespace, "whether it allows privileged pods");
+    plan.helps("get", &namespace, "checks that it allows privileged pods");
     let namespaces = Api::<Namespace>::all(caller.client.clone());
     let found = caller.ask("read the namespace", || namespaces.get(&caller.namespace)).await?;
     if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
         && level != "privileged"
     {
         return Err(CoordinatorError::NoEvidence(format!(
-            "namespace {} allows only {level} pods ({ENFORCE}), and the load workers would run in their nodes' \
-             network with NET_ADMIN: name another (-n), or omit --evidence",
+            "namespace {} allows only {level} pods ({ENFORCE}), but the load workers need their nodes' network and \
+             NET_ADMIN: use another namespace (-n), or omit --evidence",
             caller.namespace
         )));
     }
     let s = if workers == 1 { "" } else { "s" };
     plan.effects.push(format!(
-        "runs {workers} load worker{s} as root with NET_ADMIN in the network of their nodes, where each asks the \
-         kernel to which pod its connections go (--evidence conntrack)"
+        "runs {workers} load worker{s} as root with NET_ADMIN in their nodes' network, to ask the kernel which pod \
+         each connection goes to (--evidence conntrack)"
     ));
     Ok(())
 }

@@ -112,8 +112,8 @@ impl Checks<'_> {
             let Pods { selector, .. } = pods;
             let namespace = &self.caller.namespace;
             let why = format!(
-                "{selector:?} matches no pod in namespace {namespace}, and none that the manifests make: correct \
-                 it, or the pods' labels"
+                "{selector:?} matches no pod in namespace {namespace}, and none that the manifests create: fix the \
+                 selector or the pods' labels"
             );
             return Err(self.wrong(&format!("{key}.selector"), why));
         }
@@ -121,7 +121,8 @@ impl Checks<'_> {
             && number > ready.len()
         {
             let why = format!(
-                "is {number}, but there are {} ready pods of {}: take fewer (count: all takes each), or add replicas",
+                "is {number}, but there are only {} ready pods of {}: use a smaller number (or count: all), or add \
+                 replicas",
                 ready.len(),
                 pods.selector
             );
@@ -176,8 +177,8 @@ impl Checks<'_> {
             format!("{none} of its {all} pods are not")
         };
         let why = format!(
-            "{which} behind a target ({} of {}): no request goes to them, so their ends have no window. Name their \
-             Service as a target as well, or correct the selector",
+            "{which} behind a target ({} of {}), so no request goes to them and their terminations have no window: \
+             add their Service as a target, or fix the selector",
             disruption.action.name(),
             pods.selector
         );
@@ -190,8 +191,8 @@ impl Checks<'_> {
             let first = aimed[..number].iter().find(|first| self.compete(first, second));
             let Some(first) = first else { continue };
             let why = format!(
-                "wants {} at the same time as {}, which wants {}, and they select the same {}: start one when the \
-                 other is done, take fewer pods, or add replicas",
+                "takes {} at the same time as {}, which takes {}, but both select from the same {}: start one \
+                 after the other has finished, take fewer pods, or add replicas",
                 second.pods.count,
                 key_of(first.index),
                 first.pods.count,
@@ -244,8 +245,8 @@ impl Checks<'_> {
                         Some(found) => serde_json::to_value(found).unwrap_or_default(),
                         None => {
                             let why = format!(
-                                "there is no {workload} in namespace {namespace}: correct the name, or name \
-                                 another namespace (-n)"
+                                "there is no {workload} in namespace {namespace}: fix the name, or use another \
+                                 namespace (-n)"
                             );
                             return Err(self.wrong(&key, why));
                         }
@@ -281,7 +282,7 @@ impl Checks<'_> {
         let part = in_path(node);
         match self.caller.ask(&format!("read Node {node}"), || nodes.get(&part)).await? {
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                let why = format!("{}: name one that is there (kubectl get nodes)", status.message);
+                let why = format!("{}: name an existing node (kubectl get nodes)", status.message);
                 return Err(self.wrong(&key, why));
             }
             _ => {}
@@ -300,8 +301,8 @@ impl Checks<'_> {
         let others: Vec<String> = others.into_iter().flatten().collect();
         if others == [node] {
             let why = format!(
-                "{node} is the only node that takes pods, so all pods end with it: add nodes, or set allowOutage: \
-                 true in the disruption if this is intended"
+                "{node} is the only node that takes pods, so all pods would end with it: add nodes, or set \
+                 allowOutage: true in the disruption if you want this"
             );
             return Err(self.wrong(&key, why));
         }

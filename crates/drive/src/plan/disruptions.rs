@@ -28,7 +28,7 @@ fn effect(disruption: &Disruption) -> Option<String> {
         match pods.grace_seconds {
             None => {}
             Some(0) => text.push_str(", by force"),
-            Some(seconds) => text.push_str(&format!(", with {seconds} s of grace")),
+            Some(seconds) => text.push_str(&format!(", with a grace period of {seconds} s")),
         }
         text
     };
@@ -40,17 +40,19 @@ fn effect(disruption: &Disruption) -> Option<String> {
             format!("kills the container{container} in {}", pods(all))
         }
         DisruptionAction::Relabel { pods: all, .. } => {
-            format!("takes {} out of their Services by a label", pods(all))
+            format!("takes {} out of their Services by changing a label", pods(all))
         }
         DisruptionAction::RollingRestart(workload) => format!("restarts {workload}"),
         DisruptionAction::SetImage { workload, container, image, .. } => {
-            format!("gives container {container} of {workload} the image {image}")
+            format!("sets the image of container {container} in {workload} to {image}")
         }
         DisruptionAction::Patch { object, .. } => format!("patches {object}"),
         DisruptionAction::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
-        DisruptionAction::Drain { node, .. } => format!("drains node {node} of the pods of all namespaces"),
+        DisruptionAction::Drain { node, .. } => {
+            format!("drains node {node}, evicting pods of all namespaces")
+        }
         DisruptionAction::NodeShutdown { node, grace_seconds, .. } => {
-            format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace")
+            format!("shuts node {node} down with all its pods, with a grace period of {grace_seconds} s")
         }
         DisruptionAction::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
         DisruptionAction::Exec { command } => format!("runs {}", command.join(" ")),
@@ -122,8 +124,12 @@ impl RunPlan {
             Restore::AtTheEnd => undo.restores(about),
             Restore::After(after) => {
                 self.discovers(about);
-                self.must("get", about, format!("{:.1} s later: as it is then", after.as_secs_f64()));
-                self.must("patch", about, "changed back, by a merge patch");
+                self.must(
+                    "get",
+                    about,
+                    format!("{:.1} s later: its state at that time", after.as_secs_f64()),
+                );
+                self.must("patch", about, "restores it, with a merge patch");
             }
         }
     }
@@ -136,19 +142,19 @@ impl Planner<'_> {
             DisruptionAction::NodeShutdown { node, .. } => (
                 Some(node),
                 "shutdown",
-                "drain ends a node's pods on any cluster, and exec shuts it down with your own means, such as \
-                 command: [ssh, NODE, systemctl, poweroff]",
+                "use drain, which works on any cluster, or exec with a command of your own, such as command: [ssh, \
+                 NODE, systemctl, poweroff]",
             ),
             DisruptionAction::RestartNodeAgent { node } => (
                 Some(node),
                 "restart",
-                "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
+                "use exec with a command of your own, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
             // The pods, and hence their nodes, are known only later.
             DisruptionAction::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
-                "exec does it with your own means, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
+                "use exec with a command of your own, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
             ),
             _ => return Ok(()),
         };
@@ -156,7 +162,7 @@ impl Planner<'_> {
             Some(node) => node.clone(),
             None => {
                 let nodes = About::all(ApiResource::erase::<Node>(&()), None);
-                self.plan.must("list", &nodes, "one whose agent can be asked");
+                self.plan.must("list", &nodes, "finds a node whose agent can be asked");
                 self.any_node().await?
             }
         };
@@ -164,9 +170,9 @@ impl Planner<'_> {
             "get",
             &agent_of(&node),
             command,
-            "whether the cluster offers it: then it answers 405",
+            "checks that the cluster supports it (the answer is then 405)",
         );
-        let what = format!("ask whether the cluster offers {}", disruption.action.name());
+        let what = format!("check if the cluster supports {}", disruption.action.name());
         let path = agent_path(&node, command);
         // The path accepts only POST; if it does not exist at all, the response is 404.
         let call = || async {
@@ -211,7 +217,7 @@ impl Planner<'_> {
             DisruptionAction::Patch { object, .. } => {
                 let about = self.object(object).await?;
                 self.plan.must("get", &about, why);
-                self.plan.dry_run(&about, "whether it can be patched");
+                self.plan.dry_run(&about, "checks that it can be patched");
             }
             DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                 self.plan.must("get", &node_of(node), why);
@@ -225,21 +231,21 @@ impl Planner<'_> {
 
     fn plan_pods(&mut self, disruption: &Disruption, pods: &Pods, why: &str) {
         self.plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may end at once");
         if !matches!(disruption.action, DisruptionAction::Evict(_)) {
-            self.plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+            self.plan.helps("list", &self.own::<Deployment>(), "how many pods may end at once");
         }
     }
 
     fn plan_labels(&mut self) {
-        self.plan.must("list", &self.own::<Service>(), "which label selects it");
-        self.plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
+        self.plan.must("list", &self.own::<Service>(), "labels that Services select by");
+        self.plan.helps("list", &self.own::<ReplicaSet>(), "labels that its owner selects by");
     }
 
     fn plan_node(&mut self, node: &str, why: &str) {
         self.plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
-        self.plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        self.plan.helps("list", &self.own::<Pod>(), "checks that no owner loses all its pods");
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may end at once");
     }
 
     pub(super) fn workload(&self, workload: &Workload) -> About {
@@ -287,54 +293,51 @@ impl Planner<'_> {
     async fn plan_disruption(&mut self, disruption: &Disruption, at: &dyn Display) -> Result<()> {
         match &disruption.action {
             DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
+                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
                     self.plan_end(&disruption.action, pod.clone(), &which);
                 }
             }
             DisruptionAction::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
+                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
                 let agent = About { subresource: "proxy", ..node_later() };
                 for which in each(pods, at) {
                     self.plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
                 }
             }
             DisruptionAction::Relabel { pods, restore, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: which are ready"));
+                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
                 self.plan_labels();
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
-                    self.plan.must("patch", &pod, format!("{which}: the label"));
+                    self.plan.must("patch", &pod, format!("{which}: changes the label"));
                     self.plan.undo(*restore, &pod, &mut self.undo);
                 }
             }
             DisruptionAction::RollingRestart(workload) => {
-                self.plan.must("get", &self.workload(workload), format!("{at}: as it is"));
-                self.plan.must(
-                    "patch",
-                    &self.workload(workload),
-                    format!("{at}: the annotation restartedAt"),
-                );
+                let about = self.workload(workload);
+                self.plan.must("get", &about, format!("{at}: its current state"));
+                self.plan.must("patch", &about, format!("{at}: sets the annotation restartedAt"));
             }
             DisruptionAction::SetImage { workload, container, image, restore } => {
                 let about = self.workload(workload);
-                self.plan.must("get", &about, format!("{at}: as it is"));
-                self.plan.dry_run(&about, format!("{at}: what changes"));
-                self.plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
+                self.plan.must("get", &about, format!("{at}: its current state"));
+                self.plan.dry_run(&about, format!("{at}: finds out what would change"));
+                self.plan.must("patch", &about, format!("{at}: sets image {image} in container {container}"));
                 self.plan.undo(*restore, &about, &mut self.undo);
             }
             DisruptionAction::Patch { object, patch, restore } => {
                 let about = self.object(object).await?;
-                self.plan.must("get", &about, format!("{at}: as it is"));
-                self.plan.dry_run(&about, format!("{at}: what changes"));
+                self.plan.must("get", &about, format!("{at}: its current state"));
+                self.plan.dry_run(&about, format!("{at}: finds out what would change"));
                 self.plan.must("patch", &about, format!("{at}: {}", patch.body));
                 self.plan.undo(*restore, &about, &mut self.undo);
             }
             DisruptionAction::Scale { workload, replicas, restore } => {
                 let about = self.workload(workload);
-                self.plan.must("get", &about, format!("{at}: as it is"));
-                self.plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                self.plan.must("get", &about, format!("{at}: its current state"));
+                self.plan.must("patch", &about, format!("{at}: scales to {replicas}"));
                 self.plan.undo(*restore, &about, &mut self.undo);
             }
             DisruptionAction::Drain { node, restore } => {
@@ -343,15 +346,15 @@ impl Planner<'_> {
             }
             DisruptionAction::NodeShutdown { node, grace_seconds, restore } => {
                 let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
-                self.plan.agent("create", &agent, &command, format!("{at}: shut down"));
+                self.plan.agent("create", &agent, &command, format!("{at}: shuts it down"));
                 let plan = match restore {
                     Restore::After(_) => &mut self.plan,
                     Restore::AtTheEnd | Restore::Never => &mut self.undo,
                 };
-                plan.agent("create", &agent, "restart", "booted");
+                plan.agent("create", &agent, "restart", "boots it");
             }
             DisruptionAction::RestartNodeAgent { node } => {
-                self.plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
+                self.plan.agent("create", &agent_of(node), "restart", format!("{at}: restarts the agent"));
             }
             DisruptionAction::Exec { command } => self.plan.runs(
                 command,
@@ -364,11 +367,11 @@ impl Planner<'_> {
 
     fn plan_drain(&mut self, disruption: &Disruption, node: &str, at: &dyn Display) {
         let about = node_of(node);
-        self.plan.must("get", &about, format!("{at}: as it is"));
+        self.plan.must("get", &about, format!("{at}: its current state"));
         self.plan_node(node, &at.to_string());
-        self.plan.must("patch", &about, format!("{at}: unschedulable"));
+        self.plan.must("patch", &about, format!("{at}: cordons it"));
         self.plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
-        let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
+        let why = format!("{at}: each pod of the node, except DaemonSet pods and system pods");
         self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why);
         // The right has to cover all namespaces.
         if let Some(call) = self.plan.calls.last_mut() {
@@ -392,7 +395,7 @@ fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
     let Pods { selector, count, order, .. } = pods;
     match count {
         Count::Number(number) => {
-            vec![format!("{at}: a ready one of {selector}, {order}"); *number]
+            vec![format!("{at}: one ready pod of {selector}, {order}"); *number]
         }
         _ => vec![format!("{at}: each of {count} of {selector}, {order}")],
     }

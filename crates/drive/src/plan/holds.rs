@@ -69,8 +69,9 @@ pub async fn check_holds(caller: &Caller, workloads: &[Workload], run: Option<&s
             return Err(in_use(caller, workload, &holder));
         }
         expired.push(format!(
-            "{workload} was in use by {holder}, which has passed: it is taken over. If that run was killed, end \
-             this one and use `rolldrop cleanup` with its directory first, as it may have left its changes"
+            "{workload} was in use by {holder}; that time has passed, so this run takes it over. If the other run \
+             was killed, it may have left changes behind: stop this run, and run `rolldrop cleanup` on its \
+             directory first"
         ));
     }
     Ok(expired)
@@ -100,7 +101,7 @@ pub(super) async fn held_by_others(
         services.iter().any(|service| selects(service, found.pod_labels())).then_some(())?;
         let holder = Holder::of(&found.current).filter(|holder| Some(holder.run.as_str()) != work.holder)?;
         (!holder.has_expired(clock)).then(|| {
-            format!("{workload} is in use by {holder}: what that changes meanwhile shows in this run as well")
+            format!("{workload} is in use by {holder}: changes by that run will show up in this run too")
         })
     };
     workloads.iter().filter_map(warning).collect()

@@ -225,7 +225,7 @@ async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<L
         if !workloads.iter().any(|workload| workload.title() == wanted.to_string()) {
             let namespace = &caller.namespace;
             return Err(CoordinatorError::Behind(format!(
-                "there is no {wanted} in namespace {namespace}: correct its name, or name the namespace with -n"
+                "there is no {wanted} in namespace {namespace}: fix the name, or use another namespace (-n)"
             )));
         }
     }
@@ -235,8 +235,8 @@ async fn live_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<Vec<L
     });
     if workloads.is_empty() {
         return Err(CoordinatorError::Behind(format!(
-            "no Deployment, StatefulSet or DaemonSet in namespace {} owns the pods of Service {} (rolldrop inject \
-             adds the sidecar to a manifest of another owner)",
+            "no Deployment, StatefulSet or DaemonSet in namespace {} owns the pods of Service {} (if they have \
+             another owner, add the sidecar to its manifest with rolldrop inject)",
             caller.namespace,
             services.join(", "),
         )));
@@ -256,12 +256,15 @@ async fn services_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<V
     let behind = find_services_behind(caller, &whose.urls).await?;
     let why = match behind.len() {
         1 => return Ok(behind.into_iter().collect()),
-        0 => "no Ingress or HTTPRoute".to_owned(),
-        _ => format!("more than one Service ({})", behind.into_iter().collect::<Vec<_>>().join(", ")),
+        0 => "no Ingress or HTTPRoute leads from the URL to a Service".to_owned(),
+        _ => format!(
+            "the URL leads to more than one Service ({})",
+            behind.into_iter().collect::<Vec<_>>().join(", ")
+        ),
     };
     Err(CoordinatorError::Behind(format!(
-        "{why} of namespace {} is behind it: name the workload to which it leads (rolldrop tune --workload \
-         deployment/web; for the sidecar of a scenario, sidecar: {{inject: true, workloads: [deployment/web]}})",
+        "{why} in namespace {}: name the workload (rolldrop tune --workload deployment/web; in a scenario, \
+         sidecar: {{inject: true, workloads: [deployment/web]}})",
         caller.namespace
     )))
 }

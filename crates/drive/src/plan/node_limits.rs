@@ -26,7 +26,7 @@ const SYSTEM: &str = "kube-";
 /// # Errors
 /// Fails if the nodes cannot be listed.
 pub(crate) async fn schedulable_nodes(caller: &Caller) -> Result<usize> {
-    let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
+    let what = "list nodes, to place a load worker on each (or set the number with --load-workers)";
     let nodes = Api::<Node>::all(caller.client.clone());
     let params = ListParams::default();
     let takes = caller.list_as(what, &nodes, &params, |node| takes_pods(&node)).await?;
@@ -121,7 +121,7 @@ pub(crate) async fn check_node_bounds(
     let mut owners = at_once.iter().filter_map(|pod| pod.owner_references().first());
     if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
         let count = at_once.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
-        return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
+        return Err(too_many(format!("all {count} ready pods of {} {} are on it", of.kind, of.name)));
     }
     bounds.refuse_action(action, &going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
 }

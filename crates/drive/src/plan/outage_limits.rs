@@ -116,7 +116,7 @@ impl OutageLimits {
     fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
-            _ => ", not counting pods that are already ending",
+            _ => ", not counting pods that are already terminating",
         };
         if going.len() >= ready.len() {
             return Some(match ready.len() {
@@ -249,7 +249,7 @@ mod tests {
         let none = OutageLimits::default();
         assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
         let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
-        assert_eq!(why, "it is the last ready pod, not counting pods that are already ending");
+        assert_eq!(why, "it is the last ready pod, not counting pods that are already terminating");
         assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would end at once");
         assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
         let budgets = |allowed| OutageLimits { budgets: vec![budget(allowed)], ..OutageLimits::default() };

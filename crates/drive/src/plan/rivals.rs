@@ -56,8 +56,9 @@ fn horizontal(scaler: &Value, namespace: &str) -> Option<String> {
     let least = spec["minReplicas"].as_u64().unwrap_or(1);
     let most = spec["maxReplicas"].as_u64().filter(|most| *most != least)?;
     Some(format!(
-        "HorizontalPodAutoscaler {name} may change the replicas ({least} to {most}) in mid-run, which ends the run: keep \
-         minReplicas and maxReplicas equal meanwhile (kubectl edit hpa {name} -n {namespace})"
+        "HorizontalPodAutoscaler {name} may change the replicas ({least} to {most}) during the run, which would \
+         end the run: set minReplicas and maxReplicas to the same number until the run is over (kubectl edit hpa \
+         {name} -n {namespace})"
     ))
 }
 
@@ -68,8 +69,8 @@ fn keda(scaler: &Value, namespace: &str) -> Option<String> {
     let [paused, _] = PAUSED;
     (!is_paused).then(|| {
         format!(
-            "ScaledObject {name} of KEDA may change the replicas in mid-run, which ends the run: pause it meanwhile \
-             (kubectl annotate scaledobject {name} -n {namespace} {paused}=true)"
+            "KEDA's ScaledObject {name} may change the replicas during the run, which would end the run: pause it \
+             until the run is over (kubectl annotate scaledobject {name} -n {namespace} {paused}=true)"
         )
     })
 }
@@ -79,8 +80,8 @@ fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
     let mode = scaler["spec"]["updatePolicy"]["updateMode"].as_str().unwrap_or("Auto");
     (!["Off", "Initial"].contains(&mode)).then(|| {
         format!(
-            "VerticalPodAutoscaler {name} may evict pods in mid-run (updateMode {mode}), which are no rollout: set \
-             updateMode to Off meanwhile (kubectl edit vpa {name} -n {namespace})"
+            "VerticalPodAutoscaler {name} may evict pods during the run (updateMode {mode}), outside of any \
+             rollout: set updateMode to Off until the run is over (kubectl edit vpa {name} -n {namespace})"
         )
     })
 }
@@ -118,7 +119,8 @@ pub async fn find_rivals(caller: &Caller, workload: &Value) -> Result<Vec<String
     }
     if !unknown.is_empty() {
         rivals.push(format!(
-            "it is not known whether an autoscaler changes it: list {} in namespace {} is refused",
+            "rolldrop cannot tell if an autoscaler changes the workload: the API server refused to list {} in \
+             namespace {}",
             unknown.join(", "),
             caller.namespace
         ));
@@ -184,7 +186,9 @@ mod tests {
         assert!(
             found[1].contains("kubectl annotate scaledobject web -n shop autoscaling.keda.sh/paused=true")
         );
-        assert!(found[2].contains("VerticalPodAutoscaler web may evict pods in mid-run (updateMode Auto)"));
+        assert!(
+            found[2].contains("VerticalPodAutoscaler web may evict pods during the run (updateMode Auto)")
+        );
     }
 
     #[tokio::test]

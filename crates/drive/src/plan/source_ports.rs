@@ -38,12 +38,13 @@ impl Checks<'_> {
             }
             let (kind, name) = (&workload["kind"], workload["metadata"]["name"].as_str().unwrap_or_default());
             let why = format!(
-                "{per_s:.0} fresh connections/s to each pod of {} {name} need {needed:.0} source ports in it: its \
-                 sidecar opens a connection to the app for each, whose port stays taken for {} s if the client closes \
-                 first (TIME_WAIT). The pod has {ports}, enough for {:.0}/s; the rest would be refused or reset. Keep \
-                 connections (connections: {{mode: keepalive}}), run {:.1} times as many replicas, lower the rate, or \
-                 set the sysctl net.ipv4.ip_local_port_range in the pod template (docs/inject.md, Source ports). If \
-                 the server closes first, reusePorts: true",
+                "{per_s:.0} fresh connections/s to each pod of {} {name} need {needed:.0} source ports in the pod: \
+                 for each of them, the sidecar opens a connection to the app, and if the client closes first, its \
+                 port stays in use for {} s (TIME_WAIT). The pod has {ports}, enough for {:.0}/s; the other \
+                 connections would be refused or reset. Keep connections open (connections: {{mode: keepalive}}), \
+                 run {:.1} times as many replicas, lower the rate, or set the sysctl net.ipv4.ip_local_port_range \
+                 in the pod template (docs/inject.md, Source ports). If the server closes first, set reusePorts: \
+                 true",
                 kind.as_str().unwrap_or_default(),
                 TIME_WAIT.as_secs(),
                 ports as f64 / held_s,

@@ -121,7 +121,7 @@ impl Checks<'_> {
             Ok(service) => Ok(Some((service, false))),
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let why = format!(
-                    "there is no Service {name} in namespace {}: correct the name, or name another namespace (-n)",
+                    "there is no Service {name} in namespace {}: fix the name, or use another namespace (-n)",
                     self.caller.namespace
                 );
                 Err(self.scenario.invalid(&format!("{key}.service"), why).into())
@@ -144,14 +144,14 @@ impl Checks<'_> {
         let node = match self.caller.ask(&format!("read Node {}", to.node), || nodes.get(&part)).await? {
             Ok(node) => node,
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                return wrong(format!("{}: name one that is there (kubectl get nodes)", status.message));
+                return wrong(format!("{}: name an existing node (kubectl get nodes)", status.message));
             }
             // Without the right to read the node, problems are left for the run itself to report.
             Err(_) => return Ok(()),
         };
         if ways::address(&node).is_none() {
             return wrong(format!(
-                "node {} has no address: name another, or give the target as a url",
+                "node {} has no address: name another node, or give the target as a URL",
                 to.node
             ));
         }
@@ -166,7 +166,7 @@ impl Checks<'_> {
                 if let Some(reason) = &condition.reason {
                     let _ = write!(why, " ({reason})");
                 }
-                wrong(format!("{why}, so its NodePort may not answer: name another"))
+                wrong(format!("{why}, so its NodePort may not answer: name another node"))
             }
         }
     }
@@ -185,8 +185,8 @@ impl Checks<'_> {
         let node = to.node;
         if self.made.may_differ || self.made.pods.iter().any(is_meant) {
             let why = format!(
-                "answers on node {node} only while a pod of the Service is there (externalTrafficPolicy: Local): \
-                 the load fails as long as the scheduler puts none there"
+                "node {node} answers only while it has a ready pod of the Service (externalTrafficPolicy: Local): \
+                 the load fails until the scheduler places one there"
             );
             plan.findings.push(self.scenario.invalid(to.key, why).to_string());
             return Ok(());
@@ -198,8 +198,8 @@ impl Checks<'_> {
         match self.caller.list_as("list the target's pods", &pods, &params, known).await? {
             Ok(are_there) if !are_there.contains(&true) => {
                 let why = format!(
-                    "node {node} answers only while a ready pod of the Service is there (externalTrafficPolicy: \
-                     Local), and none is: name a node that has one"
+                    "node {node} answers only while it has a ready pod of the Service (externalTrafficPolicy: \
+                     Local), and it has none: name a node that has one"
                 );
                 Err(self.scenario.invalid(to.key, why).into())
             }

@@ -45,7 +45,7 @@ pub(crate) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
     if !lacking.is_empty() {
         return Err(CoordinatorError::TooOld { version, lacking });
     }
-    let warn = || format!("the cluster runs Kubernetes {version}; rolldrop is made for {OLDEST} and later");
+    let warn = || format!("the cluster runs Kubernetes {version}; rolldrop supports {OLDEST} and later");
     Ok((version < OLDEST).then(warn).into_iter().collect())
 }
 
@@ -70,28 +70,27 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<VersionNeed>) {
     let mut need = |since, what: String| needs.push(VersionNeed { since, what });
     if container["restartPolicy"] == "Always" {
         let since = KubernetesVersion::NATIVE_SIDECARS;
-        need(since, format!("{at}: native sidecars (restartPolicy: Always) came with {since}"));
+        need(since, format!("{at}: native sidecars (restartPolicy: Always) need {since}"));
     }
     let lifecycle = &container["lifecycle"];
     for hook in ["preStop", "postStart"] {
         match &lifecycle[hook]["sleep"]["seconds"] {
             Value::Null => {}
-            seconds if *seconds == 0 => need(
-                ZERO_SLEEP,
-                format!("{at}: a {hook} sleep of 0 s came with {ZERO_SLEEP}; remove the hook"),
-            ),
+            seconds if *seconds == 0 => {
+                need(ZERO_SLEEP, format!("{at}: a {hook} sleep of 0 s needs {ZERO_SLEEP}; remove the hook"))
+            }
             seconds => need(
                 SLEEP,
                 format!(
-                    "{at}: {hook} sleep came with {SLEEP}; write exec: {{command: [sleep, \"{seconds}\"]}}, \
-                     with a sleep in the image"
+                    "{at}: a {hook} sleep needs {SLEEP}; use exec: {{command: [sleep, \"{seconds}\"]}}, with an \
+                     image that has sleep"
                 ),
             ),
         }
     }
     if !lifecycle["stopSignal"].is_null() {
         let instead = "set STOPSIGNAL in the image";
-        need(STOP_SIGNAL, format!("{at}: lifecycle.stopSignal came with {STOP_SIGNAL}; {instead}"));
+        need(STOP_SIGNAL, format!("{at}: lifecycle.stopSignal needs {STOP_SIGNAL}; {instead}"));
     }
 }
 
@@ -111,7 +110,7 @@ fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<VersionNee
     let name = targets.find(|name| is_sidecars(name))?;
     let since = KubernetesVersion::NAMED_SIDECAR_PORTS;
     let what = format!(
-        "{}: a target port that is a native sidecar's ({name}) is known by name since {since}; give its number",
+        "{}: a native sidecar's port ({name}) as target port needs {since}; use the port's number",
         title(service)
     );
     Some(VersionNeed { since, what })
@@ -169,15 +168,15 @@ mod tests {
         assert_eq!(minor, 29);
         assert_eq!(
             why,
-            "the cluster runs Kubernetes 1.28, which lacks what the scenario uses: Deployment web, container \
-             proxy: native sidecars (restartPolicy: Always) came with 1.29"
+            "the cluster runs Kubernetes 1.28, which is too old for this scenario: Deployment web, container \
+             proxy: native sidecars (restartPolicy: Always) need 1.29"
         );
         let (minor, why) = since(&[hook("preStop", json!({"sleep": {"seconds": 5}}))]);
         assert_eq!(minor, 30);
-        assert!(why.contains("preStop sleep came with 1.30; write exec: {command: [sleep, \"5\"]}"), "{why}");
+        assert!(why.contains("a preStop sleep needs 1.30; use exec: {command: [sleep, \"5\"]}"), "{why}");
         let (minor, why) = since(&[hook("preStop", json!({"sleep": {"seconds": 0}}))]);
         assert_eq!(minor, 33);
-        assert!(why.contains("a preStop sleep of 0 s came with 1.33"), "{why}");
+        assert!(why.contains("a preStop sleep of 0 s needs 1.33"), "{why}");
         assert_eq!(since(&[hook("stopSignal", json!("SIGQUIT"))]).0, 33);
         let service = |target: &str| {
             json!({"kind": "Service", "metadata": {"name": "web"},
@@ -185,7 +184,12 @@ mod tests {
         };
         let (minor, why) = since(&[web(sidecar(), Value::Null), service("http")]);
         assert_eq!(minor, 33);
-        assert!(why.ends_with("Service web: a target port that is a native sidecar's (http) is known by name since 1.33; give its number"), "{why}");
+        assert!(
+            why.ends_with(
+                "Service web: a native sidecar's port (http) as target port needs 1.33; use the port's number"
+            ),
+            "{why}"
+        );
         assert_eq!(since(&[web(sidecar(), Value::Null), service("app")]).0, 29);
         let job = json!({"kind": "CronJob", "metadata": {"name": "j"},
             "spec": {"jobTemplate": {"spec": web(sidecar(), Value::Null)["spec"]}}});
@@ -198,7 +202,7 @@ mod tests {
         assert_eq!(check(&plain, "v1.29.0").unwrap(), Vec::<String>::new());
         assert_eq!(
             check(&plain, "v1.28.15+k3s1").unwrap(),
-            ["the cluster runs Kubernetes 1.28; rolldrop is made for 1.29 and later"]
+            ["the cluster runs Kubernetes 1.28; rolldrop supports 1.29 and later"]
         );
         assert!(check(&[web(sidecar(), Value::Null)], "v2.0.0").unwrap().is_empty());
     }

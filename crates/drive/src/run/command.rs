@@ -106,7 +106,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf, &'static str> {
     std::env::split_paths(&folders)
         .map(|folder| folder.join(name))
         .find(|path| is_program(path))
-        .ok_or("it is in no folder of PATH; shell built-ins need a shell: -- sh -c '...'")
+        .ok_or("it is not in PATH; a shell built-in needs a shell: -- sh -c '...'")
 }
 
 #[cfg(unix)]
@@ -130,7 +130,7 @@ mod tests {
         assert!(find("sh").unwrap().unwrap().program.is_absolute());
         assert!(find("/bin/sh").unwrap().is_some());
         let error = |name: &str| find(name).unwrap_err().in_words();
-        assert!(error("no-such-command").contains("in no folder of PATH"), "{}", error("no-such-command"));
+        assert!(error("no-such-command").contains("it is not in PATH"), "{}", error("no-such-command"));
         assert!(error("/etc/passwd").contains("not executable"));
         assert!(UserCommand::find(Vec::new()).unwrap().is_none());
     }

@@ -44,7 +44,8 @@ pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(
         scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
     match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
         Some(namespace) => Err(RunError::Refused(format!(
-            "namespace {namespace} is the cluster's own: nothing is disrupted there; name another (-n)"
+            "namespace {namespace} belongs to the cluster itself, and rolldrop disrupts nothing there: use another \
+             namespace (-n)"
         ))),
         None => Ok(()),
     }
@@ -71,7 +72,7 @@ pub(super) async fn ask(
     if naming == Naming::Current {
         let (effects, flag) = (plan.effects.join("; "), flag_of(Some(&origin)));
         return Err(RunError::Refused(format!(
-            "the run would change a cluster that is not named ({effects}): add {flag} if it is the right one"
+            "the run would change a cluster that you did not name ({effects}): add {flag} if it is the right one"
         )));
     }
     viewer.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
@@ -96,10 +97,11 @@ pub fn flag_of(origin: Option<&Origin>) -> String {
 /// Fails if the answer is no, or there is nobody to ask.
 pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        let why = "there is no terminal to ask on: add --yes, or look at it first with --dry-run";
+        let why = "there is no terminal to ask for confirmation: add --yes, or check the plan first with \
+                   --dry-run";
         return Err(RunError::Refused(why.to_owned()));
     }
-    operator.viewer.ask("go on? [y/N]").map_err(RunError::failed("failed to ask"))?;
+    operator.viewer.ask("continue? [y/N]").map_err(RunError::failed("failed to ask"))?;
     let answer = line(operator.interrupts.stop.clone()).await;
     let answer = answer.map_err(RunError::failed("failed to read the answer"))?;
     match answer.ok_or(RunError::Interrupted)?.trim() {

@@ -166,7 +166,8 @@ impl Measuring<'_> {
                 }
                 Ok(Gate::Inconclusive(checks)) => {
                     let checks = checks.join(", ");
-                    run.viewer.say(&format!("{look}: the gate is inconclusive ({checks}): another round"));
+                    run.viewer
+                        .say(&format!("{look}: the gate is inconclusive ({checks}); starting another round"));
                 }
             }
             looks.at += 1;
@@ -201,7 +202,10 @@ impl Measuring<'_> {
             };
             let (said, next) = match seen {
                 Err(error) => {
-                    break (RoundsEnd::NotSeen, format!("a look at the record: {}", error.in_words()));
+                    break (
+                        RoundsEnd::NotSeen,
+                        format!("failed to look at the record: {}", error.in_words()),
+                    );
                 }
                 Ok(Coverage::Invalid(why)) => break (RoundsEnd::Invalid, why),
                 Ok(Coverage::Counted { terminations: ended, counted: units, needed: of, said, next }) => {
@@ -216,7 +220,7 @@ impl Measuring<'_> {
             if done == most {
                 break (RoundsEnd::MostRounds, format!("no round is left after {most}: {said}"));
             }
-            run.viewer.say(&format!("{said}: another round"));
+            run.viewer.say(&format!("{said}; starting another round"));
             until = Some(Until::Terminations(next));
             zero = run.clock.now();
         };

@@ -20,8 +20,8 @@ pub(super) async fn plan(
     operator: &Operator,
 ) -> Result<RunPlan, RunError> {
     // Holds an embedded cluster's kubeconfig, and is removed after the dry run.
-    let scratch =
-        private_dir("rolldrop-dry-run-").map_err(RunError::failed("failed to make a temporary directory"))?;
+    let scratch = private_dir("rolldrop-dry-run-")
+        .map_err(RunError::failed("failed to create a temporary directory"))?;
     let planned = plan_on(scenario, choice(scratch.path()), intent, operator).await;
     scratch.close().map_err(RunError::failed("failed to remove the temporary directory"))?;
     planned

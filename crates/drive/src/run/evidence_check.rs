@@ -48,7 +48,7 @@ pub(super) async fn check(
 /// Returns a command that runs this program where the load is sent from.
 pub(super) fn own_command(cluster: &Cluster) -> Result<Command, RunError> {
     let command = std::env::current_exe().and_then(|program| cluster.command(&program));
-    command.map_err(RunError::failed("failed to find this program"))
+    command.map_err(RunError::failed("failed to find rolldrop's own program file"))
 }
 
 async fn missing(
@@ -80,7 +80,7 @@ pub(super) async fn refusal(
     let Some(output) = interrupts.stop.run_until_cancelled(checking).await else {
         return Err(RunError::Interrupted);
     };
-    let output = output.map_err(RunError::failed("failed to check where the load comes from"))?;
+    let output = output.map_err(RunError::failed("failed to run a check where the load comes from"))?;
     if output.status.success() {
         return Ok(None);
     }
@@ -88,7 +88,7 @@ pub(super) async fn refusal(
     let why = said
         .lines()
         .last()
-        .unwrap_or("it ended without a message")
+        .unwrap_or("the check failed without a message")
         .trim_start_matches("rolldrop: ")
         .to_owned();
     Ok(Some(why))

@@ -48,7 +48,7 @@ pub(super) async fn check(
         None => own_command(cluster)?,
         Some(_) => {
             let program = std::env::current_exe();
-            Command::new(program.map_err(RunError::failed("failed to find this program"))?)
+            Command::new(program.map_err(RunError::failed("failed to find rolldrop's own program file"))?)
         }
     };
     command.args(["load-worker", "--check-ports"]);

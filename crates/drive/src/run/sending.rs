@@ -132,7 +132,7 @@ pub(super) async fn in_cluster<N: Note>(
     let pods = session.await_load_pods(workers, limit, &tell).await?;
     tell(&places(&pods.ready));
     let mut warnings = pods.missing;
-    warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
+    warnings.iter_mut().for_each(|why| why.push_str("; the other workers send its share"));
     let members = pods.ready.into_iter().map(|pod| FleetMember {
         way: match &reception {
             Some(reception) => reception.way(&pod.name),
@@ -213,7 +213,8 @@ impl<N: Note> Sending<N> {
                 Ok(prepared.map_err(|error| match error {
                     FleetError::NoneLeft(why) if workers.reception.is_none() => {
                         let remedy =
-                            "if the API server cannot reach pods, let them connect here: --collect-listen";
+                            "if the API server cannot reach pods, let them connect to this machine with \
+                             --collect-listen";
                         FleetError::NoneLeft(format!("{why}; {remedy}"))
                     }
                     other => other,

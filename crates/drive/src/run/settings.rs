@@ -149,15 +149,15 @@ mod tests {
             ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is not the address of a DNS server"),
             ("grpc: {method: x}", "spec.load.grpc.method: "),
             ("grpc: {method: a/b}, http: 1.1", "spec.load.http: is 1.1, but gRPC needs HTTP/2"),
-            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is a POST: remove it"),
+            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is always a POST: remove it"),
             (
                 "grpc: {method: a/b}, requests: [{body: a}, {method: PUT}]",
-                "spec.load.requests[1].method: a gRPC call is a POST",
+                "spec.load.requests[1].method: a gRPC call is always a POST",
             ),
-            ("grpc: {method: a/b}, requests: [{path: /c}]", "requests[0].path: the path of a call is"),
+            ("grpc: {method: a/b}, requests: [{path: /c}]", "requests[0].path: the path of a gRPC call is"),
             (
                 "grpc: {method: a/b}, success: [200]",
-                "spec.load.success: a gRPC call is not judged by HTTP statuses",
+                "spec.load.success: gRPC calls are not judged by their HTTP status",
             ),
             (
                 "podBody: 'pod=(\\S+'",
@@ -167,7 +167,7 @@ mod tests {
                 "podBody: '.*'",
                 "spec.load.podBody: \".*\" cannot be used to find pod names: it can match no character",
             ),
-            ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC's messages are not searched"),
+            ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),
             ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
             ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),

@@ -214,7 +214,7 @@ impl Measuring<'_> {
         let why = tokio::select! {
             lost = lost => lost,
             done = changed => {
-                format!("others {done} in mid-run (an autoscaler, or another rollout): keep them away")
+                format!("others {done} during the run (such as an autoscaler or another rollout): stop them first")
             }
         };
         self.run.viewer.warn(&format!("aborting: {why}"));
@@ -326,7 +326,7 @@ impl Measuring<'_> {
         let status = status.map_err(RunError::failed("failed to run the command"))?;
         let (code, signal) = crate::act::codes(status);
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
-        run.viewer.say(&format!("the command ended ({status}); waiting until its changes have settled"));
+        run.viewer.say(&format!("the command exited ({status}); waiting for its changes to settle"));
         match session.await_rollout(&before, None).await {
             // After an interruption, the load ends anyway.
             Err(CoordinatorError::Interrupted) => return Ok(()),
@@ -349,7 +349,8 @@ impl Measuring<'_> {
             let limit_s = most.as_secs_f64();
             session.record(EventKind::Unsettled { limit_s });
             run.viewer.warn(&format!(
-                "requests were still lost when the load ended, {limit_s:.0} s after the last termination (--settle-max)"
+                "requests were still being lost when the load ended, {limit_s:.0} s after the last termination \
+                 (--settle-max)"
             ));
         }
     }
@@ -358,7 +359,7 @@ impl Measuring<'_> {
     pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
-        kubeconfig.map_err(RunError::failed("failed to give the command its cluster"))
+        kubeconfig.map_err(RunError::failed("failed to write a kubeconfig for the command"))
     }
 
     fn lost(self, control: &load::Control) -> abort::Lost<'_> {
@@ -392,9 +393,9 @@ impl Measuring<'_> {
             }
         };
         run.viewer.step(match (sending.nodes(), is_interrupted) {
-            (None, false) => "waiting for the last pods to end",
+            (None, false) => "waiting for the last pods to terminate",
             (None, true) => "fetching the last rows",
-            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
+            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to terminate",
             (Some(_), true) => "fetching the load workers' rows",
         });
         let tell = |what: &str| run.viewer.say(what);

@@ -365,7 +365,7 @@ async fn missing_right_is_reported_before_changes() {
     ] {
         assert!(error.contains(right), "{error}");
     }
-    assert!(error.starts_with("rights are missing: ") && !error.contains("nodes"), "{error}");
+    assert!(error.starts_with("missing rights: ") && !error.contains("nodes"), "{error}");
     assert!(changing(&calls).iter().all(|(_, path)| path.ends_with("/selfsubjectaccessreviews")));
     let asked = calls.lock().unwrap();
     let attributes = asked.iter().map(|(_, _, body)| &body["spec"]["resourceAttributes"]);
@@ -383,7 +383,7 @@ async fn deploy_refuses_existing_and_unknown_objects() {
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
     let error = session.deploy(&[other]).await.unwrap_err().to_string();
-    assert!(error.starts_with("the cluster has no Widget of x.example/v1: "), "{error}");
+    assert!(error.starts_with("the cluster does not know Widget (x.example/v1): "), "{error}");
 }
 
 #[tokio::test]
@@ -399,7 +399,7 @@ async fn unstartable_pod_ends_endpoint_wait() {
         await_endpoints(&session.caller, &session.observer, "web", None, 1).await.unwrap_err().to_string();
     assert_eq!(
         error,
-        "a pod never starts: pod web-1, container app: RunContainerError: exec: \"nope\": not found"
+        "a pod cannot start: pod web-1, container app: RunContainerError: exec: \"nope\": not found"
     );
 }
 

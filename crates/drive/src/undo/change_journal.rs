@@ -144,7 +144,7 @@ impl Journal {
         let io = |source| JournalError::Io { path: path.clone(), source };
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
             // Reading anything else, such as a pipe, might never finish.
-            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
         }
         let file = match OpenOptions::new().read(true).append(true).open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -64,7 +64,7 @@ impl ChangeLedger {
         let deadline = Instant::now() + caller.limits.undo;
         let undone = one(caller, &self.run, open, deadline).await;
         if let UndoOutcome::Failed(why) = &undone.outcome {
-            return Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() });
+            return Err(CoordinatorError::Api { what: "undo the change".into(), why: why.clone() });
         }
         self.journal().undone(id, undone.to_string())?;
         if !undone.is_left() {

@@ -43,14 +43,10 @@ pub struct NotYet {
 
 impl fmt::Display for NotYet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, after } = self;
-        match after {
-            Some(after) => {
-                write!(f, "not everything is as before the run, {after:?} after it was undone: {what}")
-            }
-            None => {
-                write!(f, "not everything is as before the run, and the wait for it was interrupted: {what}")
-            }
+        f.write_str("the cluster is not yet as it was before the run, ")?;
+        match self.after {
+            Some(after) => write!(f, "{after:?} after the changes were undone: {}", self.what),
+            None => write!(f, "and the wait was interrupted: {}", self.what),
         }
     }
 }
@@ -200,7 +196,7 @@ mod tests {
         vec![
             undone("Deployment", "web", ClusterChange::Edit { edits: Vec::new() }, done()),
             undone("Deployment", "own", ClusterChange::Create, done()),
-            undone("StatefulSet", "db", ClusterChange::Create, UndoOutcome::Nothing("gone already".into())),
+            undone("StatefulSet", "db", ClusterChange::Create, UndoOutcome::Nothing("already gone".into())),
             undone("Deployment", "left", ClusterChange::Create, UndoOutcome::LeftAlone("replaced".into())),
             undone("Service", "web", ClusterChange::Create, done()),
         ]
@@ -282,12 +278,11 @@ mod tests {
         let began = Instant::now();
         let not_yet = await_effect(&caller, &changes(), |_| {}).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), 340);
-        let word = "not everything is as before the run, 340s after it was undone: 5 pods of the run are still there";
+        let word = "the cluster is not yet as it was before the run, 340s after the changes were undone: 5 pods of the run are still there";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
         let stop = caller.stop.clone();
         let not_yet = await_effect(&caller, &changes(), |_| stop.cancel()).await.unwrap_err();
-        let word =
-            "not everything is as before the run, and the wait for it was interrupted: 5 pods of the run";
+        let word = "the cluster is not yet as it was before the run, and the wait was interrupted: 5 pods of the run";
         assert!(not_yet.to_string().starts_with(word), "{not_yet}");
         let nothing = await_effect(&caller, &changes()[4..], |_| {}).await;
         assert!(nothing.is_ok(), "a Service has no pods: {nothing:?}");

@@ -153,7 +153,7 @@ pub(super) async fn take_over(caller: &Caller, object: &ObjectRef, run: &str) {
 /// Removes the annotation of a run.
 pub(crate) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> Result<UndoOutcome> {
     let Some((caller, workload)) = of_reference(caller, object) else {
-        return Ok(UndoOutcome::Nothing("no workload".to_owned()));
+        return Ok(UndoOutcome::Nothing("not a workload".to_owned()));
     };
     let (api, what) = (api_of_workload(&caller, &workload), format!("release {workload}"));
     loop {
@@ -161,8 +161,8 @@ pub(crate) async fn release(caller: &Caller, object: &ObjectRef, run: &str) -> R
         let current = serde_json::to_value(found).unwrap_or_default();
         match Holder::of(&current) {
             Some(holder) if holder.run == run => {}
-            Some(holder) => return Ok(UndoOutcome::Nothing(format!("in use by {holder} by now"))),
-            None => return Ok(UndoOutcome::Nothing("released already".to_owned())),
+            Some(holder) => return Ok(UndoOutcome::Nothing(format!("now in use by {holder}"))),
+            None => return Ok(UndoOutcome::Nothing("already released".to_owned())),
         }
         let patch = annotated(&Value::Null, &current);
         match caller.ask(&what, || send(&api, &workload.name, &patch)).await? {

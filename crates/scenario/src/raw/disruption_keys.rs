@@ -45,7 +45,7 @@ pub(crate) struct DisruptionKeys {
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const FORM: &str = "a whole number from 1, a share such as 25%, or all";
+        const FORM: &str = "a whole number of at least 1, a share such as 25%, or all";
         let wrong = || de::Error::custom(format!("must be {FORM}"));
         match Scalar::read(deserializer, FORM)? {
             Scalar::Number(number) if number >= 1.0 && number.fract() == 0.0 && number <= 1e6 => {
@@ -66,8 +66,8 @@ impl<'de> Deserialize<'de> for Until {
         let value = Value::deserialize(deserializer)?;
         let wrong = || {
             de::Error::custom(
-                "must be rolloutComplete, {terminations: 20}, or {windows: {p95: 95%}}: so many that the \
-                 largest window covers 95 % of all at 95 % confidence",
+                "must be rolloutComplete, {terminations: 20}, or {windows: {p95: 95%}}, which is enough \
+                 terminations for the largest window to cover 95 % of all windows at 95 % confidence",
             )
         };
         if value == "rolloutComplete" {

@@ -110,7 +110,7 @@ impl Checked<'_> {
                 let (last, before) = takes.split_last().unwrap_or((&"", &[]));
                 let and = if before.is_empty() { "" } else { " and " };
                 let takes = format!("{}{and}{last}", before.join(", "));
-                Err(self.wrong(other, format!("{} takes no {other}, but {takes}", self.name)))
+                Err(self.wrong(other, format!("{} does not take {other}; it takes {takes}", self.name)))
             }
         }
     }
@@ -118,17 +118,17 @@ impl Checked<'_> {
     fn repeat(&self, action: &DisruptionAction) -> Result<Repeat> {
         let Self { raw, .. } = self;
         if raw.repeat.is_some() && raw.until.is_some() {
-            return Err(self.wrong("repeat", "until says how often: remove one of the two"));
+            return Err(self.wrong("repeat", "until already says how often: remove one of the two"));
         }
         if matches!(action, DisruptionAction::Observe { .. }) {
             if let Some(key) = [("repeat", raw.repeat.is_some()), ("every", raw.every.is_some())]
                 .into_iter()
                 .find_map(|(key, is_given)| is_given.then_some(key))
             {
-                return Err(self.wrong(key, "observe has no end: set for or until"));
+                return Err(self.wrong(key, "observe does not repeat: set for or until instead"));
             }
             if raw.until.is_some() && raw.lasts.is_some() {
-                return Err(self.wrong("for", "until says how long: remove one of the two"));
+                return Err(self.wrong("for", "until already says how long: remove one of the two"));
             }
         }
         let Some(until) = raw.until else {
@@ -137,11 +137,11 @@ impl Checked<'_> {
                 return Err(self.wrong("repeat", "must be at least 1"));
             }
             if times > 1 && raw.every.is_none_or(|every| every.0.is_zero()) {
-                return Err(self.document.error(&self.key, "repeats need a distance: add every: 5s"));
+                return Err(self.document.error(&self.key, "repetitions need an interval: add every: 5s"));
             }
             if times > 1 && matches!(action, DisruptionAction::Drain { restore: Restore::AtTheEnd, .. }) {
-                let why = "a drained node stays cordoned to the end of the run: set for, or drain others in \
-                           separate disruptions";
+                let why = "a drained node stays cordoned until the end of the run: set for, or drain other nodes \
+                           in separate disruptions";
                 return Err(self.wrong("repeat", why));
             }
             return Ok(Repeat::Times(times));
@@ -166,11 +166,11 @@ impl Checked<'_> {
                 Err(self.wrong("until", format!("rolloutComplete {why}")))
             }
             Until::Terminations(_) if !action.ends_pods() => {
-                Err(self.wrong("until", format!("{} ends no pod: use repeat", self.name)))
+                Err(self.wrong("until", format!("{} terminates no pods: use repeat", self.name)))
             }
             Until::Windows { .. } if !one_by_one => {
-                let why = "windows are measured from pods that end one by one: use deletePod or evict with \
-                           count: 1 or batch: 1";
+                let why = "windows are measured only if pods end one by one: use deletePod or evict with count: 1 \
+                           or batch: 1";
                 Err(self.wrong("until", why))
             }
             until => Ok(Repeat::Until(until)),
@@ -207,7 +207,7 @@ impl Checked<'_> {
             Name::Scale => {
                 let workload = self.workload()?;
                 if workload.kind == WorkloadKind::DaemonSet {
-                    let why = "a DaemonSet has as many pods as there are nodes: it cannot be scaled";
+                    let why = "a DaemonSet cannot be scaled: it has one pod on each node";
                     return Err(self.wrong("workload", why));
                 }
                 let replicas = raw.replicas.ok_or_else(|| self.needs("a number of replicas"))?;
@@ -237,12 +237,14 @@ impl Checked<'_> {
             return Err(self.wrong("batch", "must be at least 1"));
         }
         if raw.spacing.is_some() && raw.batch.is_none() {
-            return Err(self.wrong("spacing", "is the time between batches: set batch: 1"));
+            return Err(
+                self.wrong("spacing", "is the time between batches: set batch as well, such as batch: 1")
+            );
         }
         let grace_seconds = match (raw.force, raw.grace_period_seconds) {
             (true, None | Some(0)) => Some(0),
             (true, Some(_)) => {
-                let why = "force leaves no grace period: remove one of the two";
+                let why = "force means no grace period: remove one of the two";
                 return Err(self.wrong("gracePeriodSeconds", why));
             }
             (false, Some(0)) => {
@@ -264,7 +266,7 @@ impl Checked<'_> {
     fn restore(&self) -> Result<Restore> {
         match (self.raw.keep, self.raw.lasts) {
             (true, Some(_)) => {
-                Err(self.wrong("keep", "for says when it is changed back: remove one of the two"))
+                Err(self.wrong("keep", "for already says when the change is undone: remove one of the two"))
             }
             (true, None) => Ok(Restore::Never),
             (false, Some(lasts)) => Ok(Restore::After(lasts.0)),
@@ -289,7 +291,9 @@ impl Checked<'_> {
         let manifest = self.manifest(&format!("{:?}", workload.kind), &workload.name);
         let makes_pods = |object: &Value| !object["spec"]["template"].is_null();
         if self.manifests.iter().any(makes_pods) && manifest.is_none() {
-            return Err(self.wrong("workload", format!("there is no {workload} among the manifests")));
+            let why =
+                format!("there is no {workload} among the manifests: fix the name, or add the workload");
+            return Err(self.wrong("workload", why));
         }
         Ok((workload, manifest))
     }
@@ -311,7 +315,10 @@ impl Checked<'_> {
         if names.contains(&container) {
             return Ok(());
         }
-        Err(self.wrong("container", format!("there is no {container:?}, but {}", names.join(", "))))
+        Err(self.wrong(
+            "container",
+            format!("there is no container {container:?}; use one of {}", names.join(", ")),
+        ))
     }
 
     fn object(&self) -> Result<Object> {
@@ -324,11 +331,12 @@ impl Checked<'_> {
             }
         }
         if kind == "Pod" {
-            let why = "a pod that is changed back may be gone: patch its owner";
+            let why = "the pod may be gone when the change is undone: patch its owner instead";
             return Err(self.wrong("object.kind", why));
         }
         if kind == "Secret" {
-            let why = "its old values would be stored to restore them: patch its user, or use exec";
+            let why = "rolldrop would have to store its old values to restore them: patch the workload that uses \
+                       it, or use exec";
             return Err(self.wrong("object.kind", why));
         }
         Ok(object.clone())
@@ -368,5 +376,5 @@ fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
     if labels.is_empty() || labels.iter().any(matches) {
         return Ok(());
     }
-    Err(format!("{selector:?} matches no pod template of the manifests: correct the labels or the selector"))
+    Err(format!("{selector:?} matches no pod template of the manifests: fix the labels or the selector"))
 }

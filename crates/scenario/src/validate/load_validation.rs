@@ -216,7 +216,7 @@ fn requests(
 fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
-    let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
+    let is_post = "a gRPC call is always a POST: remove it; load.grpc.method names the method to call";
     if is_other(&raw.method) {
         return wrong("method", is_post);
     }
@@ -225,16 +225,16 @@ fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<
             return wrong(&format!("requests[{index}].method"), is_post);
         }
         if request.path.is_some() {
-            let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
+            let why = format!("the path of a gRPC call is its method, /{}: remove it", grpc.rpc);
             return wrong(&format!("requests[{index}].path"), &why);
         }
     }
     if raw.success.is_some() {
-        let why = "a gRPC call is not judged by HTTP statuses: list gRPC's in load.grpc.success";
+        let why = "gRPC calls are not judged by their HTTP status: list gRPC statuses in load.grpc.success";
         return wrong("success", why);
     }
     if raw.pod_body.is_some() {
-        let why = "gRPC's messages are not searched: remove it; a header can name the pod (podHeader)";
+        let why = "gRPC messages are not searched: remove it; a header can name the pod (podHeader)";
         return wrong("podBody", why);
     }
     Ok(())
@@ -290,7 +290,7 @@ fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, 
 
 fn stages(raw: &raw::LoadKeys, document: &Document) -> Result<Vec<RateStage>, ScenarioError> {
     if raw.rate.is_some() || raw.duration.is_some() {
-        let why = "each has its own rate and duration: remove load.rate and load.duration";
+        let why = "each stage has its own rate and duration: remove load.rate and load.duration";
         return Err(document.error("spec.load.stages", why));
     }
     let mut before = 0.0;
@@ -317,7 +317,7 @@ fn stages(raw: &raw::LoadKeys, document: &Document) -> Result<Vec<RateStage>, Sc
     }
     match stages.iter().any(|stage| stage.to > 0.0) {
         true => Ok(stages),
-        false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
+        false => Err(document.error("spec.load.stages", "at least one stage must be above 0 requests/s")),
     }
 }
 

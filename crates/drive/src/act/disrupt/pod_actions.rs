@@ -128,8 +128,10 @@ impl Acting<'_> {
                 (wanted, before)
             }
         };
-        let why =
-            format!("only {} of {wanted} pods were ready and not chosen by another action", going.len());
+        let why = format!(
+            "only {} of {wanted} pods were ready and not already chosen by another action",
+            going.len()
+        );
         let missing = (going.len()..wanted).map(|_| self.skipped(why.clone())).sum();
         let later = going.split_off(pods.batch.unwrap_or(going.len()).min(going.len()));
         claims.take(&[], &later);
@@ -194,7 +196,7 @@ impl Acting<'_> {
         if let Some(named) = named {
             return match by.iter().any(|label| *label == named) {
                 true => Ok(named.to_owned()),
-                false => Err(wrong(format!("no Service selects it by {named:?}"))),
+                false => Err(wrong(format!("no Service selects it by the label {named:?}"))),
             };
         }
         let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
@@ -262,10 +264,10 @@ fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
 }
 
 fn no_free_pod(choice: &PodChoice) -> Refusal {
-    let besides = match (choice.ready.is_empty(), choice.leaving.is_empty()) {
-        (false, _) => " and not chosen by another action",
-        (true, false) => " and not already ending",
-        (true, true) => "",
+    let why = match (choice.ready.is_empty(), choice.leaving.is_empty()) {
+        (false, _) => "other actions have already chosen all ready pods that it selects",
+        (true, false) => "the pods that it selects are not ready, or are already terminating",
+        (true, true) => "no pod that it selects is ready",
     };
-    Refusal(format!("no pod that it selects is ready{besides}"))
+    Refusal(why.to_owned())
 }

@@ -96,9 +96,9 @@ impl Acting<'_> {
         match over {
             Some(Ok(true)) if self.load_left_ns() >= AFTERMATH_NS => Ok(()),
             None | Some(Ok(true)) => {
-                Err("the pods of the previous one had not recovered when the load ended".to_owned())
+                Err("the previous pods had not recovered when the load ended".to_owned())
             }
-            Some(_) => Err(format!("the pods of the previous one had not recovered within {limit:?}")),
+            Some(_) => Err(format!("the previous pods had not recovered within {limit:?}")),
         }
     }
 

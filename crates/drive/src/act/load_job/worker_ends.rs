@@ -9,7 +9,7 @@ pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> O
     let own = view.pods.values().map(|seen| &seen.event).filter(|pod| is_own(pod));
     let why = |pod: &PodEvent| match view.stuck_container(|other| other.uid == pod.uid) {
         Some(stuck) if stuck.lacks_image => {
-            Some(format!("{stuck}; name an image that the cluster can pull with --image"))
+            Some(format!("{stuck}; use --image to name an image that the cluster can pull"))
         }
         Some(stuck) => Some(stuck.to_string()),
         None => ended_container(pod).map(|ended| format!("pod {}: {}", pod.name, ended_words(ended))),
@@ -47,5 +47,5 @@ fn ended_words(container: &ContainerState) -> String {
         Some("OOMKilled") => "; give it more memory with --load-resources",
         _ => "",
     };
-    format!("its container ended with exit code {code}{told}{message}{remedy}")
+    format!("its container exited with code {code}{told}{message}{remedy}")
 }

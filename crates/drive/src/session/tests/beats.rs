@@ -42,7 +42,7 @@ async fn beats_adapt_until_forbidden() {
         _ => None,
     });
     let warnings: Vec<&str> = warnings.collect();
-    assert!(warnings.len() == 1 && warnings[0].starts_with("beats ended: "), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].starts_with("stopped writing beats: "), "{warnings:?}");
     let calls = calls.lock().unwrap();
     let mut patched = calls.iter().filter(|(method, ..)| *method == Method::PATCH);
     let is_own = |path: &str| path == "/api/v1/namespaces/shop/configmaps/rolldrop-run-my-run";

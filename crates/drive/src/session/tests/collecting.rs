@@ -90,7 +90,7 @@ async fn proxy_with_endless_line_warns_once() {
     let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(
         warnings(&events),
-        ["the proxy of pod web-1 sends data that cannot be read: a line is longer than 65536 bytes"]
+        ["the proxy of pod web-1 sends unreadable data: a line is longer than 65536 bytes"]
     );
     assert!(!events.iter().any(|event| matches!(event.kind, EventKind::ClockSample { .. })));
 }

@@ -143,7 +143,7 @@ async fn second_action_takes_remaining_pods() {
             EventKind::Action(action) => action.error,
             _ => None,
         });
-        let why = "it is the last ready pod, not counting pods that are already ending";
+        let why = "it is the last ready pod, not counting pods that are already terminating";
         assert_eq!(refused.is_some_and(|said| said.contains(why)), expected.failed > 0);
     }
 }
@@ -238,9 +238,9 @@ async fn each_missed_pod_is_recorded() {
     let mut errors = errors_of(&run_dir);
     errors.sort();
     insta::assert_snapshot!(errors.join("\n"), @r"
-    only 1 of 3 pods were ready and not chosen by another action
-    only 1 of 3 pods were ready and not chosen by another action
-    the pods of the previous one had not recovered when the load ended
+    only 1 of 3 pods were ready and not already chosen by another action
+    only 1 of 3 pods were ready and not already chosen by another action
+    the previous pods had not recovered when the load ended
     ");
 }
 

@@ -43,10 +43,10 @@ async fn planned(
 #[tokio::test]
 async fn plan_announces_privileged_workers() {
     let plan = planned("nftables", Some("privileged"), Some(2)).await.unwrap();
-    insta::assert_snapshot!(plan.effects.join("\n"), @"runs 2 load workers as root with NET_ADMIN in the network of their nodes, where each asks the kernel to which pod its connections go (--evidence conntrack)");
+    insta::assert_snapshot!(plan.effects.join("\n"), @"runs 2 load workers as root with NET_ADMIN in their nodes' network, to ask the kernel which pod each connection goes to (--evidence conntrack)");
     let calls: Vec<String> = plan.calls.iter().map(ToString::to_string).collect();
     let job = calls.iter().find(|call| call.contains("/jobs ")).expect("a Job");
-    assert!(job.contains("2 load workers, as root with NET_ADMIN in the network of their nodes"), "{job}");
+    assert!(job.contains("2 load workers, as root with NET_ADMIN in their nodes' network"), "{job}");
     assert_eq!(planned("nftables", None, Some(1)).await.unwrap().effects.len(), 1);
     let local = planned("iptables", Some("restricted"), None).await.unwrap();
     assert!(local.effects.is_empty() && local.own[0].contains("asks the kernel"), "{:?}", local.own);

@@ -149,7 +149,7 @@ async fn held_workload_refuses_second_run() {
     let (shop, client, calls) = Shop::open(None);
     shop.is_used("2999-01-01T00:00:00Z");
     let (mut second, ..) = session(client.clone(), TimeLimits::default());
-    let said = "Deployment web is in use by run first of ann@laptop until 2999-01-01T00:00:00Z: wait until that has ended";
+    let said = "Deployment web is in use by run first of ann@laptop until 2999-01-01T00:00:00Z: wait until that run ends";
     let planned = check_holds(&second.caller, &[web()], None).await.unwrap_err().to_string();
     assert!(planned.starts_with(said), "{planned}");
     let error = second.hold(&[web()], "second").await.unwrap_err().to_string();

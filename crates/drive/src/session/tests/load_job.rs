@@ -122,7 +122,7 @@ async fn load_starts_without_late_workers() {
     let expected = [
         "load worker rolldrop-load-my-run-1-abcde is not ready: Unschedulable: 0/3 nodes are available: 3 \
          Insufficient cpu.",
-        "no pod for 1 of 4 load workers: FailedCreate: pods is forbidden: exceeded quota",
+        "1 of 4 load workers have no pod: FailedCreate: pods is forbidden: exceeded quota",
     ];
     assert_eq!(missing, expected);
     assert_eq!(*told.lock().unwrap(), expected, "while they are waited for, once");
@@ -146,8 +146,8 @@ async fn unpullable_image_ends_pod_wait() {
     shown(&session, 1, false, container("waiting", "ImagePullBackOff", "no such image"));
     let begun = Instant::now();
     let error = wait().await.unwrap_err().to_string();
-    let of_first = "a pod never starts: pod rolldrop-load-my-run-0-abcde, container app: ErrImagePull: no such \
-        image; name an image that the cluster can pull with --image";
+    let of_first = "a pod cannot start: pod rolldrop-load-my-run-0-abcde, container app: ErrImagePull: no such \
+        image; use --image to name an image that the cluster can pull";
     assert_eq!(error, of_first);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // The same holds for a program that exits at once.
@@ -156,8 +156,8 @@ async fn unpullable_image_ends_pod_wait() {
     shown(&session, 0, false, ended.clone());
     shown(&session, 1, false, ended);
     let error = wait().await.unwrap_err().to_string();
-    let why = "its container ended with exit code 2 (Error): no such option";
-    assert_eq!(error, format!("a pod never starts: pod rolldrop-load-my-run-0-abcde: {why}"));
+    let why = "its container exited with code 2 (Error): no such option";
+    assert_eq!(error, format!("a pod cannot start: pod rolldrop-load-my-run-0-abcde: {why}"));
     session.finish(CancellationToken::new()).await.unwrap();
     let calls = calls.lock().unwrap();
     let deleted = calls.iter().filter(|(method, ..)| *method == Method::DELETE);

@@ -136,16 +136,15 @@ async fn impossible_disruptions_name_key_and_remedy() {
             .unwrap_err(),
     );
     insta::assert_snapshot!(said.join("\n"), @r#"
-    x.yaml:8: spec.disruptions[0]: deletePod of app=web is refused: all 3 ready pods would end at once; set allowOutage: true in the disruption if this is intended
-    x.yaml:8: spec.disruptions[0].count: is 4, but there are 3 ready pods of app=web: take fewer (count: all takes each), or add replicas
-    x.yaml:9: spec.disruptions[1]: wants 2 pods at the same time as spec.disruptions[0], which wants 2 pods, and they select the same 3 pods: start one when the other is done, take fewer pods, or add replicas
-    x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: correct the name, or name another namespace (-n)
-    x.yaml:8: spec.disruptions[0]: scale of Deployment web is refused: no pod would be left; set allowOutage: true in the disruption if this is intended
-    x.yaml:8: spec.disruptions[0].node: /api/v1/nodes/node-9 not found: name one that is there (kubectl get nodes)
-    x.yaml:8: spec.disruptions[0].selector: "app=wbe" matches no pod in namespace shop, and none that the manifests make: correct it, or the pods' labels
+refused     x.yaml:8: spec.disruptions[0]: deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this x.yaml:8: spec.disruptions[0].count: is 4, but there are only 3 ready pods of app=web: use a smaller number (or count: all), or add replicas
+    x.yaml:9: spec.disruptions[1]: takes 2 pods at the same time as spec.disruptions[0], which takes 2 pods, but both select from the same 3 pods: start one after the other has finished, take fewer pods, or add replicas
+    x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: fix the name, or use another namespace (-n)
+refused     x.yaml:8: spec.disruptions[0]: scale of Deployment web: no pod would be left; set allowOutage: true in the disruption if you want this
+    x.yaml:8: spec.disruptions[0].node: /api/v1/nodes/node-9 not found: name an existing node (kubectl get nodes)
+    x.yaml:8: spec.disruptions[0].selector: "app=wbe" matches no pod in namespace shop, and none that the manifests create: fix the selector or the pods' labels
     x.yaml:8: spec.disruptions[0].workload: Deployment web would not replace its pods: its rollout is paused: resume it first
     x.yaml:8: spec.disruptions[0].workload: StatefulSet db would not replace its pods: its partition holds back all its pods: set it below the number of replicas, or to 0
-    x.yaml:6: spec.manifests[0].inline: the cluster has no Widget of x.example/v1: take it out of the manifests, or name a cluster that has it (--context)
+    x.yaml:6: spec.manifests[0].inline: the cluster does not know Widget (x.example/v1): remove it from the manifests, or use a cluster that has it (--context)
     "#);
 }
 
@@ -160,9 +159,8 @@ async fn manifest_pods_limit_disruptions() {
         said.push(planned(cluster(&[]), &own(wrong)).await.unwrap_err());
     }
     insta::assert_snapshot!(said.join("\n"), @r"
-    x.yaml:12: spec.disruptions[0]: deletePod of app=web is refused: all 3 ready pods would end at once; set allowOutage: true in the disruption if this is intended
-    x.yaml:12: spec.disruptions[0]: deletePod of app=web is refused: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if this is intended
-    x.yaml:12: spec.disruptions[0].count: is 3, but there are 2 ready pods of app in (db): take fewer (count: all takes each), or add replicas
+refused     x.yaml:12: spec.disruptions[0]: deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
+refused     x.yaml:12: spec.disruptions[0]: deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if you want this x.yaml:12: spec.disruptions[0].count: is 3, but there are only 2 ready pods of app in (db): use a smaller number (or count: all), or add replicas
     ");
     let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
     let plan = planned(cluster(&[]), &own(fine)).await.unwrap();
@@ -182,7 +180,7 @@ async fn earlier_scaling_suspends_pod_count_check() {
 async fn pods_outside_targets_raise_finding() {
     let plan =
         planned(cluster(&[]), &own("  - {at: 1s, action: deletePod, selector: app=db}\n")).await.unwrap();
-    insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db): no request goes to them, so their ends have no window. Name their Service as a target as well, or correct the selector");
+    insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db), so no request goes to them and their terminations have no window: add their Service as a target, or fix the selector");
     let both = "  - {at: 1s, action: deletePod, selector: 'app in (web, db)'}\n";
     let plan = planned(cluster(&[]), &own(both)).await.unwrap();
     assert!(plan.findings[0].contains("2 of its 5 pods are not behind a target"), "{:?}", plan.findings);
@@ -209,11 +207,10 @@ async fn invalid_node_port_target_is_refused() {
         said.push(planned(wrong, spec).await.unwrap_err());
     }
     insta::assert_snapshot!(said.join("\n"), @r"
-    x.yaml:5: spec.target.service: there is no Service web in namespace shop: correct the name, or name another namespace (-n)
-    x.yaml:5: spec.target.node: service web: has no NodePort: remove the target's node, or give the Service type: NodePort
-    x.yaml:5: spec.target.node: /api/v1/nodes/node-1 not found: name one that is there (kubectl get nodes)
-    x.yaml:5: spec.target.node: node node-1 is not ready (KubeletStopped), so its NodePort may not answer: name another
-    x.yaml:5: spec.target.node: node node-1 answers only while a ready pod of the Service is there (externalTrafficPolicy: Local), and none is: name a node that has one
+    x.yaml:5: spec.target.service: there is no Service web in namespace shop: fix the name, or use another namespace (-n)
+    x.yaml:5: spec.target.node: service web: has no NodePort: remove the target's node, or set type: NodePort in the Service
+    x.yaml:5: spec.target.node: /api/v1/nodes/node-1 not found: name an existing node (kubectl get nodes)
+    x.yaml:5: spec.target.node: node node-1 is not ready (KubeletStopped), so its NodePort may not answer: name another node x.yaml:5: spec.target.node: node node-1 answers only while it has a ready pod of the Service (externalTrafficPolicy: Local), and it has none: name a node that has one
     ");
     for (policy, pods) in [("Cluster", 0), ("Local", 2)] {
         let fine = cluster(&[(at, port(policy)), (of, node("True")), ("/pods", web(pods))]);
@@ -291,7 +288,7 @@ async fn sidecar_port_shortage_raises_finding() {
     };
     let many = "rate: 1400, duration: 60s";
     let found = findings(with_sidecar(2, &json!([])), many).await;
-    insta::assert_snapshot!(found.join("\n"), @"x.yaml:6: spec.load: 700 fresh connections/s to each pod of Deployment web need 42000 source ports in it: its sidecar opens a connection to the app for each, whose port stays taken for 60 s if the client closes first (TIME_WAIT). The pod has 28232, enough for 471/s; the rest would be refused or reset. Keep connections (connections: {mode: keepalive}), run 1.5 times as many replicas, lower the rate, or set the sysctl net.ipv4.ip_local_port_range in the pod template (docs/inject.md, Source ports). If the server closes first, reusePorts: true");
+    insta::assert_snapshot!(found.join("\n"), @"x.yaml:6: spec.load: 700 fresh connections/s to each pod of Deployment web need 42000 source ports in the pod: for each of them, the sidecar opens a connection to the app, and if the client closes first, its port stays in use for 60 s (TIME_WAIT). The pod has 28232, enough for 471/s; the other connections would be refused or reset. Keep connections open (connections: {mode: keepalive}), run 1.5 times as many replicas, lower the rate, or set the sysctl net.ipv4.ip_local_port_range in the pod template (docs/inject.md, Source ports). If the server closes first, set reusePorts: true");
     let widened = json!([{"name": "net.ipv4.ip_local_port_range", "value": "1024 65535"}]);
     let mut bare = with_sidecar(2, &json!([]));
     bare[0]["spec"]["template"]["metadata"]["annotations"] = Value::Null;

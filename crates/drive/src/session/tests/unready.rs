@@ -67,7 +67,7 @@ async fn crash_report_includes_last_line() {
     let said = said(vec![crashing], None).await;
     assert!(
         said.ends_with(
-            ": pod web-1: CrashLoopBackOff: back-off 10s; it ended with exit code 1 (Error); it wrote \"no such table: \
+            ": pod web-1: CrashLoopBackOff: back-off 10s; it exited with code 1 (Error); its last output: \"no such table: \
              users\""
         ),
         "{said}"
@@ -79,7 +79,9 @@ async fn failed_pod_creation_is_reported() {
     let refused = event("FailedCreate", "pods \"web-\" is forbidden: exceeded quota: small");
     let said = said(Vec::new(), Some(refused)).await;
     assert!(
-        said.ends_with(": no pod was made: FailedCreate: pods \"web-\" is forbidden: exceeded quota: small")
+        said.ends_with(
+            ": no pod was created: FailedCreate: pods \"web-\" is forbidden: exceeded quota: small"
+        )
     );
 }
 

@@ -80,7 +80,7 @@ fn json_keeps_its_layout() {
         "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: app, ports: [{containerPort: 80}]}]}}\n",
     );
     let error = error("{\"kind\": \"Pod\",\n \"oops}");
-    assert_eq!(error, "shop.yaml:2: this is JSON that ends too early: close its quotes and brackets");
+    assert_eq!(error, "shop.yaml:2: this JSON ends too early: close its quotes and brackets");
 }
 
 #[test]
