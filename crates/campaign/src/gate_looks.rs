@@ -174,7 +174,7 @@ mod tests {
         for (keys, why) in [
             (
                 acting("action: observe"),
-                "x.yaml:9: spec.disruptions[0]: --inconclusive extend: others end the pods",
+                "x.yaml:9: spec.disruptions[0]: --inconclusive extend: others decide when",
             ),
             (acting("action: exec, command: [x]"), "a program may do something else the second time"),
             (
@@ -185,9 +185,9 @@ mod tests {
                 acting("action: scale, workload: deployment/web, replicas: 1, keep: true"),
                 "a second scale would",
             ),
-            (acting("action: drain, node: n1"), "a second drain would find"),
-            (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would find"),
-            (acting("action: relabel, selector: app=web"), "a second relabel would find"),
+            (acting("action: drain, node: n1"), "a second drain would start"),
+            (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would start"),
+            (acting("action: relabel, selector: app=web"), "a second relabel would start"),
             (acting("action: crash, selector: app=web"), "no repeatable disruption ends pods"),
             ("  load: {duration: 30s}\n  expect: {dropped: {max: 1}}\n".to_owned(), "spec.disruptions: "),
             (

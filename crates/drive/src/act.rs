@@ -7,9 +7,7 @@ pub(crate) mod live_rollout;
 pub(crate) mod load_job;
 
 pub(crate) use apply::{Applier, Changer};
-pub(crate) use disrupt::{
-    Disrupted, Disruptor, LossCounter, Programs, Settle, Silence, UnderLoad, codes, until_silent,
-};
+pub(crate) use disrupt::{Disruptor, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use hold::Tenure;
 pub use live_rollout::change_for_good;
 pub(crate) use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};

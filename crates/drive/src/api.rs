@@ -14,4 +14,4 @@ pub(crate) use caller::{Pauses, is_passing, is_too_many, may_have_been_done, ret
 pub(crate) use kinds::resource_of;
 pub use kinds::why_no_rollout;
 pub(crate) use node_agent::{agent_path, ask_agent};
-pub(crate) use pages::{Pages, list_at_once, page};
+pub(crate) use pages::{Pages, page};

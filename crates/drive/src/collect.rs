@@ -6,7 +6,7 @@
 mod endpoint;
 pub(crate) mod lines;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,18 +36,20 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of lines processed at once. With the length of the longest line, it bounds the memory for one proxy.
 const BATCH: usize = 128;
 
-/// Everything that is known about the proxies, by pod name.
+/// Everything that is known about the proxies.
 #[derive(Clone, Default)]
 pub(crate) struct Collector {
-    /// Recorders for each pod name, in the order of their start; each is a separate source. Pods that reuse a name, as
-    /// in a StatefulSet, share one entry.
-    proxies: Arc<Mutex<BTreeMap<String, Vec<Recorder>>>>,
+    /// Recorders in the order of their start; each is a separate source. A recorder's index is its ID.
+    recorders: Arc<Mutex<Vec<Recorder>>>,
     progress: Arc<Notify>,
 }
 
 /// A recording proxy from its start to its end.
 struct Recorder {
     endpoint: Endpoint,
+    /// Name of the source: the pod's name, with a number if earlier recorders have it. Pods may reuse a name, as in a
+    /// StatefulSet.
+    source: String,
     /// Start time that the proxy reported; `None` until it has reported one.
     started: Option<Stamp>,
     rows: Rows,
@@ -58,27 +60,8 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, started: None, rows: Rows::default(), ended: None, samples: Vec::new() }
-    }
-
     fn is_of(&self, endpoint: &Endpoint) -> bool {
         self.endpoint.uid == endpoint.uid
-    }
-}
-
-/// Identifies one of the recorders for a pod name.
-#[derive(Clone, Debug)]
-struct Id {
-    pod: String,
-    /// Number of earlier recorders for this pod name.
-    number: usize,
-}
-
-impl Id {
-    /// Returns the name of the source: the pod's name, unless an earlier recorder has it.
-    fn source(&self) -> String {
-        if self.number == 0 { self.pod.clone() } else { format!("{}~{}", self.pod, self.number) }
     }
 }
 
@@ -102,19 +85,19 @@ impl Collector {
     pub(crate) async fn catch_up(&self, limits: &TimeLimits) {
         let limit = limits.hand_over;
         let live: Vec<Endpoint> = {
-            let proxies = self.lock();
-            let live = proxies.values().filter_map(|recorders| recorders.last());
-            live.filter(|recorder| recorder.ended.is_none()).map(|r| r.endpoint.clone()).collect()
+            let (recorders, mut seen) = (self.lock(), HashSet::new());
+            let is_last = |r: &&Recorder| seen.insert(r.endpoint.pod.clone()) && r.ended.is_none();
+            recorders.iter().rev().filter(is_last).map(|r| r.endpoint.clone()).collect()
         };
         let each = live.iter().map(|endpoint| async {
             let Some(answer) = endpoint.last_clock(limits).await else {
                 return self.end_all_but(endpoint, None);
             };
-            let id = self.speaks(endpoint, answer.started_ns);
+            let (id, _) = self.speaks(endpoint, answer.started_ns);
             let caught_up = async {
                 loop {
                     let progress = self.progress.notified();
-                    if self.received(&id) >= answer.recorded {
+                    if self.lock()[id].rows.received >= answer.recorded {
                         return;
                     }
                     progress.await;
@@ -122,108 +105,101 @@ impl Collector {
             };
             // The counts show if the rows arrived in time.
             let _ = timeout(limit, caught_up).await;
-            self.end(&id, Some(answer.recorded));
+            self.end(id, Some(answer.recorded));
         });
         futures::future::join_all(each).await;
     }
 
-    /// Returns the proxies as sources of the run.
+    /// Returns the proxies as sources of the run, by pod name.
     pub(crate) fn sources(&self) -> Vec<Source> {
-        let source = |pod: &str, number: usize, recorder: &Recorder| {
+        let source = |recorder: &&Recorder| {
             let offset = Offsets::of(recorder.samples.iter().copied()).map(|offsets| offsets.overall());
             Source {
-                name: Id { pod: pod.to_owned(), number }.source(),
+                name: recorder.source.clone(),
                 role: Role::Proxy,
                 clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
                 clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
                 rows: Some(recorder.ended.unwrap_or(recorder.rows)),
             }
         };
-        let proxies = self.lock();
-        let of_pod = |(pod, recorders): (&String, &Vec<Recorder>)| {
-            let sources =
-                recorders.iter().enumerate().map(|(number, recorder)| source(pod, number, recorder));
-            sources.collect::<Vec<_>>()
+        let recorders = self.lock();
+        let mut by_pod: Vec<&Recorder> = recorders.iter().collect();
+        by_pod.sort_by_key(|recorder| &recorder.endpoint.pod);
+        by_pod.iter().map(source).collect()
+    }
+
+    /// Adds a proxy about which nothing else is known yet, and returns its ID.
+    fn add(recorders: &mut Vec<Recorder>, endpoint: &Endpoint) -> usize {
+        let earlier = recorders.iter().filter(|r| r.endpoint.pod == endpoint.pod).count();
+        let source = match earlier {
+            0 => endpoint.pod.clone(),
+            _ => format!("{}~{earlier}", endpoint.pod),
         };
-        proxies.iter().flat_map(of_pod).collect()
-    }
-
-    /// Adds a proxy about which nothing else is known yet.
-    fn meet(&self, endpoint: &Endpoint) {
-        let recorder = Recorder::new(endpoint.clone());
-        self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
-    }
-
-    fn received(&self, id: &Id) -> u64 {
-        let proxies = self.lock();
-        proxies.get(&id.pod).and_then(|recorders| recorders.get(id.number)).map_or(0, |r| r.rows.received)
+        let (rows, samples) = (Rows::default(), Vec::new());
+        recorders.push(Recorder {
+            endpoint: endpoint.clone(),
+            source,
+            started: None,
+            rows,
+            ended: None,
+            samples,
+        });
+        recorders.len() - 1
     }
 
     /// Returns true if this pod's proxy is known to have recorded more than has arrived.
     fn is_behind(&self, endpoint: &Endpoint) -> bool {
-        let proxies = self.lock();
-        let mut recorders = proxies.get(&endpoint.pod).into_iter().flatten();
-        recorders.any(|r| r.is_of(endpoint) && r.ended.is_none() && r.rows.known > r.rows.received)
+        let is_behind = |r: &Recorder| r.ended.is_none() && r.rows.known > r.rows.received;
+        self.lock().iter().any(|r| r.is_of(endpoint) && is_behind(r))
     }
 
-    fn change(&self, id: &Id, change: impl FnOnce(&mut Recorder)) {
-        if let Some(recorder) = self.lock().get_mut(&id.pod).and_then(|all| all.get_mut(id.number)) {
-            change(recorder);
-        }
+    fn change(&self, id: usize, change: impl FnOnce(&mut Recorder)) {
+        change(&mut self.lock()[id]);
         self.progress.notify_waiters();
     }
 
-    /// Returns the recorder with this start time, which its proxy reported. If the recorder is new, earlier recorders
-    /// of this pod have ended, and their number of rows is unknown.
-    fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
-        let mut proxies = self.lock();
-        let recorders = proxies.entry(endpoint.pod.clone()).or_default();
+    /// Returns the ID and the source of the recorder with this start time, which its proxy reported. If the recorder is
+    /// new, earlier recorders of this pod have ended, and their number of rows is unknown.
+    fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> (usize, String) {
         let is_it = |r: &Recorder| r.is_of(endpoint) && r.started.is_none_or(|known| known == started);
+        let mut recorders = self.lock();
         let known = recorders.iter().position(is_it);
-        let number = known.unwrap_or(recorders.len());
+        let id = known.unwrap_or_else(|| Self::add(&mut recorders, endpoint));
+        recorders[id].started = Some(started);
+        let source = recorders[id].source.clone();
+        drop(recorders);
         if known.is_none() {
-            recorders.push(Recorder::new(endpoint.clone()));
+            self.end_all_but(endpoint, Some(id));
         }
-        recorders[number].started = Some(started);
-        drop(proxies);
-        if known.is_none() {
-            self.end_all_but(endpoint, Some(number));
-        }
-        Id { pod: endpoint.pod.clone(), number }
+        (id, source)
     }
 
     /// Marks all recorders of this pod except one as ended: no more rows will come from them.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
-        let numbers: Vec<usize> = {
-            let proxies = self.lock();
-            let recorders = proxies.get(&endpoint.pod).into_iter().flatten().enumerate();
-            let own = recorders.filter(|(number, r)| r.is_of(endpoint) && Some(*number) != but);
-            own.map(|(number, _)| number).collect()
+        let own: Vec<usize> = {
+            let recorders = self.lock();
+            (0..recorders.len()).filter(|id| recorders[*id].is_of(endpoint) && Some(*id) != but).collect()
         };
-        for number in numbers {
-            self.end(&Id { pod: endpoint.pod.clone(), number }, None);
-        }
+        own.into_iter().for_each(|id| self.end(id, None));
     }
 
     /// Records, once, that no more rows will come from a proxy.
-    fn end(&self, id: &Id, recorded: Option<u64>) {
+    fn end(&self, id: usize, recorded: Option<u64>) {
         let mut ended = None;
         self.change(id, |recorder| {
             if recorder.ended.is_none() {
                 let rows = recorder.rows.ended(recorded);
                 recorder.ended = Some(rows);
-                ended = Some((recorder.endpoint.clone(), rows));
+                ended = Some((recorder.endpoint.clone(), recorder.source.clone(), rows));
             }
         });
-        if let Some((Endpoint { context, uid, .. }, rows)) = ended {
-            let (pod, uid, of) = (id.pod.clone(), uid, id.source());
-            let kind = EventKind::ProxyEnded { pod, uid, of, rows };
-            context.recorder.record(kind);
+        if let Some((Endpoint { context, pod, uid, .. }, of, rows)) = ended {
+            context.recorder.record(EventKind::ProxyEnded { pod, uid, of, rows });
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Recorder>>> {
-        self.proxies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Recorder>> {
+        self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,7 +227,7 @@ async fn run(
         };
         for endpoint in running {
             met.insert(endpoint.uid.clone());
-            collector.meet(&endpoint);
+            Collector::add(&mut collector.lock(), &endpoint);
             let (collector, views, stop) = (collector.clone(), views.clone(), stop.clone());
             tasks.spawn(async move {
                 stop.run_until_cancelled(follow(&collector, &endpoint, views)).await;
@@ -332,7 +308,9 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
 
 /// Position from which a reader resumes a broken stream.
 struct StreamPlace {
-    id: Id,
+    id: usize,
+    /// Name of the recorder as a source.
+    source: String,
     started: Stamp,
     /// Number of the next row.
     next: u64,
@@ -354,7 +332,7 @@ fn take(
         if !rows.is_empty() {
             let count = rows.len() as u64;
             let mut is_over = false;
-            collector.change(&place.id, |recorder| {
+            collector.change(place.id, |recorder| {
                 is_over = recorder.ended.is_some();
                 if !is_over {
                     recorder.rows.arrive(count);
@@ -362,7 +340,7 @@ fn take(
             });
             // The proxy also records requests after the run, which are not part of the run.
             if !is_over {
-                context.recorder.served(&place.id.source(), rows);
+                context.recorder.served(&place.source, rows);
             }
         }
     };
@@ -383,35 +361,35 @@ fn take(
             if let Some(place) = place.as_ref() {
                 keep(place, std::mem::take(&mut rows));
             }
-            let id = collector.speaks(endpoint, started_ns);
+            let (id, source) = collector.speaks(endpoint, started_ns);
             let notes =
                 place.as_ref().filter(|place| place.started == started_ns).map_or(0, |place| place.notes);
-            *place = Some(StreamPlace { id, started: started_ns, next, notes });
+            *place = Some(StreamPlace { id, source, started: started_ns, next, notes });
             continue;
         }
         let Some(place) = place.as_mut() else { continue };
         match line {
             ProxyLine::Row(row) => {
-                rows.push(ServedRow { source: place.id.source().into(), ..row });
+                rows.push(ServedRow { source: place.source.as_str().into(), ..row });
                 place.next += 1;
             }
             ProxyLine::Phase { phase, t_ns } => {
                 if place.is_news(told) {
                     let kind = EventKind::ProxyPhase { pod: pod.clone(), phase };
-                    context.recorder.event_of(&place.id.source(), t_ns, kind);
+                    context.recorder.event_of(&place.source, t_ns, kind);
                 }
             }
             ProxyLine::Pod { t_ns, seen } => {
                 if place.is_news(told) {
-                    context.recorder.event_of(&place.id.source(), t_ns, EventKind::OwnPod(seen));
+                    context.recorder.event_of(&place.source, t_ns, EventKind::OwnPod(seen));
                 }
             }
             ProxyLine::State { recorded, in_flight } => {
-                collector.change(&place.id, |recorder| recorder.rows.hear(recorded, Some(in_flight)));
+                collector.change(place.id, |recorder| recorder.rows.hear(recorded, Some(in_flight)));
             }
             ProxyLine::End { recorded } => {
                 keep(place, std::mem::take(&mut rows));
-                collector.end(&place.id, Some(recorded));
+                collector.end(place.id, Some(recorded));
             }
             ProxyLine::Hello { .. } => {}
         }
@@ -439,9 +417,9 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
         let sent = clock.now();
         if let Some(answer) = endpoint.clock().await {
             let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
-            let id = collector.speaks(endpoint, answer.started_ns);
-            endpoint.context.recorder.event(sent, EventKind::clock_sample(&id.source(), sample));
-            collector.change(&id, |recorder| {
+            let (id, source) = collector.speaks(endpoint, answer.started_ns);
+            endpoint.context.recorder.event(sent, EventKind::clock_sample(&source, sample));
+            collector.change(id, |recorder| {
                 recorder.samples.push((sent, sample));
                 recorder.rows.hear(answer.recorded, None);
             });

@@ -63,7 +63,7 @@ impl Observer {
     /// Fails if the run directory cannot be written.
     pub(crate) fn begin(run_dir: &RunDir, clock: Clock, viewer: Arc<dyn Viewer>) -> Result<Self> {
         let recorder = EventRecorder::start(run_dir, clock, Arc::clone(&viewer))?;
-        Ok(Self { recorder, views: Views::new(), viewer, period: Mutex::default() })
+        Ok(Self { recorder, views: Views::default(), viewer, period: Mutex::default() })
     }
 
     /// Starts the watches, and the sampling of this machine and of the API server. An embedded cluster is also watched

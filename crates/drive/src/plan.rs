@@ -45,7 +45,6 @@ use call::{About, Right};
 pub(crate) use claims::{Claims, PodChoice};
 use conntrack_rights::plan_evidence;
 use disruption_checks::Checks;
-pub(crate) use disruption_checks::pods_of;
 pub(crate) use expected::Made;
 pub use gitops::{GitOps, controller_of};
 pub use holds::check_holds;
@@ -254,7 +253,7 @@ impl Planner<'_> {
 
     /// Returns the namespace's workloads if a target's Service may route to an existing one; otherwise none.
     async fn workloads_there(&self, scenario: &Scenario) -> Vec<Live> {
-        match holds::services_of(scenario).is_empty() {
+        match scenario.live_services().is_empty() {
             true => Vec::new(),
             false => live_workloads(self.caller).await,
         }
@@ -280,7 +279,7 @@ impl Planner<'_> {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
             if let Place::Service { name, node: None, .. } = &target.place
-                && target_service::is_headless(self.caller, name, &scenario.manifests).await?
+                && target_service::is_headless(self.caller, name, scenario).await?
             {
                 return Ok(Some(format!(
                     "delays each disruption by a random part of the DNS TTL, or of its jitter if that is longer, \
@@ -408,7 +407,7 @@ impl Planner<'_> {
             self.undo.must("patch", &about, "releases it");
             self.undo.must("get", &about, "its state at that time");
         }
-        let services = holds::services_of(work.scenario);
+        let services = work.scenario.live_services();
         let services: Vec<About> = services.iter().map(|name| self.own::<Service>().named(name)).collect();
         let why = "checks that no other run changes the pods behind a target";
         services.iter().for_each(|service| self.plan.helps("get", service, why));

@@ -1,17 +1,15 @@
 //! Directories for secrets.
 
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 
 /// Creates a temporary directory with an unguessable name that only its owner can enter.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.
 pub fn private_dir(prefix: &str) -> io::Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(prefix);
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.tempdir()
+    tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
 #[cfg(test)]

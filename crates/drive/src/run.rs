@@ -44,7 +44,6 @@ pub use consent::{Consent, Naming, confirm, flag_of};
 pub use disruption_rounds::{Coverage, Covering, Gate, Look, PlannedLooks, SoFar};
 pub use error::RunError;
 pub use evidence_check::why_no_evidence;
-use intent::Intent;
 pub use load_stages::announce_stages;
 pub use ports::check_here;
 use rolldrop_kubernetes::guard::object_names::is_dns_label;
@@ -149,11 +148,6 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, options, consent, admin_token, admin_secret, extras })
     }
 
-    fn intent(&self) -> Intent<'_> {
-        let Self { options, consent, admin_secret, extras, .. } = self;
-        Intent { options, admin_secret: admin_secret.as_ref(), consent: *consent, extras }
-    }
-
     /// Plans each API server call that the run would make, and changes nothing.
     ///
     /// # Errors
@@ -163,7 +157,7 @@ impl<'a> Job<'a> {
         choice: impl FnOnce(&Path) -> ChosenCluster,
         operator: &Operator,
     ) -> Result<RunPlan, RunError> {
-        dry::plan(&self.scenario, choice, &self.intent(), operator).await
+        dry::plan(self, choice, operator).await
     }
 
     /// Measures. Returns true if the run was interrupted.
@@ -177,11 +171,10 @@ impl<'a> Job<'a> {
         clock: Clock,
         operator: &Operator,
     ) -> Result<bool, RunError> {
-        let (Operator { interrupts, viewer }, admin_token) = (operator, self.admin_token.clone());
-        let run =
-            RunContext { clock, run_dir, interrupts, viewer, operator, admin_token, intent: self.intent() };
+        let Operator { interrupts, viewer } = operator;
+        let run = RunContext { job: self, clock, run_dir, interrupts, viewer, operator };
         viewer.begins();
-        let measured = run.carry_out(&self.scenario, choice).await;
+        let measured = run.carry_out(choice).await;
         viewer.ends();
         measured
     }
@@ -233,25 +226,23 @@ pub fn caller(
 
 /// Context of a run.
 struct RunContext<'a> {
+    job: &'a Job<'a>,
     clock: Clock,
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
     viewer: &'a Arc<dyn Viewer>,
     operator: &'a Operator,
-    /// Token for the proxies' admin ports.
-    admin_token: Option<AdminToken>,
-    intent: Intent<'a>,
 }
 
 impl RunContext<'_> {
     /// Measures. Returns true if the run was interrupted, and an error if nothing could be measured.
-    async fn carry_out(&self, scenario: &Scenario, choice: ChosenCluster) -> Result<bool, RunError> {
+    async fn carry_out(&self, choice: ChosenCluster) -> Result<bool, RunError> {
         let cluster = connect(choice, self.operator).await?;
         if let Some(notice) = cluster.notice() {
             self.viewer.note(notice);
         }
-        let measured = match caller(&cluster, self.intent.options.namespace.as_deref(), self.interrupts) {
-            Ok(caller) => self.measure_on(scenario, &cluster, caller).await,
+        let measured = match caller(&cluster, self.job.options.namespace.as_deref(), self.interrupts) {
+            Ok(caller) => self.measure_on(&cluster, caller).await,
             Err(error) => Err(error),
         };
         self.viewer.step("shutting down");
@@ -260,14 +251,9 @@ impl RunContext<'_> {
     }
 
     /// Measures until the run is complete or the cluster dies.
-    async fn measure_on(
-        &self,
-        scenario: &Scenario,
-        cluster: &Cluster,
-        caller: Caller,
-    ) -> Result<bool, RunError> {
+    async fn measure_on(&self, cluster: &Cluster, caller: Caller) -> Result<bool, RunError> {
         let (halt, give_up) = (caller.stop.clone(), self.interrupts.abort.child_token());
-        let mut measuring = std::pin::pin!(self.measure(scenario, cluster, caller, &give_up));
+        let mut measuring = std::pin::pin!(self.measure(cluster, caller, &give_up));
         let died = tokio::select! {
             measured = &mut measuring => return measured,
             died = cluster.died() => died,
@@ -281,20 +267,20 @@ impl RunContext<'_> {
 
     async fn measure(
         &self,
-        scenario: &Scenario,
         cluster: &Cluster,
         caller: Caller,
         give_up: &CancellationToken,
     ) -> Result<bool, RunError> {
+        let scenario = &self.job.scenario;
         let first = caller.at_first_contact();
         let load_workers = sending::load_workers(scenario, cluster, &first).await?;
-        let plan = self.intent.plan(scenario, &first, load_workers).await?;
+        let plan = self.job.plan(&first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.viewer.warn(warning));
         check_rights(&first, &plan).await?;
-        let open_end = self.intent.open_end(scenario);
+        let open_end = self.job.open_end();
         ports::check(scenario, cluster, &first, load_workers, open_end, self.interrupts).await?;
         evidence_check::check(scenario, cluster, load_workers, self.interrupts).await?;
-        consent::ask(&plan, cluster, &caller.namespace, &self.intent, self.operator).await?;
+        consent::ask(&plan, cluster, &caller.namespace, self.job, self.operator).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let halt = caller.stop.clone();
         let mut session = Session::begin(SessionStart {
@@ -303,15 +289,15 @@ impl RunContext<'_> {
             cluster: cluster.origin(),
             run_dir: self.run_dir,
             clock: self.clock,
-            admin_token: self.admin_token.clone(),
-            gitops: self.intent.options.gitops,
+            admin_token: self.job.admin_token.clone(),
+            gitops: self.job.options.gitops,
             viewer: Arc::clone(self.viewer),
         })
         .await?;
         plan.findings.iter().for_each(|finding| self.warn(&session, finding));
-        let held = session.hold(&plan.holds, self.intent.extras.holder.unwrap_or(&run)).await;
+        let held = session.hold(&plan.holds, self.job.extras.holder.unwrap_or(&run)).await;
         let loaded = match held {
-            Ok(()) => self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await,
+            Ok(()) => self.load_and_disrupt(cluster, &session, &halt, load_workers).await,
             Err(error) => Err(error.into()),
         };
         // Runs after an error, too, to remove everything that the session created.
@@ -367,15 +353,15 @@ impl RunContext<'_> {
 
     async fn load_and_disrupt(
         &self,
-        scenario: &Scenario,
         cluster: &Cluster,
         session: &Session,
         halt: &CancellationToken,
         load_workers: Option<usize>,
     ) -> Result<RunInfo, RunError> {
-        let ready = self.deploy(scenario, session).await?;
+        let scenario = &self.job.scenario;
+        let ready = self.deploy(session).await?;
         let mut settings = load_settings(scenario, &ready.seen_from_here())?;
-        if let Some(end) = self.intent.open_end(scenario) {
+        if let Some(end) = self.job.open_end() {
             settings.pace = settings.pace.held_until(end);
         }
 
@@ -398,9 +384,8 @@ impl RunContext<'_> {
             Some(workers) => {
                 self.viewer.step("waiting for the load workers to be ready");
                 let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
-                let (job, here) = ((workers, self.intent.image(), length), (self.run_dir, self.clock));
-                let (collecting, tell) =
-                    (&self.intent.options.collecting, |what: &str| self.viewer.say(what));
+                let (job, here) = ((workers, self.job.image(), length), (self.run_dir, self.clock));
+                let (collecting, tell) = (&self.job.options.collecting, |what: &str| self.viewer.say(what));
                 let (sending, missing) =
                     sending::in_cluster(scenario, session, job, collecting, here, (note, tell)).await?;
                 missing.iter().for_each(|why| self.warn(session, why));
@@ -414,26 +399,27 @@ impl RunContext<'_> {
     }
 
     /// Deploys the target and waits until it is ready.
-    async fn deploy(&self, scenario: &Scenario, session: &Session) -> Result<ReadyTargets, RunError> {
+    async fn deploy(&self, session: &Session) -> Result<ReadyTargets, RunError> {
         // Secrets first, so that they are removed last: pods may still need them while they terminate.
-        let secrets = self.intent.secrets(scenario, session.namespace());
+        let scenario = &self.job.scenario;
+        let secrets = self.job.secrets(&session.caller().namespace);
         let deploys = !scenario.manifests.is_empty();
         if deploys || !secrets.is_empty() {
             self.viewer.step("deploying");
         }
         session.deploy(&secrets).await?;
         session.deploy(&scenario.manifests).await?;
-        if let Some(changes) = self.intent.live(scenario) {
+        if let Some(changes) = self.job.live() {
             self.viewer.step("changing the workload, and waiting for the rollout");
             let notes = session.change_workloads(&changes).await?;
             notes.iter().for_each(|note| self.viewer.say(note));
         }
         let last = if deploys { "waiting for the pods to be ready" } else { "checking the target" };
         self.viewer.step(last);
-        let disruptions = if self.intent.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
+        let disruptions = if self.job.extras.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(scenario, disruptions).await;
         let mut ready = ready?;
-        if let Some(stated) = &self.intent.options.service_proxy {
+        if let Some(stated) = &self.job.options.service_proxy {
             ready.cluster.assume(stated)?;
         }
         Ok(ready)

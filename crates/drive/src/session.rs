@@ -8,17 +8,13 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::act::load_job;
-use crate::act::{
-    Applier, Changer, Disrupted, Disruptor, LoadJob, LoadPods, Programs, UnderLoad, hold, live_rollout,
-};
+use crate::act::{Applier, Changer, Disruptor, LoadJob, LoadPods, Programs, UnderLoad, hold, live_rollout};
 use crate::api::{Caller, TimeLimits};
 use crate::cluster::Origin;
 use crate::collect::Collector;
 use crate::error::Result;
-use crate::observe::{
-    Observer, ReadyTargets, SOURCE, Workloads, beat_writer, foreign_changes, ready, rollout_wait,
-};
-use crate::plan::{GitOps, LiveChanges, Made, pods_of};
+use crate::observe::{Observer, ReadyTargets, SOURCE, Workloads, beat_writer, ready, rollout_wait};
+use crate::plan::{GitOps, LiveChanges, Made};
 use crate::tasks::BackgroundTasks;
 use crate::undo::{ChangeLedger, Journal, Undone};
 use crate::viewer::Viewer;
@@ -87,14 +83,9 @@ impl Session {
         Ok(Self { caller, observer, collector, ledger, applier, disruptor, tasks })
     }
 
-    /// Returns the namespace of the run.
-    pub(crate) fn namespace(&self) -> &str {
-        &self.caller.namespace
-    }
-
-    /// Returns a client for the cluster.
-    pub(crate) fn client(&self) -> kube::Client {
-        self.caller.client.clone()
+    /// Returns the client of the cluster.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Records an event that happened now.
@@ -152,7 +143,7 @@ impl Session {
         let (targets, endpoints) = ready::await_targets(caller, observer, scenario).await?;
         ready::await_own_workloads(caller, observer, scenario, disruptions).await?;
         let made = Made::by(&scenario.manifests, &caller.namespace);
-        for pods in disruptions.iter().filter_map(|disruption| pods_of(&disruption.action)) {
+        for pods in disruptions.iter().filter_map(|disruption| disruption.action.pods()) {
             let made = made.selected(&pods.selector).len();
             ready::await_own_pods(caller, observer, &pods.selector, made).await?;
         }
@@ -197,13 +188,8 @@ impl Session {
         disruptions: &[Disruption],
         load: UnderLoad<'_>,
         programs: &dyn Programs,
-    ) -> Disrupted {
+    ) -> usize {
         self.disruptor.disrupt(self.changer(), &self.observer, disruptions, load, programs).await
-    }
-
-    /// Returns the current state of the workloads; see [`rollout_wait::workloads`].
-    pub(crate) async fn workloads(&self) -> Result<Workloads> {
-        rollout_wait::workloads(&self.caller).await
     }
 
     /// Waits until the workloads have settled; see [`rollout_wait::await_rollout`].
@@ -214,11 +200,6 @@ impl Session {
     /// Waits until the workloads are complete again after a round; see [`rollout_wait::await_recovery`].
     pub(crate) async fn await_recovery(&self, before: &Workloads) -> Result<()> {
         rollout_wait::await_recovery(&self.caller, &self.observer, before).await
-    }
-
-    /// Waits until others have changed this workload; see [`foreign_changes::until_others_change`].
-    pub(crate) async fn until_others_change(&self, workload: &Workload) -> String {
-        foreign_changes::until_others_change(&self.caller, workload).await
     }
 
     /// Waits until terminating pods are gone and the watch has shown it.

@@ -76,22 +76,20 @@ impl fmt::Display for Undone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { object, change, outcome } = self;
         write!(f, "{object}: ")?;
-        match (outcome, change) {
-            (UndoOutcome::Undone { .. }, ClusterChange::Create) => f.write_str("removed"),
-            (UndoOutcome::Undone { .. }, ClusterChange::ShutDown) => f.write_str("booted"),
-            (UndoOutcome::Undone { .. }, ClusterChange::Hold { .. }) => f.write_str("released"),
-            (UndoOutcome::Undone { others }, ClusterChange::Edit { .. }) if others.is_empty() => {
-                f.write_str("restored")
+        let (done, not_done) = match change {
+            ClusterChange::Create => ("removed", "left in the cluster"),
+            ClusterChange::ShutDown => ("booted", "not booted"),
+            ClusterChange::Hold { .. } => ("released", "not released"),
+            ClusterChange::Edit { .. } => ("restored", "not restored"),
+        };
+        match outcome {
+            UndoOutcome::Undone { others } if others.is_empty() => f.write_str(done),
+            UndoOutcome::Undone { others } => {
+                write!(f, "{done}, except what others have changed since: {}", others.join(", "))
             }
-            (UndoOutcome::Undone { others }, ClusterChange::Edit { .. }) => {
-                write!(f, "restored, except what others have changed since: {}", others.join(", "))
-            }
-            (UndoOutcome::Nothing(why), _) => f.write_str(why),
-            (UndoOutcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
-            (UndoOutcome::Failed(why), ClusterChange::Create) => write!(f, "left in the cluster: {why}"),
-            (UndoOutcome::Failed(why), ClusterChange::ShutDown) => write!(f, "not booted: {why}"),
-            (UndoOutcome::Failed(why), ClusterChange::Edit { .. }) => write!(f, "not restored: {why}"),
-            (UndoOutcome::Failed(why), ClusterChange::Hold { .. }) => write!(f, "not released: {why}"),
+            UndoOutcome::Nothing(why) => f.write_str(why),
+            UndoOutcome::LeftAlone(why) => write!(f, "left alone: {why}"),
+            UndoOutcome::Failed(why) => write!(f, "{not_done}: {why}"),
         }
     }
 }

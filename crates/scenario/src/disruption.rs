@@ -141,27 +141,19 @@ impl Disruption {
     /// Returns the reason why the disruption cannot be repeated in another round, and the remedy; `None` if it can.
     pub fn why_once(&self) -> Option<String> {
         let name = self.action.name();
-        match &self.action {
-            DisruptionAction::DeletePod(_)
-            | DisruptionAction::Evict(_)
-            | DisruptionAction::Crash { .. }
-            | DisruptionAction::RollingRestart(_)
-            | DisruptionAction::RestartNodeAgent { .. } => None,
-            DisruptionAction::Relabel { restore, .. }
-            | DisruptionAction::SetImage { restore, .. }
-            | DisruptionAction::Patch { restore, .. }
-            | DisruptionAction::Scale { restore, .. }
-            | DisruptionAction::Drain { restore, .. }
-            | DisruptionAction::NodeShutdown { restore, .. } => (!matches!(restore, Restore::After(_))).then(|| {
-                format!("a second {name} would start from the state that the first one left: add for: 10s, so that \
-                         the change is undone")
-            }),
-            DisruptionAction::Exec { .. } => {
-                Some("a program may do something else the second time: use an action such as rollingRestart".into())
-            }
-            DisruptionAction::Observe { .. } => {
-                Some("others decide when and how often pods terminate: use an action that terminates them".into())
-            }
+        match (&self.action, self.action.restore()) {
+            (_, Some(Restore::AtTheEnd | Restore::Never)) => Some(format!(
+                "a second {name} would start from the state that the first one left: add for: 10s, so that the \
+                 change is undone"
+            )),
+            (DisruptionAction::Exec { .. }, _) => Some(
+                "a program may do something else the second time: use an action such as rollingRestart"
+                    .into(),
+            ),
+            (DisruptionAction::Observe { .. }, _) => Some(
+                "others decide when and how often pods terminate: use an action that terminates them".into(),
+            ),
+            _ => None,
         }
     }
 
@@ -217,6 +209,30 @@ impl DisruptionAction {
                 | DisruptionAction::NodeShutdown { .. }
                 | DisruptionAction::Drain { .. }
         )
+    }
+
+    /// Returns the pods that the action selects; `None` if it does not act on selected pods.
+    pub const fn pods(&self) -> Option<&Pods> {
+        match self {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. }
+            | DisruptionAction::Relabel { pods, .. } => Some(pods),
+            _ => None,
+        }
+    }
+
+    /// Returns the time at which the action is undone; `None` if it need not be.
+    pub const fn restore(&self) -> Option<Restore> {
+        match self {
+            DisruptionAction::Relabel { restore, .. }
+            | DisruptionAction::SetImage { restore, .. }
+            | DisruptionAction::Patch { restore, .. }
+            | DisruptionAction::Scale { restore, .. }
+            | DisruptionAction::Drain { restore, .. }
+            | DisruptionAction::NodeShutdown { restore, .. } => Some(*restore),
+            _ => None,
+        }
     }
 
     /// Returns the workload that the action names.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::document::Document;
-use super::{Result, ScenarioError, files};
+use super::{Result, ScenarioError, ScenarioTarget, files};
 use rolldrop_record::Expect;
 
 /// Path to the expectations in a document.
@@ -89,7 +89,8 @@ pub(super) fn check(expect: &Expect, document: &Document) -> Result<()> {
 }
 
 /// Refuses limits for targets other than these.
-pub(super) fn check_targets(expect: &Expect, names: &[&str], document: &Document) -> Result<()> {
+pub(super) fn check_targets(expect: &Expect, targets: &[ScenarioTarget], document: &Document) -> Result<()> {
+    let names: Vec<&str> = targets.iter().map(|target| &*target.name).collect();
     match expect.targets.keys().find(|name| !names.contains(&name.as_str())) {
         Some(name) => {
             let why = format!("is not a target; use one of {}", names.join(", "));
@@ -166,16 +167,9 @@ mod tests {
             limits.yaml:2: starts.stages.created: is where times begin to count
             limits.yaml:2: exits.sigkill: is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)
             limits.yaml:1: spec.expect.dropped: min 1 is above max 0
-            --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in \
-                                                                      percent such as 0.1%
-            --set: \
-                                                                      spec.expect.starts.firstRequests: unknown \
-                                                                      field `firstRequests`, expected one of \
-                                                                      `firstRequest`, `dropped`, `stages`
-         \
-                                                                         --set: load.rate: the run is over: you \
-                                                                      can set only its expectations, such as \
-                                                                      expect.dropped.max=0
+            --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
+            --set: spec.expect.starts.firstRequests: unknown field `firstRequests`, expected one of `firstRequest`, `dropped`, `stages`
+            --set: load.rate: the run is over: you can set only its expectations, such as expect.dropped.max=0
             "#
         );
     }

@@ -18,7 +18,7 @@ pub mod request_text;
 pub mod target_argument;
 mod validate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -91,8 +91,21 @@ impl Scenario {
     pub fn expect_also(&mut self, file: &ExpectFile, set: &[String]) -> Result<()> {
         expectations::replace(&mut self.document, Some(file), set)?;
         self.expect = expectations::read(&self.document)?;
-        let names: Vec<&str> = self.targets.iter().map(|target| &*target.name).collect();
-        expectations::check_targets(&self.expect, &names, &self.document)
+        expectations::check_targets(&self.expect, &self.targets, &self.document)
+    }
+
+    /// Returns the manifest of a Service; `None` if the manifests do not create it.
+    pub fn own_service(&self, name: &str) -> Option<&Value> {
+        self.manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == name)
+    }
+
+    /// Returns the Services of the targets that the manifests do not create, each once.
+    pub fn live_services(&self) -> BTreeSet<&str> {
+        let services = self.targets.iter().filter_map(|target| match &target.place {
+            Place::Service { name, .. } => Some(name.as_str()),
+            Place::Url(_) => None,
+        });
+        services.filter(|name| self.own_service(name).is_none()).collect()
     }
 
     /// Makes an error about a value, for checks outside this module. `key` is the value's path from the top of the

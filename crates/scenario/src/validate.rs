@@ -49,8 +49,7 @@ pub(super) fn validate<C>(raw: raw::ScenarioFile<C>, document: &Document, dir: &
         return Err(document.error("spec.settleMax", "is shorter than settle: make it longer, or remove it"));
     }
     expectations::check(&spec.expect, document)?;
-    let names: Vec<&str> = targets.iter().map(|target| &*target.name).collect();
-    expectations::check_targets(&spec.expect, &names, document)?;
+    expectations::check_targets(&spec.expect, &targets, document)?;
     let scenario = Scenario {
         name: raw.metadata.name,
         description: raw.metadata.description,

@@ -25,14 +25,13 @@ use crate::observe::Observer;
 use crate::observe::rollout_wait::workloads;
 use crate::plan::{Claims, GitOps};
 use crate::viewer::DisruptionStage;
-pub(crate) use acting::Disrupted;
 pub(crate) use acting::UnderLoad;
 use acting::{Acting, Refusal};
 pub(crate) use programs::NoPrograms;
 pub(crate) use programs::{Programs, codes};
 use recovery::Whole;
 use rolldrop_scenario::{Disruption, DisruptionAction, Repeat, Until};
-pub(crate) use silence::{LossCounter, Settle, Silence, until_silent};
+pub(crate) use silence::{Settle, Silence, until_silent};
 
 /// Carries out disruptions.
 pub(crate) struct Disruptor {
@@ -86,7 +85,8 @@ impl Disruptor {
         }
     }
 
-    /// Carries out the disruptions during a load. Refused actions are recorded and counted in the result.
+    /// Carries out the disruptions during a load. Returns the number of actions that the API server accepted; the others
+    /// are recorded as refused or skipped.
     pub(crate) async fn disrupt(
         &self,
         changer: Changer<'_>,
@@ -94,7 +94,7 @@ impl Disruptor {
         disruptions: &[Disruption],
         load: UnderLoad<'_>,
         programs: &dyn Programs,
-    ) -> Disrupted {
+    ) -> usize {
         let all = disruptions.iter().enumerate().map(|(index, disruption)| {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             Acting { disruptor: self, changer, observer, index, disruption, load, programs }.repeat()
@@ -104,14 +104,14 @@ impl Disruptor {
 }
 
 impl Acting<'_> {
-    async fn repeat(self) -> Disrupted {
+    async fn repeat(self) -> usize {
         // True if each of the action's calls is about one pod.
         let is_about_pods =
             matches!(self.disruption.action, DisruptionAction::DeletePod(_) | DisruptionAction::Evict(_));
-        let mut done = Disrupted::default();
+        let mut done = 0;
         let mut whole = Whole::default();
         // Numbers of pods that had ended before, and of pods that have ended in isolation since.
-        let (first, mut alone) = (self.pods_ended(), 0);
+        let (first, mut alone) = (self.observer.pods_ended(), 0);
         for repetition in 0.. {
             if self.until_due(repetition).await.is_err() {
                 break;
@@ -125,7 +125,7 @@ impl Acting<'_> {
                 whole.workloads = workloads(self.changer.caller).await.unwrap_or_default();
             }
             self.stands(DisruptionStage::Acts);
-            let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
+            let (ended_before, accepted_before) = (self.observer.pods_ended(), done);
             done += self.act(repetition, &mut whole).await;
             let until = match self.disruption.repeat {
                 Repeat::Times(times) if repetition + 1 >= times => break,
@@ -141,19 +141,19 @@ impl Acting<'_> {
                     break;
                 }
                 match (until, self.disruption.repeat) {
-                    (None, Repeat::Times(times)) => done += self.left_out(repetition + 1..times, &why),
+                    (None, Repeat::Times(times)) => self.left_out(repetition + 1..times, &why),
                     _ => self.not_reached(&why),
                 }
                 break;
             }
-            let ended_by_this = done.accepted - accepted_before;
-            if self.pods_ended() - ended_before == ended_by_this {
+            let ended_by_this = done - accepted_before;
+            if self.observer.pods_ended() - ended_before == ended_by_this {
                 alone += ended_by_this;
             }
             let enough = |number| match until {
                 Some(Until::Windows { .. }) => alone >= number,
-                _ if is_about_pods => done.accepted >= number,
-                _ => self.pods_ended() - first >= number,
+                _ if is_about_pods => done >= number,
+                _ => self.observer.pods_ended() - first >= number,
             };
             if until.is_some_and(|until| until.terminations().is_none_or(enough)) {
                 break;
@@ -163,8 +163,8 @@ impl Acting<'_> {
         done
     }
 
-    /// Carries out the action once.
-    async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
+    /// Carries out the action once. Returns the number of accepted calls.
+    async fn act(&self, repetition: u32, whole: &mut Whole) -> usize {
         let acted = match &self.disruption.action {
             DisruptionAction::DeletePod(pods)
             | DisruptionAction::Evict(pods)
@@ -186,9 +186,15 @@ impl Acting<'_> {
             }
             DisruptionAction::RestartNodeAgent { node } => Ok(self.restart_agent(node).await),
             DisruptionAction::Exec { command } => self.exec(command).await,
-            DisruptionAction::Observe { lasts } => Ok(self.observe(*lasts).await),
+            DisruptionAction::Observe { lasts } => {
+                self.observe(*lasts).await;
+                Ok(0)
+            }
         };
-        acted.unwrap_or_else(|why: Refusal| self.refused(self.mode(), why))
+        acted.unwrap_or_else(|why: Refusal| {
+            self.refused(self.mode(), why);
+            0
+        })
     }
 
     async fn until_due(&self, repetition: u32) -> Result<()> {
@@ -210,14 +216,13 @@ impl Acting<'_> {
         self.load_left_ns() <= 0
     }
 
-    fn left_out(&self, repetitions: Range<u32>, why: &str) -> Disrupted {
+    fn left_out(&self, repetitions: Range<u32>, why: &str) {
         let which = match repetitions.len() {
-            0 => return Disrupted::default(),
+            0 => return,
             1 => format!("repetition {} was", repetitions.end),
             _ => format!("repetitions {} to {} were", repetitions.start + 1, repetitions.end),
         };
-        let one = self.skipped(format!("{which} skipped: {why}"));
-        Disrupted { skipped: repetitions.len(), ..one }
+        self.skipped(format!("{which} skipped: {why}"));
     }
 
     /// Records that a goal was not reached. If the disruption only observes, this is a warning, because others were
@@ -229,9 +234,7 @@ impl Acting<'_> {
             DisruptionAction::Observe { .. } => {
                 self.observer.recorder().warn(format!("{} {why}", self.disruption.action.name()))
             }
-            _ => {
-                self.skipped(why);
-            }
+            _ => self.skipped(why),
         }
     }
 }

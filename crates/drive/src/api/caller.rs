@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
@@ -164,13 +165,26 @@ impl Caller {
         self.ask(what, call).await?.map_err(|error| CoordinatorError::api(what, &error))
     }
 
+    /// Reads the object with this name. Like [`Caller::ask`], returns a refusal.
+    pub(crate) async fn ask_for<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<kube::Result<K>>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let part = in_path(name);
+        self.ask(what, || api.get(&part)).await
+    }
+
+    /// Like [`Caller::ask_for`], for a node.
+    pub(crate) async fn ask_node(&self, name: &str) -> Result<kube::Result<Node>> {
+        self.ask_for(&Api::all(self.client.clone()), &format!("read Node {name}"), name).await
+    }
+
     /// Reads the object with this name, which has to exist.
     pub(crate) async fn read<K>(&self, api: &Api<K>, what: &str, name: &str) -> Result<K>
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let part = in_path(name);
-        self.must(what, || api.get(&part)).await
+        self.ask_for(api, what, name).await?.map_err(|error| CoordinatorError::api(what, &error))
     }
 
     /// Reads the object with this name, if there is one.

@@ -62,26 +62,6 @@ pub(crate) async fn page<K: Resource + Listed>(
     K::page(&text).map_err(kube::Error::SerdeError)
 }
 
-/// Lists all selected objects without retries, and keeps only the needed part of each.
-///
-/// # Errors
-/// Fails if the API server returns an error, or if the list has no end.
-pub(crate) async fn list_at_once<K, T>(
-    api: &Api<K>,
-    params: &ListParams,
-    known: impl Fn(K) -> T,
-) -> kube::Result<Vec<T>>
-where
-    K: Resource + Listed,
-{
-    let (mut pages, mut all) = (Pages::of(params), Vec::new());
-    while pages.version().is_none() {
-        let page = pages.take(page(api, &pages.next()).await?)?;
-        all.extend(page.into_iter().map(&known));
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

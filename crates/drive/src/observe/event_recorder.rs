@@ -35,7 +35,7 @@ enum Message {
 #[derive(Debug)]
 pub(crate) struct EventRecorder {
     handle: RecorderHandle,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
     result: oneshot::Receiver<Result<EventsWritten, RunDirError>>,
 }
 
@@ -65,7 +65,7 @@ impl EventRecorder {
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
-        Ok(Self { handle: RecorderHandle { messages, viewer, clock }, thread: Some(thread), result })
+        Ok(Self { handle: RecorderHandle { messages, viewer, clock }, thread, result })
     }
 
     pub(super) fn handle(&self) -> &RecorderHandle {
@@ -73,13 +73,11 @@ impl EventRecorder {
     }
 
     /// Writes everything sent so far, closes the files, and stops the thread. Returns the counts of written events.
-    pub(crate) async fn finish(mut self) -> Result<EventsWritten> {
+    pub(crate) async fn finish(self) -> Result<EventsWritten> {
         self.handle.send(Message::Finish);
         let result = self.result.await.map_err(|_| CoordinatorError::RecorderGone)?;
-        if let Some(thread) = self.thread.take() {
-            // The thread has sent its result, so it is about to finish.
-            let _ = thread.join();
-        }
+        // The thread has sent its result, so it is about to finish.
+        let _ = self.thread.join();
         Ok(result?)
     }
 }

@@ -77,18 +77,15 @@ impl FoundTarget {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
         let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
         let routing = Some(self.routing());
-        let (consumer, name) = match (&consumer, seat) {
+        let (name, node) = match (&consumer, seat) {
+            (Consumer::NodePort { node, .. }, _) => (name, Some(node.clone())),
             // Each node has its own Service proxy.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
-                (consumer.seen_from(seat), at_node(&name, node))
+                (at_node(&name, node), Some(node.to_owned()))
             }
-            _ => (consumer.seen_from(seat), name),
+            _ => (name, None),
         };
-        let node = match (&self.consumer, seat) {
-            (Consumer::NodePort { node, .. }, _) => Some(node.clone()),
-            (Consumer::ServiceProxy { .. }, Seat::Node(node)) => Some(node.to_owned()),
-            _ => None,
-        };
+        let consumer = consumer.seen_from(seat);
         Target { name, url, consumer, balances, balances_because, service, routing, node }
     }
 

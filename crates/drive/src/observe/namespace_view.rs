@@ -103,14 +103,10 @@ fn stuck((pod, container): (&PodEvent, &ContainerState)) -> Option<Stuck> {
 }
 
 /// Shares the view between the watches, which update it, and the tasks that wait for changes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Views(watch::Sender<View>);
 
 impl Views {
-    pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(View::default()))
-    }
-
     pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
         self.0.send_modify(change);
     }

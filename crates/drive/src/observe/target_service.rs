@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
+use rolldrop_scenario::Scenario;
 use rolldrop_sidecar::inject;
 
 pub(crate) async fn service(caller: &Caller, name: &str) -> Result<Service> {
@@ -20,11 +21,9 @@ pub(crate) fn selector(service: &Service) -> Option<String> {
 }
 
 /// Returns true if a Service has no cluster IP, so that clients look up its pods in the DNS. Looks for the Service in
-/// these manifests, then in the cluster. Returns false for an unknown Service.
-pub(crate) async fn is_headless(caller: &Caller, name: &str, manifests: &[Value]) -> Result<bool> {
-    let own =
-        manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == *name);
-    if let Some(own) = own {
+/// the scenario's manifests, then in the cluster. Returns false for an unknown Service.
+pub(crate) async fn is_headless(caller: &Caller, name: &str, scenario: &Scenario) -> Result<bool> {
+    if let Some(own) = scenario.own_service(name) {
         return Ok(own["spec"]["clusterIP"] == "None");
     }
     let found = caller.find(&caller.api::<Service>(), &format!("read Service {name}"), name).await;

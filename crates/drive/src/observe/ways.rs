@@ -117,17 +117,17 @@ impl Way<'_> {
     }
 
     fn url(&self, host: &str, port: impl Display) -> String {
-        let path = self.path;
-        if host.contains(':') {
-            format!("http://[{host}]:{port}{path}")
-        } else {
-            format!("http://{host}:{port}{path}")
-        }
+        format!("http://{}{}", authority(host, port), self.path)
     }
 
     fn unusable(&self, why: impl Into<String>) -> CoordinatorError {
         CoordinatorError::Service { service: self.name.to_owned(), why: why.into() }
     }
+}
+
+/// Formats a host and port as in a URL.
+pub(crate) fn authority(host: &str, port: impl Display) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Returns a node's address: the external one if there is one, otherwise the internal one.

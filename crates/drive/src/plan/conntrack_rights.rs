@@ -49,7 +49,7 @@ pub(super) async fn plan_evidence(
     let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&caller.namespace);
     plan.helps("get", &namespace, "checks that it allows privileged pods");
     let namespaces = Api::<Namespace>::all(caller.client.clone());
-    let found = caller.ask("read the namespace", || namespaces.get(&caller.namespace)).await?;
+    let found = caller.ask_for(&namespaces, "read the namespace", &caller.namespace).await?;
     if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
         && level != "privileged"
     {

@@ -18,7 +18,6 @@ use super::expected::{self, Made};
 use super::node_limits::{self, pods_on, takes_pods};
 use crate::api::{Caller, resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
-use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Count, Disruption, DisruptionAction, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_sidecar::inject;
@@ -46,17 +45,6 @@ fn key_of(index: usize) -> String {
     format!("spec.disruptions[{index}]")
 }
 
-/// Returns the pods that an action on pods selects; `None` for other actions.
-pub(crate) fn pods_of(action: &DisruptionAction) -> Option<&Pods> {
-    match action {
-        DisruptionAction::DeletePod(pods)
-        | DisruptionAction::Evict(pods)
-        | DisruptionAction::Crash { pods, .. }
-        | DisruptionAction::Relabel { pods, .. } => Some(pods),
-        _ => None,
-    }
-}
-
 /// Returns true if the number of pods may be different after an action.
 const fn may_change_counts(action: &DisruptionAction) -> bool {
     matches!(
@@ -72,17 +60,15 @@ impl Checks<'_> {
         let mut aimed = Vec::new();
         for (index, disruption) in disruptions.iter().enumerate() {
             match &disruption.action {
-                DisruptionAction::RollingRestart(workload)
-                | DisruptionAction::SetImage { workload, .. }
-                | DisruptionAction::Scale { workload, .. } => {
-                    self.check_scale(index, disruption)?;
-                    self.check_workload(index, disruption, workload).await?;
-                }
                 DisruptionAction::Drain { node, .. } | DisruptionAction::NodeShutdown { node, .. } => {
                     self.check_node(index, disruption, node).await?;
                 }
                 action => {
-                    let Some(pods) = pods_of(action) else { continue };
+                    if let Some(workload) = action.workload() {
+                        self.check_scale(index, disruption)?;
+                        self.check_workload(index, disruption, workload).await?;
+                    }
+                    let Some(pods) = action.pods() else { continue };
                     let Some(found) = expected::found(self.caller, self.made, &pods.selector).await? else {
                         continue;
                     };
@@ -278,14 +264,11 @@ impl Checks<'_> {
     /// Checks that the node exists, and that not all pods would end with it.
     async fn check_node(&self, index: usize, disruption: &Disruption, node: &str) -> Result<()> {
         let key = format!("{}.node", key_of(index));
-        let nodes = Api::<Node>::all(self.caller.client.clone());
-        let part = in_path(node);
-        match self.caller.ask(&format!("read Node {node}"), || nodes.get(&part)).await? {
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                let why = format!("{}: name an existing node (kubectl get nodes)", status.message);
-                return Err(self.wrong(&key, why));
-            }
-            _ => {}
+        if let Err(kube::Error::Api(status)) = self.caller.ask_node(node).await?
+            && status.code == 404
+        {
+            let why = format!("{}: name an existing node (kubectl get nodes)", status.message);
+            return Err(self.wrong(&key, why));
         }
         if self.made.pods.is_empty() && !self.made.may_differ {
             return self.check_live_node(disruption, node, &key).await;
@@ -293,6 +276,7 @@ impl Checks<'_> {
         if disruption.allow_outage || self.made.may_differ {
             return Ok(());
         }
+        let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
         let known = |node: Node| takes_pods(&node).then(|| node.name_any());
         let Ok(others) = self.caller.list_as("list nodes", &nodes, &params, known).await? else {

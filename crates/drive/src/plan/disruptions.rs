@@ -58,14 +58,11 @@ fn effect(disruption: &Disruption) -> Option<String> {
         DisruptionAction::Exec { command } => format!("runs {}", command.join(" ")),
         DisruptionAction::Observe { .. } => return None,
     };
-    let after = match &disruption.action {
-        DisruptionAction::Relabel { restore, .. }
-        | DisruptionAction::SetImage { restore, .. }
-        | DisruptionAction::Patch { restore, .. }
-        | DisruptionAction::Scale { restore, .. } => format!(", {restore}"),
-        DisruptionAction::Drain { restore, .. } => node_back("uncordons", *restore),
-        DisruptionAction::NodeShutdown { restore, .. } => node_back("boots", *restore),
-        _ => String::new(),
+    let after = match (&disruption.action, disruption.action.restore()) {
+        (_, None) => String::new(),
+        (DisruptionAction::Drain { .. }, Some(restore)) => node_back("uncordons", restore),
+        (DisruptionAction::NodeShutdown { .. }, Some(restore)) => node_back("boots", restore),
+        (_, Some(restore)) => format!(", {restore}"),
     };
     effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
     let every = disruption.every.as_secs_f64();
@@ -199,21 +196,15 @@ impl Planner<'_> {
 
     /// Adds the calls that check whether an action is possible and within its limits.
     pub(super) async fn plan_check(&mut self, disruption: &Disruption, why: &str) -> Result<()> {
-        match &disruption.action {
-            DisruptionAction::DeletePod(pods)
-            | DisruptionAction::Evict(pods)
-            | DisruptionAction::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, why);
-            }
-            DisruptionAction::Relabel { pods, .. } => {
-                self.plan_pods(disruption, pods, why);
-                self.plan_labels();
-            }
-            DisruptionAction::RollingRestart(workload)
-            | DisruptionAction::Scale { workload, .. }
-            | DisruptionAction::SetImage { workload, .. } => {
-                self.plan.must("get", &self.workload(workload), why);
-            }
+        let action = &disruption.action;
+        if let Some(pods) = action.pods() {
+            self.plan_pods(disruption, pods, why);
+        }
+        if let Some(workload) = action.workload() {
+            self.plan.must("get", &self.workload(workload), why);
+        }
+        match action {
+            DisruptionAction::Relabel { .. } => self.plan_labels(),
             DisruptionAction::Patch { object, .. } => {
                 let about = self.object(object).await?;
                 self.plan.must("get", &about, why);
@@ -224,7 +215,7 @@ impl Planner<'_> {
                 self.plan_node(node, why);
             }
             DisruptionAction::RestartNodeAgent { node } => self.plan.must("get", &node_of(node), why),
-            DisruptionAction::Exec { .. } | DisruptionAction::Observe { .. } => {}
+            _ => {}
         }
         Ok(())
     }
@@ -291,54 +282,25 @@ impl Planner<'_> {
     }
 
     async fn plan_disruption(&mut self, disruption: &Disruption, at: &dyn Display) -> Result<()> {
-        match &disruption.action {
-            DisruptionAction::DeletePod(pods) | DisruptionAction::Evict(pods) => {
-                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
-                let pod = self.own::<Pod>().later("pod");
-                for which in each(pods, at) {
-                    self.plan_end(&disruption.action, pod.clone(), &which);
-                }
-            }
-            DisruptionAction::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
-                let agent = About { subresource: "proxy", ..node_later() };
-                for which in each(pods, at) {
-                    self.plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
-                }
-            }
-            DisruptionAction::Relabel { pods, restore, .. } => {
-                self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
-                self.plan_labels();
-                let pod = self.own::<Pod>().later("pod");
-                for which in each(pods, at) {
-                    self.plan.must("patch", &pod, format!("{which}: changes the label"));
-                    self.plan.undo(*restore, &pod, &mut self.undo);
-                }
-            }
+        let action = &disruption.action;
+        match action {
+            DisruptionAction::DeletePod(pods)
+            | DisruptionAction::Evict(pods)
+            | DisruptionAction::Crash { pods, .. }
+            | DisruptionAction::Relabel { pods, .. } => self.plan_each_pod(disruption, pods, at),
             DisruptionAction::RollingRestart(workload) => {
-                let about = self.workload(workload);
-                self.plan.must("get", &about, format!("{at}: its current state"));
-                self.plan.must("patch", &about, format!("{at}: sets the annotation restartedAt"));
+                self.plan_edit(action, &self.workload(workload), at, "sets the annotation restartedAt");
             }
-            DisruptionAction::SetImage { workload, container, image, restore } => {
-                let about = self.workload(workload);
-                self.plan.must("get", &about, format!("{at}: its current state"));
-                self.plan.dry_run(&about, format!("{at}: finds out what would change"));
-                self.plan.must("patch", &about, format!("{at}: sets image {image} in container {container}"));
-                self.plan.undo(*restore, &about, &mut self.undo);
+            DisruptionAction::SetImage { workload, container, image, .. } => {
+                let change = format!("sets image {image} in container {container}");
+                self.plan_edit(action, &self.workload(workload), at, &change);
             }
-            DisruptionAction::Patch { object, patch, restore } => {
+            DisruptionAction::Patch { object, patch, .. } => {
                 let about = self.object(object).await?;
-                self.plan.must("get", &about, format!("{at}: its current state"));
-                self.plan.dry_run(&about, format!("{at}: finds out what would change"));
-                self.plan.must("patch", &about, format!("{at}: {}", patch.body));
-                self.plan.undo(*restore, &about, &mut self.undo);
+                self.plan_edit(action, &about, at, &patch.body.to_string());
             }
-            DisruptionAction::Scale { workload, replicas, restore } => {
-                let about = self.workload(workload);
-                self.plan.must("get", &about, format!("{at}: its current state"));
-                self.plan.must("patch", &about, format!("{at}: scales to {replicas}"));
-                self.plan.undo(*restore, &about, &mut self.undo);
+            DisruptionAction::Scale { workload, replicas, .. } => {
+                self.plan_edit(action, &self.workload(workload), at, &format!("scales to {replicas}"));
             }
             DisruptionAction::Drain { node, restore } => {
                 self.plan_drain(disruption, node, at);
@@ -363,6 +325,40 @@ impl Planner<'_> {
             DisruptionAction::Observe { .. } => {}
         }
         Ok(())
+    }
+
+    /// Adds the calls for each of the pods that an action takes.
+    fn plan_each_pod(&mut self, disruption: &Disruption, pods: &Pods, at: &dyn Display) {
+        self.plan_pods(disruption, pods, &format!("{at}: ready pods"));
+        let pod = self.own::<Pod>().later("pod");
+        let agent = About { subresource: "proxy", ..node_later() };
+        if matches!(disruption.action, DisruptionAction::Relabel { .. }) {
+            self.plan_labels();
+        }
+        for which in each(pods, at) {
+            match &disruption.action {
+                DisruptionAction::Crash { .. } => {
+                    self.plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
+                }
+                DisruptionAction::Relabel { restore, .. } => {
+                    self.plan.must("patch", &pod, format!("{which}: changes the label"));
+                    self.plan.undo(*restore, &pod, &mut self.undo);
+                }
+                action => self.plan_end(action, pod.clone(), &which),
+            }
+        }
+    }
+
+    /// Adds the calls that change an object and, unless the change is for good, undo it.
+    fn plan_edit(&mut self, action: &DisruptionAction, about: &About, at: &dyn Display, change: &str) {
+        self.plan.must("get", about, format!("{at}: its current state"));
+        if matches!(action, DisruptionAction::SetImage { .. } | DisruptionAction::Patch { .. }) {
+            self.plan.dry_run(about, format!("{at}: finds out what would change"));
+        }
+        self.plan.must("patch", about, format!("{at}: {change}"));
+        if let Some(restore) = action.restore() {
+            self.plan.undo(restore, about, &mut self.undo);
+        }
     }
 
     fn plan_drain(&mut self, disruption: &Disruption, node: &str, at: &dyn Display) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Service;
-use serde_json::Value;
 
 use super::Work;
 use super::live_changes::Live;
@@ -12,7 +11,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::undo::Holder;
 use crate::undo::holder::{in_use, read_workload};
 use rolldrop_record::Clock;
-use rolldrop_scenario::{DisruptionAction, Object, Place, Scenario, Workload};
+use rolldrop_scenario::{DisruptionAction, Object, Workload};
 use rolldrop_sidecar::inject::selects;
 
 /// Returns the existing workloads that a run changes. `live` are the objects that it changes for its whole duration.
@@ -20,13 +19,10 @@ pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
     needed.extend(disruptions.iter().filter_map(|disruption| match &disruption.action {
-        DisruptionAction::RollingRestart(workload)
-        | DisruptionAction::SetImage { workload, .. }
-        | DisruptionAction::Scale { workload, .. } => Some(workload.clone()),
         DisruptionAction::Patch { object: Object { kind, name, .. }, .. } => {
             format!("{kind}/{name}").parse().ok()
         }
-        _ => None,
+        action => action.workload().cloned(),
     }));
     let mut seen = BTreeSet::new();
     needed.retain(|workload| {
@@ -34,19 +30,6 @@ pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) 
         !is_own && seen.insert(workload.to_string())
     });
     needed
-}
-
-/// Returns the Services behind a scenario's targets that its manifests do not create.
-pub(super) fn services_of(scenario: &Scenario) -> Vec<&str> {
-    let is_own = |name: &str| {
-        let is_it = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
-        scenario.manifests.iter().any(is_it)
-    };
-    let services = scenario.targets.iter().filter_map(|target| match &target.place {
-        Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
-        _ => None,
-    });
-    services.collect()
 }
 
 /// Checks that no other run uses these workloads. Returns a warning for each workload with an expired holder.
@@ -85,7 +68,7 @@ pub(super) async fn held_by_others(
     held: &[Workload],
     workloads: &[Live],
 ) -> Vec<String> {
-    let named = services_of(work.scenario);
+    let named = work.scenario.live_services();
     if named.is_empty() {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! Controllers that may change a workload while it is measured: autoscalers for its replicas or its pods' resources.
 
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use serde_json::Value;
 
 use crate::api::Caller;
@@ -11,7 +11,6 @@ struct AutoscalerKind {
     group: &'static str,
     version: &'static str,
     name: &'static str,
-    plural: &'static str,
     /// JSON pointer to the reference that contains the workload's name, and its kind unless it is a Deployment.
     target: &'static str,
     /// Describes the change that an autoscaler may make, with the remedy; `None` if it makes none.
@@ -23,7 +22,6 @@ const KINDS: [AutoscalerKind; 3] = [
         group: "autoscaling",
         version: "v2",
         name: "HorizontalPodAutoscaler",
-        plural: "horizontalpodautoscalers",
         target: "/spec/scaleTargetRef",
         says: horizontal,
     },
@@ -31,7 +29,6 @@ const KINDS: [AutoscalerKind; 3] = [
         group: "keda.sh",
         version: "v1alpha1",
         name: "ScaledObject",
-        plural: "scaledobjects",
         target: "/spec/scaleTargetRef",
         says: keda,
     },
@@ -39,7 +36,6 @@ const KINDS: [AutoscalerKind; 3] = [
         group: "autoscaling.k8s.io",
         version: "v1",
         name: "VerticalPodAutoscaler",
-        plural: "verticalpodautoscalers",
         target: "/spec/targetRef",
         says: vertical,
     },
@@ -92,14 +88,9 @@ fn vertical(scaler: &Value, namespace: &str) -> Option<String> {
 /// Fails if the API server does not respond.
 pub async fn find_rivals(caller: &Caller, workload: &Value) -> Result<Vec<String>> {
     let (mut rivals, mut unknown) = (Vec::new(), Vec::new());
-    for AutoscalerKind { group, version, name, plural, target, says } in KINDS {
-        let resource = ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: format!("{group}/{version}"),
-            kind: name.to_owned(),
-            plural: plural.to_owned(),
-        };
+    for AutoscalerKind { group, version, name, target, says } in KINDS {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, name));
+        let plural = &resource.plural;
         let api = caller.dynamic_api(&resource);
         let is_meant = |scaler: &Value| {
             let target = scaler.pointer(target).unwrap_or(&Value::Null);
@@ -195,8 +186,8 @@ mod tests {
     async fn refused_lists_leave_autoscalers_unknown() {
         let found =
             rivals(|plural| if plural == "scaledobjects" { (404, Vec::new()) } else { (403, Vec::new()) });
-        let said = "it is not known whether an autoscaler changes it: list horizontalpodautoscalers.autoscaling, \
-            verticalpodautoscalers.autoscaling.k8s.io in namespace shop is refused";
+        let said = "rolldrop cannot tell if an autoscaler changes the workload: the API server refused to list \
+            horizontalpodautoscalers.autoscaling, verticalpodautoscalers.autoscaling.k8s.io in namespace shop";
         assert_eq!(found.await, [said]);
         assert!(rivals(|_| (404, Vec::new())).await.is_empty());
     }

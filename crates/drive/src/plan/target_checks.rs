@@ -3,10 +3,9 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
+use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::Api;
 use kube::api::ListParams;
-use serde_json::Value;
 
 use super::call::RunPlan;
 use super::disruption_checks::Checks;
@@ -14,7 +13,6 @@ use crate::api::Caller;
 use crate::error::Result;
 use crate::observe::ways;
 use crate::observe::{Way, target_service};
-use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Place, Scenario};
 use rolldrop_sidecar::inject;
@@ -48,10 +46,10 @@ pub(crate) async fn expected_remotes(
             continue;
         };
         let (port, node) = (port.as_deref(), node.as_deref());
-        let host = match (node, target_service::is_headless(caller, name, &scenario.manifests).await?) {
+        let host = match (node, target_service::is_headless(caller, name, scenario).await?) {
             (Some(node), _) => address_of_node(caller, node).await?,
             (None, true) => None,
-            (None, false) => address_like(caller, name, &scenario.manifests).await?,
+            (None, false) => address_like(caller, name, scenario).await?,
         };
         let Some(host) = host else { return Ok(None) };
         let one = (name.as_str(), port, node);
@@ -59,28 +57,23 @@ pub(crate) async fn expected_remotes(
             standing_in.push(one);
             standing_in.len() - 1
         });
-        let number = number + 1;
-        remotes.push(Some(if host.contains(':') {
-            format!("[{host}]:{number}")
-        } else {
-            format!("{host}:{number}")
-        }));
+        remotes.push(Some(ways::authority(&host, number + 1)));
     }
     Ok(Some(remotes))
 }
 
 async fn address_of_node(caller: &Caller, node: &str) -> Result<Option<String>> {
-    let (nodes, part) = (Api::<Node>::all(caller.client.clone()), in_path(node));
-    let node = caller.ask(&format!("read Node {node}"), || nodes.get(&part)).await?;
-    Ok(node.ok().and_then(|node| ways::address(&node)))
+    Ok(caller.ask_node(node).await?.ok().and_then(|node| ways::address(&node)))
 }
 
 /// Returns the address of a Service or, if that does not exist yet, of another Service.
-async fn address_like(caller: &Caller, name: &str, manifests: &[Value]) -> Result<Option<String>> {
-    let is_own = manifests.iter().any(|m| m["kind"] == "Service" && m["metadata"]["name"] == *name);
-    let (namespace, name) = if is_own { ANY_SERVICE } else { (caller.namespace.as_str(), name) };
-    let (services, part) = (Api::<Service>::namespaced(caller.client.clone(), namespace), in_path(name));
-    let found = caller.ask(&format!("read Service {name}"), || services.get(&part)).await?;
+async fn address_like(caller: &Caller, name: &str, scenario: &Scenario) -> Result<Option<String>> {
+    let (namespace, name) = match scenario.own_service(name) {
+        Some(_) => ANY_SERVICE,
+        None => (caller.namespace.as_str(), name),
+    };
+    let services = Api::<Service>::namespaced(caller.client.clone(), namespace);
+    let found = caller.ask_for(&services, &format!("read Service {name}"), name).await?;
     let address = found.ok().and_then(|service| service.spec?.cluster_ip);
     Ok(address.filter(|address| address.parse::<IpAddr>().is_ok()))
 }
@@ -112,12 +105,10 @@ impl Checks<'_> {
 
     /// Returns the Service, and true if the manifests create it; `None` if it cannot be read.
     pub(super) async fn service_of_target(&self, name: &str, key: &str) -> Result<Option<(Service, bool)>> {
-        let is_it = |object: &&Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
-        if let Some(own) = self.scenario.manifests.iter().find(is_it) {
+        if let Some(own) = self.scenario.own_service(name) {
             return Ok(serde_json::from_value(own.clone()).ok().map(|service| (service, true)));
         }
-        let (services, part) = (self.caller.api::<Service>(), in_path(name));
-        match self.caller.ask(&format!("read Service {name}"), || services.get(&part)).await? {
+        match self.caller.ask_for(&self.caller.api(), &format!("read Service {name}"), name).await? {
             Ok(service) => Ok(Some((service, false))),
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let why = format!(
@@ -139,9 +130,8 @@ impl Checks<'_> {
 
     /// Checks that the node exists, is ready and has an address.
     async fn check_target_node(&self, to: &NodePort<'_>) -> Result<()> {
-        let (nodes, part) = (Api::<Node>::all(self.caller.client.clone()), in_path(to.node));
         let wrong = |why: String| Err(self.scenario.invalid(to.key, why).into());
-        let node = match self.caller.ask(&format!("read Node {}", to.node), || nodes.get(&part)).await? {
+        let node = match self.caller.ask_node(to.node).await? {
             Ok(node) => node,
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return wrong(format!("{}: name an existing node (kubectl get nodes)", status.message));

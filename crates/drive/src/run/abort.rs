@@ -6,20 +6,18 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use super::FinishedRequests;
-use crate::act::LossCounter;
-use rolldrop_load::{Control, Progress};
 use rolldrop_scenario::{Abort, Scenario};
 
 /// Interval between readings of the counters.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Watches a load until it loses too many requests, and returns a description of the loss. Otherwise, never returns.
-pub(super) async fn too_much_dropped(limit: &Abort, lost: Lost<'_>) -> String {
+pub(super) async fn too_much_dropped(limit: &Abort, finished: impl Fn() -> FinishedRequests) -> String {
     let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
     let mut ticks = interval(PERIOD);
     loop {
         let now = ticks.tick().await;
-        if let Some(why) = drops.look(now, lost.ended()) {
+        if let Some(why) = drops.look(now, finished()) {
             return why;
         }
     }
@@ -69,25 +67,6 @@ impl Drops {
                 self.limit.over.as_secs_f64()
             )
         })
-    }
-}
-
-/// Requests that a running load has lost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lost<'a> {
-    pub(super) control: &'a Control,
-    pub(super) count: fn(&Progress) -> FinishedRequests,
-}
-
-impl Lost<'_> {
-    fn ended(&self) -> FinishedRequests {
-        (self.count)(&self.control.progress())
-    }
-}
-
-impl LossCounter for Lost<'_> {
-    fn lost(&self) -> u64 {
-        self.ended().dropped
     }
 }
 

@@ -5,10 +5,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +53,6 @@ impl UserCommand {
         command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
         // The command's process group is not in the terminal's foreground, so it cannot read from the terminal.
         command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
-        #[cfg(unix)]
         command.process_group(0);
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);
@@ -58,40 +60,24 @@ impl UserCommand {
         let mut child = command.spawn()?;
         tokio::select! {
             status = child.wait() => return status,
-            () = stop.cancelled() => signal(&child, Signal::Interrupt),
+            () = stop.cancelled() => signal(&child, Signal::SIGINT),
         }
         tokio::select! {
             status = child.wait() => return status,
             () = abort.cancelled() => {}
             () = tokio::time::sleep(PATIENCE) => {}
         }
-        signal(&child, Signal::Kill);
+        signal(&child, Signal::SIGKILL);
         child.wait().await
     }
 }
 
-#[derive(Clone, Copy)]
-enum Signal {
-    Interrupt,
-    Kill,
-}
-
 /// Sends a signal to the command's whole process group.
-#[cfg(unix)]
 fn signal(child: &Child, which: Signal) {
-    use nix::sys::signal;
     let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
-    let which = match which {
-        Signal::Interrupt => signal::Signal::SIGINT,
-        Signal::Kill => signal::Signal::SIGKILL,
-    };
     // A process that has just exited needs no signal.
-    let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
+    let _ = killpg(Pid::from_raw(pid), which);
 }
-
-/// Does nothing: there is no way to ask the process to exit, and dropping it kills it.
-#[cfg(not(unix))]
-fn signal(_child: &Child, _which: Signal) {}
 
 /// Finds a program by path, or by name in PATH, as a shell does.
 fn find_program(name: &OsStr) -> Result<PathBuf, &'static str> {
@@ -109,15 +95,8 @@ fn find_program(name: &OsStr) -> Result<PathBuf, &'static str> {
         .ok_or("it is not in PATH; a shell built-in needs a shell: -- sh -c '...'")
 }
 
-#[cfg(unix)]
 fn is_program(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_program(path: &Path) -> bool {
-    path.is_file() || path.with_extension("exe").is_file()
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
+use super::Job;
 use super::error::RunError;
-use super::intent::Intent;
 use crate::Operator;
 use crate::cluster::{Cluster, Origin};
 use crate::plan::RunPlan;
@@ -56,7 +56,7 @@ pub(super) async fn ask(
     plan: &RunPlan,
     cluster: &Cluster,
     namespace: &str,
-    intent: &Intent<'_>,
+    job: &Job<'_>,
     operator: &Operator,
 ) -> Result<(), RunError> {
     let viewer = &operator.viewer;
@@ -68,7 +68,7 @@ pub(super) async fn ask(
         plan.effects.iter().for_each(|effect| viewer.say(&format!("this run {effect}")));
         return Ok(());
     };
-    let Consent::Asked(naming) = intent.consent else { return Ok(()) };
+    let Consent::Asked(naming) = job.consent else { return Ok(()) };
     if naming == Naming::Current {
         let (effects, flag) = (plan.effects.join("; "), flag_of(Some(&origin)));
         return Err(RunError::Refused(format!(
@@ -77,7 +77,7 @@ pub(super) async fn ask(
     }
     viewer.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
     plan.effects.iter().for_each(|effect| viewer.note(&format!("this run {effect}")));
-    if intent.options.yes {
+    if job.options.yes {
         return Ok(());
     }
     confirm(operator).await

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::error::RunError;
 use super::under_load::Measuring;
 use crate::observe::Workloads;
+use crate::observe::rollout_wait::workloads;
 use rolldrop_load as load;
 use rolldrop_load::remote::row_collector::early::{Arrived, EarlyRows};
 use rolldrop_record::parts::PART_AGE;
@@ -144,7 +145,7 @@ impl Measuring<'_> {
         let (Self { run, session, halt, .. }, Sent { control, info, .. }) = (self, sent);
         let mut looks = planned.looks.clone();
         // If the workloads' state cannot be read, each look waits until all of them are complete.
-        let workloads = session.workloads().await.unwrap_or_default();
+        let workloads = workloads(session.caller()).await.unwrap_or_default();
         loop {
             self.round((zero, rate), control, Some(Round::of(&looks))).await?;
             if halt.is_cancelled() || looks.is_last() {
@@ -187,7 +188,7 @@ impl Measuring<'_> {
         Covering { most_rounds: most, look }: Covering<'_>,
     ) -> Result<Rounds, RunError> {
         let (Self { run, session, halt, .. }, control) = (self, sent.control);
-        let workloads = session.workloads().await.unwrap_or_default();
+        let workloads = workloads(session.caller()).await.unwrap_or_default();
         let alpha = ALPHA / most as f64;
         let (mut until, mut done, mut terminations, mut counted, mut needed) = (None, 0, 0, 0, 0);
         let (ended, why) = loop {

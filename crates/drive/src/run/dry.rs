@@ -3,49 +3,40 @@
 use std::path::Path;
 
 use super::error::RunError;
-use super::intent::Intent;
-use super::{caller, connect};
-use super::{ports, sending};
+use super::{Job, caller, connect, ports, sending};
 use crate::api::Caller;
 use crate::cluster::{ChosenCluster, Cluster};
 use crate::plan::RunPlan;
 use crate::{Operator, private_dir};
-use rolldrop_scenario::Scenario;
 
 /// Plans a run's calls. Shows the cluster and warnings.
 pub(super) async fn plan(
-    scenario: &Scenario,
+    job: &Job<'_>,
     choice: impl FnOnce(&Path) -> ChosenCluster,
-    intent: &Intent<'_>,
     operator: &Operator,
 ) -> Result<RunPlan, RunError> {
     // Holds an embedded cluster's kubeconfig, and is removed after the dry run.
     let scratch = private_dir("rolldrop-dry-run-")
         .map_err(RunError::failed("failed to create a temporary directory"))?;
-    let planned = plan_on(scenario, choice(scratch.path()), intent, operator).await;
+    let planned = plan_on(job, choice(scratch.path()), operator).await;
     scratch.close().map_err(RunError::failed("failed to remove the temporary directory"))?;
     planned
 }
 
-async fn plan_on(
-    scenario: &Scenario,
-    choice: ChosenCluster,
-    intent: &Intent<'_>,
-    operator: &Operator,
-) -> Result<RunPlan, RunError> {
+async fn plan_on(job: &Job<'_>, choice: ChosenCluster, operator: &Operator) -> Result<RunPlan, RunError> {
     let Operator { interrupts, viewer } = operator;
     let cluster = connect(choice, operator).await?;
-    let caller = match caller(&cluster, intent.options.namespace.as_deref(), interrupts) {
+    let caller = match caller(&cluster, job.options.namespace.as_deref(), interrupts) {
         Ok(caller) => caller.at_first_contact(),
         Err(error) => {
             cluster.shut_down().await;
             return Err(error);
         }
     };
-    let plan = calls(scenario, &cluster, &caller, intent, operator).await;
+    let plan = calls(job, &cluster, &caller, operator).await;
     if let Ok(plan) = &plan {
         plan.warnings.iter().chain(&plan.findings).for_each(|warning| viewer.warn(warning));
-        if let Some(looks) = &intent.extras.looks {
+        if let Some(looks) = &job.extras.looks {
             viewer.note(&format!("the run {}", looks.in_words));
         }
         if let Some(title) = cluster.title() {
@@ -61,15 +52,13 @@ async fn plan_on(
 }
 
 async fn calls(
-    scenario: &Scenario,
+    job: &Job<'_>,
     cluster: &Cluster,
     caller: &Caller,
-    intent: &Intent<'_>,
     operator: &Operator,
 ) -> Result<RunPlan, RunError> {
-    let load_workers = sending::load_workers(scenario, cluster, caller).await?;
-    let plan = intent.plan(scenario, caller, load_workers).await?;
-    let open_end = intent.open_end(scenario);
-    ports::check(scenario, cluster, caller, load_workers, open_end, &operator.interrupts).await?;
+    let load_workers = sending::load_workers(&job.scenario, cluster, caller).await?;
+    let plan = job.plan(caller, load_workers).await?;
+    ports::check(&job.scenario, cluster, caller, load_workers, job.open_end(), &operator.interrupts).await?;
     Ok(plan)
 }

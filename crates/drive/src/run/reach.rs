@@ -2,24 +2,21 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::Api;
 
-use crate::api::list_at_once;
+use crate::api::Caller;
+use crate::observe::target_service;
 use rolldrop_scenario::{Place, Scenario};
 
 /// Describes why the targets may not respond, and the other paths to them that the cluster shows.
-pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scenario) -> String {
+pub(super) async fn other_ways(caller: &Caller, scenario: &Scenario) -> String {
     let mut words = Vec::new();
     for target in &scenario.targets {
         let Place::Service { name, .. } = &target.place else { continue };
-        let service = Api::<Service>::namespaced(client.clone(), namespace).get(name).await;
-        let Ok(service) = service else { continue };
-        let all = ListParams::default();
-        let ingresses = Api::<Ingress>::namespaced(client.clone(), namespace);
-        let ingresses = list_at_once(&ingresses, &all, |ingress| ingress.spec).await.unwrap_or_default();
-        let nodes = Api::<Node>::all(client.clone());
-        let nodes = list_at_once(&nodes, &all, node_addresses).await.unwrap_or_default();
+        let Ok(service) = target_service::service(caller, name).await else { continue };
+        let ingresses = caller.list_kind_as(|ingress: Ingress| ingress.spec).await.unwrap_or_default();
+        let nodes = Api::<Node>::all(caller.client.clone());
+        let nodes = caller.list_shown("list nodes", &nodes, node_addresses).await.unwrap_or_default();
         let urls = urls(&service, ingresses.iter().flatten(), nodes.iter().flatten());
         words.push(if urls.is_empty() {
             format!(

@@ -137,8 +137,8 @@ pub(super) async fn in_cluster<N: Note>(
         way: match &reception {
             Some(reception) => reception.way(&pod.name),
             None => {
-                let (client, namespace) = (session.client(), session.namespace());
-                Arc::new(PodProxy::new(client, namespace, &pod.name, LOAD_PORT, token.clone()))
+                let Caller { client, namespace, .. } = session.caller();
+                Arc::new(PodProxy::new(client.clone(), namespace, &pod.name, LOAD_PORT, token.clone()))
             }
         },
         gone: session.pod_ended(&pod.uid).boxed().shared(),

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::RunContext;
 use super::abort;
 use super::command::UserCommand;
 use super::disruption_rounds::{Round, Sent};
@@ -16,12 +15,15 @@ use super::error::RunError;
 use super::local_programs::UserPrograms;
 use super::sending::{self, Sending};
 use super::settings::redacted;
+use super::{FinishedRequests, RunContext};
 use super::{load_stages, reach};
 use crate::act::{Settle, Silence, UnderLoad, until_silent};
 use crate::cluster::Cluster;
 use crate::error::CoordinatorError;
 use crate::follow;
 use crate::observe::ReadyTargets;
+use crate::observe::foreign_changes::until_others_change;
+use crate::observe::rollout_wait::workloads;
 use crate::session::Session;
 use crate::viewer::Planned;
 use rolldrop_load as load;
@@ -76,7 +78,7 @@ impl Measuring<'_> {
         settings: load::Load,
         sending: &mut Sending<N>,
     ) -> Result<(), RunError> {
-        let Self { run, scenario, cluster, .. } = self;
+        let Self { run, scenario, cluster, session, .. } = self;
         run.viewer.step("waiting for the first answer");
         let prepared = sending.prepare(settings, plan.run().clone(), FIRST_ANSWER_LIMIT, ready);
         match run.interrupts.stop.run_until_cancelled(prepared).await {
@@ -86,7 +88,7 @@ impl Measuring<'_> {
             }
             Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => Err(error),
             Some(Err(error)) => {
-                let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
+                let ways = reach::other_ways(session.caller(), scenario).await;
                 Err(RunError::failed(ways)(error))
             }
             None => Err(RunError::Interrupted),
@@ -111,11 +113,11 @@ impl Measuring<'_> {
             ended: None,
             complete: false,
             interrupted: false,
-            max_busy: run.intent.options.max_busy,
+            max_busy: run.job.options.max_busy,
             aborted: None,
-            looks: run.intent.extras.looks.as_ref().map(|planned| planned.looks.clone()),
+            looks: run.job.extras.looks.as_ref().map(|planned| planned.looks.clone()),
             rounds: None,
-            policy: run.intent.extras.policy,
+            policy: run.job.extras.policy,
             events: None,
         };
         if let Some(nodes) = sending.nodes() {
@@ -133,7 +135,7 @@ impl Measuring<'_> {
         sending: &mut Sending<N>,
     ) -> Result<(), RunError> {
         let Self { run, scenario, cluster, session, .. } = self;
-        let has_command = run.intent.extras.command.is_some();
+        let has_command = run.job.extras.command.is_some();
         if cluster.origin().is_some()
             && !has_command
             && let Some(too_early) = abort::disrupts_a_ramp(scenario)
@@ -145,9 +147,9 @@ impl Measuring<'_> {
         let zero = started + scenario.load.settings.warmup;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let (control, early, begun) = (sending.control().clone(), sending.early_rows(), info.clone());
-        let lasts_for_others = run.intent.open_end(scenario).is_some();
+        let lasts_for_others = run.job.open_end().is_some();
         let has_open_end = lasts_for_others || scenario.ends_with_its_disruptions();
-        let told = run.intent.extras.told.map(|told| move || told(session.pods_ended()));
+        let told = run.job.extras.told.map(|told| move || told(session.pods_ended()));
         let part_of = told.as_ref().map(|told| told as &dyn Fn() -> String);
         let planned = match Planned::of(plan) {
             planned if lasts_for_others || told.is_some() => {
@@ -201,13 +203,13 @@ impl Measuring<'_> {
     async fn given_up(self, control: &load::Control) -> String {
         let lost = async {
             match &self.scenario.load.abort {
-                Some(limit) => abort::too_much_dropped(limit, self.lost(control)).await,
+                Some(limit) => abort::too_much_dropped(limit, || self.finished(control)).await,
                 None => pending().await,
             }
         };
         let changed = async {
-            match self.run.intent.extras.ending.and_then(|(whose, _)| whose.workload.parse().ok()) {
-                Some(workload) => self.session.until_others_change(&workload).await,
+            match self.run.job.extras.ending.and_then(|(whose, _)| whose.workload.parse().ok()) {
+                Some(workload) => until_others_change(self.session.caller(), &workload).await,
                 None => pending().await,
             }
         };
@@ -233,7 +235,7 @@ impl Measuring<'_> {
         (zero, rate): (Stamp, f64),
         sent: Sent<'_>,
     ) -> Result<(Option<Looks>, Option<Rounds>), RunError> {
-        let (control, extras) = (sent.control, self.run.intent.extras);
+        let (control, extras) = (sent.control, &self.run.job.extras);
         if let Some(command) = extras.command {
             self.disrupt_by(command, zero, control).await?;
             control.stop();
@@ -257,7 +259,7 @@ impl Measuring<'_> {
         round: Option<Round>,
     ) -> Result<bool, RunError> {
         let Self { run, scenario, session, .. } = self;
-        let losses = &self.lost(control);
+        let losses = &|| self.finished(control).dropped;
         let end = zero + scenario.load.duration();
         let (settle, known_after) = (settle(scenario), known_after(scenario));
         let alpha = round.map_or(ALPHA, |round| round.alpha);
@@ -267,8 +269,8 @@ impl Measuring<'_> {
         let until = round.and_then(|round| round.until);
         let disruptions: Vec<Disruption> =
             scenario.disruptions.iter().map(|disruption| disruption.in_round(index, until)).collect();
-        let disrupted = session.disrupt(&disruptions, load, &programs).await;
-        tracing::debug!(?disrupted, index, "disruptions carried out");
+        let accepted = session.disrupt(&disruptions, load, &programs).await;
+        tracing::debug!(accepted, index, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
             let left = Duration::try_from_secs_f64(end.seconds_since(run.clock.now())).unwrap_or_default();
             return Ok(timeout(left, self.aftermath(control)).await.is_ok());
@@ -283,11 +285,11 @@ impl Measuring<'_> {
     /// Writes beats to the run's own ConfigMap, starting shortly before pods may be terminated.
     async fn beat(self, zero: Stamp) -> Infallible {
         let Self { run, scenario, session, .. } = self;
-        if !run.intent.options.beats {
+        if !run.job.options.beats {
             return pending().await;
         }
         let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
-        let first = match run.intent.extras.command {
+        let first = match run.job.extras.command {
             Some(_) => self.steady_part(),
             // A run without disruptions observes what others do, which may begin at any time.
             None => disruptions.min().unwrap_or_default(),
@@ -318,7 +320,7 @@ impl Measuring<'_> {
         if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
         }
-        let before = session.workloads().await?;
+        let before = workloads(session.caller()).await?;
         run.viewer.say(&format!("running {}", command.words().join(" ")));
         session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
         let kubeconfig = self.command_kubeconfig()?;
@@ -341,9 +343,9 @@ impl Measuring<'_> {
         let Self { run, scenario, session, halt, .. } = self;
         let Settle { silence, most } = settle(scenario);
         let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
-        let losses = self.lost(control);
+        let losses = || self.finished(control).dropped;
         run.viewer.awaits_silence(Some(silence));
-        let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
+        let waited = halt.run_until_cancelled(until_silent(losses, silence, most)).await;
         run.viewer.awaits_silence(None);
         if waited == Some(Silence::NeverCame) {
             let limit_s = most.as_secs_f64();
@@ -358,12 +360,12 @@ impl Measuring<'_> {
     /// Returns the `KUBECONFIG` value for programs that the run starts; `None` if the user's own is right.
     pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
-        let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
+        let kubeconfig = self.cluster.kubeconfig_for(&self.session.caller().namespace, &overlay);
         kubeconfig.map_err(RunError::failed("failed to write a kubeconfig for the command"))
     }
 
-    fn lost(self, control: &load::Control) -> abort::Lost<'_> {
-        abort::Lost { control, count: self.run.intent.options.count }
+    fn finished(self, control: &load::Control) -> FinishedRequests {
+        (self.run.job.options.count)(&control.progress())
     }
 
     /// Waits until a point in time.

@@ -380,7 +380,7 @@ async fn deploy_refuses_existing_and_unknown_objects() {
     });
     let (session, _, _dir) = session(client, TimeLimits::default());
     let error = session.deploy(&[service()]).await.unwrap_err().to_string();
-    assert!(error.starts_with("Service web exists already"), "{error}");
+    assert!(error.starts_with("Service web already exists"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
     let error = session.deploy(&[other]).await.unwrap_err().to_string();
     assert!(error.starts_with("the cluster does not know Widget (x.example/v1): "), "{error}");

@@ -31,13 +31,7 @@ pub(super) fn load(
 
 fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let (pace, http, headers) = (pace(&raw, document)?, http(&raw, document)?, headers(&raw, document, dir)?);
-    let body = BodySource {
-        text: raw.body,
-        file: raw.body_file,
-        hex: raw.body_hex,
-        base64: raw.body_base64,
-        key: "spec.load",
-    };
+    let bodies = [raw.body, raw.body_file, raw.body_hex, raw.body_base64];
     let success =
         |list: Vec<raw::StatusKey>| list.iter().map(|status| status_range(status, document)).collect();
     let connections = raw.connections.unwrap_or_default();
@@ -62,7 +56,7 @@ fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load,
         tls: raw.tls.map_or(Ok(default.tls), |given| with_files(given, document, dir))?,
         method: raw.method.unwrap_or(default.method),
         headers,
-        body: body.bytes(document, dir)?.unwrap_or(default.body),
+        body: body(bodies, "spec.load", document, dir)?.unwrap_or(default.body),
         template: raw.template,
         retry: raw.retry.unwrap_or_default(),
         pod_header: raw.pod_header.unwrap_or(default.pod_header),
@@ -152,35 +146,28 @@ fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result
     Ok(given)
 }
 
-/// A body in any of the ways to give one.
-struct BodySource<'a> {
-    text: Option<String>,
-    file: Option<String>,
-    hex: Option<String>,
-    base64: Option<String>,
-    /// Path to the load or request that has this body.
-    key: &'a str,
-}
-
-impl BodySource<'_> {
-    fn bytes(self, document: &Document, dir: &Path) -> Result<Option<Vec<u8>>, ScenarioError> {
-        let Self { text, file, hex, base64, key } = self;
-        let of = |name: &str| format!("{key}.{name}");
-        let wrong = |name: &str, why| document.error(&of(name), why);
-        match (text, file, hex, base64) {
-            (None, None, None, None) => Ok(None),
-            (Some(text), None, None, None) => Ok(Some(text.into_bytes())),
-            (None, Some(file), None, None) => read(&file, &of("bodyFile"), document, dir).map(Some),
-            (None, None, Some(hex), None) => {
-                request_text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
-            }
-            (None, None, None, Some(base64)) => {
-                request_text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
-            }
-            _ => {
-                let why = "is given twice: keep one of body, bodyFile, bodyHex and bodyBase64";
-                Err(document.error(&of("body"), why))
-            }
+/// Returns a body that is given as text, as a file, in hex or in base64. `key` is the path to the load or request.
+fn body(
+    given: [Option<String>; 4],
+    key: &str,
+    document: &Document,
+    dir: &Path,
+) -> Result<Option<Vec<u8>>, ScenarioError> {
+    let of = |name: &str| format!("{key}.{name}");
+    let wrong = |name: &str, why| document.error(&of(name), why);
+    match given {
+        [None, None, None, None] => Ok(None),
+        [Some(text), None, None, None] => Ok(Some(text.into_bytes())),
+        [None, Some(file), None, None] => read(&file, &of("bodyFile"), document, dir).map(Some),
+        [None, None, Some(hex), None] => {
+            request_text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
+        }
+        [None, None, None, Some(base64)] => {
+            request_text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
+        }
+        _ => {
+            let why = "is given twice: keep one of body, bodyFile, bodyHex and bodyBase64";
+            Err(document.error(&of("body"), why))
         }
     }
 }
@@ -194,18 +181,12 @@ fn requests(
     let request = |(index, raw): (usize, raw::RequestKeys)| {
         let key = format!("spec.load.requests[{index}]");
         is_path(raw.path.as_ref(), &key, document)?;
-        let body = BodySource {
-            text: raw.body,
-            file: raw.body_file,
-            hex: raw.body_hex,
-            base64: raw.body_base64,
-            key: &key,
-        };
+        let bodies = [raw.body, raw.body_file, raw.body_hex, raw.body_base64];
         Ok(RequestKind {
             path: raw.path,
             method: raw.method,
             headers: raw.headers.into_iter().collect(),
-            body: body.bytes(document, dir)?,
+            body: body(bodies, &key, document, dir)?,
             weight: weight(raw.weight, &key, document)?,
         })
     };

@@ -1,7 +1,5 @@
 //! Code that all actions share: repeats their calls until they are accepted, and timestamps and records them.
 
-use std::iter::Sum;
-use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -10,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Disruptor;
 use super::programs::Programs;
-use super::silence::{LossCounter, NoLosses, Settle};
+use super::silence::Settle;
 use crate::act::apply::Changer;
 use crate::api::{Pauses, is_passing, may_have_been_done, retry_after};
 use crate::error::{CoordinatorError, Result};
@@ -20,51 +18,8 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::{ALPHA, EventKind, Mode, Stamp, event};
 use rolldrop_scenario::{Disruption, DisruptionAction, Restore};
 
-/// Counts of the disruptions' actions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Disrupted {
-    /// Actions that the API server accepted.
-    pub accepted: usize,
-    /// Actions that were refused, or for which no pod was ready.
-    pub failed: usize,
-    /// Repetitions that were skipped because pods had not recovered before the load ended.
-    pub skipped: usize,
-}
-
-impl AddAssign for Disrupted {
-    fn add_assign(&mut self, other: Self) {
-        self.accepted += other.accepted;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-    }
-}
-
-impl From<bool> for Disrupted {
-    /// Counts one call, accepted or not.
-    fn from(is_accepted: bool) -> Self {
-        Self { accepted: is_accepted.into(), failed: (!is_accepted).into(), skipped: 0 }
-    }
-}
-
-impl Add for Disrupted {
-    type Output = Self;
-
-    fn add(mut self, other: Self) -> Self {
-        self += other;
-        self
-    }
-}
-
-impl Sum for Disrupted {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        let mut sum = Self::default();
-        parts.for_each(|part| sum += part);
-        sum
-    }
-}
-
 /// Load during the disruptions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct UnderLoad<'a> {
     /// Time at which the counted part of the load begins.
     pub zero: Stamp,
@@ -79,15 +34,15 @@ pub(crate) struct UnderLoad<'a> {
     pub alpha: f64,
     /// Longest time from sending a request until its loss is known.
     pub known_after: Duration,
-    /// Count of the requests that the load has lost.
-    pub losses: &'a dyn LossCounter,
+    /// Returns the number of requests that the load has lost so far, which may lag by a fraction of a second.
+    pub losses: &'a dyn Fn() -> u64,
 }
 
 impl UnderLoad<'static> {
     /// Creates a load with only these values known.
     pub(crate) fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
-        Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &NoLosses }
+        Self { zero, end, rate, settle, alpha: ALPHA, known_after, losses: &|| 0 }
     }
 }
 
@@ -179,11 +134,6 @@ impl Acting<'_> {
 
     pub(super) fn now(&self) -> Stamp {
         self.observer.recorder().clock().now()
-    }
-
-    /// Returns the number of pods whose end the watch has seen.
-    pub(super) fn pods_ended(&self) -> usize {
-        self.observer.pods_ended()
     }
 
     pub(super) async fn listed(&self, selector: &str) -> Result<Vec<Candidate>> {
@@ -295,17 +245,15 @@ impl Acting<'_> {
     }
 
     /// Records an action that has nothing to act on or exceeds its limits.
-    pub(super) fn refused(&self, mode: Option<Mode>, why: Refusal) -> Disrupted {
+    pub(super) fn refused(&self, mode: Option<Mode>, why: Refusal) {
         let now = self.now();
         let error = Some(why.0);
-        self.note(mode, None, Answered { sent: now, answered: now, status: None, error, is_undone: true })
-            .into()
+        self.note(mode, None, Answered { sent: now, answered: now, status: None, error, is_undone: true });
     }
 
     /// Records that a part of the scenario was skipped; called once for each pod or repetition.
-    pub(super) fn skipped(&self, why: String) -> Disrupted {
+    pub(super) fn skipped(&self, why: String) {
         self.refused(self.mode(), Refusal(why));
-        Disrupted { skipped: 1, ..Disrupted::default() }
     }
 
     /// Reverts changes after the time that `restore` sets, or keeps them for good. Leaves changes that are due at the

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::acting::{Acting, Disrupted, Refusal};
+use super::acting::{Acting, Refusal};
 use super::programs::codes;
 use crate::error::CoordinatorError;
 use crate::observe::rollout_wait::{await_rollout, until_rolled_out, workloads};
@@ -15,7 +15,7 @@ use rolldrop_scenario::{Repeat, Until};
 
 impl Acting<'_> {
     /// Runs a program and waits until its changes have settled.
-    pub(super) async fn exec(&self, words: &[String]) -> Result<Disrupted, Refusal> {
+    pub(super) async fn exec(&self, words: &[String]) -> Result<usize, Refusal> {
         let before = workloads(self.changer.caller).await?;
         let disruption = Some(self.index);
         let command = words.to_vec();
@@ -42,7 +42,7 @@ impl Acting<'_> {
     }
 
     /// Observes what others do, for this long or until the goal is reached.
-    pub(super) async fn observe(&self, lasts: Option<Duration>) -> Disrupted {
+    pub(super) async fn observe(&self, lasts: Option<Duration>) {
         let watched = async {
             match (self.disruption.repeat, lasts) {
                 (_, Some(lasts)) => sleep(lasts).await,
@@ -50,7 +50,7 @@ impl Acting<'_> {
                     until_rolled_out(self.changer.caller, self.observer).await
                 }
                 (Repeat::Until(until), None) => {
-                    let wanted = self.pods_ended() + until.terminations().unwrap_or(usize::MAX);
+                    let wanted = self.observer.pods_ended() + until.terminations().unwrap_or(usize::MAX);
                     self.observer.views().wait_until(|view| view.ended.len() >= wanted).await;
                 }
                 (Repeat::Times(_), None) => {}
@@ -58,6 +58,5 @@ impl Acting<'_> {
         };
         // If the load ends first, the caller reports it.
         let _ = self.while_loaded(watched).await;
-        Disrupted::default()
     }
 }

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use super::acting::{Acting, Insisting, Refusal, Twice};
 use crate::api::ask_agent;
 use crate::error::{CoordinatorError, Result};
 use crate::observe::View;
@@ -56,7 +56,7 @@ impl Acting<'_> {
     }
 
     /// Cordons a node and evicts its pods, as `kubectl drain` does.
-    pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<Disrupted, Refusal> {
+    pub(super) async fn drain(&self, node: &str, restore: Restore) -> Result<usize, Refusal> {
         let (api, current) = self.node(node).await?;
         let going = self.pods_ending(node).await?;
         check_node_bounds(self.changer.caller, self.disruption, node, &going).await?;
@@ -65,9 +65,12 @@ impl Acting<'_> {
         let done = match self.pods_ending(node).await {
             Ok(pods) => {
                 let evicted = join_all(pods.iter().map(|pod| self.evict(Mode::Drain, pod, None))).await;
-                evicted.into_iter().map(Disrupted::from).sum()
+                evicted.into_iter().map(usize::from).sum()
             }
-            Err(error) => self.refused(self.mode(), error.into()),
+            Err(error) => {
+                self.refused(self.mode(), error.into());
+                0
+            }
         };
         self.restore(restore, None, cordoned.as_slice()).await;
         Ok(done)
@@ -79,7 +82,7 @@ impl Acting<'_> {
         node: &str,
         grace_seconds: u32,
         restore: Restore,
-    ) -> Result<Disrupted, Refusal> {
+    ) -> Result<usize, Refusal> {
         let object = ObjectRef::new("v1", "Node", None, node);
         let change = self
             .changer
@@ -98,7 +101,7 @@ impl Acting<'_> {
     }
 
     /// Restarts a node's agent. The node's containers keep running.
-    pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
+    pub(super) async fn restart_agent(&self, node: &str) -> usize {
         self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted.into()
     }
 

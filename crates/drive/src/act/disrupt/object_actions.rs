@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use super::acting::{Acting, Insisting, Refusal, Twice};
 use crate::api::edits::RESTARTED_AT;
 use crate::api::{resource_of, why_no_rollout};
 use crate::error::{CoordinatorError, Result};
@@ -93,7 +93,7 @@ impl Acting<'_> {
 
     /// Makes a workload replace its pods, as `kubectl rollout restart` does. This is not reverted, because reverting
     /// would be another rollout.
-    pub(super) async fn restart(&self, workload: &Workload) -> Result<Disrupted, Refusal> {
+    pub(super) async fn restart(&self, workload: &Workload) -> Result<usize, Refusal> {
         let (api, _) = self.workload(workload).await?;
         let now = jiff::Timestamp::from_nanosecond(self.now().unix_ns().into());
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -111,7 +111,7 @@ impl Acting<'_> {
         workload: &Workload,
         replicas: u32,
         restore: Restore,
-    ) -> Result<Disrupted, Refusal> {
+    ) -> Result<usize, Refusal> {
         let (api, current) = self.workload(workload).await?;
         let scale = |workload: &mut Value| workload["spec"]["replicas"] = replicas.into();
         Ok(self.changed(restore, self.changer.alter(&api, &current, scale)).await)
@@ -124,7 +124,7 @@ impl Acting<'_> {
         container: &str,
         image: &str,
         restore: Restore,
-    ) -> Result<Disrupted, Refusal> {
+    ) -> Result<usize, Refusal> {
         let (api, current) = self.workload(workload).await?;
         let patch_of = |current: &Value| {
             let list = list_of(current, workload, container)?;
@@ -142,17 +142,13 @@ impl Acting<'_> {
         object: &Object,
         patch: &Patch,
         restore: Restore,
-    ) -> Result<Disrupted, Refusal> {
+    ) -> Result<usize, Refusal> {
         let (api, current) = self.object(object).await?;
         Ok(self.changed(restore, self.changer.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
     /// Makes a change, records it as an action, and reverts it when it is due.
-    async fn changed(
-        &self,
-        restore: Restore,
-        change: impl Future<Output = Result<Option<u32>>>,
-    ) -> Disrupted {
+    async fn changed(&self, restore: Restore, change: impl Future<Output = Result<Option<u32>>>) -> usize {
         let (is_accepted, change) = self.noted(self.mode(), None, change).await;
         if let Some(change) = change.flatten() {
             self.restore(restore, self.mode(), &[change]).await;

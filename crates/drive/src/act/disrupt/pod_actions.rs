@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::acting::{Acting, Disrupted, Insisting, Refusal, Twice};
+use super::acting::{Acting, Insisting, Refusal, Twice};
 use super::recovery::Whole;
 use crate::error::{CoordinatorError, Result};
 use crate::plan::claims::oldest_ready_first;
@@ -71,15 +71,15 @@ impl Acting<'_> {
     }
 
     /// Terminates the requested number of pods, batch by batch.
-    pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
-        let mut done = Disrupted::default();
+    pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> usize {
+        let mut done = 0;
         let mut left = None;
         loop {
             let began = Instant::now();
-            done += match self.take(pods, repetition, &mut left, whole).await {
-                Ok((going, missing)) => missing + self.end_batch(pods, going).await,
+            match self.take(pods, repetition, &mut left, whole).await {
+                Ok(going) => done += self.end_batch(pods, going).await,
                 Err(why) => self.refused(self.mode(), why),
-            };
+            }
             let Some(left) = left.as_ref().filter(|left| !left.is_empty()) else { return done };
             let mut recovered = self.recovered(whole).await;
             if recovered.is_ok() && self.while_loaded(sleep_until(began + pods.spacing)).await.is_none() {
@@ -87,7 +87,8 @@ impl Acting<'_> {
             }
             if let Err(why) = recovered {
                 self.give_back(left).await;
-                return done + left.iter().map(|_| self.skipped(why.clone())).sum::<Disrupted>();
+                left.iter().for_each(|_| self.skipped(why.clone()));
+                return done;
             }
         }
     }
@@ -101,7 +102,7 @@ impl Acting<'_> {
         repetition: u32,
         left: &mut Option<Vec<Candidate>>,
         whole: &mut Whole,
-    ) -> Result<(Vec<Candidate>, Disrupted), Refusal> {
+    ) -> Result<Vec<Candidate>, Refusal> {
         let before = left.take();
         // Held until the end, so that the second of two concurrent actions chooses from the pods that the first left.
         let mut claims = self.disruptor.claims.lock().await;
@@ -132,13 +133,13 @@ impl Acting<'_> {
             "only {} of {wanted} pods were ready and not already chosen by another action",
             going.len()
         );
-        let missing = (going.len()..wanted).map(|_| self.skipped(why.clone())).sum();
+        (going.len()..wanted).for_each(|_| self.skipped(why.clone()));
         let later = going.split_off(pods.batch.unwrap_or(going.len()).min(going.len()));
         claims.take(&[], &later);
         *left = Some(later);
         self.check_bounds(pods, &going, &choice).await?;
         claims.take(&going, &[]);
-        Ok((going, missing))
+        Ok(going)
     }
 
     /// Gives pods back once a list shows that they are terminating, or if this action does not terminate them.
@@ -146,7 +147,7 @@ impl Acting<'_> {
         self.disruptor.claims.lock().await.give_back(pods);
     }
 
-    async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
+    async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> usize {
         // A single termination, with recovery before the next one, is isolated.
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
@@ -156,7 +157,7 @@ impl Acting<'_> {
                 _ => self.delete(mode, pod, pods.grace_seconds).await,
             }
         });
-        let done = join_all(ends).await.into_iter().map(Disrupted::from).sum();
+        let done = join_all(ends).await.into_iter().map(usize::from).sum();
         self.give_back(&going).await;
         done
     }
@@ -219,15 +220,15 @@ impl Acting<'_> {
         restore: Restore,
         repetition: u32,
         whole: &mut Whole,
-    ) -> Result<Disrupted, Refusal> {
-        let (going, mut done) = self.take(pods, repetition, &mut None, whole).await?;
+    ) -> Result<usize, Refusal> {
+        let going = self.take(pods, repetition, &mut None, whole).await?;
         let api = self.changer.caller.dynamic_api(&ApiResource::erase::<Pod>(&()));
-        let mut changes = Vec::new();
+        let (mut done, mut changes) = (0, Vec::new());
         for pod in &going {
             let label = match self.label_of(pod, label).await {
                 Ok(label) => label,
                 Err(error) => {
-                    done += self.refused(None, error.into());
+                    self.refused(None, error.into());
                     self.give_back(std::slice::from_ref(pod)).await;
                     continue;
                 }
@@ -237,7 +238,7 @@ impl Acting<'_> {
             let changing = self.changer.alter(&api, &current, leave);
             let (is_accepted, change) = self.noted(None, Some(pod), changing).await;
             changes.extend(change.flatten());
-            done += is_accepted.into();
+            done += usize::from(is_accepted);
         }
         self.restore(restore, None, &changes).await;
         // Pods that stay out of their Services until the end of the run are not given back.

@@ -1,5 +1,6 @@
 //! Programs that the run starts on the user's machine.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use futures::FutureExt;
@@ -23,9 +24,5 @@ impl Programs for NoPrograms {
 
 /// Returns the exit code of a program, or the signal that killed it.
 pub(crate) fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
-    #[cfg(unix)]
-    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-    #[cfg(not(unix))]
-    let signal = None;
-    (status.code(), signal)
+    (status.code(), status.signal())
 }

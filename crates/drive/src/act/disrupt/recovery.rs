@@ -65,32 +65,21 @@ impl Acting<'_> {
     /// Waits, while the load lasts, until the action or its batch is complete and the next one can be distinguished
     /// from it. If that does not happen, returns the reason as text.
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
+        let action = &self.disruption.action;
         let recovered = async {
-            match &self.disruption.action {
-                DisruptionAction::DeletePod(pods)
-                | DisruptionAction::Evict(pods)
-                | DisruptionAction::Crash { pods, .. }
-                | DisruptionAction::Relabel { pods, .. } => {
-                    self.waits(Wait::Pods, self.pods_recovered(pods, whole)).await;
-                    true
-                }
-                action if action.is_rollout() => {
-                    let settled = until_settled(self.changer.caller, self.observer, &whole.workloads);
-                    matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)))
-                }
-                // These actions do their own waiting.
-                _ => true,
+            if let Some(pods) = action.pods() {
+                self.waits(Wait::Pods, self.pods_recovered(pods, whole)).await;
+            } else if action.is_rollout() {
+                let settled = until_settled(self.changer.caller, self.observer, &whole.workloads);
+                return matches!(self.waits(Wait::Rollout, settled).await, Ok((_, None)));
             }
+            // Other actions do their own waiting.
+            true
         };
         let limit = self.changer.caller.limits.recovery;
         let mut over = self.while_loaded(timeout(limit, recovered)).await;
-        if let (
-            Some(Ok(true)),
-            DisruptionAction::DeletePod(pods)
-            | DisruptionAction::Evict(pods)
-            | DisruptionAction::Crash { pods, .. },
-        ) = (&over, &self.disruption.action)
-        {
+        let is_relabel = matches!(action, DisruptionAction::Relabel { .. });
+        if let (Some(Ok(true)), Some(pods), false) = (&over, action.pods(), is_relabel) {
             over = self.while_loaded(self.quiet(pods, whole)).await.map(|()| Ok(true));
         }
         match over {

@@ -4,7 +4,6 @@
 //! for a Service proxy, minutes for a cloud load balancer. Therefore, the silence restarts with each request that is
 //! lost during it, up to a limit.
 
-use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -27,22 +26,6 @@ impl Default for Settle {
     }
 }
 
-/// Count of the requests that the load has lost.
-pub(crate) trait LossCounter: fmt::Debug + Sync {
-    /// Returns the number so far, which may lag by a fraction of a second.
-    fn lost(&self) -> u64;
-}
-
-/// Losses of a load that does not report them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NoLosses;
-
-impl LossCounter for NoLosses {
-    fn lost(&self) -> u64 {
-        0
-    }
-}
-
 /// Result of a wait for silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
@@ -53,12 +36,12 @@ pub(crate) enum Silence {
 }
 
 /// Waits until no request has been lost for `length`, or until `most` has passed while requests are still being lost.
-pub(crate) async fn until_silent(losses: &dyn LossCounter, length: Duration, most: Duration) -> Silence {
+pub(crate) async fn until_silent(losses: impl Fn() -> u64, length: Duration, most: Duration) -> Silence {
     let begun = Instant::now();
-    let (mut since, mut seen) = (begun, losses.lost());
+    let (mut since, mut seen) = (begun, losses());
     loop {
         sleep_until((since + length).min(Instant::now() + PERIOD)).await;
-        let (now, lost) = (Instant::now(), losses.lost());
+        let (now, lost) = (Instant::now(), losses());
         if lost > seen {
             (since, seen) = (now, lost);
         }
@@ -75,19 +58,6 @@ pub(crate) async fn until_silent(losses: &dyn LossCounter, length: Duration, mos
 mod tests {
     use super::*;
 
-    /// Loses one request each second until `until`.
-    #[derive(Debug)]
-    struct LostUntil {
-        begun: Instant,
-        until: Duration,
-    }
-
-    impl LossCounter for LostUntil {
-        fn lost(&self) -> u64 {
-            self.begun.elapsed().min(self.until).as_secs()
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn loss_restarts_silence_up_to_limit() {
         let s = Duration::from_secs;
@@ -98,13 +68,14 @@ mod tests {
             (90, Silence::NeverCame, 60.0),
         ] {
             let begun = Instant::now();
-            let losses = LostUntil { begun, until: s(until) };
-            assert_eq!(until_silent(&losses, s(5), s(60)).await, expected);
+            // One request is lost each second.
+            let losses = || begun.elapsed().min(s(until)).as_secs();
+            assert_eq!(until_silent(losses, s(5), s(60)).await, expected);
             let took = begun.elapsed().as_secs_f64();
             assert!((took - took_s).abs() < 0.3, "{until}: {took} s, {took_s} s wanted");
         }
         let begun = Instant::now();
-        assert_eq!(until_silent(&NoLosses, s(90), s(60)).await, Silence::Kept);
+        assert_eq!(until_silent(|| 0, s(90), s(60)).await, Silence::Kept);
         assert_eq!(begun.elapsed(), s(90));
     }
 }

@@ -178,7 +178,7 @@ async fn stuck_rollout_records_missing_pods() {
         read(path, &now)
     });
     let (session, run_dir, _dir) = session(client, TimeLimits::default());
-    let before = session.workloads().await.unwrap();
+    let before = rollout_wait::workloads(session.caller()).await.unwrap();
     restarts.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();

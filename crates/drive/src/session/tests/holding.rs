@@ -167,8 +167,7 @@ async fn expired_hold_is_taken_over() {
     shop.is_used("2001-01-01T00:00:00Z");
     let (mut session, _run_dir, _dir) = session(client, TimeLimits::default());
     let told = check_holds(&session.caller, &[web()], None).await.unwrap();
-    let word =
-        "Deployment web was in use by run first of ann@laptop until 2001-01-01T00:00:00Z, which has passed";
+    let word = "Deployment web was in use by run first of ann@laptop until 2001-01-01T00:00:00Z; that time has passed";
     assert!(matches!(&told[..], [told] if told.starts_with(word)), "{told:?}");
     session.hold(&[web()], "my-run").await.unwrap();
     assert_eq!(shop.holder().unwrap()["run"], "my-run");

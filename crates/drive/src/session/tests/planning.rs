@@ -136,10 +136,11 @@ async fn impossible_disruptions_name_key_and_remedy() {
             .unwrap_err(),
     );
     insta::assert_snapshot!(said.join("\n"), @r#"
-refused     x.yaml:8: spec.disruptions[0]: deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this x.yaml:8: spec.disruptions[0].count: is 4, but there are only 3 ready pods of app=web: use a smaller number (or count: all), or add replicas
+    x.yaml:8: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
+    x.yaml:8: spec.disruptions[0].count: is 4, but there are only 3 ready pods of app=web: use a smaller number (or count: all), or add replicas
     x.yaml:9: spec.disruptions[1]: takes 2 pods at the same time as spec.disruptions[0], which takes 2 pods, but both select from the same 3 pods: start one after the other has finished, take fewer pods, or add replicas
     x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: fix the name, or use another namespace (-n)
-refused     x.yaml:8: spec.disruptions[0]: scale of Deployment web: no pod would be left; set allowOutage: true in the disruption if you want this
+    x.yaml:8: spec.disruptions[0]: refused scale of Deployment web: no pod would be left; set allowOutage: true in the disruption if you want this
     x.yaml:8: spec.disruptions[0].node: /api/v1/nodes/node-9 not found: name an existing node (kubectl get nodes)
     x.yaml:8: spec.disruptions[0].selector: "app=wbe" matches no pod in namespace shop, and none that the manifests create: fix the selector or the pods' labels
     x.yaml:8: spec.disruptions[0].workload: Deployment web would not replace its pods: its rollout is paused: resume it first
@@ -159,8 +160,9 @@ async fn manifest_pods_limit_disruptions() {
         said.push(planned(cluster(&[]), &own(wrong)).await.unwrap_err());
     }
     insta::assert_snapshot!(said.join("\n"), @r"
-refused     x.yaml:12: spec.disruptions[0]: deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
-refused     x.yaml:12: spec.disruptions[0]: deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if you want this x.yaml:12: spec.disruptions[0].count: is 3, but there are only 2 ready pods of app in (db): use a smaller number (or count: all), or add replicas
+    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
+    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if you want this
+    x.yaml:12: spec.disruptions[0].count: is 3, but there are only 2 ready pods of app in (db): use a smaller number (or count: all), or add replicas
     ");
     let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
     let plan = planned(cluster(&[]), &own(fine)).await.unwrap();
@@ -173,7 +175,7 @@ async fn earlier_scaling_suspends_pod_count_check() {
     planned(cluster(&[]), &own(text)).await.unwrap();
     let too_early = text.replace("at: 20s", "at: 1s");
     let why = planned(cluster(&[]), &own(&too_early)).await.unwrap_err();
-    assert!(why.contains("spec.disruptions[1].count: is 4, but there are 3 ready pods"), "{why}");
+    assert!(why.contains("spec.disruptions[1].count: is 4, but there are only 3 ready pods"), "{why}");
 }
 
 #[tokio::test]
@@ -210,7 +212,8 @@ async fn invalid_node_port_target_is_refused() {
     x.yaml:5: spec.target.service: there is no Service web in namespace shop: fix the name, or use another namespace (-n)
     x.yaml:5: spec.target.node: service web: has no NodePort: remove the target's node, or set type: NodePort in the Service
     x.yaml:5: spec.target.node: /api/v1/nodes/node-1 not found: name an existing node (kubectl get nodes)
-    x.yaml:5: spec.target.node: node node-1 is not ready (KubeletStopped), so its NodePort may not answer: name another node x.yaml:5: spec.target.node: node node-1 answers only while it has a ready pod of the Service (externalTrafficPolicy: Local), and it has none: name a node that has one
+    x.yaml:5: spec.target.node: node node-1 is not ready (KubeletStopped), so its NodePort may not answer: name another node
+    x.yaml:5: spec.target.node: node node-1 answers only while it has a ready pod of the Service (externalTrafficPolicy: Local), and it has none: name a node that has one
     ");
     for (policy, pods) in [("Cluster", 0), ("Local", 2)] {
         let fine = cluster(&[(at, port(policy)), (of, node("True")), ("/pods", web(pods))]);
@@ -241,7 +244,7 @@ async fn drain_checks_budgets_only() {
     assert!(planned(on("three", 0), &drain).await.is_ok());
     assert!(planned(on("all", 1), &drain).await.is_ok(), "the budget lets them go one by one");
     let all = planned(on("all", 4), &drain).await.unwrap_err();
-    assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: drain of node node-1 is refused"), "{all}");
+    assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: refused drain of node node-1: "), "{all}");
 }
 
 /// No Service shows these pods, and no workload does yet.

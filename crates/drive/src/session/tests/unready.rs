@@ -115,7 +115,7 @@ async fn hanging_rollout_records_its_reason() {
         }
     });
     let (session, run_dir, _dir) = session(client, TimeLimits::default());
-    let before = session.workloads().await.unwrap();
+    let before = rollout_wait::workloads(session.caller()).await.unwrap();
     restarted.store(1, Ordering::SeqCst);
     session.await_rollout(&before, None).await.unwrap();
     session.finish(CancellationToken::new()).await.unwrap();
