@@ -176,6 +176,6 @@ fn conntrack_load_needs_net_admin() {
         program.command().args(["load", &url, "--evidence", "conntrack"]).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("needs the capability NET_ADMIN"), "{said}");
+    assert!(said.contains("needs CAP_NET_ADMIN"), "{said}");
     assert!(listener.accept().is_err(), "something was sent");
 }

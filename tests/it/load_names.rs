@@ -167,7 +167,7 @@ fn load_uses_answering_address_family() {
     };
     let (outcomes, finished) = load(&[]);
     assert_eq!(outcomes, [Outcome::Ok; 6], "{finished}");
-    let warning = format!("web.test is used only through its IPv4 addresses: [::1]:{port} does not answer");
+    let warning = format!("using only the IPv4 addresses of web.test, because [::1]:{port} does not answer");
     assert!(finished.stderr().contains(&warning), "{finished}");
     assert_eq!(load(&["-4"]).0, [Outcome::Ok; 6]);
     assert_eq!(load(&["-6"]).0, [Outcome::ConnectRefused; 6]);

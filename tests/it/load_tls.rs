@@ -389,18 +389,18 @@ fn bad_tls_options_fail_before_connecting() {
     let (tls, plain) = (format!("https://{address}/"), format!("http://{address}/"));
     for (url, args, expected) in [
         (&tls, &["--cacert", "no.pem"][..], "failed to read the file of --cacert, no.pem: No such file"),
-        (&tls, &["--cacert", "none.pem"], "the CA file (--cacert) holds no certificate in PEM"),
-        (&tls, &["--cert", "none.pem"], "the client certificate has no private key in PEM"),
-        (&tls, &["--cert", "cert.pem"], "the client certificate has no private key in PEM"),
-        (&tls, &["--cert", "cert.pem", "--key", "key.pem"], "the key is not the certificate's"),
+        (&tls, &["--cacert", "none.pem"], "the CA file (--cacert) contains no PEM certificate"),
+        (&tls, &["--cert", "none.pem"], "the client certificate has no PEM private key"),
+        (&tls, &["--cert", "cert.pem"], "the client certificate has no PEM private key"),
+        (&tls, &["--cert", "cert.pem", "--key", "key.pem"], "the private key does not match the certificate"),
         (&tls, &["--key", "key.pem"], "--cert"),
-        (&tls, &["--server-name", "a b"], "\"a b\" is not a server name"),
+        (&tls, &["--server-name", "a b"], "\"a b\" is not a valid TLS server name"),
         (&tls, &["--tlsv1.3", "--tls-max", "1.2"], "exclude every TLS version"),
         (&tls, &["--unix-socket", "no.sock"], "no.sock is not a Unix socket: No such file"),
-        (&tls, &["--unix-socket", "ca.pem"], "ca.pem is not a Unix socket: it is something else"),
+        (&tls, &["--unix-socket", "ca.pem"], "ca.pem is not a Unix socket: it is another kind of file"),
         (&tls, &["--ipv6"], "127.0.0.1 is not an IPv6 address: remove --ipv6"),
-        (&plain, &["--insecure"], "options of TLS are given, but no URL begins with https://"),
-        (&"ftp://web/".to_owned(), &[], "scheme \"ftp\" is not supported, only http, https, ws and wss"),
+        (&plain, &["--insecure"], "TLS options are set, but no URL starts with https://"),
+        (&"ftp://web/".to_owned(), &[], "scheme \"ftp\" is not supported: use http, https, ws or wss"),
     ] {
         let finished = files.rolldrop(&[url]).args(args).finish().expect_code(2);
         assert!(finished.stderr().contains(expected), "{expected}\n{finished}");

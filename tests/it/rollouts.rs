@@ -106,7 +106,7 @@ fn session_affinity_leaves_window_unbounded() {
     );
     for dataplane in [Dataplane::Kernel, Dataplane::Userspace] {
         let run = measure(&scenario, dataplane, &[]);
-        let affinity = "its Service has session affinity: a client stays with one pod";
+        let affinity = "its Service has session affinity: each client stays with one pod";
         let windows: Vec<_> = run.result.terminations.iter().flat_map(|t| &t.windows).collect();
         assert_eq!(windows.len(), 3, "{}", run.finished);
         for window in windows {

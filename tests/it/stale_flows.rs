@@ -45,7 +45,7 @@ fn source_port_shortage_refuses_run() {
         let run = Rolldrop::run("naive-exit").on(Dataplane::Kernel).args(more);
         let refused = run.set(&["load.sourcePorts=40000-40099", "load.rate=50"]).finish().expect_code(2);
         let why =
-            "spec.load: 50 fresh connections/s to target web need 1100 source ports, as one stays taken";
+            "spec.load: 50 fresh connections/s to target web need 1100 source ports, but there are only";
         assert!(refused.stderr().contains(why), "{refused}");
         assert!(!refused.dir().join("run/run.json").exists(), "{refused}");
     }
@@ -59,7 +59,7 @@ fn early_port_reuse_hits_stale_flows() {
             Dataplane::Kernel,
             &["--set", "load.sourcePorts=40000-40299", "--set", "load.reusePorts=true"],
         );
-        assert!(run.finished.stderr().contains("source ports are used again after 3 s"), "{}", run.finished);
+        assert!(run.finished.stderr().contains("the load reuses source ports after 3 s"), "{}", run.finished);
         let failed = failed_by_right_rules(&run);
         let stale = run.result.requests.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
         run.finished.figure(!failed.is_empty());

@@ -134,7 +134,7 @@ fn header_or_body_names_pod() {
 fn unusable_pod_body_pattern_is_refused() {
     for command in [&["load", "http://127.0.0.1:1/"][..], &["run", "--embedded"]] {
         for (pattern, why) in
-            [("pod=(", "unclosed group, at character 5"), ("x*", "it can match no character")]
+            [("pod=(", "unclosed group, at character 5"), ("x*", "it can match an empty text")]
         {
             let finished = Rolldrop::new(command.iter().copied()).args(["--pod-body", pattern]).finish();
             assert!(finished.expect_code(2).stderr().contains(why), "{why}");
@@ -142,7 +142,7 @@ fn unusable_pod_body_pattern_is_refused() {
     }
     for (arguments, why) in [
         (&["http://127.0.0.1:1/", "--grpc", "a/b"][..], "cannot be used with"),
-        (&["ws://127.0.0.1:1/"], "an answer over WebSocket has no body"),
+        (&["ws://127.0.0.1:1/"], "a WebSocket response has no body"),
     ] {
         let finished = Rolldrop::new(["load", "--pod-body", "pod=(.+)"]).args(arguments).finish();
         assert!(finished.expect_code(2).stderr().contains(why), "{why}");

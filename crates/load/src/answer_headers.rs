@@ -33,7 +33,7 @@ pub(super) struct WantedHeaders {
 
 /// A name that no response header can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the name of a response header, such as x-served-by")]
+#[error("{0:?} is not a valid header name, such as x-served-by")]
 pub struct NotAHeader(String);
 
 #[derive(Clone, Debug)]

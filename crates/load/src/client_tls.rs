@@ -29,31 +29,31 @@ use verify::Unverified;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The certificate authorities cannot be read.
-    #[error("the CA file (--cacert) holds no certificate in PEM{}", because(.0))]
+    #[error("the CA file (--cacert) contains no PEM certificate{}", because(.0))]
     Ca(String),
     /// A certificate authority is invalid.
-    #[error("a certificate of the CA file (--cacert) cannot be used: {0}")]
+    #[error("the CA file (--cacert) contains an unusable certificate: {0}")]
     BadCa(String),
     /// The client's certificate cannot be read.
-    #[error("the client certificate (--cert) holds no certificate in PEM{}", because(.0))]
+    #[error("the client certificate file (--cert) contains no PEM certificate{}", because(.0))]
     Cert(String),
     /// The client's key cannot be read.
-    #[error("the client certificate has no private key in PEM (--key, or in the file of --cert){}", because(.0))]
+    #[error("the client certificate has no PEM private key (--key, or in the --cert file){}", because(.0))]
     Key(String),
     /// There is a key but no certificate.
-    #[error("a client key (--key) needs its certificate (--cert)")]
+    #[error("a client key (--key) needs a certificate: add --cert FILE")]
     KeyAlone,
     /// The certificate and the key do not match.
-    #[error("the client certificate and its key (--cert, --key) cannot be used: {0}")]
+    #[error("failed to use the client certificate and key (--cert, --key): {0}")]
     Identity(String),
     /// No certificate authority is known.
-    #[error("the system has no CA certificates: give --cacert FILE, or --insecure{}", because(.0))]
+    #[error("the system has no CA certificates: add --cacert FILE or --insecure{}", because(.0))]
     NoRoots(String),
     /// The name is not a valid server name.
-    #[error("{0:?} is not a server name: a DNS name or an address is needed")]
+    #[error("{0:?} is not a valid TLS server name: use a DNS name or an IP address")]
     ServerName(String),
     /// The TLS library rejected the configuration.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("failed to set up TLS: {0}")]
     Library(String),
 }
 
@@ -263,7 +263,7 @@ fn in_words(error: &rustls::Error) -> String {
         }
         rustls::Error::InvalidCertificate(fault) => format!("certificate {}", variant(fault)),
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => "not_tls".to_owned(),
-        rustls::Error::InconsistentKeys(_) => "the key is not the certificate's".to_owned(),
+        rustls::Error::InconsistentKeys(_) => "the private key does not match the certificate".to_owned(),
         other => other.to_string(),
     }
 }

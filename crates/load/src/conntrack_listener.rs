@@ -67,27 +67,26 @@ enum NetlinkRead<'a> {
 pub enum ConntrackError {
     /// This process lacks the permission to listen.
     #[error(
-        "--evidence conntrack needs the capability NET_ADMIN where the load comes from: root on a node, or the \
-         embedded \
-         cluster with its kernel dataplane"
+        "--evidence conntrack needs CAP_NET_ADMIN on the machine that sends the load: run as root on a node, or use \
+         the embedded cluster's kernel dataplane"
     )]
     Denied(#[source] io::Error),
     /// Reporting is switched off.
     #[error(
-        "--evidence conntrack needs the kernel to report connections, but net.netfilter.nf_conntrack_events is 0 \
-         here: set it to 1 or 2"
+        "--evidence conntrack has no data: the kernel does not report connections, because \
+         net.netfilter.nf_conntrack_events is 0. Set it to 1 or 2"
     )]
     SwitchedOff,
     /// Connections have no tracking entries here.
     #[error(
-        "--evidence conntrack has no data: the kernel tracks no connections where the load comes from, since no \
-         rule there needs it"
+        "--evidence conntrack has no data: the kernel tracks no connections on the machine that sends the load, \
+         because no rule there needs it"
     )]
     Untracked,
     /// Connections to the targets have no tracking entries.
     #[error(
-        "--evidence conntrack has no data: the kernel tracked no connection to {to}. There are no entries with a \
-         kube-proxy replacement that balances at the socket, or in a pod's own network"
+        "--evidence conntrack has no data: the kernel tracked no connection to {to}. This is normal \
+         with a kube-proxy replacement that balances at the socket, and in a pod's own network"
     )]
     NoEntry { to: String },
     /// Listening failed, for example because the system does not support it.

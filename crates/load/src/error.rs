@@ -23,7 +23,7 @@ pub enum LoadError {
     #[error("{path} is not a Unix socket: {why}")]
     NoSocket { path: PathBuf, why: String },
     /// The target does not respond to requests from here.
-    #[error("{url} gave no answer within {limit:?}: {why}")]
+    #[error("{url} did not answer within {limit:?}: {why}")]
     NoAnswer { url: String, limit: Duration, why: String },
     /// The load is not possible on this machine.
     #[error(transparent)]

@@ -101,7 +101,7 @@ pub(super) async fn first_answer(
         let why = match timeout(patience, asking).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
-            Err(_) => "it accepted a connection, but did not answer within the response timeout".into(),
+            Err(_) => "it accepted the connection but did not answer within the response timeout".into(),
         };
         seen.add(why);
         let next = Instant::now() + RETRY;
@@ -125,11 +125,11 @@ impl FailedAttempts {
     fn in_words(&self, asked: &str) -> String {
         let mut kinds: Vec<_> = self.0.iter().collect();
         kinds.sort_by_key(|(_, times)| std::cmp::Reverse(**times));
-        let each = kinds.iter().take(MOST_KINDS).map(|(why, times)| format!("{why} ({times} of them)"));
+        let each = kinds.iter().take(MOST_KINDS).map(|(why, times)| format!("{times}x {why}"));
         let attempts: usize = self.0.values().sum();
         match kinds.as_slice() {
-            [(why, _)] => format!("{why}, at each of {attempts} attempts ({asked})"),
-            _ => format!("{attempts} attempts ({asked}): {}", each.collect::<Vec<_>>().join("; ")),
+            [(why, _)] => format!("all {attempts} attempts ({asked}) failed: {why}"),
+            _ => format!("all {attempts} attempts ({asked}) failed: {}", each.collect::<Vec<_>>().join("; ")),
         }
     }
 }
@@ -146,7 +146,8 @@ fn request(target: &PlannedTarget) -> Result<(Request<()>, Bytes), String> {
         false => http2_template::Http2Template::new(target, &sender),
     };
     let made = made.make(NUMBER, 1);
-    let (mut request, body) = made.map_err(|_| "its URL and headers make no request".to_owned())?;
+    let (mut request, body) =
+        made.map_err(|_| "its URL and headers do not form a valid request".to_owned())?;
     request.headers_mut().remove(ID_HEADER);
     Ok((request, body))
 }
@@ -165,7 +166,7 @@ async fn ask(
         .map_err(|(CannotDial::Socket(e) | CannotDial::LocalPort(e))| e.to_string())?;
     let mut connection = match timeout(CONNECT, dialing.connected(0, address.text, clock)).await {
         Ok(connected) => connected.map_err(|e| e.to_string())?,
-        Err(_) => return Err("the attempt timed out: is this address reachable from here?".into()),
+        Err(_) => return Err("connecting timed out: check that this address is reachable from here".into()),
     };
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
@@ -341,7 +342,7 @@ mod tests {
         let (answered, ()) = tokio::join!(asked(&plan, address, Duration::from_secs(1)), serving);
         let said = answered.unwrap_err().to_string();
         assert!(
-            said.contains("gave no answer within 1s: ") && said.contains(" attempts (POST /): "),
+            said.contains("did not answer within 1s: ") && said.contains(" attempts (POST /) failed: "),
             "{said}"
         );
         assert!(said.contains("Connection refused") && said.contains("(1 of them)"), "{said}");

@@ -284,13 +284,13 @@ mod tests {
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert_eq!(
             url("web:8080"),
-            "\"web:8080\" is not a usable URL: it has no scheme; write it as http://web:8080"
+            "cannot use URL \"web:8080\": it has no scheme; write it as http://web:8080"
         );
-        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
+        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported: use http, https, ws or wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(url("http://x:0/").ends_with("no server listens on port 0"));
         let rare = Pace::constant(0.01, Duration::from_secs(30));
-        assert!(refused(|s| s.pace = rare).contains("make no request at all"));
+        assert!(refused(|s| s.pace = rare).contains("is less than one request"));
         assert!(refused(|s| s.connections.max = Some(0)).contains("0 connections are too few"));
         assert!(refused(|s| s.method = "GE T".into()).contains("\"GE T\""));
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
@@ -304,7 +304,7 @@ mod tests {
         };
         assert_eq!(
             call(|s| s.targets[0].method = Some("GET".into())),
-            "GET http://127.0.0.1:8080/: a gRPC call is a POST: write POST http://127.0.0.1:8080/"
+            "GET http://127.0.0.1:8080/: gRPC calls use POST: write POST http://127.0.0.1:8080/"
         );
         assert!(call(|s| s.headers.push(("TE".into(), "trailers".into()))).contains("sets it itself"));
         let template = |body: &str| {

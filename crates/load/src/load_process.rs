@@ -42,10 +42,10 @@ pub enum ProcessError {
     #[error("failed to communicate with the load worker")]
     Pipe(#[source] io::Error),
     /// The process exited before the load had ended.
-    #[error("the load worker ended before the load did ({0})")]
+    #[error("the load worker exited before the load ended ({0})")]
     Ended(ExitStatus),
     /// The process's output could not be parsed.
-    #[error("the load worker said {line:?}")]
+    #[error("failed to parse the load worker's output {line:?}")]
     Unreadable { line: String, source: serde_json::Error },
     /// The process could not send the load.
     #[error("{0}")]
@@ -96,7 +96,7 @@ impl<N: Note> LoadProcess<N> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(ProcessError::Spawn)?;
         let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(ProcessError::Spawn(io::Error::other("it has no pipes")));
+            return Err(ProcessError::Spawn(io::Error::other("it has no input or output pipe")));
         };
         Ok(Self {
             child,
@@ -184,7 +184,7 @@ impl<N: Note> LoadProcess<N> {
         if tokio::time::timeout(END_TIMEOUT, self.child.wait()).await.is_err()
             && let Err(error) = self.child.kill().await
         {
-            tracing::warn!(%error, "the load worker could not be killed");
+            tracing::warn!(%error, "failed to kill the load worker");
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) enum TemplatePiece {
 
 /// Error for an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("placeholder {0:?} is none of {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} and {{{{int:A-B}}}}")]
+#[error("unknown placeholder {0:?}: use {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} or {{{{int:A-B}}}}")]
 pub struct UnknownPlaceholder(String);
 
 /// Splits a text at its placeholders into pieces.

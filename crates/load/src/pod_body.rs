@@ -25,7 +25,7 @@ pub struct PodBody {
 
 /// A pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} cannot be used to find pod names: {why}")]
+#[error("cannot find pod names with {pattern:?}: {why}")]
 pub struct NotAPodBody {
     pattern: String,
     why: String,
@@ -67,9 +67,11 @@ impl FromStr for PodBody {
             false => ("it", Some(&hir)),
         };
         if name.is_none_or(|name| name.properties().minimum_len() == Some(0)) {
-            return Err(bad(format!("{what} can match no character at all; ask for one, as in pod=(\\S+)")));
+            return Err(bad(format!(
+                "{what} can match an empty text: require a character, as in pod=(\\S+)"
+            )));
         }
-        let regex = Regex::new(pattern).map_err(|_| bad("it is too large once compiled".to_owned()))?;
+        let regex = Regex::new(pattern).map_err(|_| bad("its compiled form is too large".to_owned()))?;
         Ok(Self { regex })
     }
 }
@@ -191,12 +193,12 @@ mod tests {
         let error = |pattern: &str| pattern.parse::<PodBody>().unwrap_err().to_string();
         assert_eq!(
             error("pod=(\\S+"),
-            "\"pod=(\\\\S+\" cannot be used to find pod names: unclosed group, at character 5"
+            "cannot find pod names with \"pod=(\\\\S+\": unclosed group, at character 5"
         );
         assert!(error("a{2,1}").contains("invalid repetition count range"), "{}", error("a{2,1}"));
         assert!(error("\\p{Nobody}").contains("Unicode property not found"), "{}", error("\\p{Nobody}"));
-        assert!(error("(\\w{1000}){1000}").ends_with("it is too large once compiled"));
-        let empty = "can match no character at all; ask for one, as in pod=(\\S+)";
+        assert!(error("(\\w{1000}){1000}").ends_with("its compiled form is too large"));
+        let empty = "can match an empty text: require a character, as in pod=(\\S+)";
         for pattern in ["", "a*", "^|a", "\\b"] {
             assert!(error(pattern).ends_with(&format!(": it {empty}")), "{}", error(pattern));
         }

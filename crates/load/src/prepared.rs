@@ -105,7 +105,7 @@ impl Prepared {
                 let why = match UdpSocket::bind((*address, 0)) {
                     Err(error) => error.to_string(),
                     Ok(_) if address.is_ipv4() != remote.is_ipv4() => {
-                        "one is IPv4, the other IPv6".to_owned()
+                        "one is IPv4 and the other IPv6".to_owned()
                     }
                     Ok(_) => continue,
                 };
@@ -123,7 +123,7 @@ impl Prepared {
         let Some(stream) = &self.plan.settings.stream else { return Ok(()) };
         let ports = self.all_ports().unwrap_or(usize::MAX);
         let limits = [
-            ("the limit of open files (ulimit -Hn)", connection::most_open()),
+            ("the open-file limit (ulimit -Hn)", connection::most_open()),
             ("the number of source ports (net.ipv4.ip_local_port_range)", ports),
         ];
         for (limit, most) in limits {
@@ -270,10 +270,10 @@ impl Prepared {
         );
         let warning = |again: Duration| {
             format!(
-                "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
-                 attempt that nobody answered, another one from its port may be routed to the same dead pod \
-                 (stale_flow). A lower rate, more ports (net.ipv4.ip_local_port_range) or more source \
-                 addresses avoid that",
+                "the load reuses source ports after {:.0} s: there are only {ports}. For {:.0} s after an unanswered \
+                 connection attempt, a new connection from the same port may reach the same dead pod \
+                 (stale_flow). To avoid this, lower the rate, or add ports (net.ipv4.ip_local_port_range) or \
+                 source addresses",
                 again.as_secs_f64(),
                 source_port_pool::ENTRY_LIFE.as_secs_f64(),
             )
@@ -370,7 +370,7 @@ fn attempts_from<'a>(settings: &Load, ports: &'a mut Option<Vec<u16>>) -> first_
 fn is_socket(path: &Path) -> Result<()> {
     let why = match std::fs::metadata(path) {
         Ok(file) if file.file_type().is_socket() => return Ok(()),
-        Ok(_) => "it is something else".to_owned(),
+        Ok(_) => "it is another kind of file".to_owned(),
         Err(e) => e.to_string(),
     };
     Err(LoadError::NoSocket { path: path.to_owned(), why })

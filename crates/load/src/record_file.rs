@@ -42,7 +42,7 @@ pub struct Record {
 
 /// A text that does not specify a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not FORMAT=FILE with a format of csv, vegeta-csv and vegeta-json")]
+#[error("{0:?} is not FORMAT=FILE, where FORMAT is csv, vegeta-csv or vegeta-json")]
 pub struct NotARecord(String);
 
 impl FromStr for Record {

@@ -202,7 +202,7 @@ impl FollowedName {
             }
         });
         format!(
-            "{} is used only through its {} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
+            "using only the {1} addresses of {0}, because {2} does not answer (choose with --ipv4 or --ipv6)",
             self.host,
             family.label(),
             silent.text,

@@ -173,7 +173,7 @@ impl LoadRun {
             ended.cancel();
             // Without this thread, the recorder empties the queue when rows arrive.
             if let Some(Err(error)) = listening {
-                tracing::warn!(%error, "no thread listens to the kernel");
+                tracing::warn!(%error, "failed to start the thread that reads connection tracking");
             }
             (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });

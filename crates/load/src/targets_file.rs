@@ -38,7 +38,10 @@ pub fn parse(
         false => parse_http(text, read)?,
     };
     match targets.is_empty() {
-        true => Err(TargetsError { line: 1, why: "there is no target, such as GET http://HOST/PATH".into() }),
+        true => Err(TargetsError {
+            line: 1,
+            why: "the file has no target: add a line such as GET http://HOST/PATH".into(),
+        }),
         false => Ok(targets),
     }
 }
@@ -68,16 +71,17 @@ fn parse_http(
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
                 // The line may be a header whose value is a secret, so it is not quoted.
-                wrong("it is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
+                wrong("this is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
             })?;
             if let Some(path) = line.strip_prefix('@') {
-                target.body = Some(read(path).map_err(|e| wrong(format!("the body {path:?}: {e}")))?);
+                target.body =
+                    Some(read(path).map_err(|e| wrong(format!("failed to read the body {path:?}: {e}")))?);
                 is_open = false;
             } else {
                 let header = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
                 let (name, value) = header
                     .filter(|(name, value)| !name.is_empty() && !value.is_empty())
-                    .ok_or_else(|| wrong("it is not a header: write NAME: VALUE".to_owned()))?;
+                    .ok_or_else(|| wrong("this is not a header: write NAME: VALUE".to_owned()))?;
                 target.headers.push((name.to_owned(), value.into()));
             }
         }
@@ -116,7 +120,7 @@ fn parse_json(text: &str) -> Result<Vec<LoadTarget>, TargetsError> {
         let wrong = |why: String| TargetsError { line: number, why };
         // The error text may quote a value, which may be a secret.
         let json: JsonTarget = serde_json::from_str(line).map_err(|e| {
-            let why = if e.is_data() { "it is not what a target has" } else { "it is not JSON" };
+            let why = if e.is_data() { "these are not the fields of a target" } else { "this is not JSON" };
             wrong(format!("{why} (column {}): write {JSON_TARGET}", e.column()))
         })?;
         let body = match json.body.as_str() {
@@ -194,9 +198,9 @@ mod tests {
         assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
         assert!(
             said("{\"method\":\"GET\"}")
-                .starts_with("line 1: it is not what a target has (column 16): write {")
+                .starts_with("line 1: these are not the fields of a target (column 16): write {")
         );
-        assert!(said("{").starts_with("line 1: it is not JSON (column 1)"));
+        assert!(said("{").starts_with("line 1: this is not JSON (column 1)"));
         for secret in [
             "GET http://a/\nAuthorization hush",
             "Authorization: hush",

@@ -25,7 +25,7 @@ pub struct RunId(Box<str>);
 
 /// Error for a text that is not a [`RunId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a run id: letters a to z and digits, at most 64")]
+#[error("{0:?} is not a run id: use at most 64 letters a to z and digits")]
 pub struct BadRunId(String);
 
 impl RunId {

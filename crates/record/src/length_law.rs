@@ -49,7 +49,7 @@ pub enum LengthLaw {
 #[non_exhaustive]
 pub enum LengthLawError {
     /// The text does not follow the grammar.
-    #[error("{0:?} is no law of lengths, such as 30s, fixed:30s, lognormal:10s,1.0, exp:20s or list:1s,2.5s")]
+    #[error("{0:?} is not a length law, such as 30s, fixed:30s, lognormal:10s,1.0, exp:20s or list:1s,2.5s")]
     Grammar(String),
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
@@ -60,7 +60,7 @@ pub enum LengthLawError {
         source: io::Error,
     },
     /// A line of the file is no duration.
-    #[error("{}:{line}: {text:?} is no duration with its unit, such as 2.5s", path.display())]
+    #[error("{}:{line}: {text:?} is not a duration with a unit, such as 2.5s", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum LengthLawError {
         text: String,
     },
     /// The file has no length.
-    #[error("{} has no length: write one on each line, such as 2.5s", .0.display())]
+    #[error("{} has no lengths: write one per line, such as 2.5s", .0.display())]
     EmptyFile(PathBuf),
 }
 
@@ -170,7 +170,7 @@ impl Serialize for LengthLaw {
 }
 
 read! {
-    LengthLaw: "a law of lengths, such as fixed:30s, lognormal:10s,1.0, exp:20s or list:1s,2.5s", parsed, None;
+    LengthLaw: "a length law, such as fixed:30s, lognormal:10s,1.0, exp:20s or list:1s,2.5s", parsed, None;
 }
 
 #[cfg(test)]
@@ -265,7 +265,7 @@ mod tests {
         assert!(
             read("1s\n5\n")
                 .unwrap_err()
-                .ends_with("lengths:2: \"5\" is no duration with its unit, such as 2.5s")
+                .ends_with("lengths:2: \"5\" is not a duration with a unit, such as 2.5s")
         );
         assert!(read("\n").unwrap_err().contains("has no length"));
         assert!(

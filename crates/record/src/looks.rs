@@ -56,7 +56,7 @@ struct UncheckedLooks {
 
 /// Error for looks that cannot have been planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`looks` needs errors above 0 that add up to less than 1, and the number of one of them in `at`")]
+#[error("`looks` needs `alphas` above 0 that add up to less than 1, and `at` from 1 to their number")]
 struct NoLooks;
 
 impl TryFrom<UncheckedLooks> for Looks {
@@ -84,7 +84,7 @@ mod tests {
             [("\"at\":2", "\"at\":3"), ("\"at\":2", "\"at\":0"), ("0.03", "0"), ("0.03", "0.98")]
         {
             let error = serde_json::from_str::<Looks>(&text.replace(wrong, by)).unwrap_err().to_string();
-            assert!(error.starts_with("`looks` needs errors above 0"), "{by}: {error}");
+            assert!(error.starts_with("`looks` needs `alphas` above 0"), "{by}: {error}");
         }
     }
 }

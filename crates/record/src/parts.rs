@@ -49,7 +49,7 @@ const GROUP_ROWS: usize = 16_384;
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
-    #[error("failed to use {path}")]
+    #[error("failed to access {path}")]
     Io { path: PathBuf, source: std::io::Error },
     /// The file is not a Parquet file of this table.
     #[error("{path} is not a part of this table")]
@@ -400,7 +400,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
             let io = |source| PartError::Io { path: path.clone(), source };
             // Reading anything else, such as a pipe, might never finish.
             if !fs::metadata(&path).map_err(io)?.is_file() {
-                return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+                return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
             }
             paths.push(path);
         }
@@ -420,7 +420,7 @@ fn read_groups<R: Row>(
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let expected = parse_message_type(&R::schema()).map_err(parquet)?;
     if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
-        let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
+        let why = "its columns do not match this version of rolldrop: use the version that recorded it";
         return Err(parquet(ParquetError::General(why.into())));
     }
     let mut read = || {
@@ -635,7 +635,7 @@ mod tests {
         let Err(PartError::Parquet { source, .. }) = read_table::<ServedRow>(dir.path()) else {
             panic!("it was read");
         };
-        assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
+        assert!(source.to_string().contains("its columns do not match this version"), "{source}");
     }
 
     /// Returns the column names from a table in docs/run-directory.md.

@@ -95,7 +95,7 @@ impl Tables {
         if !live.is_empty() {
             let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
             torn.push(format!(
-                "{} requests of {} load sources were not ok, and the others of these were not fetched",
+                "{} requests of {} load sources were not ok, but the sources' other rows were not fetched",
                 live.len(),
                 sources.len()
             ));
@@ -252,7 +252,7 @@ mod tests {
         assert!(corrupt.is_empty(), "{corrupt:?}");
         assert_eq!(
             torn,
-            ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]
+            ["3 requests of 1 load sources were not ok, but the sources' other rows were not fetched"]
         );
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let (rows, corrupt) = open();
         assert_eq!(rows, 50);
         assert!(
-            corrupt[0].starts_with("requests/load-1-00000.parquet is corrupt: it is not a whole"),
+            corrupt[0].starts_with("requests/load-1-00000.parquet is corrupt: it is not a complete"),
             "{corrupt:?}"
         );
         std::fs::remove_file(&cut).unwrap();

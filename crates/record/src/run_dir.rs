@@ -25,26 +25,26 @@ pub struct RunDir {
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum RunDirError {
     /// The directory exists and is not empty.
-    #[error("{0} is not empty: name a directory that does not exist yet")]
+    #[error("{0} is not empty: choose a directory that does not exist yet")]
     NotEmpty(PathBuf),
     /// The directory does not hold a run.
     #[error(
-        "{0} is not a run directory: it has no readable run.json; name a directory that `rolldrop run` made"
+        "{0} is not a run directory: it has no readable run.json. Choose a directory that `rolldrop run` created"
     )]
     NotARun(PathBuf),
     /// A file's contents are invalid.
-    #[error("{path}:{line}: {why}; restore the file, or measure again")]
+    #[error("{path}:{line}: {why}: restore the file or measure again")]
     Malformed { path: PathBuf, line: usize, why: String },
     /// The run's format version is not supported.
     #[error(
-        "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
+        "{path} has format {found}, but this version reads format {FORMAT_VERSION}: use the version that wrote it"
     )]
     OtherFormat { path: PathBuf, found: u64 },
     /// A file could not be read or written.
-    #[error("failed to use {path}")]
+    #[error("failed to access {path}")]
     Io { path: PathBuf, source: io::Error },
     /// A file of the run is not a regular file.
-    #[error("{0} is no regular file: restore the file, or measure again")]
+    #[error("{0} is not a regular file: restore the file or measure again")]
     NoFile(PathBuf),
     /// A part of a table could not be read or written.
     #[error(transparent)]
@@ -313,7 +313,7 @@ impl RunDir {
         let file = match open_file(&path) {
             Ok(file) => file,
             Err(RunDirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                torn.push(format!("{EVENTS} was never begun"));
+                torn.push(format!("{EVENTS} is missing"));
                 return Ok(read);
             }
             Err(error) => return Err(error),
@@ -340,8 +340,8 @@ impl RunDir {
         }
         corrupt.extend(unknown.into_iter().map(|(v, (events, first))| {
             format!(
-                "{EVENTS} has {events} events of version {v}, which this version of rolldrop does not know \
-                 (the first in line {first}): they are left out"
+                "{EVENTS} has {events} events of version {v} (the first in line {first}), which this version of rolldrop \
+                 cannot read: they are left out"
             )
         }));
         Ok(read)

@@ -119,7 +119,7 @@ sparse! {
 /// The user stated a Service proxy that differs from the detected one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
+    "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: remove the option"
 )]
 pub struct ServiceProxyMismatch {
     stated: ServiceProxy,
@@ -201,21 +201,18 @@ impl fmt::Display for BalancesBecause {
         match self {
             Self::Stated => f.write_str("the scenario or the command line says so"),
             Self::Service => f.write_str("it is a Service"),
-            Self::Assumed => f.write_str("nothing in its answers shows otherwise"),
+            Self::Assumed => f.write_str("its answers show nothing to the contrary"),
             Self::GatewayStatus { status, answers: 1 } => {
-                write!(f, "it answered {status} itself, without the name of a pod")
+                write!(f, "it answered {status} itself, without naming a pod")
             }
             Self::GatewayStatus { status, answers } => {
-                write!(
-                    f,
-                    "{answers} answers without the name of a pod have a gateway's status, such as {status}"
-                )
+                write!(f, "{answers} answers have a gateway's status, such as {status}, and name no pod")
             }
             Self::GatewayHeader { header, value } => {
                 write!(f, "its answers have the header \"{header}: {value}\"")
             }
             Self::PodsOfOneConnection { pods: [one, other] } => {
-                write!(f, "requests of one connection reached the pods {one} and {other}")
+                write!(f, "requests on one connection reached the pods {one} and {other}")
             }
         }
     }

@@ -35,10 +35,10 @@ impl Stage {
     /// Returns the reason why expectations for this stage are not supported; `None` if they are.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
-            Self::DeleteSent => Some("is where times begin to count"),
+            Self::DeleteSent => Some("is time zero, so it needs no limit"),
             Self::AppSigterm => Some(
                 "is computed from the settings, not observed: use app_exited (with the sidecar) or \
-                 containers_terminated, of an app that exits at once on SIGTERM",
+                 containers_terminated, with an app that exits at once on SIGTERM",
             ),
             _ => None,
         }
@@ -65,7 +65,7 @@ impl StartStage {
     /// Returns the reason why expectations for this stage are not supported; `None` if they are.
     pub(super) const fn refusal(self) -> Option<&'static str> {
         match self {
-            Self::Created => Some("is where times begin to count"),
+            Self::Created => Some("is time zero, so it needs no limit"),
             _ => None,
         }
     }

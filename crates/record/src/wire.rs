@@ -22,7 +22,7 @@ pub const ROWS_PATH: &str = "/rows";
 /// Path of the clock on the admin port; the response is a [`ClockAnswer`].
 pub const CLOCK_PATH: &str = "/clock";
 /// Text of the admin port's response to a request without a token.
-pub const TOKEN_WANTED: &str = "the admin port asks for a token";
+pub const TOKEN_WANTED: &str = "the admin port needs a token";
 /// Header with the admin port's token. An alternative to `Authorization: Bearer`, which the API server does not forward
 /// to pods.
 pub const TOKEN_HEADER: &str = "rolldrop-token";

@@ -160,11 +160,11 @@ mod tests {
             limits.yaml:1: outage.max: invalid type: integer `5`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             limits.yaml:2: dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
             limits.yaml:2: causes.overlaod: is not a cause; use one of routed_to_dead_pod, killed_in_flight, drained_too_short, cut_at_sigterm, gateway_cut, idle_close_race, h2_unprocessed, accept_queue_reset, stale_flow, no_ready_endpoint, not_ready_yet, gateway_error, gateway_to_dead_pod, gateway_no_server, refused_while_ending, rule_swap, overload, unattributed
-            limits.yaml:2: latency.p99: a multiple compares the disrupted with the steady part: use it in latency.disrupted, or write a duration such as 250ms
-            limits.yaml:1: appErrors.max: no run can show that a share is 0%: write the number 0
-            limits.yaml:2: stages.app_sigterm: is computed from the settings, not observed: use app_exited (with the sidecar) or containers_terminated, of an app that exits at once on SIGTERM
+            limits.yaml:2: latency.p99: a multiple compares disrupted with steady latency: use it only in latency.disrupted, or write a duration such as 250ms
+            limits.yaml:1: appErrors.max: no run can prove a share of 0%: write the number 0
+            limits.yaml:2: stages.app_sigterm: is computed from the settings, not observed: use app_exited (with the sidecar) or containers_terminated, with an app that exits at once on SIGTERM
             limits.yaml:2: stages.ready: is not a stage of a termination; use one of deletion_seen, endpoint_terminating, kill_began, listener_closed, app_exited, last_connection, containers_terminated, endpoint_removed, pod_deleted
-            limits.yaml:2: starts.stages.created: is where times begin to count
+            limits.yaml:2: starts.stages.created: is time zero, so it needs no limit
             limits.yaml:2: exits.sigkill: is not an exit code: write a number from 0 to 255, such as 137 (SIGKILL) or 143 (SIGTERM)
             limits.yaml:1: spec.expect.dropped: min 1 is above max 0
             --set: spec.expect.dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%

@@ -142,8 +142,8 @@ mod tests {
         let error = |keys: &str| settings_of(&with_load(keys)).unwrap_err();
         assert_eq!(
             error("connectTo: [web]"),
-            "x.yaml:6: spec.load.connectTo[0]: \"web\" is not HOST1:PORT1:HOST2:PORT2, of which each may be \
-             empty, such as web:80:127.0.0.1:8080"
+            "x.yaml:6: spec.load.connectTo[0]: \"web\" is not HOST1:PORT1:HOST2:PORT2 (each part may be \
+             empty), such as web:80:127.0.0.1:8080"
         );
         for (keys, why) in [
             ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is not the address of a DNS server"),
@@ -161,11 +161,11 @@ mod tests {
             ),
             (
                 "podBody: 'pod=(\\S+'",
-                "6: spec.load.podBody: \"pod=(\\\\S+\" cannot be used to find pod names: unclosed",
+                "6: spec.load.podBody: cannot find pod names with \"pod=(\\\\S+\": unclosed",
             ),
             (
                 "podBody: '.*'",
-                "spec.load.podBody: \".*\" cannot be used to find pod names: it can match no character",
+                "spec.load.podBody: cannot find pod names with \".*\": it can match an empty text",
             ),
             ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),

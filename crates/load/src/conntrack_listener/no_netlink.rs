@@ -15,7 +15,7 @@ impl NetlinkSocket {
     /// # Errors
     /// Always.
     pub(super) fn open() -> io::Result<Self> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux reports the connections that it tracks"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux reports tracked connections"))
     }
 
     /// Never called.

@@ -18,29 +18,29 @@ pub enum PlanError {
     #[error(transparent)]
     Load(#[from] NotALoad),
     /// A target's URL cannot be used.
-    #[error("{url:?} is not a usable URL: {why}")]
+    #[error("cannot use URL {url:?}: {why}")]
     Url { url: String, why: String },
     /// The rate and duration result in no request.
-    #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
+    #[error("{rate} requests/s for {} is less than one request: raise the rate or the duration", in_units(*duration))]
     NoRequest { rate: f64, duration: Duration },
     /// There are fewer connections than workers.
-    #[error("{max} connections are too few for {workers} workers: each needs one")]
+    #[error("{max} connections are too few for {workers} workers: each worker needs one")]
     TooFewConnections { max: usize, workers: usize },
     /// A worker would have no source port.
-    #[error("{ports} source ports are too few for {workers} workers: each needs one")]
+    #[error("{ports} source ports are too few for {workers} workers: each worker needs one")]
     TooFewPorts { ports: usize, workers: usize },
     /// The machine does not allow as many open streams as were asked for.
     #[error(
-        "{asked} open streams are more than {limit} allows: {most}. Raise it, or ask for fewer (--max-open, stream.maxOpen)"
+        "{asked} open streams exceed {limit}, {most}: raise that limit or ask for fewer streams (--max-open, stream.maxOpen)"
     )]
     TooManyOpen { asked: usize, limit: &'static str, most: usize },
     /// Fresh connections need more source ports than there are.
     #[error(
-        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
-         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
-         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive, connections.mode), or give more \
-         ports (--source-ports, sourcePorts, net.ipv4.ip_local_port_range) or source addresses (--source-address, \
-         sourceAddresses). If the server closes connections first, --reuse-ports (reusePorts) sends anyway"
+        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, but there are only {ports} \
+         ({addresses} source address(es)), enough for {enough:.0}/s: a port stays in TIME_WAIT for up to {held_s} s. \
+         Lower the rate, keep connections open (--connections keepalive, connections.mode), or add ports \
+         (--source-ports, sourcePorts, net.ipv4.ip_local_port_range) or source addresses (--source-address, \
+         sourceAddresses). If the server closes connections first, use --reuse-ports (reusePorts)"
     )]
     PortsRunOut {
         remote: String,
@@ -52,13 +52,13 @@ pub enum PlanError {
         enough: f64,
     },
     /// Connections cannot use an address as their source.
-    #[error("connections to {remote} cannot come from {address}: {why}")]
+    #[error("cannot connect to {remote} from {address}: {why}")]
     SourceAddress { address: IpAddr, remote: String, why: String },
     /// The HTTP method cannot be sent.
-    #[error("method {0:?} cannot be sent")]
+    #[error("method {0:?} is not supported")]
     Method(String),
     /// A header cannot be sent.
-    #[error("header {name:?} cannot be sent: {why}")]
+    #[error("cannot send header {name:?}: {why}")]
     Header { name: String, why: &'static str },
     /// The name of a response header to look for is invalid.
     #[error(transparent)]
@@ -73,19 +73,20 @@ pub enum PlanError {
     #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
     /// The sum of the weights, divided by their common factor, is too large for a cycle.
-    #[error("the targets' weights, in lowest terms, add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
+    #[error(
+        "the targets' weights add up to {0} in lowest terms, but at most {MAX_CYCLE} are allowed: use smaller weights"
+    )]
     Weights(u64),
     /// An address is not in the address family used.
-    #[error("{host} is not an {} address: remove --{}, or name another \
-             host", family.label(), family)]
+    #[error("{host} is not an {} address: remove --{} or use another host", family.label(), family)]
     Family { host: String, family: Family },
     /// A gRPC call uses an HTTP method other than POST.
-    #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
+    #[error("{method} {url}: gRPC calls use POST: write POST {url}")]
     GrpcMethod { method: String, url: String },
     /// The TLS settings cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// There are TLS settings, but no target uses TLS.
-    #[error("options of TLS are given, but no URL begins with https:// or wss://")]
+    #[error("TLS options are set, but no URL starts with https:// or wss://")]
     NoTls,
 }

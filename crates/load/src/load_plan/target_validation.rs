@@ -26,12 +26,12 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
         Some(url::Host::Domain(name)) => name.to_owned(),
         Some(url::Host::Ipv4(address)) => address.to_string(),
         Some(url::Host::Ipv6(address)) => address.to_string(),
-        None => return Err(bad("it names no host".to_owned())),
+        None => return Err(bad("it has no host".to_owned())),
     };
     let path = plan_path(&url, target, settings)?;
     let method = plan_method(target, settings)?;
     if scheme.is_websocket && method != Method::GET {
-        return Err(bad(format!("WebSocket begins with GET, not {method}")));
+        return Err(bad(format!("WebSocket needs method GET, not {method}")));
     }
     let mut headers = plan_headers(target, settings, scheme)?;
     if let Some(law) = settings.stream.as_ref().and_then(|stream| stream.length.clone()) {
@@ -46,7 +46,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
     let authority = match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         (Some(host), None) => host.to_owned(),
-        (None, _) => return Err(bad("it names no host".to_owned())),
+        (None, _) => return Err(bad("it has no host".to_owned())),
     };
     let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
     let tls_name = scheme.is_secure.then(|| client_tls::server_name(tls_name)).transpose()?;
@@ -79,7 +79,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
         Http::Http2 if planned.is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
         Http::Http2 => request::http2_template::check(&planned).map(|()| planned).map_err(bad),
         Http::Auto => {
-            let or = |why| bad(format!("{why}; or use only HTTP/1.1 (--http 1.1)"));
+            let or = |why| bad(format!("{why}, or use HTTP/1.1 (--http 1.1)"));
             request::http2_template::check(&planned).map(|()| planned).map_err(or)
         }
         Http::Http1 => Ok(planned),
@@ -110,12 +110,12 @@ fn parse(target: &LoadTarget) -> Result<(Url, UrlScheme), PlanError> {
         "ws" => UrlScheme { is_secure: false, is_websocket: true },
         "wss" => UrlScheme { is_secure: true, is_websocket: true },
         other => {
-            let why = format!("scheme {other:?} is not supported, only http, https, ws and wss");
+            let why = format!("scheme {other:?} is not supported: use http, https, ws or wss");
             return Err(bad(why));
         }
     };
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
+        return Err(bad("credentials in a URL are not sent: use an Authorization header".to_owned()));
     }
     Ok((url, scheme))
 }
@@ -137,7 +137,8 @@ fn plan_path(url: &Url, target: &LoadTarget, settings: &Load) -> Result<Vec<Temp
     }
     if let Some(grpc) = &settings.grpc {
         if path != "/" {
-            let why = format!("the path of a call is that of its method, /{}: remove it", grpc.rpc);
+            let why =
+                format!("a gRPC call always uses the path of its method, /{}: remove the path", grpc.rpc);
             return Err(bad_url(target, why));
         }
         path.push_str(&grpc.rpc.to_string());
@@ -223,10 +224,10 @@ const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
 fn plan_header((name, value): &(String, Secret)) -> Result<(HeaderName, HeaderValue), PlanError> {
     let bad = |why| PlanError::Header { name: name.clone(), why };
-    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is invalid"))?;
     if RESERVED.contains(&parsed.as_str()) {
         return Err(bad("rolldrop sets it itself"));
     }
-    let value = HeaderValue::from_str(value.expose()).map_err(|_| bad("its value is not valid"))?;
+    let value = HeaderValue::from_str(value.expose()).map_err(|_| bad("its value is invalid"))?;
     Ok((parsed, value))
 }

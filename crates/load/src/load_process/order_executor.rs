@@ -30,9 +30,9 @@ enum WorkerError {
     RunDir(#[from] RunDirError),
     #[error("failed to read an order")]
     Orders(#[from] io::Error),
-    #[error("failed to understand an order")]
+    #[error("failed to parse an order")]
     Order(#[from] serde_json::Error),
-    #[error("failed to follow the orders: {0} comes before the one that it needs")]
+    #[error("received {0} out of turn")]
     OutOfTurn(&'static str),
     #[error("failed to report")]
     Report(#[source] io::Error),
@@ -160,7 +160,7 @@ where
                 },
             };
             if let Err(error) = said {
-                tracing::debug!(%error, "the load is cut off");
+                tracing::debug!(%error, "aborting the load: nobody reads its reports");
                 is_heard = false;
                 control.abort();
             }
@@ -317,7 +317,7 @@ mod tests {
         let prepare = Prepare { settings, run, first_answer_limit, share: None, before: None };
         let said = say(WorkerOrder::Prepare(Box::new(prepare))).await;
         let [WorkerReport::Failed { why: reason }] = said.as_slice() else { panic!("{said:?}") };
-        assert!(reason.starts_with(&format!("{url} gave no answer within 1ms: ")), "{reason}");
+        assert!(reason.starts_with(&format!("{url} did not answer within 1ms: ")), "{reason}");
         let said = say(WorkerOrder::Start { zero_ns: Stamp::default() }).await;
         assert!(
             matches!(said.as_slice(), [WorkerReport::Failed { why }] if why.contains("needs")),

@@ -119,7 +119,7 @@ impl WorkerTransport for Guest {
             let stands = |sender: &Option<SendRequest<_>>| sender.as_ref().is_some_and(|s| !s.is_closed());
             let comes = async { connected.wait_for(stands).await.ok()?.clone() };
             let Ok(Some(mut way)) = timeout(COMES_LIMIT, comes).await else {
-                return Err(WorkerTransportError(format!("it has not connected within {COMES_LIMIT:?}")));
+                return Err(WorkerTransportError(format!("it did not connect within {COMES_LIMIT:?}")));
             };
             // An HTTP/2 request must name its server.
             let request = addressed(request, "http://load-worker", &self.token)?;
@@ -139,7 +139,7 @@ async fn receive(
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let hello = timeout(HELLO_LIMIT, read_line(&mut stream)).await??;
-    let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the token");
+    let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it sent the wrong token");
     let slot = guests.slot(greeting(&hello, &token).ok_or_else(refused)?);
     place.keep();
     let handshake = client::Builder::new(Tasks::default())
@@ -195,7 +195,7 @@ pub async fn visit<F>(
 {
     loop {
         let visited = visit_once(address, name, token, answer.clone()).await;
-        tracing::debug!(address, error = ?visited.err(), "not connected to whoever wants the load");
+        tracing::debug!(address, error = ?visited.err(), "not connected to the run");
         sleep(RETRY).await;
     }
 }

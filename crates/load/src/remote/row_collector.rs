@@ -181,7 +181,7 @@ impl RowCollector {
                 biased;
                 collected = collecting.run(batches, orders) => collected,
                 why = gone => Err(why),
-                () = given_up.cancelled() => Err("it was given up".to_owned()),
+                () = given_up.cancelled() => Err("the collection was given up".to_owned()),
             };
             if collected.is_err() {
                 context.known().lost.insert(name.clone());
@@ -221,9 +221,7 @@ impl RowCollector {
                     let known = context.known();
                     (known.done, known.bytes as f64 / 1e6)
                 };
-                tell(&format!(
-                    "{megabytes:.1} MB of rows have arrived; {done} of {workers} workers are complete"
-                ));
+                tell(&format!("received {megabytes:.1} MB of rows; {done} of {workers} workers are done"));
             }
         };
         let giving_up = async {
@@ -308,7 +306,7 @@ impl WorkerCollection {
             let followed = tokio::select! {
                 biased;
                 followed = self.follow(&batches) => followed,
-                () = late => Err(format!("its last second was not reported within {LAST_SECOND_LIMIT:?}")),
+                () = late => Err(format!("it did not report its last second within {LAST_SECOND_LIMIT:?}")),
             };
             over.cancel();
             followed
@@ -330,7 +328,7 @@ impl WorkerCollection {
             .into_iter()
             .find(|(source, rows)| sources.contains(source) && rows.recorded != Some(rows.received));
         if let Some((source, Rows { known, received, .. })) = incomplete {
-            return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
+            return Err(format!("{source} recorded {known} rows, but its parts have {received}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
             // The worker exits by itself after a while.
@@ -363,7 +361,7 @@ impl WorkerCollection {
             match self.stream(&mut next, batches).await {
                 Ok(SourceEnded::Yes) => return Ok(()),
                 Ok(SourceEnded::No) if batches.is_closed() => {
-                    return Err("it could not be recorded".to_owned());
+                    return Err("its rows could not be recorded".to_owned());
                 }
                 Ok(SourceEnded::No) => {}
                 Err(error) => tracing::debug!(%error, "following a load worker"),

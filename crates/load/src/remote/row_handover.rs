@@ -53,7 +53,7 @@ impl RowHandover {
 
     fn live(&self, query: &str) -> WorkerResponse {
         let Some((from, rows)) = wanted(query) else {
-            return text(StatusCode::BAD_REQUEST, "ask with GET /live?from=N&rows=K\n");
+            return text(StatusCode::BAD_REQUEST, "use GET /live?from=N&rows=K\n");
         };
         let journal = Arc::clone(&self.journal);
         lines(stream::unfold(Some(from), move |from| {
@@ -87,7 +87,7 @@ impl RowHandover {
         };
         let from = first_byte(headers);
         if from.is_some_and(|from| from >= size) {
-            return text(StatusCode::RANGE_NOT_SATISFIABLE, "the part is not that long\n");
+            return text(StatusCode::RANGE_NOT_SATISFIABLE, "the part is shorter than that\n");
         }
         let first = from.unwrap_or(0);
         let opened = async {

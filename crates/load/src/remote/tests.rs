@@ -240,7 +240,7 @@ async fn fleet_reassigns_share_lost_before_start() {
     let (mut fleet, noted) = fleet(members);
     let warnings = fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
-    let warning = "load worker a on node node-of-a was lost: it was evicted; the others send its part";
+    let warning = "lost load worker a on node node-of-a: it was evicted; the others send its part";
     let recorded = (None, EventKind::Warning { message: warning.to_owned() });
     assert!(noted.lock().unwrap().contains(&recorded));
     fleet.start().await;
@@ -270,7 +270,7 @@ async fn fleet_refuses_worker_of_other_version() {
     let (mut fleet, _) = fleet(vec![FleetMember { name, node, way: Arc::new(Other), gone }]);
     let refused = fleet.prepare(&wanted("http://127.0.0.1:1/", 1.0, 1), seen_from).await;
     let why = format!(
-        "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image with --image",
+        "load worker a on node node-1: it runs rolldrop 0.0.1, but this is {}: set the matching image with --image",
         env!("CARGO_PKG_VERSION")
     );
     assert_eq!(refused.unwrap_err().to_string(), why);

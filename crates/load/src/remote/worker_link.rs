@@ -60,13 +60,13 @@ pub enum WorkerLinkError {
     #[error(transparent)]
     Ask(#[from] WorkerTransportError),
     /// The response did not arrive in time.
-    #[error("the load worker gave no answer within {CALL_LIMIT:?}")]
+    #[error("the load worker did not answer within {CALL_LIMIT:?}")]
     Timeout,
     /// The worker or the API server refused the request.
-    #[error("the load worker cannot be asked: {status} {why}")]
+    #[error("the request to the load worker was refused: {status} {why}")]
     Refused { status: StatusCode, why: String },
     /// The response cannot be parsed.
-    #[error("the load worker's answer cannot be read: {0}")]
+    #[error("failed to read the load worker's answer: {0}")]
     Unreadable(String),
 }
 

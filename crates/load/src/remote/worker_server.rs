@@ -150,7 +150,7 @@ impl WorkerServer {
                 let silent = self.silence(began);
                 let limit = if self.heard().is_some() { ABANDONED } else { UNCLAIMED };
                 if silent > limit {
-                    tracing::warn!(?limit, "no contact with the run for too long: the load ends");
+                    tracing::warn!(?limit, "no contact with the run for too long: stopping the load");
                     return;
                 }
             }
@@ -232,7 +232,7 @@ impl WorkerServer {
         }
         let given = request.headers().get(TOKEN_HEADER);
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
-            return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
+            return text(StatusCode::UNAUTHORIZED, "the run's token is required\n");
         }
         // A client that knows the token is no stranger.
         place.inspect(|place| place.keep());

@@ -23,7 +23,7 @@ pub trait WorkerTransport: Send + Sync {
 
 /// Error for a request without a response.
 #[derive(Debug, thiserror::Error)]
-#[error("the load worker gave no answer: {0}")]
+#[error("the load worker did not answer: {0}")]
 pub struct WorkerTransportError(pub String);
 
 /// Returns the request as sent on a transport: with `prefix` prepended to its path, and with the token.

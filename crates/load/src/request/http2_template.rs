@@ -138,12 +138,12 @@ impl Http2Template {
 
         let headers = self.fixed.headers();
         if let Some(name) = NOT_IN_HTTP2.iter().find(|name| headers.contains_key(**name)) {
-            return Err(format!("HTTP/2 has no header {name}: remove it"));
+            return Err(format!("HTTP/2 does not allow the header {name}: remove it"));
         }
         if headers.get_all(header::TE).iter().any(|te| te != "trailers") {
-            return Err("in HTTP/2 the header te allows only trailers".to_owned());
+            return Err("HTTP/2 allows the header te only with the value trailers".to_owned());
         }
-        self.make(0, 1).map(drop).map_err(|NotARequest| "it makes no HTTP/2 request".to_owned())
+        self.make(0, 1).map(drop).map_err(|NotARequest| "it does not form a valid HTTP/2 request".to_owned())
     }
 
     fn uri(&self, path: &[u8]) -> Result<Uri, NotARequest> {

@@ -185,7 +185,7 @@ fn own(path: &Path, is_written: bool) -> io::Result<File> {
     if is.is_file() && is.uid() == geteuid().as_raw() && is.nlink() == 1 {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a file of this user's alone"))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a private file of this user"))
 }
 
 #[cfg(test)]

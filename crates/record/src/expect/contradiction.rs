@@ -34,7 +34,7 @@ fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> LimitCheck {
     ordered(key, bounds)?;
     match bounds.and_then(|bounds| bounds.max) {
         Some(Amount::Share(share)) if share.0 == 0.0 => {
-            Err(wrong(&format!("{key}.max"), "no run can show that a share is 0%: write the number 0"))
+            Err(wrong(&format!("{key}.max"), "no run can prove a share of 0%: write the number 0"))
         }
         _ => Ok(()),
     }
@@ -47,7 +47,7 @@ fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> LimitC
         let has_multiple =
             [bounds.min, bounds.max].iter().any(|limit| matches!(limit, Some(LatencyLimit::Times(_))));
         if has_multiple && !takes_multiples {
-            let why = "a multiple compares the disrupted with the steady part: use it in latency.disrupted, \
+            let why = "a multiple compares disrupted with steady latency: use it only in latency.disrupted, \
                        or write a duration such as 250ms";
             return Err(wrong(&key, why));
         }
@@ -149,7 +149,7 @@ impl Expect {
             ("targets", !self.targets.is_empty()),
         ];
         match whole.iter().find(|(_, is_set)| *is_set) {
-            Some((key, _)) => Err(wrong(key, "is about the whole run: put it directly below expect")),
+            Some((key, _)) => Err(wrong(key, "applies to the whole run: put it directly under expect")),
             None => Ok(()),
         }
     }
@@ -177,12 +177,12 @@ mod tests {
         assert_eq!(error(json!({"appErrors": {}})), "appErrors: needs min, max, worse or whileEnding");
         assert_eq!(
             error(json!({"appErrors": {"whileEnding": {"max": "0%"}}})),
-            "appErrors.whileEnding.max: no run can show that a share is 0%: write the number 0"
+            "appErrors.whileEnding.max: no run can prove a share of 0%: write the number 0"
         );
         assert_eq!(error(json!({"dropped": {"min": 2, "max": 1}})), "dropped: min 2 is above max 1");
         assert_eq!(
             error(json!({"appErrors": {"max": "0%"}})),
-            "appErrors.max: no run can show that a share is 0%: write the number 0"
+            "appErrors.max: no run can prove a share of 0%: write the number 0"
         );
         assert_eq!(
             error(json!({"latency": {"p99": {"max": "1.5x"}}})).split(": ").next(),
@@ -207,15 +207,15 @@ mod tests {
         assert_eq!(error(json!({"exits": {"137": {}}})), "exits.137: needs min, max or worse");
         assert_eq!(
             error(json!({"starts": {"stages": {"ready": {"worse": "10%"}}}})),
-            "starts.stages.ready.worse: this figure is neither better nor worse where it is larger: use min or max"
+            "starts.stages.ready.worse: a larger value of this figure is neither better nor worse: use min or max"
         );
         assert_eq!(
             error(json!({"consumers": {"web": {"exits": {"0": {"min": 1}}}}})),
-            "consumers.web.exits: is about the whole run: put it directly below expect"
+            "consumers.web.exits: applies to the whole run: put it directly under expect"
         );
         assert_eq!(
             error(json!({"targets": {"web": {"rollout": {"max": "1m"}}}})),
-            "targets.web.rollout: is about the whole run: put it directly below expect"
+            "targets.web.rollout: applies to the whole run: put it directly under expect"
         );
     }
 }

@@ -133,7 +133,7 @@ read! {
     Share: "a share in percent, such as 95%", Share::parse, None;
     Amount: "a whole number, or a share in percent such as 0.1%",
         |text| Share::parse(text).map(Amount::Share), Some(Amount::Count);
-    LatencyLimit: "a duration such as 250ms, or a multiple of the steady part such as 1.5x",
+    LatencyLimit: "a duration such as 250ms, or a multiple of the steady latency such as 1.5x",
         LatencyLimit::parse, None;
     Margin: "a share such as 10%, a time such as 200ms, or a number such as 5",
         Margin::parse, Some(Margin::Count);
@@ -190,7 +190,7 @@ mod tests {
             );
         }
         for wrong in ["x", "-1x", "0x", "infx", "5"] {
-            assert!(read::<LatencyLimit>(wrong).contains("or a multiple of the steady part"), "{wrong}");
+            assert!(read::<LatencyLimit>(wrong).contains("or a multiple of the steady latency"), "{wrong}");
         }
     }
 }

@@ -65,18 +65,18 @@ impl Worse {
     pub(super) fn mistake(&self) -> Option<&'static str> {
         match (self.kind, self.by) {
             (Kind::Neither, _) => {
-                Some("this figure is neither better nor worse where it is larger: use min or max")
+                Some("a larger value of this figure is neither better nor worse: use min or max")
             }
             (_, Margin::Share(_))
             | (Kind::Time | Kind::Latency, Margin::Time(_))
             | (Kind::Total | Kind::Most, Margin::Count(_)) => None,
             (Kind::Time | Kind::Latency, Margin::Count(_)) => {
-                Some("is the limit of a time: write a share such as 10%, or a time such as 200ms")
+                Some("limits a time: write a share such as 10%, or a time such as 200ms")
             }
             (Kind::Total | Kind::Most, Margin::Time(_)) => {
-                Some("is the limit of a number: write a share such as 10%, or a number such as 5")
+                Some("limits a number: write a share such as 10%, or a number such as 5")
             }
-            (Kind::Share, _) => Some("is the limit of a share: write a share of it, such as 1%"),
+            (Kind::Share, _) => Some("limits a share: write a share such as 1%"),
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn worse_limit_rejects_unsuitable_figures() {
         let error = |json: Value| read(json).unwrap_err();
-        let neither = "this figure is neither better nor worse where it is larger: use min or max";
+        let neither = "a larger value of this figure is neither better nor worse: use min or max";
         assert_eq!(
             error(json!({"terminations": {"worse": "10%"}})),
             format!("terminations.worse: {neither}")
@@ -211,13 +211,10 @@ mod tests {
         assert_eq!(error(json!({"outcomes": {"ok": {"worse": 1}}})), format!("outcomes.ok.worse: {neither}"));
         assert!(error(json!({"accounting": {"worse": "10%"}})).contains("worse"));
         assert!(error(json!({"preStop": {"worse": "10%"}})).contains("unknown field `worse`"));
-        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: is the limit of a time"));
+        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: limits a time"));
         let of_number = error(json!({"targets": {"web": {"dropped": {"worse": "1s"}}}}));
-        assert!(of_number.starts_with("targets.web.dropped.worse: is the limit of a number"), "{of_number}");
-        assert!(
-            error(json!({"requests": {"ok": {"worse": 1}}}))
-                .starts_with("requests.ok.worse: is the limit of a")
-        );
+        assert!(of_number.starts_with("targets.web.dropped.worse: limits a number"), "{of_number}");
+        assert!(error(json!({"requests": {"ok": {"worse": 1}}})).starts_with("requests.ok.worse: limits a"));
         for wrong in ["-1%", "10", "x%", "inf%", "1.5x"] {
             let error = error(json!({"dropped": {"worse": wrong}}));
             assert!(

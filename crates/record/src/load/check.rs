@@ -9,13 +9,13 @@ use super::{Arrivals, ConnectionMode, Http, Length, Load, Pace, are_statuses, in
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NotALoad {
     /// There is no target.
-    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
+    #[error("no target: give a URL such as http://127.0.0.1:8080/")]
     NoTarget,
     /// The rate is out of range.
-    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
+    #[error("rate {0} is out of range: use more than 0 and at most {MAX_RATE} requests/s")]
     Rate(f64),
     /// A duration is out of range.
-    #[error("{what} of {} is not {allowed}", in_units(*given))]
+    #[error("{what} of {} is out of range: use {allowed}", in_units(*given))]
     Duration {
         /// Name of the duration.
         what: &'static str,
@@ -28,11 +28,11 @@ pub enum NotALoad {
     #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
     Closed(&'static str),
     /// The number of workers is out of range.
-    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
+    #[error("{0} workers are out of range: use 1 to {MAX_WORKERS}")]
     Workers(usize),
     /// There are more source addresses than workers.
     #[error(
-        "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
+        "{addresses} source addresses need as many workers, but there are {workers}: use at most one address per worker"
     )]
     TooFewWorkers {
         /// Number of addresses.
@@ -42,27 +42,27 @@ pub enum NotALoad {
     },
     /// The responses have no body that can be searched.
     #[error(
-        "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
-         load.podBody); a header can name the pod"
+        "{0} has no body to search for the pod's name: remove the body pattern (--pod-body, load.podBody) and \
+         name the pod in a header"
     )]
     PodBody(&'static str),
     /// The number of retries is out of range.
-    #[error("{0} retries are more than {MAX_RETRIES}")]
+    #[error("{0} retries are too many: use at most {MAX_RETRIES}")]
     Retries(u32),
     /// The share of fresh connections does not fit the mode.
     #[error("connections: {0}")]
     Share(&'static str),
     /// The limit can never apply to fresh connections.
-    #[error("a fresh connection carries one request: remove {0}, or keep connections")]
+    #[error("a fresh connection carries one request: remove {0} or keep connections open")]
     FreshLimit(&'static str),
     /// A connection could not carry any requests.
-    #[error("0 requests to a connection are too few: at least 1")]
+    #[error("0 requests per connection are too few: use at least 1")]
     MaxRequests,
     /// The number of streams per connection is out of range.
-    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
+    #[error("{0} streams per connection are out of range: use 1 to {MAX_STREAMS}")]
     Streams(usize),
     /// A stream limit is set without HTTP/2.
-    #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
+    #[error("HTTP/1.1 has no streams: use HTTP/2 or remove the limit on streams")]
     StreamsNeedHttp2,
     /// gRPC is combined with HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
@@ -109,8 +109,10 @@ impl Load {
         if let Some(why) = kept.share_fault() {
             return Err(NotALoad::Share(why));
         }
-        let limits =
-            [("the most requests", kept.max_requests.is_some()), ("the age", kept.max_age.is_some())];
+        let limits = [
+            ("the limit on requests", kept.max_requests.is_some()),
+            ("the limit on age", kept.max_age.is_some()),
+        ];
         match limits.into_iter().find(|(_, is_given)| *is_given) {
             Some((limit, _)) if kept.mode == ConnectionMode::Fresh => Err(NotALoad::FreshLimit(limit)),
             _ if kept.max_requests == Some(0) => Err(NotALoad::MaxRequests),
@@ -121,8 +123,8 @@ impl Load {
     fn check_http(&self) -> Result<(), NotALoad> {
         if self.pod_body.is_some() {
             match self.has_scheme(&["ws:", "wss:"]) {
-                _ if self.grpc.is_some() => return Err(NotALoad::PodBody("an answer of gRPC")),
-                true => return Err(NotALoad::PodBody("an answer over WebSocket")),
+                _ if self.grpc.is_some() => return Err(NotALoad::PodBody("a gRPC response")),
+                true => return Err(NotALoad::PodBody("a WebSocket response")),
                 false => {}
             }
         }
@@ -137,20 +139,17 @@ impl Load {
     fn check_stream(&self) -> Result<(), NotALoad> {
         let Some(stream) = &self.stream else { return Ok(()) };
         let contradictions = [
-            (self.grpc.is_some(), "gRPC calls are not sent as streams: remove either"),
-            (
-                self.has_scheme(&["ws:", "wss:"]),
-                "WebSocket targets are not sent as streams: name an http URL",
-            ),
-            (self.spoken() == Http::Http2, "they are sent over HTTP/1.1: remove the version, or say 1.1"),
+            (self.grpc.is_some(), "gRPC calls cannot be streams: remove one of the two"),
+            (self.has_scheme(&["ws:", "wss:"]), "WebSocket targets cannot be streams: use an http URL"),
+            (self.spoken() == Http::Http2, "they need HTTP/1.1: remove the HTTP version or set it to 1.1"),
             (
                 self.pod_body.is_some(),
-                "their bodies are not searched for the pod's name: name it in a header",
+                "their bodies are not searched for the pod's name: name the pod in a header",
             ),
             (self.retry.times > 0, "they are not retried: remove the retries"),
             (
                 self.connections.max.is_some() && stream.max_open.is_some(),
-                "each has a connection of its own, so one limit is enough: remove that of connections",
+                "each has its own connection, so one limit is enough: remove the limit on connections",
             ),
         ];
         let contradiction = contradictions.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why);
@@ -162,14 +161,13 @@ impl Load {
 
     fn check_durations(&self) -> Result<(), NotALoad> {
         let timeout = &self.timeout;
-        let from_0 =
-            [("a warm-up", self.warmup), ("a spin", self.spin), ("a retry's delay", self.retry.delay)];
+        let from_0 = [("a warm-up", self.warmup), ("a spin", self.spin), ("a retry delay", self.retry.delay)];
         let above_0 = [
             ("a connect timeout", Some(timeout.connect)),
             ("a TLS timeout", Some(timeout.tls)),
             ("a response timeout", timeout.response),
             ("a first-byte timeout", timeout.first_byte),
-            ("a connection's age", self.connections.max_age),
+            ("a maximum connection age", self.connections.max_age),
         ];
         if let Some((what, given)) = from_0.into_iter().find(|(_, given)| *given > MAX_DURATION) {
             return Err(NotALoad::Duration { what, given, allowed: "at most a week" });
@@ -203,7 +201,7 @@ impl Load {
 
 fn takes_time(what: &'static str, given: Duration) -> Result<(), NotALoad> {
     match given.is_zero() || given > MAX_DURATION {
-        true => Err(NotALoad::Duration { what, given, allowed: "above 0 and at most a week" }),
+        true => Err(NotALoad::Duration { what, given, allowed: "more than 0 and at most a week" }),
         false => Ok(()),
     }
 }
@@ -224,9 +222,12 @@ mod tests {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         assert_eq!(Load::new("http://web/").check(), Ok(()));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
-        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is out of range"));
         assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
-        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
+        assert!(
+            refused(|s| s.pace = pace(1.0, 0))
+                .starts_with("a duration of 0s is out of range: use more than 0")
+        );
         assert!(refused(|s| s.timeout.response = Some(Duration::MAX)).contains("a response timeout"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
@@ -238,7 +239,7 @@ mod tests {
         assert!(refused(|s| s.retry.times = 101).contains("101 retries"));
         assert!(refused(|s| s.connections.max_requests = Some(0)).contains("carries one request"));
         let none = Connections { max_requests: Some(0), ..Connections::KEEPALIVE };
-        assert!(refused(|s| s.connections = none).contains("0 requests to a connection"));
+        assert!(refused(|s| s.connections = none).contains("0 requests per connection"));
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
     }
 
@@ -287,10 +288,10 @@ mod tests {
         let call = refused(|s| {
             (s.grpc, s.pod_body) = (Some(Grpc::new("a/b".parse().unwrap())), pattern());
         });
-        assert!(call.starts_with("an answer of gRPC has no"), "{call}");
+        assert!(call.starts_with("a gRPC response has no"), "{call}");
         for url in ["ws://web/", "wss://web/"] {
             let refused = refused(|s| (s.targets, s.pod_body) = (vec![LoadTarget::new("", url)], pattern()));
-            assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
+            assert!(refused.starts_with("a WebSocket response has no body"), "{refused}");
         }
     }
 }

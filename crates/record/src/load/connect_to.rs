@@ -31,7 +31,7 @@ impl ConnectTo {
 
 /// Error for a text that is not an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not HOST1:PORT1:HOST2:PORT2, of which each may be empty, such as web:80:127.0.0.1:8080")]
+#[error("{0:?} is not HOST1:PORT1:HOST2:PORT2 (each part may be empty), such as web:80:127.0.0.1:8080")]
 pub struct NotAnOverride(String);
 
 impl FromStr for ConnectTo {

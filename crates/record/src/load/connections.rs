@@ -72,7 +72,7 @@ impl Connections {
     pub fn share_fault(&self) -> Option<&'static str> {
         match (self.mode, self.share) {
             (ConnectionMode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => None,
-            (ConnectionMode::Mixed, _) => Some("mode mixed needs the share of fresh connections, 0 to 1"),
+            (ConnectionMode::Mixed, _) => Some("mode mixed needs a share of fresh connections from 0 to 1"),
             (_, Some(_)) => Some("only mode mixed takes a share: remove it, or set mode: mixed"),
             (_, None) => None,
         }

@@ -93,10 +93,10 @@ impl StreamSettings {
     pub fn fault(&self) -> Option<&'static str> {
         match self.kind {
             StreamKind::Bytes if self.end.is_some() => {
-                Some("bytes have no events that a pattern could match: remove the end, or name another kind")
+                Some("a stream of bytes has no events to match: remove the end or choose another kind")
             }
             kind if self.finish_reasons.is_some() && kind.finish_reasons().is_empty() => {
-                Some("only openai and anthropic have finish reasons: remove them, or name another kind")
+                Some("only openai and anthropic have finish reasons: remove them or choose another kind")
             }
             _ => None,
         }
@@ -109,7 +109,7 @@ pub struct EndPattern(Regex);
 
 /// Error for a text that is no pattern of a last event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} cannot be used to find the end of a stream: {why}")]
+#[error("cannot find the end of a stream with {pattern:?}: {why}")]
 pub struct NotAnEndPattern {
     pattern: String,
     why: String,
@@ -129,7 +129,7 @@ impl FromStr for EndPattern {
         let bad = |why: &str| NotAnEndPattern { pattern: pattern.to_owned(), why: why.to_owned() };
         let regex = Regex::new(pattern).map_err(|error| bad(&reason(&error)))?;
         if regex.is_match(b"") {
-            return Err(bad("it matches every event; ask for a text, as in \"done\": *true"));
+            return Err(bad("it matches every event: require some text, as in \"done\": *true"));
         }
         Ok(Self(regex))
     }
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn end_pattern_must_be_able_to_miss() {
         let refused = |pattern: &str| pattern.parse::<EndPattern>().unwrap_err().to_string();
-        assert!(refused(".*").ends_with("it matches every event; ask for a text, as in \"done\": *true"));
+        assert!(refused(".*").ends_with("it matches every event: require some text, as in \"done\": *true"));
         assert!(refused("").contains("matches every event"));
-        assert_eq!(refused("done("), "\"done(\" cannot be used to find the end of a stream: unclosed group");
+        assert_eq!(refused("done("), "cannot find the end of a stream with \"done(\": unclosed group");
     }
 
     #[test]
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(reasons(StreamKind::Anthropic).fault(), None);
         assert!(reasons(StreamKind::Sse).fault().unwrap().starts_with("only openai and anthropic"));
         assert_eq!(end(StreamKind::OpenAi).fault(), None);
-        assert!(end(StreamKind::Bytes).fault().unwrap().starts_with("bytes have no events"));
+        assert!(end(StreamKind::Bytes).fault().unwrap().starts_with("a stream of bytes has no events"));
     }
 }

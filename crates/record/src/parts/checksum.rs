@@ -59,7 +59,7 @@ pub(crate) fn damage(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let reader = match SerializedFileReader::new(file.try_clone()?) {
         Ok(reader) => reader,
-        Err(error) => return Ok(Some(format!("it is not a whole Parquet file ({error})"))),
+        Err(error) => return Ok(Some(format!("it is not a complete Parquet file ({error})"))),
     };
     let metadata = reader.metadata().file_metadata().key_value_metadata();
     let sum = metadata.into_iter().flatten().find(|entry| entry.key == KEY);

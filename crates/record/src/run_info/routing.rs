@@ -79,12 +79,14 @@ impl Target {
     /// default rules if the run did not record the rules.
     pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
         if self.balances == Balances::Requests {
-            return Balancing::No("a proxy there balances requests, and keeps its connections to pods");
+            return Balancing::No(
+                "a proxy there balances single requests and reuses its connections to pods",
+            );
         }
         let is_recorded = self.routing.is_some();
         let rules = match &self.routing {
             Some(Routing::Url) => return Balancing::Unknown,
-            Some(Routing::Dns) => return Balancing::No("the client picks from the addresses of the DNS"),
+            Some(Routing::Dns) => return Balancing::No("the client picks from the addresses in DNS"),
             Some(Routing::ClusterIp(rules)) => rules.near(rules.internal_traffic),
             Some(Routing::NodePort(rules)) => rules.near(rules.external_traffic),
             None if self.service.is_none() || !self.has_address() => return Balancing::Unknown,
@@ -132,12 +134,12 @@ impl ServiceRules {
     /// Returns the reason for an uneven distribution over the endpoints; `None` if all get the same share.
     fn near(&self, policy: TrafficPolicy) -> Option<&'static str> {
         if self.session_affinity == SessionAffinity::ClientIp {
-            return Some("its Service has session affinity: a client stays with one pod");
+            return Some("its Service has session affinity: each client stays with one pod");
         }
         if policy == TrafficPolicy::Local {
-            return Some("its Service's traffic policy is Local: only pods of one node get connections");
+            return Some("its Service's traffic policy is Local: only pods on one node get connections");
         }
-        self.distribution.is_some().then_some("its Service prefers endpoints that are near")
+        self.distribution.is_some().then_some("its Service prefers nearby endpoints")
     }
 }
 

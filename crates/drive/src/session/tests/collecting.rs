@@ -65,7 +65,7 @@ async fn proxy_requiring_token_warns_once() {
         if path.ends_with("/rows") {
             count.fetch_add(1, Ordering::SeqCst);
         }
-        (401, "the admin port asks for a token\n".to_owned())
+        (401, "the admin port needs a token\n".to_owned())
     });
     let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(warnings(&events), ["the proxy of pod web-1 requires a token (--admin-token-file)"]);

@@ -54,7 +54,7 @@ impl fmt::Display for LostWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, node, sources, why } = self;
         let sources = if sources.is_empty() { String::new() } else { format!(" ({})", sources.join(", ")) };
-        write!(f, "load worker {name} on node {node}{sources} was lost: {why}")
+        write!(f, "lost load worker {name} on node {node}{sources}: {why}")
     }
 }
 
@@ -144,7 +144,7 @@ impl FleetWorker {
         }
         let (Tool { name, version }, own) = (tool, Tool::this().version);
         Err(WorkerFailure::Failed(format!(
-            "it runs {name} {version}, and this is {own}: name its image with --image"
+            "it runs {name} {version}, but this is {own}: set the matching image with --image"
         )))
     }
 
@@ -160,7 +160,7 @@ impl FleetWorker {
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
         let tell = |why: &str| {
             let lost = LostWorker::new(member, sources, why);
-            let message = format!("{lost}: from now on its part of the load is not sent");
+            let message = format!("{lost}. Its part of the load is no longer sent");
             note(None, clock.now(), EventKind::Warning { message });
         };
         let to_the_end = async {
@@ -298,7 +298,7 @@ where
                 return Err(error.to_string());
             }
             Err(error) if began.elapsed() > UNREACHABLE => {
-                return Err(format!("it could not be reached for {UNREACHABLE:?}: {error}"));
+                return Err(format!("unreachable for {UNREACHABLE:?}: {error}"));
             }
             Err(_) => sleep(RETRY).await,
         }
@@ -346,14 +346,14 @@ impl Reports {
                             }
                             Ok(_) => continue,
                             // The connection was cut off in the middle of a line.
-                            Err(error) => format!("it said {line:?}: {error}"),
+                            Err(error) => format!("failed to parse its report {line:?}: {error}"),
                         }
                     }
                     Ok(Some(Err(error))) => error.to_string(),
                     Ok(None) if self.empty >= EMPTY => return Err("it stopped reporting".to_owned()),
                     Ok(None) => {
                         self.empty += 1;
-                        "its reports broke off".to_owned()
+                        "its reports ended early".to_owned()
                     }
                     Err(_) => format!("it sent nothing for {QUIET:?}"),
                 },

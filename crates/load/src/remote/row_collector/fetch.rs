@@ -36,9 +36,9 @@ const MOST_MISMATCHES: u32 = 3;
 /// Reason why a worker's parts could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("nothing came for {STALL_LIMIT:?}: {0}")]
+    #[error("no data arrived for {STALL_LIMIT:?}: {0}")]
     Stalled(String),
-    #[error("it has a part {0:?}, which is not its own")]
+    #[error("it lists part {0:?}, which belongs to another worker")]
     Foreign(String),
     #[error("failed to fetch its part {name}: {why}")]
     Mismatch { name: String, why: String },
@@ -150,14 +150,16 @@ impl Fetch<'_> {
                 .map_err(|e| Failed::ForNow(e.to_string()))?;
             let answer = self.link.open(request).await?;
             if answer.status() != StatusCode::PARTIAL_CONTENT {
-                return Err(Failed::ForNow(format!("{} is not a part of it", answer.status())));
+                return Err(Failed::ForNow(format!("unexpected status {}", answer.status())));
             }
             let mut pieces = answer.into_body().into_data_stream();
             while under_way.length < part.bytes {
                 let piece = timeout(SILENCE_LIMIT, pieces.try_next()).await;
                 let piece = piece.map_err(|_| Failed::ForNow(format!("silent for {SILENCE_LIMIT:?}")))?;
                 let piece = piece.map_err(|e| Failed::ForNow(e.to_string()))?;
-                let Some(piece) = piece else { return Err(Failed::ForNow("it broke off".to_owned())) };
+                let Some(piece) = piece else {
+                    return Err(Failed::ForNow("the transfer broke off".to_owned()));
+                };
                 under_way.add(&piece).await?;
                 self.bucket.take(piece.len()).await;
             }
@@ -215,7 +217,7 @@ impl PartialDownload {
         let rows = rows.map_err(|e| Failed::ForNow(e.to_string()))?;
         let why = match rows {
             _ if (self.length, &sha256) != (part.bytes, &part.sha256) => {
-                format!("received {} bytes of {}, or their SHA-256 differs", self.length, part.bytes)
+                format!("received {} of {} bytes, or their SHA-256 differs", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
                 // Not done in a separate task: a fetch that is dropped in the meantime must not rename the file later.

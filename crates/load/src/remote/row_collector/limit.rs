@@ -18,7 +18,7 @@ pub struct FetchRateLimit(Option<f64>);
 
 /// A text that is not a valid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a rate in bytes a second, such as 5MB or 500kB; 0 or max is none")]
+#[error("{0:?} is not a rate in bytes per second, such as 5MB or 500kB; use 0 or max for no limit")]
 pub struct NotAFetchRateLimit(String);
 
 impl Default for FetchRateLimit {

@@ -390,6 +390,6 @@ async fn cancelled_collector_keeps_live_rows() {
     let give_up = CancellationToken::new();
     give_up.cancel();
     let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
-    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "it was given up".to_owned())]);
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "the collection was given up".to_owned())]);
     assert_eq!(collected(dir.path()).len(), 10, "what crossed");
 }
