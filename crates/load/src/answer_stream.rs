@@ -4,10 +4,13 @@
 //! has no clock and reads no socket. Its caller says how the transport ended, and then asks for the [`StreamRecord`] and
 //! the outcome. Most of thousands of open streams are between two events, where a reader is a few hundred bytes.
 //!
-//! `ends` has the events that end a stream, `tokens` counts tokens, and `json` finds values without parsing.
+//! `terminal_events` has the events that end a stream. `stream_outcome` decides from them and from the end of the
+//! transport if a stream was complete, cut, unfinished, stalled or aborted. `tokens` counts tokens, and `json` finds
+//! values without parsing.
 
-mod ends;
 mod json;
+mod stream_outcome;
+mod terminal_events;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -15,34 +18,14 @@ mod tokens;
 use std::sync::Arc;
 
 use rolldrop_record::load::{StreamKind, StreamSettings};
-use rolldrop_record::{Outcome, Stamp, StreamEnd};
+use rolldrop_record::{Stamp, StreamEnd};
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::answer_events::ndjson::Lines;
 use rolldrop_wire::answer_events::sse::Parser;
 
-use ends::{Decision, StreamEvent};
+pub use stream_outcome::TransportEnd;
+use terminal_events::{Decision, StreamEvent};
 use tokens::Tokens;
-
-/// End of a stream's transport, or of our interest in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransportEnd {
-    /// The last chunk, or END_STREAM.
-    LastChunk,
-    /// The last of the announced bytes.
-    ContentLength,
-    /// A FIN, the normal end of a body without an announced end.
-    Close,
-    /// A FIN before the announced end.
-    Truncated,
-    /// A reset of the connection or of the HTTP/2 stream, or another error of the transport.
-    Reset,
-    /// No byte within the stall timeout.
-    Stalled,
-    /// [`StreamReader::push`] failed.
-    EventTooLong,
-    /// The run ended first.
-    Cancelled,
-}
 
 /// Facts about a stream. Bodies of bytes have an event for each read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,37 +138,6 @@ impl StreamReader {
         }
     }
 
-    /// Returns the outcome of a stream after a successful response head, given the end of its transport. Returns `None`
-    /// if the transport failed before the stream began: the request then has the same outcome as without streams.
-    ///
-    /// - If the app reported that it gives up, the outcome says so, whatever follows.
-    /// - After the event that completes a stream, a FIN is a clean end, with or without the last chunk. A reset is not,
-    ///   because it may have destroyed data: the caller reports the end of the body as soon as it has arrived, so a
-    ///   reset that follows it does not count.
-    /// - Without an event that completes it, only an announced end shows that a stream is complete.
-    pub fn outcome(&self, end: TransportEnd) -> Option<Outcome> {
-        let is_complete = match &self.progress.decision {
-            Some(Decision::Aborted { .. }) => return Some(Outcome::StreamAborted),
-            Some(Decision::Complete(_)) => true,
-            None => false,
-        };
-        let has_begun = self.progress.events > 0;
-        match end {
-            TransportEnd::Cancelled => Some(Outcome::Cancelled),
-            TransportEnd::EventTooLong => Some(Outcome::ProtocolError),
-            TransportEnd::Stalled => has_begun.then_some(Outcome::StreamStalled),
-            TransportEnd::Reset => has_begun.then_some(Outcome::StreamCut),
-            TransportEnd::Truncated if !is_complete => has_begun.then_some(Outcome::StreamCut),
-            TransportEnd::LastChunk
-            | TransportEnd::ContentLength
-            | TransportEnd::Close
-            | TransportEnd::Truncated => {
-                let is_whole = || ends::is_announced_end(&self.settings, end) && !self.is_mid_event();
-                Some(if is_complete || is_whole() { Outcome::Ok } else { Outcome::StreamUnfinished })
-            }
-        }
-    }
-
     fn is_mid_event(&self) -> bool {
         match &self.parser {
             AnyParser::Sse(parser) => parser.is_mid_event(),
@@ -200,7 +152,7 @@ impl StreamProgress {
         self.count(now);
         self.tokens.add(settings.kind, event);
         if self.decision.is_none() {
-            self.decision = ends::decision(settings, event);
+            self.decision = terminal_events::decision(settings, event);
         }
     }
 
@@ -214,21 +166,6 @@ impl StreamProgress {
         *last = now;
         if self.longest_gap.is_none_or(|longest| gap.ns > longest.ns) {
             self.longest_gap = Some(gap);
-        }
-    }
-}
-
-impl From<TransportEnd> for StreamEnd {
-    fn from(end: TransportEnd) -> Self {
-        match end {
-            TransportEnd::LastChunk => Self::LastChunk,
-            TransportEnd::ContentLength => Self::ContentLength,
-            TransportEnd::Close => Self::Close,
-            TransportEnd::Truncated => Self::Truncated,
-            TransportEnd::Reset => Self::Reset,
-            TransportEnd::Stalled => Self::Stalled,
-            TransportEnd::EventTooLong => Self::EventTooLong,
-            TransportEnd::Cancelled => Self::Cancelled,
         }
     }
 }

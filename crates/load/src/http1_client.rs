@@ -44,11 +44,10 @@ impl Http1Exchange<'_> {
     /// Receives the body of a plain response. Returns true if the connection can carry another request.
     async fn receive_body(&mut self, mut head: Head) -> Result<bool> {
         let before = self.row.bytes_received;
-        let ended = self.read_body(&mut head).await;
-        if ended.is_err() {
+        if let Err((_, failure)) = self.read_body(&mut head, None).await {
             self.keep_headers();
+            return Err(failure);
         }
-        ended?;
         // A body that arrived together with its head was complete when the head was.
         self.row.end = match self.row.head {
             Some(complete) if self.row.bytes_received == before => complete,
@@ -75,7 +74,10 @@ impl Http1Exchange<'_> {
             return ended.unwrap_or_else(|Elapsed| Err(overdue(self.row)));
         }
         context.streams.begin(self.row);
-        let (end, failure) = self.read_events(&mut head, settings.stall_timeout).await;
+        let (end, failure) = match self.read_body(&mut head, Some(settings.stall_timeout)).await {
+            Ok(end) => (end, None),
+            Err((end, failure)) => (end, Some(failure)),
+        };
         self.row.end = context.clock.now();
         let outcome = context.streams.end(self.row.seq, end);
         if outcome == Some(Outcome::Ok) {
@@ -86,50 +88,6 @@ impl Http1Exchange<'_> {
         // A transport that ended well needs the stream's own outcome.
         let failure = failure.unwrap_or(PROTOCOL_ERROR);
         Err(ExchangeFailure { outcome: outcome.unwrap_or(failure.outcome), ..failure })
-    }
-
-    /// Reads the body of a stream to the end of its transport. Returns how it ended, and the failure that the end would
-    /// be in a plain response.
-    async fn read_events(
-        &mut self,
-        head: &mut Head,
-        stall_timeout: Duration,
-    ) -> (TransportEnd, Option<ExchangeFailure>) {
-        let Self { context, connection, row, write_error, .. } = self;
-        let (body, write_error) = (&mut head.body, write_error.as_ref());
-        let announced = match body {
-            Body::Length(_) => TransportEnd::ContentLength,
-            Body::Chunked(_) | Body::UntilClose => TransportEnd::LastChunk,
-        };
-        loop {
-            let now = context.clock.now();
-            let mut pushed = Ok(());
-            let taken = body.take_with(&connection.buffer, |piece| {
-                pushed = pushed.and_then(|()| context.streams.push(row.seq, now, piece));
-            });
-            let Ok(taken) = taken else { return (TransportEnd::Reset, Some(PROTOCOL_ERROR)) };
-            if pushed.is_err() {
-                return (TransportEnd::EventTooLong, Some(PROTOCOL_ERROR));
-            }
-            connection.buffer.drain(..taken);
-            if body.is_done() {
-                return (announced, None);
-            }
-            match context.deadlines.within(now, stall_timeout, pin!(connection.read())).await {
-                Err(Elapsed) => return (TransportEnd::Stalled, Some(overdue(row))),
-                Ok(Ok(0)) if *body == Body::UntilClose && write_error.is_none() => {
-                    return (TransportEnd::Close, None);
-                }
-                Ok(Ok(0)) => {
-                    let failure = ended_early(ResponseProgress::Body, write_error);
-                    return (TransportEnd::Truncated, Some(failure));
-                }
-                Ok(Ok(count)) => row.bytes_received += count as u64,
-                Ok(Err(e)) => {
-                    return (TransportEnd::Reset, Some(lost(ResponseProgress::Body, &e, write_error)));
-                }
-            }
-        }
     }
 
     /// Keeps the headers of a response that did not end well.
@@ -234,25 +192,55 @@ impl Http1Exchange<'_> {
         }
     }
 
-    /// Reads the body to its end. Keeps the beginning of the body if it is to be searched for the pod's name.
-    pub(super) async fn read_body(&mut self, head: &mut Head) -> Result<()> {
-        let Self { connection, row, write_error, .. } = self;
-        let write_error = write_error.as_ref();
+    /// Reads the body to the end of its transport, and keeps its beginning if that is to be searched for the pod's name.
+    /// With a stall timeout, the body is a stream, whose events are read and whose silence is limited.
+    ///
+    /// # Errors
+    /// Returns how the transport ended, and the outcome of a plain response that ends like that, if it did not end well.
+    pub(super) async fn read_body(
+        &mut self,
+        head: &mut Head,
+        stall_timeout: Option<Duration>,
+    ) -> Result<TransportEnd, (TransportEnd, ExchangeFailure)> {
+        let Self { context, connection, row, write_error, .. } = self;
+        let (body, write_error) = (&mut head.body, write_error.as_ref());
         loop {
-            let taken = match &mut connection.beginning {
-                None => head.body.take(&connection.buffer),
-                Some(beginning) => head.body.take_with(&connection.buffer, |piece| beginning.add(piece)),
-            };
-            let taken = taken.map_err(|_| PROTOCOL_ERROR)?;
-            connection.buffer.drain(..taken);
-            if head.body.is_done() {
-                return Ok(());
+            let now = stall_timeout.map(|_| context.clock.now());
+            let mut pushed = Ok(());
+            let Connection { buffer, beginning, .. } = &mut **connection;
+            let taken = body.take_with(buffer, |piece| {
+                if let Some(beginning) = beginning {
+                    beginning.add(piece);
+                }
+                if let Some(now) = now {
+                    pushed = pushed.and_then(|()| context.streams.push(row.seq, now, piece));
+                }
+            });
+            let taken = taken.map_err(|_| (TransportEnd::Malformed, PROTOCOL_ERROR))?;
+            pushed.map_err(|_| (TransportEnd::EventTooLong, PROTOCOL_ERROR))?;
+            buffer.drain(..taken);
+            if body.is_done() {
+                return Ok(match body {
+                    Body::Length(_) => TransportEnd::ContentLength,
+                    Body::Chunked(_) | Body::UntilClose => TransportEnd::LastChunk,
+                });
             }
-            match connection.read().await {
-                Ok(0) if head.body == Body::UntilClose && write_error.is_none() => return Ok(()),
-                Ok(0) => return Err(ended_early(ResponseProgress::Body, write_error)),
-                Ok(count) => row.bytes_received += count as u64,
-                Err(e) => return Err(lost(ResponseProgress::Body, &e, write_error)),
+            let read = match now.zip(stall_timeout) {
+                None => Ok(connection.read().await),
+                Some((now, limit)) => context.deadlines.within(now, limit, pin!(connection.read())).await,
+            };
+            match read {
+                Err(Elapsed) => return Err((TransportEnd::Stalled, overdue(row))),
+                Ok(Ok(0)) if *body == Body::UntilClose && write_error.is_none() => {
+                    return Ok(TransportEnd::Close);
+                }
+                Ok(Ok(0)) => {
+                    return Err((TransportEnd::Truncated, ended_early(ResponseProgress::Body, write_error)));
+                }
+                Ok(Ok(count)) => row.bytes_received += count as u64,
+                Ok(Err(e)) => {
+                    return Err((TransportEnd::Reset, lost(ResponseProgress::Body, &e, write_error)));
+                }
             }
         }
     }

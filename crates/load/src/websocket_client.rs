@@ -112,7 +112,7 @@ async fn shake_hands(talk: &mut Http1Exchange<'_>, templates: &WebSocket) -> Res
         return Ok(true);
     }
     talk.row.head = Some(talk.context.clock.now());
-    talk.read_body(&mut head).await?;
+    talk.read_body(&mut head, None).await.map_err(|(_, failure)| failure)?;
     talk.row.end = talk.context.clock.now();
     talk.row.outcome = Outcome::HttpError;
     Ok(false)

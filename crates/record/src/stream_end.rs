@@ -35,6 +35,8 @@ named! {
         Stalled = "stalled",
         /// An event that was too long to be read.
         EventTooLong = "event_too_long",
+        /// The framing of the body violated the protocol.
+        Malformed = "malformed",
         /// The run ended first.
         Cancelled = "cancelled",
     }

@@ -1,6 +1,9 @@
 //! Streams as the servers send them, written from their documentation, with every end.
 
-use TransportEnd::{Cancelled, Close, ContentLength, EventTooLong, LastChunk, Reset, Stalled, Truncated};
+use TransportEnd::{
+    Cancelled, Close, ContentLength, EventTooLong, LastChunk, Malformed, Reset, Stalled, Truncated,
+};
+use rolldrop_record::Outcome;
 use rolldrop_wire::answer_events::MAX_EVENT_BYTES;
 
 use super::*;
@@ -82,6 +85,7 @@ fn chat_completion_needs_done() {
         (Truncated, Outcome::StreamCut),
         (Reset, Outcome::StreamCut),
         (EventTooLong, Outcome::ProtocolError),
+        (Malformed, Outcome::ProtocolError),
     ] {
         assert_eq!(partial.outcome(end), Some(outcome), "{end:?}");
     }
@@ -246,9 +250,21 @@ fn only_real_errors_abort() {
         r#"["error"]"#,
         r#"{"error":"#,
     ] {
-        let reader = read(StreamKind::Sse, format!("data: {data}\n\n").as_bytes());
+        let reader = read(StreamKind::Ndjson, format!("{data}\n").as_bytes());
         assert_eq!(reader.outcome(LastChunk), Some(Outcome::Ok), "{data}");
     }
+}
+
+#[test]
+fn json_rpc_error_leaves_plain_stream_complete() {
+    let refusal = r#"data: {"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}"#;
+    let answer = r#"data: {"jsonrpc":"2.0","id":2,"result":{}}"#;
+    let body = body(&[refusal, answer], &[]);
+    let plain = read(StreamKind::Sse, &body);
+    assert_eq!((plain.outcome(LastChunk), goodbye(&plain)), (Some(Outcome::Ok), None));
+    let chat = read(StreamKind::OpenAi, &body);
+    assert_eq!(chat.outcome(LastChunk), Some(Outcome::StreamAborted));
+    assert_eq!(goodbye(&chat).as_deref(), Some("Method not found"));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use rolldrop_record::load::StreamKind;
 
-use super::ends::StreamEvent;
 use super::json;
+use super::terminal_events::StreamEvent;
 
 /// Tokens of a stream so far.
 #[derive(Debug, Default)]

@@ -32,7 +32,7 @@ const HELLO: &str = "d\r\ndata: hello\n\n\r\n";
 const DONE: &str = "e\r\ndata: [DONE]\n\n\r\n";
 const END: &str = "0\r\n\r\n";
 
-const SCRIPTS: [StreamScript; 10] = [
+const SCRIPTS: [StreamScript; 11] = [
     StreamScript::new(&[CHUNKED, HELLO, HELLO, DONE, END], Then::Close, Outcome::Ok, StreamEnd::Done, 3),
     StreamScript::new(
         &[CLOSED, "data: a\n\n", "data: [DONE]\n\n"],
@@ -44,6 +44,7 @@ const SCRIPTS: [StreamScript; 10] = [
     StreamScript::new(&[CHUNKED, HELLO, DONE], Then::Close, Outcome::Ok, StreamEnd::Done, 2),
     StreamScript::new(&[CHUNKED, HELLO], Then::Close, Outcome::StreamCut, StreamEnd::Truncated, 1),
     StreamScript::new(&[CHUNKED, HELLO, HELLO], Then::Reset, Outcome::StreamCut, StreamEnd::Reset, 2),
+    StreamScript::new(&[CHUNKED, HELLO, "xyz"], Then::Close, Outcome::ProtocolError, StreamEnd::Malformed, 1),
     StreamScript::new(
         &[CHUNKED, HELLO, END],
         Then::Close,

@@ -1,11 +1,10 @@
-//! Ends of a stream: the table of events, finish reasons, errors, and the announced end of a body.
+//! Events that end a stream: the table of events, finish reasons, and errors.
 
 use rolldrop_record::StreamEnd;
 use rolldrop_record::load::{StreamKind, StreamSettings};
 use rolldrop_wire::answer_events::sse;
 use serde_json::Value;
 
-use super::TransportEnd;
 use super::json::{self, Key};
 
 /// Maximum length of a goodbye, in bytes.
@@ -43,8 +42,8 @@ enum Meaning {
 use Meaning::{Aborts, Completes};
 use StreamKind::{Anthropic, Bytes, Ndjson, OpenAi, Sse};
 
-/// Events that end a stream. An unsuccessful finish reason or an object with an error also aborts it. A pattern in the
-/// settings replaces all events that complete it.
+/// Events that end a stream. An unsuccessful finish reason also aborts it, and so does an object with an error,
+/// except in plain events. A pattern in the settings replaces all events that complete it.
 const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
     (&[OpenAi], Sign::Data(b"[DONE]"), Completes, StreamEnd::Done),
     (&[OpenAi], Sign::Type(b"response.completed"), Completes, StreamEnd::ResponseCompleted),
@@ -53,13 +52,6 @@ const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
     (&[Anthropic], Sign::Type(b"message_stop"), Completes, StreamEnd::MessageStop),
     (&[OpenAi, Anthropic, Sse], Sign::Type(b"error"), Aborts, StreamEnd::ErrorEvent),
 ];
-
-/// Returns true if this end of the transport alone shows that the stream is complete: the kind has no last event, and
-/// the end was announced. A FIN proves nothing, because it also ends the response of a killed server.
-pub(super) fn is_announced_end(settings: &StreamSettings, end: TransportEnd) -> bool {
-    let has_no_last_event = settings.end.is_none() && matches!(settings.kind, Sse | Ndjson | Bytes);
-    has_no_last_event && matches!(end, TransportEnd::LastChunk | TransportEnd::ContentLength)
-}
 
 impl<'a> StreamEvent<'a> {
     /// Takes an event apart. Some servers of LLM protocols name the type only in the data.
@@ -104,8 +96,10 @@ fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
         Anthropic => Some(&json::STOP_REASON),
         Sse | Ndjson | Bytes => None,
     };
+    // A plain event names its type, and its data may be anything: a JSON-RPC response with an error is one event of many.
+    let reports_errors = settings.kind != Sse;
     let is_set = |key: &'static Key| json::values(data, key).any(|value| !value.starts_with(b"null"));
-    if !is_set(&json::ERROR) && !finish.is_some_and(is_set) {
+    if !(reports_errors && is_set(&json::ERROR) || finish.is_some_and(is_set)) {
         return None;
     }
     let object: Value = serde_json::from_slice(data).ok()?;
