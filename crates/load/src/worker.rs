@@ -30,6 +30,7 @@ use super::exchange_context::ExchangeContext;
 use super::feed::RequestFeed;
 use super::http1_pool::Http1Pool;
 use super::http2_client;
+use super::late_requests;
 use super::not_sent_reason::NotSentReason;
 use super::open_streams::OpenRows;
 use super::request::Persistence;
@@ -39,10 +40,6 @@ use super::tally::Tally;
 use super::websocket_client;
 use rolldrop_record::load::{ConnectionMode, Http};
 use rolldrop_record::{RequestRow, Stamp, StreamRow};
-
-/// Maximum delay after the intended send time: a request that is later than this is not sent, because it would no
-/// longer belong to the load that the user asked for.
-pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Number of rows at which the worker flushes a batch; that many still fit in the processor's cache.
 const BATCH_ROWS: usize = 512;
@@ -358,7 +355,7 @@ impl WorkerState {
         let row = RequestRow::not_sent(context.source.clone(), due.seq, target, due.phase, due.at, now);
         let persistence =
             if settings.connections.is_fresh(due.seq) { Persistence::Close } else { Persistence::Keep };
-        let via = if now > due.at + LATE_LIMIT {
+        let via = if late_requests::is_too_late(due.at, now) {
             Err(NotSentReason::Late)
         } else if context.endpoints[endpoint].http2.is_some() {
             self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
