@@ -2,6 +2,7 @@
 //! `--set expect.` and run.json all use the same keys, which `docs/expect.md` lists.
 
 mod contradiction;
+mod limit_list;
 mod quantity;
 mod reading;
 mod worse;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
-use serde::{Serialize, Serializer};
 
-use crate::units::{duration, in_units, read};
+use crate::names::as_text;
+use crate::units::{duration, in_units};
 
 /// Request header that asks a server for a stream of this length.
 pub const LENGTH_HEADER: &str = "rolldrop-length";
@@ -163,15 +163,7 @@ impl fmt::Display for LengthLaw {
     }
 }
 
-impl Serialize for LengthLaw {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-read! {
-    LengthLaw: "a length law, such as fixed:30s, lognormal:10s,1.0, exp:20s or list:1s,2.5s", parsed, None;
-}
+as_text!(LengthLaw);
 
 #[cfg(test)]
 mod tests {
@@ -220,7 +212,7 @@ mod tests {
             wrong.into_iter().chain(["exp:-1s", "list:", "list:1s,", "file:/etc/passwd", "uniform:1s"])
         {
             let error = text.parse::<LengthLaw>().unwrap_err().to_string();
-            assert!(error.contains("is no law of lengths"), "{error}");
+            assert!(error.contains("is not a length law"), "{error}");
             assert!(serde_json::from_value::<LengthLaw>(text.into()).is_err(), "{text}");
         }
     }

@@ -22,31 +22,20 @@ named! {
 
 /// Serialized form of an action's mode, with `none` for an action that terminates no pod.
 pub(super) mod or_none {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer, de};
 
     use super::Mode;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum WrittenMode {
-        NoEnd(NoEnd),
-        Mode(Mode),
-    }
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    enum NoEnd {
-        None,
-    }
+    const NONE: &str = "none";
 
     pub(crate) fn serialize<S: Serializer>(mode: &Option<Mode>, serializer: S) -> Result<S::Ok, S::Error> {
-        mode.map_or(WrittenMode::NoEnd(NoEnd::None), WrittenMode::Mode).serialize(serializer)
+        serializer.serialize_str(mode.map_or(NONE, Mode::as_str))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Mode>, D::Error> {
-        Ok(match WrittenMode::deserialize(deserializer)? {
-            WrittenMode::NoEnd(NoEnd::None) => None,
-            WrittenMode::Mode(mode) => Some(mode),
-        })
+        match String::deserialize(deserializer)?.as_str() {
+            NONE => Ok(None),
+            name => name.parse().map(Some).map_err(de::Error::custom),
+        }
     }
 }

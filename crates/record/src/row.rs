@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::names::named;
 pub use super::parts::{RequestRow, ServedRow, StreamRow};
-use super::{Outcome, Stamp, StreamEnd};
+use super::{Outcome, Stamp};
 
 /// Name of the response header with the name of the proxy's pod.
 pub const POD_HEADER: &str = "rolldrop-pod";
@@ -75,25 +75,6 @@ impl RequestRow {
             headers: None,
             attempts: 1,
             final_outcome: Outcome::NotSent,
-        }
-    }
-}
-
-impl StreamRow {
-    /// Creates the row of a stream without events, whose recorder was stopped.
-    pub fn begin(source: Arc<str>, seq: u64) -> Self {
-        Self {
-            source,
-            seq,
-            first_event: None,
-            last_event: None,
-            events: 0,
-            bytes: 0,
-            tokens: None,
-            longest_gap: None,
-            gap_start: None,
-            terminal: StreamEnd::Cancelled,
-            goodbye: None,
         }
     }
 }

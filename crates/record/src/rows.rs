@@ -194,14 +194,26 @@ impl RowSource for Tables {
 mod tests {
     use super::*;
     use crate::parts::{PartWriter, Wanted};
-    use crate::{Clock, Phase, Stamp};
+    use crate::{Clock, Phase, Stamp, StreamEnd};
 
     #[test]
     fn open_rows_count_only_after_a_kill() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns(0);
         let request = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
-        let stream = |seq| StreamRow { events: seq, ..StreamRow::begin("load-0".into(), seq) };
+        let stream = |seq| StreamRow {
+            source: "load-0".into(),
+            seq,
+            first_event: None,
+            last_event: None,
+            events: seq,
+            bytes: 0,
+            tokens: None,
+            longest_gap: None,
+            gap_start: None,
+            terminal: StreamEnd::Cancelled,
+            goodbye: None,
+        };
         let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
         writer.extend(&[request(0), request(1)]).unwrap();
         writer.finish().unwrap();

@@ -208,7 +208,7 @@ impl RunDir {
     pub fn write_info(&self, info: &RunInfo) -> Result<(), RunDirError> {
         let json = serde_json::to_vec_pretty(info)
             .map_err(|e| RunDirError::Io { path: self.path.join(INFO), source: io::Error::other(e) })?;
-        self.write_file(INFO, &json)
+        write_file(&self.path, INFO, &json)
     }
 
     /// Reads run.json.
@@ -230,14 +230,6 @@ impl RunDir {
             return Err(RunDirError::OtherFormat { path, found });
         }
         serde_json::from_str(&text).map_err(malformed)
-    }
-
-    /// Writes a file in the run directory, atomically replacing an earlier version.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
-        write_file(&self.path, name, contents)
     }
 
     /// Opens the event log for appending. A run has a single log.

@@ -402,7 +402,7 @@ spec:
             loaded.map(|l| l.scenario.load.settings.source_ports).map_err(|e| e.to_string())
         };
         assert_eq!(set("40000-40100"), Ok(Some(PortRange { first: 40_000, last: 40_100 })));
-        let why = "--set: spec.load.sourcePorts: takes a range of ports such as 32768-60999";
+        let why = "--set: spec.load.sourcePorts: \"2-1\" is not a range of ports such as 32768-60999";
         assert_eq!(set("2-1").unwrap_err(), why);
     }
 

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn wrong_stream_options_are_explained() {
         let wrong = [
-            ("--stream-length soon", "is no law of lengths"),
+            ("--stream-length soon", "is not a length law"),
             ("--stream-gap file:/no/such/file", "cannot read /no/such/file"),
             ("--stream-fault crash", "is not one of cut-fin"),
             ("--stream-fault stall:0.1", "as a percentage"),

@@ -1,8 +1,6 @@
 //! Limits that contradict each other, or that no run can meet.
 
-use std::fmt::Display;
-
-use super::{Amount, AppErrorLimits, Bounds, DroppedLimits, Expect, LatencyFigures, LatencyLimit};
+use super::{AppErrorLimits, DroppedLimits, Expect};
 
 /// A mistake in expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,46 +11,8 @@ pub struct Contradiction {
     pub why: String,
 }
 
-type LimitCheck = Result<(), Contradiction>;
-
-fn wrong(key: &str, why: impl Into<String>) -> Contradiction {
+pub(super) fn wrong(key: &str, why: impl Into<String>) -> Contradiction {
     Contradiction { key: key.to_owned(), why: why.into() }
-}
-
-fn ordered<T: PartialOrd + Display>(key: &str, bounds: Option<Bounds<T>>) -> LimitCheck {
-    match bounds {
-        Some(Bounds { min: Some(min), max: Some(max), .. }) if min > max => {
-            Err(wrong(key, format!("min {min} is above max {max}")))
-        }
-        Some(Bounds { min: None, max: None, worse: None }) => Err(wrong(key, "needs min, max or worse")),
-        _ => Ok(()),
-    }
-}
-
-/// Checks numbers and shares like [`ordered`], and rejects a maximum share of 0, which no sample can prove.
-fn amount(key: &str, bounds: Option<Bounds<Amount>>) -> LimitCheck {
-    ordered(key, bounds)?;
-    match bounds.and_then(|bounds| bounds.max) {
-        Some(Amount::Share(share)) if share.0 == 0.0 => {
-            Err(wrong(&format!("{key}.max"), "no run can prove a share of 0%: write the number 0"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn latency(key: &str, figures: &LatencyFigures, takes_multiples: bool) -> LimitCheck {
-    for (figure, bounds) in figures.set() {
-        let key = format!("{key}.{figure}");
-        ordered(&key, Some(bounds))?;
-        let has_multiple =
-            [bounds.min, bounds.max].iter().any(|limit| matches!(limit, Some(LatencyLimit::Times(_))));
-        if has_multiple && !takes_multiples {
-            let why = "a multiple compares disrupted with steady latency: use it only in latency.disrupted, \
-                       or write a duration such as 250ms";
-            return Err(wrong(&key, why));
-        }
-    }
-    Ok(())
 }
 
 impl Expect {
@@ -61,61 +21,15 @@ impl Expect {
     /// # Errors
     /// Returns the first contradiction found.
     pub fn check(&self) -> Result<(), Contradiction> {
-        if let Some(dropped) = &self.dropped {
-            if *dropped == DroppedLimits::default() {
-                return Err(wrong("dropped", "needs min, max, worse, perTermination or perGroup"));
-            }
-            if dropped.total() != Bounds::default() {
-                amount("dropped", Some(dropped.total()))?;
-            }
-            ordered("dropped.perTermination", dropped.per_termination)?;
-            ordered("dropped.perGroup", dropped.per_group)?;
+        if self.dropped == Some(DroppedLimits::default()) {
+            return Err(wrong("dropped", "needs min, max, worse, perTermination or perGroup"));
         }
-        if let Some(errors) = &self.app_errors {
-            if *errors == AppErrorLimits::default() {
-                return Err(wrong("appErrors", "needs min, max, worse or whileEnding"));
-            }
-            if errors.total() != Bounds::default() {
-                amount("appErrors", Some(errors.total()))?;
-            }
-            amount("appErrors.whileEnding", errors.while_ending)?;
+        if self.app_errors == Some(AppErrorLimits::default()) {
+            return Err(wrong("appErrors", "needs min, max, worse or whileEnding"));
         }
-        if let Some(requests) = &self.requests {
-            ordered("requests.ok", requests.ok)?;
-            amount("requests.notSent", requests.not_sent)?;
+        if let Some(fault) = self.limits_on_numbers().into_iter().find_map(|limit| limit.fault) {
+            return Err(fault);
         }
-        for (cause, bounds) in &self.causes {
-            amount(&format!("causes.{cause}"), Some(*bounds))?;
-        }
-        for (outcome, bounds) in &self.outcomes {
-            amount(&format!("outcomes.{outcome}"), Some(*bounds))?;
-        }
-        ordered("terminations", self.terminations)?;
-        ordered("restarts", self.restarts)?;
-        for (stage, bounds) in &self.stages {
-            ordered(&format!("stages.{stage}"), Some(*bounds))?;
-        }
-        for (code, bounds) in &self.exits {
-            ordered(&format!("exits.{code}"), Some(*bounds))?;
-        }
-        for (name, _, bounds) in self.windows.iter().flat_map(|windows| windows.quantiles()) {
-            ordered(&format!("windows.{name}"), Some(bounds))?;
-        }
-        ordered("outage", self.outage)?;
-        ordered("deadSeconds", self.dead_seconds)?;
-        if let Some(limits) = &self.latency {
-            latency("latency", &limits.all(), false)?;
-            latency("latency.steady", &limits.steady.unwrap_or_default(), false)?;
-            latency("latency.disrupted", &limits.disrupted.unwrap_or_default(), true)?;
-        }
-        if let Some(starts) = &self.starts {
-            ordered("starts.firstRequest", starts.first_request)?;
-            amount("starts.dropped", starts.dropped)?;
-            for (stage, bounds) in &starts.stages {
-                ordered(&format!("starts.stages.{stage}"), Some(*bounds))?;
-            }
-        }
-        ordered("rollout", self.rollout)?;
         if self.pre_stop.is_some_and(|limits| !(0.0 < limits.suffices.0 && limits.suffices.0 < 1.0)) {
             return Err(wrong("preStop.suffices", "must be above 0% and below 100%, such as 95%"));
         }
@@ -127,13 +41,13 @@ impl Expect {
         let consumers = self.consumers.iter().map(|part| ("consumers", part));
         for (kind, (name, part)) in consumers.chain(self.targets.iter().map(|part| ("targets", part))) {
             let below = |found: Contradiction| wrong(&format!("{kind}.{name}.{}", found.key), found.why);
-            part.is_of_a_part().and_then(|()| part.check()).map_err(below)?;
+            part.check_is_of_part().and_then(|()| part.check()).map_err(below)?;
         }
         Ok(())
     }
 
     /// Rejects limits that make no sense for a subset of the requests.
-    fn is_of_a_part(&self) -> LimitCheck {
+    fn check_is_of_part(&self) -> Result<(), Contradiction> {
         let whole = [
             ("limits", self.limits.is_some()),
             ("restarts", self.restarts.is_some()),

@@ -1,7 +1,7 @@
-//! Limits relative to a baseline (`worse: 10%`): the figures that support them, and the allowed margins.
+//! Limits relative to a baseline (`worse: 10%`), and the margins that each kind of figure allows.
 
-use super::{Bounds, Expect, LatencyFigures, Margin};
-use crate::Outcome;
+use super::limit_list::Limit;
+use super::{Expect, Margin};
 
 /// A limit on how much worse a figure may be than in the baseline.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,73 +94,10 @@ impl Expect {
 
     /// Returns the limits relative to a baseline that apply to all requests.
     pub(super) fn worse_of_all(&self) -> Vec<Worse> {
-        let mut found = WorseLimits(Vec::new());
-        if let Some(limits) = &self.dropped {
-            found.put("dropped", Kind::Total, Some(limits.total()));
-            found.put("dropped.perTermination", Kind::Most, limits.per_termination);
-            found.put("dropped.perGroup", Kind::Most, limits.per_group);
-        }
-        if let Some(limits) = &self.app_errors {
-            found.put("appErrors", Kind::Total, Some(limits.total()));
-            found.put("appErrors.whileEnding", Kind::Total, limits.while_ending);
-        }
-        if let Some(limits) = &self.requests {
-            found.put("requests.ok", Kind::Share, limits.ok);
-            found.put("requests.notSent", Kind::Total, limits.not_sent);
-        }
-        for (cause, bounds) in &self.causes {
-            found.put(format!("causes.{cause}"), Kind::Total, Some(*bounds));
-        }
-        for (outcome, bounds) in &self.outcomes {
-            let kind = if *outcome == Outcome::Ok { Kind::Neither } else { Kind::Total };
-            found.put(format!("outcomes.{outcome}"), kind, Some(*bounds));
-        }
-        found.put("terminations", Kind::Neither, self.terminations);
-        found.put("restarts", Kind::Total, self.restarts);
-        for (stage, bounds) in &self.stages {
-            found.put(format!("stages.{stage}"), Kind::Neither, Some(*bounds));
-        }
-        for (code, bounds) in &self.exits {
-            found.put(format!("exits.{code}"), Kind::Neither, Some(*bounds));
-        }
-        if let Some(limits) = &self.windows {
-            let longest = Bounds { min: None, max: limits.max, worse: limits.worse };
-            found.put("windows", Kind::Time, Some(longest));
-            for (name, _, bounds) in limits.quantiles() {
-                found.put(format!("windows.{name}"), Kind::Time, Some(bounds));
-            }
-        }
-        found.put("outage", Kind::Time, self.outage);
-        found.put("deadSeconds", Kind::Time, self.dead_seconds);
-        if let Some(limits) = &self.latency {
-            found.latency("latency", &limits.all());
-            found.latency("latency.steady", &limits.steady.unwrap_or_default());
-            found.latency("latency.disrupted", &limits.disrupted.unwrap_or_default());
-        }
-        if let Some(limits) = &self.starts {
-            found.put("starts.firstRequest", Kind::Time, limits.first_request);
-            found.put("starts.dropped", Kind::Total, limits.dropped);
-            for (stage, bounds) in &limits.stages {
-                found.put(format!("starts.stages.{stage}"), Kind::Neither, Some(*bounds));
-            }
-        }
-        found.put("rollout", Kind::Time, self.rollout);
-        found.0
-    }
-}
-
-struct WorseLimits(Vec<Worse>);
-
-impl WorseLimits {
-    fn put<T>(&mut self, key: impl Into<String>, kind: Kind, bounds: Option<Bounds<T>>) {
-        let by = bounds.and_then(|bounds| bounds.worse);
-        self.0.extend(by.map(|by| Worse { part: None, key: key.into(), kind, by }));
-    }
-
-    fn latency(&mut self, part: &str, limits: &LatencyFigures) {
-        for (figure, bounds) in limits.set() {
-            self.put(format!("{part}.{figure}"), Kind::Latency, Some(bounds));
-        }
+        let limits = self.limits_on_numbers().into_iter();
+        let worse =
+            |limit: Limit| limit.worse.map(|by| Worse { part: None, key: limit.key, kind: limit.kind, by });
+        limits.filter_map(worse).collect()
     }
 }
 

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::names::named;
+use crate::names::{as_text, named};
 
 /// An inclusive range of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// First port.
     pub first: u16,
@@ -42,19 +41,7 @@ impl FromStr for PortRange {
     }
 }
 
-impl TryFrom<String> for PortRange {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse().map_err(|_| "takes a range of ports such as 32768-60999")
-    }
-}
-
-impl From<PortRange> for String {
-    fn from(range: PortRange) -> Self {
-        range.to_string()
-    }
-}
+as_text!(PortRange);
 
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,8 @@
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 
+use serde::Serialize;
+
 /// A CSV writer that takes value after value. Every line must have as many values as the first.
 #[derive(Debug)]
 pub struct CsvWriter<W: Write> {
@@ -39,20 +41,20 @@ impl<W: Write> CsvWriter<W> {
         Ok(self.lines.write_field(text)?)
     }
 
+    /// Writes a line with these values.
+    ///
+    /// # Errors
+    /// Fails if the line cannot be written.
+    pub fn line(&mut self, values: impl Serialize) -> io::Result<()> {
+        Ok(self.lines.serialize(values)?)
+    }
+
     /// Ends the line.
     ///
     /// # Errors
     /// Fails if the line cannot be written.
     pub fn end_line(&mut self) -> io::Result<()> {
         Ok(self.lines.write_record(None::<&[u8]>)?)
-    }
-
-    /// Writes the contents of the buffer to `out`.
-    ///
-    /// # Errors
-    /// Fails if the buffer cannot be written.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.lines.flush()
     }
 
     /// Writes the contents of the buffer, and returns `out`.

@@ -1,18 +1,17 @@
 //! Reading of a row group's columns, row by row.
 //!
 //! The parquet crate decodes numeric columns as a whole. Strings repeat for thousands of rows, so each distinct string
-//! is created once, and the rows that contain it are read as runs of its dictionary code. A string column that another
-//! program wrote without codes is read value by value.
+//! is created once, and the rows that contain it are read as runs of its dictionary code, which is how `columns` writes
+//! them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
-use parquet::basic::Encoding;
 use parquet::column::page::Page;
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::{ByteArray, ByteArrayType, DataType};
+use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::RowGroupReader;
 
@@ -114,10 +113,7 @@ impl<'a> GroupReader<'a> {
         make: impl Fn(&Arc<str>) -> Result<V>,
     ) -> Result<Option<TextColumn<V>>> {
         let index = self.find(name)?;
-        let (texts, runs) = match self.coded(index)? {
-            Some(coded) => coded,
-            None => self.plain(index)?,
-        };
+        let (texts, runs) = self.coded(index)?;
         let mut values = Vec::with_capacity(texts.len());
         for text in &texts {
             values.push(make(&self.known.get(text.data())?)?);
@@ -134,53 +130,33 @@ impl<'a> GroupReader<'a> {
         Ok(Some(TextColumn { values, runs: runs.into_iter(), code: None, left: 0 }))
     }
 
-    /// Reads the dictionary and runs of a column whose pages contain only codes; returns `None` for any other column.
-    fn coded(&self, index: usize) -> Result<Option<Coded>> {
+    /// Reads the dictionary and the runs of a column.
+    fn coded(&self, index: usize) -> Result<Coded> {
         let is_optional = self.group.metadata().column(index).column_descr().max_def_level() > 0;
         let mut pages = self.group.get_column_page_reader(index)?;
         let (mut texts, mut runs) = (Vec::new(), Vec::new());
         while let Some(page) = pages.get_next_page()? {
             match page {
                 Page::DictionaryPage { buf, num_values, .. } => texts = dictionary(&buf, num_values)?,
-                Page::DataPage { buf, num_values, encoding, def_level_encoding: Encoding::RLE, .. } => {
+                Page::DataPage { buf, num_values, .. } => {
                     let rows = num_values as usize;
                     let (levels, codes) = split_levels(&buf, is_optional)?;
                     let levels = match levels {
-                        Some(levels) => hybrid(levels, 1, rows)?,
+                        Some(levels) => decode_runs(levels, 1, rows)?,
                         None => vec![(1, rows)],
                     };
                     let with_text =
                         levels.iter().filter(|(level, _)| *level == 1).map(|(_, rows)| rows).sum();
-                    let codes = match (encoding, codes.split_first()) {
-                        _ if with_text == 0 => Vec::new(),
-                        (Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY, Some((bits, codes))) => {
-                            hybrid(codes, *bits, with_text)?
-                        }
-                        _ => return Ok(None),
+                    let codes = match codes.split_first() {
+                        Some((bits, codes)) => decode_runs(codes, usize::from(bits.div_ceil(8)), with_text)?,
+                        None => Vec::new(),
                     };
                     join(&levels, codes, &mut runs);
                 }
-                _ => return Ok(None),
+                Page::DataPageV2 { .. } => return Err(ParquetError::General("a page of version 2".into())),
             }
         }
-        Ok((rows_of(&runs) == self.rows).then_some((texts, runs)))
-    }
-
-    /// Reads a string column in any other encoding.
-    fn plain(&self, index: usize) -> Result<Coded> {
-        let (values, levels) = self.column::<ByteArrayType>(index)?;
-        let count = u32::try_from(values.len()).map_err(|e| ParquetError::General(e.to_string()))?;
-        let codes = (0..count).map(|code| (code, 1)).collect();
-        let mut runs = Vec::new();
-        match levels.is_empty() {
-            true => join(&[(1, self.rows)], codes, &mut runs),
-            false => {
-                let levels: Vec<(u32, usize)> =
-                    levels.iter().map(|level| (u32::from(*level > 0), 1)).collect();
-                join(&levels, codes, &mut runs);
-            }
-        }
-        Ok((values, runs))
+        Ok((texts, runs))
     }
 }
 
@@ -307,47 +283,23 @@ fn split_levels(page: &[u8], is_optional: bool) -> Result<(Option<&[u8]>, &[u8])
     Ok((Some(levels), rest))
 }
 
-/// Decodes `bits`-wide numbers from Parquet's hybrid of runs and bit-packed groups of eight. Returns runs that add up
-/// to `wanted` numbers.
-fn hybrid(mut bytes: &[u8], bits: u8, wanted: usize) -> Result<Vec<(u32, usize)>> {
-    if bits > 32 {
-        return Err(ParquetError::General(format!("numbers of {bits} bits")));
-    }
-    let width = usize::from(bits.div_ceil(8));
+/// Decodes numbers of `width` bytes from runs in Parquet's RLE encoding. Returns runs that add up to `wanted` numbers.
+fn decode_runs(mut bytes: &[u8], width: usize, wanted: usize) -> Result<Vec<(u32, usize)>> {
     let mut runs = Vec::new();
     let mut found = 0;
     while found < wanted {
         let header = varint(&mut bytes)?;
-        if header & 1 == 0 {
-            let (value, rest) = bytes.split_at_checked(width).ok_or_else(ended)?;
-            let value = value.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte));
-            let rows = (header >> 1).min(wanted - found);
-            if rows == 0 {
-                return Err(ParquetError::General("a run without rows".into()));
-            }
-            runs.push((value, rows));
-            (found, bytes) = (found + rows, rest);
-        } else {
-            let groups = header >> 1;
-            let packed = groups.saturating_mul(usize::from(bits)).min(bytes.len());
-            let (packed, rest) = bytes.split_at(packed);
-            let rows = groups.saturating_mul(8).min(wanted - found);
-            if packed.len() * 8 < rows * usize::from(bits) || rows == 0 {
-                return Err(ended());
-            }
-            runs.extend((0..rows).map(|row| (unpacked(packed, bits, row), 1)));
-            (found, bytes) = (found + rows, rest);
+        let (value, rest) = bytes.split_at_checked(width).ok_or_else(ended)?;
+        let rows = (header >> 1).min(wanted - found);
+        // An odd header announces single numbers.
+        if header & 1 == 1 || rows == 0 {
+            return Err(ParquetError::General("rows that are not stored as runs".into()));
         }
+        let value = value.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte));
+        runs.push((value, rows));
+        (found, bytes) = (found + rows, rest);
     }
     Ok(runs)
-}
-
-/// Returns the number at index `place` in a sequence of packed `bits`-wide numbers, lowest bits first. All of the
-/// number's bytes must exist.
-fn unpacked(packed: &[u8], bits: u8, place: usize) -> u32 {
-    let first = place * usize::from(bits);
-    let bit = |bit: usize| u32::from(packed[bit / 8] >> (bit % 8) & 1);
-    (0..usize::from(bits)).fold(0, |number, n| number | bit(first + n) << n)
 }
 
 fn varint(bytes: &mut &[u8]) -> Result<usize> {
@@ -374,73 +326,14 @@ pub(super) fn ended() -> ParquetError {
 
 #[cfg(test)]
 mod tests {
-    use parquet::file::properties::{WriterProperties, WriterVersion};
-    use parquet::file::reader::{FileReader, SerializedFileReader};
-    use parquet::file::writer::SerializedFileWriter;
-    use parquet::schema::parser::parse_message_type;
-    use proptest::prelude::*;
-
     use super::*;
-
-    /// Returns a file with one column, as another program might write it.
-    fn written(texts: &[Option<String>], properties: WriterProperties) -> Bytes {
-        let schema = Arc::new(parse_message_type("message m { optional binary pod (STRING); }").unwrap());
-        let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties)).unwrap();
-        let mut group = file.next_row_group().unwrap();
-        let mut column = group.next_column().unwrap().unwrap();
-        let values: Vec<ByteArray> = texts.iter().flatten().map(|text| text.as_str().into()).collect();
-        let levels: Vec<i16> = texts.iter().map(|text| text.is_some().into()).collect();
-        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
-        column.close().unwrap();
-        group.close().unwrap();
-        file.into_inner().unwrap().into()
-    }
-
-    fn read(file: Bytes) -> Vec<Option<String>> {
-        let file = SerializedFileReader::new(file).unwrap();
-        let group = file.get_row_group(0).unwrap();
-        let mut known = KnownTexts::default();
-        let mut group = GroupReader::begin(group.as_ref(), &mut known).unwrap();
-        let mut column = group.texts("pod", |text| Ok(Arc::clone(text))).unwrap();
-        (0..group.rows).map(|_| next_text(&mut column).map(|text| text.to_string())).collect()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
-        #[test]
-        fn reader_decodes_all_parquet_text_encodings(
-            runs in prop::collection::vec((prop::option::of(0..300_u32), 1..40_usize), 0..60),
-            has_dictionary in any::<bool>(),
-            is_second_version in any::<bool>(),
-            page_rows in 1..500_usize,
-            dictionary_bytes in 50..5000_usize,
-        ) {
-            let texts: Vec<Option<String>> = runs
-                .iter()
-                .flat_map(|(pod, rows)| std::iter::repeat_n(pod.map(|pod| format!("web-{pod}")), *rows))
-                .collect();
-            let version = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0][usize::from(is_second_version)];
-            // Once the dictionary is full, pages contain no more codes.
-            let properties = WriterProperties::builder()
-                .set_writer_version(version)
-                .set_dictionary_enabled(has_dictionary)
-                .set_dictionary_page_size_limit(dictionary_bytes)
-                .set_write_batch_size(7)
-                .set_data_page_row_count_limit(page_rows)
-                .build();
-            prop_assert_eq!(read(written(&texts, properties)), texts);
-        }
-    }
 
     #[test]
     fn decoder_rejects_malformed_column_bytes() {
-        for (bytes, bits) in
-            [(&[][..], 1), (&[0][..], 1), (&[2][..], 8), (&[3, 1][..], 8), (&[0x80; 9][..], 1)]
-        {
-            assert!(hybrid(bytes, bits, 8).is_err(), "{bytes:?}");
+        for bytes in [&[][..], &[0, 1], &[2], &[3, 1], &[0x80; 9]] {
+            assert!(decode_runs(bytes, 1, 8).is_err(), "{bytes:?}");
         }
-        assert!(hybrid(&[2, 0], 33, 1).is_err());
-        assert_eq!(hybrid(&[3, 0b1010_0101], 1, 3).unwrap(), [(1, 1), (0, 1), (1, 1)]);
+        assert_eq!(decode_runs(&[4, 7, 6, 9], 1, 4).unwrap(), [(7, 2), (9, 2)]);
         assert!(dictionary(&Bytes::from_static(&[9, 0, 0, 0, b'x']), 1).is_err());
     }
 }
