@@ -8,7 +8,6 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName};
 use serde_json::{Map, Value};
 
-use rolldrop_record::EventKind;
 use rolldrop_record::event::AnswerHeaders;
 
 /// Maximum length of a recorded header value, in bytes.
@@ -27,8 +26,8 @@ const OTHER_VALUES: &str = "(other)";
 pub(super) struct WantedHeaders {
     /// Header that names the pod.
     pub(super) pod: HeaderName,
-    /// Headers to keep from responses that are not ok.
-    kept: Vec<HeaderPattern>,
+    /// Headers to keep from responses that are not ok; a name may end in `*`, which matches any suffix.
+    kept: Vec<String>,
 }
 
 /// A name that no response header can have.
@@ -36,46 +35,32 @@ pub(super) struct WantedHeaders {
 #[error("{0:?} is not a valid header name, such as x-served-by")]
 pub struct NotAHeader(String);
 
-#[derive(Clone, Debug)]
-enum HeaderPattern {
-    Name(HeaderName),
-    /// All names with this prefix.
-    Prefix(String),
-}
-
-impl HeaderPattern {
-    fn matches(&self, name: &str) -> bool {
-        match self {
-            HeaderPattern::Name(own) => name.eq_ignore_ascii_case(own.as_str()),
-            HeaderPattern::Prefix(own) => {
-                name.get(..own.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(own))
-            }
-        }
-    }
-}
-
 impl WantedHeaders {
-    /// Looks for headers with these names; a name in `kept` may end in `*`, which matches any suffix.
+    /// Looks for headers with these names.
     ///
     /// # Errors
     /// Returns an error if a name is not a valid header name.
     pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, NotAHeader> {
         let name =
             |name: &str| HeaderName::from_bytes(name.as_bytes()).map_err(|_| NotAHeader(name.to_owned()));
-        let pattern = |text: &String| match text.strip_suffix('*') {
-            Some("") => Ok(HeaderPattern::Prefix(String::new())),
-            Some(prefix) => name(prefix).map(|prefix| HeaderPattern::Prefix(prefix.as_str().to_owned())),
-            None => name(text).map(HeaderPattern::Name),
-        };
-        let kept = kept.iter().map(pattern).collect::<Result<_, _>>()?;
-        Ok(Self { pod: name(pod)?, kept })
+        for kept in kept.iter().filter(|kept| *kept != "*") {
+            name(kept.strip_suffix('*').unwrap_or(kept))?;
+        }
+        Ok(Self { pod: name(pod)?, kept: kept.to_vec() })
+    }
+
+    fn keeps(&self, name: &str) -> bool {
+        self.kept.iter().any(|kept| match kept.strip_suffix('*') {
+            Some(prefix) => name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)),
+            None => name.eq_ignore_ascii_case(kept),
+        })
     }
 
     /// Returns the selected fields as a JSON object; `None` if there are none.
     fn keep<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Arc<str>> {
         let mut kept = Map::new();
         for (name, value) in fields {
-            if !self.kept.iter().any(|pattern| pattern.matches(name)) {
+            if !self.keeps(name) {
                 continue;
             }
             let (name, value) = (name.to_ascii_lowercase(), shown(value));
@@ -157,13 +142,15 @@ impl HeaderValueCounts {
         }
     }
 
-    fn add_to(&self, counts: &mut BTreeMap<String, u64>) {
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
         for (value, count) in &self.seen {
             *counts.entry(shown(value)).or_default() += count;
         }
         if self.others > 0 {
             *counts.entry(OTHER_VALUES.to_owned()).or_default() += self.others;
         }
+        counts
     }
 }
 
@@ -197,29 +184,16 @@ impl Answers {
             None => *before = Some(Arc::clone(pod)),
         }
     }
-}
 
-/// Header statistics for all targets, from all workers, for the record.
-#[derive(Debug, Default)]
-pub(super) struct AllAnswers(BTreeMap<Arc<str>, AnswerHeaders>);
-
-impl AllAnswers {
-    /// Adds a worker's statistics for one target.
-    pub(super) fn add(&mut self, target: &Arc<str>, answers: &Answers) {
-        let all = self
-            .0
-            .entry(Arc::clone(target))
-            .or_insert_with(|| AnswerHeaders { target: target.to_string(), ..AnswerHeaders::default() });
-        all.answers += answers.answers;
-        all.pods_within_connection_changed += answers.changed;
-        answers.server.add_to(&mut all.server);
-        answers.via.add_to(&mut all.via);
-    }
-
-    /// Returns the events, one for each target that responded.
-    pub(super) fn into_events(self) -> impl Iterator<Item = EventKind> {
-        let answered = self.0.into_values().filter(|all| all.answers > 0);
-        answered.map(EventKind::AnswerHeaders)
+    /// Returns the statistics in the form of the record.
+    pub(super) fn of_target(&self, target: &str) -> AnswerHeaders {
+        AnswerHeaders {
+            target: target.to_owned(),
+            answers: self.answers,
+            server: self.server.counts(),
+            via: self.via.counts(),
+            pods_within_connection_changed: self.changed,
+        }
     }
 }
 
@@ -279,13 +253,8 @@ mod tests {
         for n in 0..50 {
             answers.count(None, Some(format!("1.1 {n}").as_bytes()));
         }
-        let mut all = AllAnswers::default();
-        let target: Arc<str> = "web".into();
-        all.add(&target, &answers);
-        all.add(&target, &answers);
-        all.add(&"silent".into(), &Answers::default());
-        let events: Vec<EventKind> = all.into_events().collect();
-        let [EventKind::AnswerHeaders(all)] = &events[..] else { panic!("{events:?}") };
+        let mut all = answers.of_target("web");
+        all.merge(&answers.of_target("web"));
         assert_eq!((all.target.as_str(), all.answers, all.pods_within_connection_changed), ("web", 300, 6));
         assert_eq!(all.server, BTreeMap::from([("envoy".into(), 120), ("nginx".into(), 80)]));
         assert_eq!((all.via.len(), all.via[OTHER_VALUES]), (MAX_VALUES + 1, 36));

@@ -1,8 +1,8 @@
 //! Reads one stream: a response that is a sequence of events which the protocol itself ends.
 //!
 //! A [`StreamReader`] takes the body's bytes with their time of arrival, and holds what the row of the stream needs. It
-//! has no clock and reads no socket. Its caller says how the transport ended, and then asks for the [`StreamRecord`] and
-//! the outcome. Most of thousands of open streams are between two events, where a reader is a few hundred bytes.
+//! has no clock and reads no socket. Its caller says how the transport ended, and then asks for the row and the outcome.
+//! Most of thousands of open streams are between two events, where a reader is a few hundred bytes.
 //!
 //! `terminal_events` has the events that end a stream. `stream_outcome` decides from them and from the end of the
 //! transport if a stream was complete, cut, unfinished, stalled or aborted. `tokens` counts tokens, and `json` finds
@@ -18,7 +18,7 @@ mod tokens;
 use std::sync::Arc;
 
 use rolldrop_record::load::{StreamKind, StreamSettings};
-use rolldrop_record::{Stamp, StreamEnd};
+use rolldrop_record::{Stamp, StreamRow};
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::answer_events::ndjson::Lines;
 use rolldrop_wire::answer_events::sse::Parser;
@@ -26,30 +26,6 @@ use rolldrop_wire::answer_events::sse::Parser;
 pub use stream_outcome::TransportEnd;
 use terminal_events::{Decision, StreamEvent};
 use tokens::Tokens;
-
-/// Facts about a stream. Bodies of bytes have an event for each read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamRecord {
-    /// Arrival of the first event.
-    pub first_event: Option<Stamp>,
-    /// Arrival of the last event.
-    pub last_event: Option<Stamp>,
-    /// Number of events, including the one that ends the stream.
-    pub events: u64,
-    /// Number of body bytes, without those of transfer codings.
-    pub bytes: u64,
-    /// Number of tokens: as reported by the server, else the number of events with a part of the answer. `None` for
-    /// kinds without tokens.
-    pub tokens: Option<u64>,
-    /// Longest time between two consecutive events, in nanoseconds; `None` if there were fewer than two.
-    pub longest_gap_ns: Option<i64>,
-    /// Arrival of the event before that time.
-    pub gap_start: Option<Stamp>,
-    /// Event that decided how the stream ended or, without such an event, the end of its transport.
-    pub terminal: StreamEnd,
-    /// Reason that the app gave for ending the stream early, at most 200 bytes.
-    pub goodbye: Option<Box<str>>,
-}
 
 /// A stream that is being read.
 #[derive(Debug)]
@@ -116,23 +92,25 @@ impl StreamReader {
         }
     }
 
-    /// Returns the facts about a stream whose transport ended like this. With [`TransportEnd::Cancelled`], they are
-    /// also those of a stream that is still open.
-    pub fn record(&self, end: TransportEnd) -> StreamRecord {
-        let progress = &self.progress;
-        let (terminal, goodbye) = match &progress.decision {
+    /// Returns the row of a request's stream whose transport ended like this. With [`TransportEnd::Cancelled`], it is also
+    /// that of a stream that is still open.
+    pub fn row(&self, source: Arc<str>, seq: u64, end: TransportEnd) -> StreamRow {
+        let StreamProgress { span, events, bytes, tokens, longest_gap, decision } = &self.progress;
+        let (terminal, goodbye) = match decision {
             None => (end.into(), None),
             Some(Decision::Complete(by)) => (*by, None),
-            Some(Decision::Aborted { by, goodbye }) => (*by, Some(goodbye.clone())),
+            Some(Decision::Aborted { by, goodbye }) => (*by, Some(Arc::clone(goodbye))),
         };
-        StreamRecord {
-            first_event: progress.span.map(|(first, _)| first),
-            last_event: progress.span.map(|(_, last)| last),
-            events: progress.events,
-            bytes: progress.bytes,
-            tokens: progress.tokens.total(self.settings.kind),
-            longest_gap_ns: progress.longest_gap.map(|gap| gap.ns),
-            gap_start: progress.longest_gap.map(|gap| gap.start),
+        StreamRow {
+            source,
+            seq,
+            first_event: span.map(|(first, _)| first),
+            last_event: span.map(|(_, last)| last),
+            events: *events,
+            bytes: *bytes,
+            tokens: tokens.total(self.settings.kind),
+            longest_gap: longest_gap.and_then(|gap| u64::try_from(gap.ns).ok()),
+            gap_start: longest_gap.map(|gap| gap.start),
             terminal,
             goodbye,
         }

@@ -29,16 +29,16 @@ use verify::Unverified;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The certificate authorities cannot be read.
-    #[error("the CA file (--cacert) contains no PEM certificate{}", because(.0))]
+    #[error("the CA file (--cacert) contains no PEM certificate: {0}")]
     Ca(String),
     /// A certificate authority is invalid.
     #[error("the CA file (--cacert) contains an unusable certificate: {0}")]
     BadCa(String),
     /// The client's certificate cannot be read.
-    #[error("the client certificate file (--cert) contains no PEM certificate{}", because(.0))]
+    #[error("the client certificate file (--cert) contains no PEM certificate: {0}")]
     Cert(String),
     /// The client's key cannot be read.
-    #[error("the client certificate has no PEM private key (--key, or in the --cert file){}", because(.0))]
+    #[error("the client certificate has no PEM private key (--key, or in the --cert file): {0}")]
     Key(String),
     /// There is a key but no certificate.
     #[error("a client key (--key) needs a certificate: add --cert FILE")]
@@ -47,7 +47,7 @@ pub enum TlsError {
     #[error("failed to use the client certificate and key (--cert, --key): {0}")]
     Identity(String),
     /// No certificate authority is known.
-    #[error("the system has no CA certificates: add --cacert FILE or --insecure{}", because(.0))]
+    #[error("the system has no CA certificates: add --cacert FILE or --insecure ({0})")]
     NoRoots(String),
     /// The name is not a valid server name.
     #[error("{0:?} is not a valid TLS server name: use a DNS name or an IP address")]
@@ -55,11 +55,6 @@ pub enum TlsError {
     /// The TLS library rejected the configuration.
     #[error("failed to set up TLS: {0}")]
     Library(String),
-}
-
-/// Formats a cause with a leading colon; empty if there is no cause.
-fn because(why: &str) -> String {
-    if why.is_empty() { String::new() } else { format!(": {why}") }
 }
 
 /// Client TLS configuration, common to all targets. Clones share it.
@@ -144,7 +139,8 @@ fn roots(ca_pem: Option<&str>) -> Result<RootCertStore, TlsError> {
         roots.add_parsable_certificates(system.certs);
         if roots.is_empty() {
             let why: Vec<String> = system.errors.iter().map(ToString::to_string).collect();
-            return Err(TlsError::NoRoots(why.join("; ")));
+            let why = if why.is_empty() { "its store is empty".to_owned() } else { why.join("; ") };
+            return Err(TlsError::NoRoots(why));
         }
         return Ok(roots);
     };
@@ -161,25 +157,16 @@ fn identity(settings: &TlsSettings) -> Result<Option<ClientIdentity>, TlsError> 
         return if settings.key_pem.is_some() { Err(TlsError::KeyAlone) } else { Ok(None) };
     };
     let key = settings.key_pem.as_ref().unwrap_or(cert);
-    let key = PrivateKeyDer::from_pem_slice(key.expose().as_bytes())
-        .map_err(|e| TlsError::Key(unless_missing(e)))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key.expose().as_bytes()).map_err(|e| TlsError::Key(e.to_string()))?;
     Ok(Some((certificates(cert.expose()).map_err(TlsError::Cert)?, key)))
 }
 
 /// Returns the certificates in a PEM text: at least one.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
-    match all {
-        Ok(all) if all.is_empty() => Err(String::new()),
-        all => all.map_err(unless_missing),
-    }
-}
-
-/// Describes the error in a PEM text; empty if nothing was found in the text.
-fn unless_missing(error: pem::Error) -> String {
-    match error {
-        pem::Error::NoItemsFound => String::new(),
-        error => error.to_string(),
+    match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
+        Ok(none) if none.is_empty() => Err(pem::Error::NoItemsFound.to_string()),
+        all => all.map_err(|e| e.to_string()),
     }
 }
 

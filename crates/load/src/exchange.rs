@@ -38,11 +38,6 @@ impl Via {
         Via::Own { connection: None, id }
     }
 
-    /// Returns the variant for an idle connection, which has carried a request before.
-    pub(super) const fn over(connection: Connection) -> Self {
-        Via::Own { id: connection.id, connection: Some(connection) }
-    }
-
     /// Returns true if a new connection must be opened.
     pub(super) const fn is_to_dial(&self) -> bool {
         matches!(self, Via::Own { connection: None, .. })

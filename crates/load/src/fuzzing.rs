@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use rolldrop_testing::pieces;
 
 use super::answer_headers::WantedHeaders;
-use super::answer_stream::{StreamReader, StreamRecord, TransportEnd};
+use super::answer_stream::{StreamReader, TransportEnd};
 use super::grpc::{GrpcCall, GrpcResponse, Messages};
 use super::http2_client::fuzz_frames;
 use super::response::parse_head;
 use super::targets_file;
 use super::websocket_client;
 use rolldrop_record::load::{Grpc, StreamKind, StreamSettings};
-use rolldrop_record::{Outcome, Stamp};
+use rolldrop_record::{Outcome, Stamp, StreamRow};
 
 rolldrop_testing::targets! {
     load_response: super::response,
@@ -122,11 +122,11 @@ fn answer_stream(input: &[u8]) {
 fn told_by_stream<'a>(
     settings: &Arc<StreamSettings>,
     pieces: impl Iterator<Item = &'a [u8]>,
-) -> [(StreamRecord, Option<Outcome>); 4] {
+) -> [(StreamRow, Option<Outcome>); 4] {
     let mut reader = StreamReader::new(Arc::clone(settings));
     for piece in pieces {
         assert_eq!(reader.push(Stamp::from_unix_ns(0), piece), Ok(()));
     }
     [TransportEnd::LastChunk, TransportEnd::Close, TransportEnd::Truncated, TransportEnd::Reset]
-        .map(|end| (reader.record(end), reader.outcome(end)))
+        .map(|end| (reader.row("load-0".into(), 0, end), reader.outcome(end)))
 }

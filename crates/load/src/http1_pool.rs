@@ -38,7 +38,7 @@ impl Http1Pool {
                 let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
                 if is_young && is_usable(&mut connection) {
                     self.in_use += 1;
-                    return Some(Via::over(connection));
+                    return Some(Via::Own { id: connection.id, connection: Some(connection) });
                 }
                 websocket_client::part(connection);
             }

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
-use tokio_util::sync::CancellationToken;
 
 use super::connection::Buffers;
 use super::deadlines::Deadlines;
@@ -340,7 +339,6 @@ fn late_worker_marks_requests_not_sent() {
     })
     .unwrap();
     let clock = Clock::start();
-    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
     let route = TargetRoute::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
     let done = Task {
@@ -358,8 +356,7 @@ fn late_worker_marks_requests_not_sent() {
         },
         feed: RequestFeed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
         max_connections: 1,
-        stop,
-        abort,
+        control: Control::default(),
         batches,
     }
     .run()

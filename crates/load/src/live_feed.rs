@@ -77,21 +77,12 @@ pub struct LiveBatch {
 }
 
 impl LiveBatch {
-    /// Returns a copy of the batch with at most `most` rows.
+    /// Keeps at most `most` rows.
     #[must_use]
-    pub fn with_rows(&self, most: usize) -> Self {
-        let rows = &self.rows[..most.min(self.rows.len())];
-        let left = self.left + (self.rows.len() - rows.len()) as u64;
-        Self {
-            n: self.n,
-            sources: self.sources.clone(),
-            warmup: self.warmup.clone(),
-            main: self.main.clone(),
-            response: self.response.clone(),
-            service: self.service.clone(),
-            left,
-            rows: rows.to_vec(),
-        }
+    pub fn with_rows(mut self, most: usize) -> Self {
+        self.left += self.rows.len().saturating_sub(most) as u64;
+        self.rows.truncate(most);
+        self
     }
 }
 
@@ -124,28 +115,26 @@ impl Packed {
     }
 }
 
-/// Content of a second's batch except the response times.
+/// A second's batch while its requests end, without the response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    warmup: OutcomeCounts,
-    main: OutcomeCounts,
+    batch: LiveBatch,
     service: Option<Times>,
-    left: u64,
-    rows: Vec<RequestRow>,
 }
 
 impl Beside {
     /// Adds an ended request.
     pub(crate) fn add(&mut self, row: &RequestRow) {
+        let batch = &mut self.batch;
         match row.phase {
-            Phase::Warmup => self.warmup.add(row.outcome, 1),
-            Phase::Main => self.main.add(row.outcome, 1),
+            Phase::Warmup => batch.warmup.add(row.outcome, 1),
+            Phase::Main => batch.main.add(row.outcome, 1),
         }
         if row.outcome != Outcome::Ok {
-            if self.rows.len() < LIVE_ROWS {
-                self.rows.push(row.clone());
+            if batch.rows.len() < LIVE_ROWS {
+                batch.rows.push(row.clone());
             } else {
-                self.left += 1;
+                batch.left += 1;
             }
         }
         if let (Phase::Main, true, Some(ns)) = (row.phase, tally::is_answered(row), row.service_ns()) {
@@ -158,12 +147,9 @@ impl Beside {
         LiveBatch {
             n,
             sources: reached.to_vec(),
-            warmup: self.warmup,
-            main: self.main,
             response: response.iter().map(|(outcome, times)| (*outcome, Packed::pack(times))).collect(),
             service: self.service.as_deref().map(Packed::pack),
-            left: self.left,
-            rows: self.rows,
+            ..self.batch
         }
     }
 }
@@ -223,7 +209,7 @@ mod tests {
         let rows: Vec<_> = (0..10_000).map(|seq| row(seq, Phase::Main, Outcome::ConnectRefused, 2)).collect();
         let batch = batch(&rows);
         assert_eq!((batch.rows.len(), batch.left), (LIVE_ROWS, 10_000 - LIVE_ROWS as u64));
-        let fewer = batch.with_rows(20);
+        let fewer = batch.clone().with_rows(20);
         assert_eq!((fewer.rows.len(), fewer.left), (20, 9_980));
         assert_eq!(fewer.main.of(Outcome::ConnectRefused), 10_000);
         let line = serde_json::to_string(&LiveLine::Batch(Box::new(fewer))).unwrap();

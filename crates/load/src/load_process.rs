@@ -20,10 +20,10 @@ use tokio::time::{Instant, interval_at};
 use tokio_util::sync::CancellationToken;
 
 use super::control::Control;
-use super::source_port_pool::PortsBefore;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 use worker_clock::WorkerClock;
+pub use worker_protocol::LoadEnd;
 use worker_protocol::{Prepare, WorkerOrder, WorkerReport};
 
 /// Time between the order to start and the schedule's zero, so that the process is ready for its first request.
@@ -50,17 +50,6 @@ pub enum ProcessError {
     /// The process could not send the load.
     #[error("{0}")]
     Failed(String),
-}
-
-/// End of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadEnd {
-    /// Time the last request ended, on the process's clock.
-    pub at: Stamp,
-    /// Number of scheduled requests, including the warm-up; each has a row.
-    pub scheduled: u64,
-    /// Position in the source ports at which the load stopped; `None` if unknown.
-    pub ports: Option<PortsBefore>,
 }
 
 /// Receiver of the process's events. Its arguments are the source whose clock the stamp refers to (`None` for this
@@ -219,11 +208,11 @@ impl<N: Note> LoadProcess<N> {
                 (self.note)(self.sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
             WorkerReport::Event(event) => (self.note)(Some(&event.source), event.at, event.kind),
-            WorkerReport::Ended { t_ns, scheduled, ports } => {
+            WorkerReport::Ended(end) => {
                 if let Some(source) = self.sources.first() {
-                    (self.note)(Some(source), t_ns, EventKind::LoadEnded { scheduled });
+                    (self.note)(Some(source), end.at, EventKind::LoadEnded { scheduled: end.scheduled });
                 }
-                return Ok(Some(LoadEnd { at: t_ns, scheduled, ports }));
+                return Ok(Some(end));
             }
             WorkerReport::Failed { why } => return Err(ProcessError::Failed(why)),
         }

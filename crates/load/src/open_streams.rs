@@ -107,19 +107,6 @@ impl OpenStreams {
 
 impl OpenStream {
     fn row(&self, end: TransportEnd) -> StreamRow {
-        let record = self.reader.record(end);
-        StreamRow {
-            source: Arc::clone(&self.row.source),
-            seq: self.row.seq,
-            first_event: record.first_event,
-            last_event: record.last_event,
-            events: record.events,
-            bytes: record.bytes,
-            tokens: record.tokens,
-            longest_gap: record.longest_gap_ns.and_then(|ns| u64::try_from(ns).ok()),
-            gap_start: record.gap_start,
-            terminal: record.terminal,
-            goodbye: record.goodbye.map(Into::into),
-        }
+        self.reader.row(Arc::clone(&self.row.source), self.row.seq, end)
     }
 }

@@ -334,8 +334,7 @@ impl Prepared {
                 },
                 feed: RequestFeed::new(&plan, number, plan.share.of, zero),
                 max_connections: plan.part_of_connections(number),
-                stop: control.stop.clone(),
-                abort: control.abort.clone(),
+                control: control.clone(),
                 batches: batches.clone(),
             });
         }

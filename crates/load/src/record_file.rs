@@ -181,20 +181,11 @@ impl<'a> VegetaResult<'a> {
         }
     }
 
-    fn csv(&self, line: &mut CsvWriter<impl Write>) -> io::Result<()> {
-        line.shown(Some(self.timestamp_ns))?;
-        line.shown(Some(self.code))?;
-        line.shown(Some(self.latency))?;
-        line.shown(Some(self.bytes_out))?;
-        line.shown(Some(self.bytes_in))?;
-        line.text(&self.error)?;
-        line.text("")?;
-        line.text(self.attack)?;
-        line.shown(Some(self.seq))?;
-        line.text(self.method)?;
-        line.text(self.url)?;
-        line.text("")?;
-        line.end_line()
+    fn csv(&self, out: &mut CsvWriter<impl Write>) -> io::Result<()> {
+        let Self {
+            timestamp_ns, code, latency, bytes_out, bytes_in, error, attack, seq, method, url, ..
+        } = self;
+        out.line((timestamp_ns, code, latency, bytes_out, bytes_in, error, "", attack, seq, method, url, ""))
     }
 }
 

@@ -167,7 +167,7 @@ impl<'a> RowRecorder<'a> {
             if let Some(batch) = &batch {
                 seconds.add(&batch.rows);
             }
-            seconds.turn(now, &self.live.workers)?;
+            seconds.write_before(interval_of(now - ROW_DELAY, seconds.zero), &self.live.workers)?;
         }
         for record in &mut self.files.records {
             let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
@@ -225,11 +225,6 @@ impl<'a> SecondsWriter<'a> {
                 second.beside.add(row);
             }
         }
-    }
-
-    /// Writes the seconds that have ended.
-    fn turn(&mut self, now: Stamp, reached: &[SourceProgress]) -> Result<()> {
-        self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
     /// Writes the seconds before `end`, including those in which no request ended, so that a reader can tell that the

@@ -1,5 +1,6 @@
 //! A running load: its own thread, the worker threads, and its end.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::Receiver;
 use std::thread;
@@ -8,7 +9,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::answer_headers::AllAnswers;
 use super::conntrack_listener::ConntrackListener;
 use super::control::Control;
 use super::error::{LoadError, Result};
@@ -19,6 +19,7 @@ use super::second_series::LoadSecond;
 use super::source_port_pool::{PortWalk, PortsBefore};
 use super::tally::Tally;
 use super::worker::{RowBatch, Task, WorkerResult};
+use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::{Clock, Event, EventKind, Stamp};
 
 /// Result of a load.
@@ -181,7 +182,7 @@ impl LoadRun {
         listener.iter().flat_map(ConntrackListener::events).for_each(|(at, kind)| tell(at, kind));
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
-        let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
+        let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), Vec::new());
         let mut ports_taken = 0;
         let at = self.clock.now();
         for (of, done) in self.sources.iter().cloned().zip(done) {
@@ -191,10 +192,12 @@ impl LoadRun {
             let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
             tell_of(&of.clone(), at, EventKind::LoadScheduled { of, warmup, main });
             tally.merge(&done.tally);
-            done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
+            answers.extend(done.answers);
         }
         let ports = self.walk.map(|walk| walk.end(ports_taken));
-        answers.into_events().for_each(|kind| tell(self.clock.now(), kind));
+        for answers in by_target(&answers).into_values().filter(|answers| answers.answers > 0) {
+            tell(self.clock.now(), EventKind::AnswerHeaders(answers));
+        }
         Ok(LoadSummary {
             sources: self.sources,
             started: self.started,
@@ -206,6 +209,16 @@ impl LoadRun {
             ports,
         })
     }
+}
+
+/// Adds up the header statistics of all workers by target.
+fn by_target(all: &[AnswerHeaders]) -> BTreeMap<&str, AnswerHeaders> {
+    let mut targets = BTreeMap::new();
+    for own in all {
+        let of_target = || AnswerHeaders { target: own.target.clone(), ..AnswerHeaders::default() };
+        targets.entry(own.target.as_str()).or_insert_with(of_target).merge(own);
+    }
+    targets
 }
 
 /// Follows the names' addresses on the current thread, until `stop`.

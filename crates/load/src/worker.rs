@@ -11,7 +11,6 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -20,10 +19,9 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
-use super::answer_headers::Answers;
 use super::connection::Connection;
+use super::control::Control;
 use super::due_timer::DueTimer;
 use super::exchange::{Exchange, Via};
 use super::exchange_context::ExchangeContext;
@@ -38,6 +36,7 @@ use super::schedule::DueRequest;
 use super::source_port_pool::SourcePorts;
 use super::tally::Tally;
 use super::websocket_client;
+use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::load::{ConnectionMode, Http};
 use rolldrop_record::{RequestRow, Stamp, StreamRow};
 
@@ -78,10 +77,8 @@ pub(super) struct Task {
     pub(super) feed: RequestFeed,
     /// Maximum number of open connections.
     pub(super) max_connections: usize,
-    /// Token that ends the schedule early.
-    pub(super) stop: CancellationToken,
-    /// Token that aborts all exchanges at once.
-    pub(super) abort: CancellationToken,
+    /// Control of the load, which may end the schedule early or abort all exchanges at once.
+    pub(super) control: Control,
     /// Channel for rows. While it is full, the worker waits: a recorder that cannot keep up shows as send lag, not as
     /// unbounded memory.
     pub(super) batches: SyncSender<RowBatch>,
@@ -94,7 +91,7 @@ pub(super) struct WorkerResult {
     /// Counts and histograms of the scheduled requests.
     pub(super) tally: Tally,
     /// Response header statistics, by target.
-    pub(super) answers: Vec<(Arc<str>, Answers)>,
+    pub(super) answers: Vec<AnswerHeaders>,
     /// Number of times the worker took a source port.
     pub(super) ports_taken: usize,
 }
@@ -111,12 +108,13 @@ impl Task {
             .build_local(LocalOptions::default())?;
         runtime.block_on(async {
             let timer = DueTimer::new(self.context.clock, self.context.plan.settings.spin)?;
-            let (stop, abort) = (self.stop.clone(), self.abort.clone());
+            let control = self.control.clone();
             let worker = Rc::new(Worker::new(self));
-            worker.run(timer, stop, abort).await?;
+            worker.run(timer, &control).await?;
             let mut state = worker.state.borrow_mut();
             let answers = worker.context.endpoints.iter();
-            let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
+            let answers =
+                answers.map(|endpoint| endpoint.answers.borrow().of_target(&endpoint.name)).collect();
             Ok(WorkerResult {
                 scheduled: state.scheduled,
                 tally: std::mem::take(&mut state.tally),
@@ -163,14 +161,9 @@ impl Worker {
         Self { context: task.context, state: RefCell::new(state), turn: Notify::new() }
     }
 
-    async fn run(
-        self: &Rc<Self>,
-        mut timer: DueTimer,
-        stop: CancellationToken,
-        abort: CancellationToken,
-    ) -> io::Result<()> {
+    async fn run(self: &Rc<Self>, mut timer: DueTimer, control: &Control) -> io::Result<()> {
         let mut lanes = JoinSet::new();
-        let (mut stopped, mut aborted) = (pin!(stop.cancelled()), pin!(abort.cancelled()));
+        let (mut stopped, mut aborted) = (pin!(control.stop.cancelled()), pin!(control.abort.cancelled()));
         let mut deadlines = pin!(self.context.deadlines.keep());
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,7 @@
 //! Events that end a stream: the table of events, finish reasons, and errors.
 
+use std::sync::Arc;
+
 use rolldrop_record::StreamEnd;
 use rolldrop_record::load::{StreamKind, StreamSettings};
 use rolldrop_wire::answer_events::sse;
@@ -24,7 +26,7 @@ pub(super) enum Decision {
     /// The stream is complete.
     Complete(StreamEnd),
     /// The app gave up.
-    Aborted { by: StreamEnd, goodbye: Box<str> },
+    Aborted { by: StreamEnd, goodbye: Arc<str> },
 }
 
 /// Sign by which an event is recognized.
@@ -119,7 +121,7 @@ fn is_error(value: &Value) -> bool {
 }
 
 /// Returns the message in the data of an error, or all of the data if there is no message.
-fn reason_in(data: &[u8]) -> Box<str> {
+fn reason_in(data: &[u8]) -> Arc<str> {
     let object: Value = serde_json::from_slice(data).unwrap_or_default();
     let error = &object["error"];
     let places = [&error["message"], &object["response"]["error"]["message"], &object["message"], error];
@@ -129,6 +131,6 @@ fn reason_in(data: &[u8]) -> Box<str> {
     }
 }
 
-fn shortened(text: &str) -> Box<str> {
+fn shortened(text: &str) -> Arc<str> {
     text[..text.floor_char_boundary(MAX_GOODBYE)].into()
 }

@@ -3,7 +3,7 @@
 use TransportEnd::{
     Cancelled, Close, ContentLength, EventTooLong, LastChunk, Malformed, Reset, Stalled, Truncated,
 };
-use rolldrop_record::Outcome;
+use rolldrop_record::{Outcome, StreamEnd};
 use rolldrop_wire::answer_events::MAX_EVENT_BYTES;
 
 use super::*;
@@ -55,7 +55,13 @@ fn open_ai(events: &[&str], last: &[&str]) -> StreamReader {
 }
 
 fn goodbye(reader: &StreamReader) -> Option<String> {
-    reader.record(LastChunk).goodbye.map(String::from)
+    reader.record(LastChunk).goodbye.map(|goodbye| goodbye.to_string())
+}
+
+impl StreamReader {
+    fn record(&self, end: TransportEnd) -> StreamRow {
+        self.row("load-0".into(), 0, end)
+    }
 }
 
 #[test]
@@ -290,9 +296,9 @@ fn longest_gap_lies_between_events() {
     let record = reader.record(Stalled);
     let at = |ns| Some(Stamp::from_unix_ns(ns));
     assert_eq!((record.first_event, record.last_event, record.events), (at(20), at(91), 4));
-    assert_eq!((record.longest_gap_ns, record.gap_start), (Some(70), at(20)));
+    assert_eq!((record.longest_gap, record.gap_start), (Some(70), at(20)));
     let one = read(StreamKind::Sse, b"data: 1\n\n").record(LastChunk);
-    assert_eq!((one.longest_gap_ns, one.gap_start), (None, None));
+    assert_eq!((one.longest_gap, one.gap_start), (None, None));
 }
 
 #[test]

@@ -35,18 +35,18 @@ pub(super) struct Http2Link {
     /// Pod named by the last response on this connection.
     pod: Mutex<Option<Arc<str>>>,
     /// Result of connecting; unset while connecting.
-    ending: SetOnce<Result<Up, ConnectFailure>>,
+    ending: SetOnce<ConnectResult>,
     /// Token by which the pool counts the connections that carry only one request each.
     _counted: Option<Arc<()>>,
 }
 
-/// An established connection.
-struct Up {
-    /// Time the connection was established.
-    since: Stamp,
+/// Result of connecting, with the facts for the rows of the requests that waited for it.
+struct ConnectResult {
     local_port: Option<u16>,
     remote: Option<Arc<str>>,
-    protocol: LinkProtocol,
+    not_sent_reason: Option<Arc<str>>,
+    /// Time the connection was established, and its protocol.
+    up: Result<(Stamp, LinkProtocol)>,
 }
 
 enum LinkProtocol {
@@ -78,14 +78,6 @@ pub(super) enum Spoken<'a> {
     Http1(Connection),
 }
 
-/// Failure to connect, for the requests that waited for the connection.
-struct ConnectFailure {
-    failure: ExchangeFailure,
-    not_sent_reason: Option<Arc<str>>,
-    local_port: Option<u16>,
-    remote: Option<Arc<str>>,
-}
-
 /// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LinkState {
@@ -110,11 +102,11 @@ impl Http2Link {
     }
 
     pub(super) fn standing(&self) -> LinkState {
-        match self.ending.get() {
+        match self.ending.get().map(|ending| &ending.up) {
             None => LinkState::Connecting,
             Some(Err(_)) => LinkState::Over,
-            Some(Ok(Up { protocol: LinkProtocol::Http1(_), .. })) => LinkState::Up(Some(1)),
-            Some(Ok(Up { protocol: LinkProtocol::Http2 { .. }, .. })) => {
+            Some(Ok((_, LinkProtocol::Http1(_)))) => LinkState::Up(Some(1)),
+            Some(Ok((_, LinkProtocol::Http2 { .. }))) => {
                 let wire = self.wire.get();
                 let is_over = wire.is_over || wire.goaway.is_some() || wire.read_end.is_some();
                 if is_over { LinkState::Over } else { LinkState::Up(wire.max_streams) }
@@ -124,11 +116,11 @@ impl Http2Link {
 
     /// Returns the time the connection was established; `None` before that, or if connecting failed.
     pub(super) fn since(&self) -> Option<Stamp> {
-        self.ending.get()?.as_ref().ok().map(|up| up.since)
+        self.ending.get()?.up.as_ref().ok().map(|(since, _)| *since)
     }
 
     fn idle(&self) -> Option<MutexGuard<'_, Option<Connection>>> {
-        match &self.ending.get()?.as_ref().ok()?.protocol {
+        match &self.ending.get()?.up.as_ref().ok()?.1 {
             LinkProtocol::Http1(idle) => Some(idle.lock().unwrap_or_else(PoisonError::into_inner)),
             LinkProtocol::Http2 { .. } => None,
         }
@@ -165,7 +157,7 @@ impl Http2Link {
         row: &mut RequestRow,
     ) -> Result<Spoken<'_>> {
         let mut own = None;
-        let protocol = match connect(context, endpoint, self.id, row).await {
+        let up = match connect(context, endpoint, self.id, row).await {
             Ok(connection) => {
                 let is_http2 = connection.speaks_http2(endpoint.http);
                 let since = connection.since;
@@ -184,14 +176,9 @@ impl Http2Link {
             Err(failure) => Err(failure),
         };
         let (local_port, remote) = (row.local_port, row.remote_addr.clone());
+        let not_sent_reason = row.not_sent_reason.clone();
         // Only the opening request sets this.
-        let _ = self.ending.set(match protocol {
-            Ok((since, protocol)) => Ok(Up { since, local_port, remote, protocol }),
-            Err(failure) => {
-                let not_sent_reason = row.not_sent_reason.clone();
-                Err(ConnectFailure { failure, not_sent_reason, local_port, remote })
-            }
-        });
+        let _ = self.ending.set(ConnectResult { local_port, remote, not_sent_reason, up });
         match own {
             Some(connection) => Ok(Spoken::Http1(connection)),
             None => self.requests().await.map(Spoken::Http2),
@@ -203,23 +190,18 @@ impl Http2Link {
     /// # Errors
     /// Returns an error if the connection could not be opened.
     pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>> {
-        let (local_port, remote) = match self.ending.wait().await {
-            Ok(up) => (up.local_port, &up.remote),
-            Err(fault) => {
-                row.not_sent_reason = fault.not_sent_reason.clone();
-                (fault.local_port, &fault.remote)
-            }
-        };
-        row.local_port = local_port;
-        row.remote_addr = remote.clone();
+        let connected = self.ending.wait().await;
+        row.local_port = connected.local_port;
+        row.remote_addr = connected.remote.clone();
+        row.not_sent_reason = connected.not_sent_reason.clone();
         self.requests().await
     }
 
     async fn requests(&self) -> Result<&SendRequest<Bytes>> {
-        match self.ending.wait().await {
-            Ok(Up { protocol: LinkProtocol::Http2 { requests, .. }, .. }) => Ok(requests),
-            Ok(Up { protocol: LinkProtocol::Http1(_), .. }) => unreachable!("nobody waits to share it"),
-            Err(fault) => Err(fault.failure.clone()),
+        match &self.ending.wait().await.up {
+            Ok((_, LinkProtocol::Http2 { requests, .. })) => Ok(requests),
+            Ok((_, LinkProtocol::Http1(_))) => unreachable!("nobody waits to share it"),
+            Err(failure) => Err(failure.clone()),
         }
     }
 

@@ -5,7 +5,7 @@
 //! which a connection ended, or the streams that a GOAWAY excludes. Therefore its transport is observed here.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -153,32 +153,6 @@ impl<S> ObservedTransport<S> {
         Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
     }
 
-    /// Records a failed write and reports success, so that bytes that have arrived are still read: a server may respond
-    /// and close before it has read everything.
-    fn written(
-        &mut self,
-        result: io::Result<usize>,
-        bufs: &[IoSlice<'_>],
-        all: usize,
-    ) -> Poll<io::Result<usize>> {
-        match result {
-            Ok(count) => {
-                let mut wire = self.wire.get();
-                let mut left = count;
-                for buf in bufs {
-                    let part = &buf[..left.min(buf.len())];
-                    wire.sent(part);
-                    left -= part.len();
-                }
-                Poll::Ready(Ok(count))
-            }
-            Err(error) => {
-                self.mute(error);
-                Poll::Ready(Ok(all))
-            }
-        }
-    }
-
     fn mute(&mut self, error: io::Error) {
         self.wire.get().write_error = Some(error);
         self.is_mute = true;
@@ -271,26 +245,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedTransport<S> {
         if self.is_mute {
             return Poll::Ready(Ok(buf.len()));
         }
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
-        self.written(written, &[IoSlice::new(buf)], buf.len())
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let all = bufs.iter().map(|buf| buf.len()).sum();
-        ready!(self.poll_own(cx));
-        if self.is_mute {
-            return Poll::Ready(Ok(all));
-        }
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs));
-        self.written(written, bufs, all)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        // A failed write is recorded and reported as a success, so that bytes that have arrived are still read: a server
+        // may respond and close before it has read everything.
+        Poll::Ready(Ok(match ready!(Pin::new(&mut self.stream).poll_write(cx, buf)) {
+            Ok(count) => {
+                self.wire.get().sent(&buf[..count]);
+                count
+            }
+            Err(error) => {
+                self.mute(error);
+                buf.len()
+            }
+        }))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

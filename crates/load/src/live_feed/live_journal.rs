@@ -48,7 +48,7 @@ impl LiveJournal {
                 let mut state = self.lock();
                 state.forget_before(from);
                 if let Some(batch) = state.kept.front() {
-                    return Some(LiveLine::Batch(Box::new(batch.with_rows(rows))));
+                    return Some(LiveLine::Batch(Box::new(batch.clone().with_rows(rows))));
                 }
                 match &state.over {
                     Some(Over::Ended(sources)) => return Some(LiveLine::End { sources: sources.clone() }),

@@ -22,12 +22,9 @@ use rolldrop_record::{Secret, shown};
 pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| bad_url(target, why);
     let (url, scheme) = parse(target)?;
-    let host = match url.host() {
-        Some(url::Host::Domain(name)) => name.to_owned(),
-        Some(url::Host::Ipv4(address)) => address.to_string(),
-        Some(url::Host::Ipv6(address)) => address.to_string(),
-        None => return Err(bad("it has no host".to_owned())),
-    };
+    let Some(host_in_url) = url.host_str() else { return Err(bad("it has no host".to_owned())) };
+    // An IPv6 address is in brackets.
+    let host = host_in_url.trim_matches(['[', ']']).to_owned();
     let path = plan_path(&url, target, settings)?;
     let method = plan_method(target, settings)?;
     if scheme.is_websocket && method != Method::GET {
@@ -43,11 +40,7 @@ pub(super) fn plan_target(target: &LoadTarget, settings: &Load) -> Result<Planne
         _ => RequestBody::Fixed(body.clone().into()),
     };
     // The scheme's default port is omitted, as in browsers.
-    let authority = match (url.host_str(), url.port()) {
-        (Some(host), Some(port)) => format!("{host}:{port}"),
-        (Some(host), None) => host.to_owned(),
-        (None, _) => return Err(bad("it has no host".to_owned())),
-    };
+    let authority = url.port().map_or(host_in_url.to_owned(), |port| format!("{host_in_url}:{port}"));
     let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
     let tls_name = scheme.is_secure.then(|| client_tls::server_name(tls_name)).transpose()?;
     let port = url.port_or_known_default().unwrap_or(80);
@@ -104,20 +97,17 @@ fn parse(target: &LoadTarget) -> Result<(Url, UrlScheme), PlanError> {
         return Err(bad(format!("it has no scheme; write it as http://{}", shown::url(&target.url))));
     }
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    let scheme = match url.scheme() {
-        "http" => UrlScheme { is_secure: false, is_websocket: false },
-        "https" => UrlScheme { is_secure: true, is_websocket: false },
-        "ws" => UrlScheme { is_secure: false, is_websocket: true },
-        "wss" => UrlScheme { is_secure: true, is_websocket: true },
-        other => {
-            let why = format!("scheme {other:?} is not supported: use http, https, ws or wss");
-            return Err(bad(why));
-        }
+    let (is_secure, is_websocket) = match url.scheme() {
+        "http" => (false, false),
+        "https" => (true, false),
+        "ws" => (false, true),
+        "wss" => (true, true),
+        other => return Err(bad(format!("scheme {other:?} is not supported: use http, https, ws or wss"))),
     };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(bad("credentials in a URL are not sent: use an Authorization header".to_owned()));
     }
-    Ok((url, scheme))
+    Ok((url, UrlScheme { is_secure, is_websocket }))
 }
 
 /// Returns a text as a single piece, or split at its placeholders if templates are enabled.

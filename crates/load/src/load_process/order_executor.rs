@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
-use super::worker_protocol::{Prepare, WorkerOrder, WorkerReport};
+use super::worker_protocol::{LoadEnd, Prepare, WorkerOrder, WorkerReport};
 use crate::error::{LoadError, in_words};
 use crate::live_feed::LiveJournal;
 use crate::load_plan::{Plan, PlanError};
 use crate::machine;
 use crate::prepared::Prepared;
 use crate::running::{LoadSummary, RunningLoad};
-use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
+use rolldrop_record::{Clock, RunDir, RunDirError};
 
 /// Interval between progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -55,14 +55,6 @@ pub async fn serve(
     }
 }
 
-/// Next step for a prepared load.
-enum Begin {
-    /// The schedule begins at this time.
-    At(Stamp),
-    /// Another load is prepared in its place.
-    Anew(Box<Prepare>),
-}
-
 struct OrderExecutor<R, S> {
     clock: Clock,
     orders: Lines<R>,
@@ -84,8 +76,9 @@ where
             let WorkerOrder::Prepare(order) = next else { return Err(WorkerError::OutOfTurn("an order")) };
             let Some(prepared) = self.prepare(*order).await? else { return Ok(()) };
             match self.await_start().await? {
-                Some(Begin::At(zero)) => break (prepared, zero),
-                Some(Begin::Anew(order)) => next = WorkerOrder::Prepare(order),
+                Some(WorkerOrder::Start { zero_ns }) => break (prepared, zero_ns),
+                // Another load is prepared in its place.
+                Some(order) => next = order,
                 None => return Ok(()),
             }
         };
@@ -94,9 +87,8 @@ where
             None => prepared,
         };
         let running = prepared.start_at(zero, self.clock, Some(&run_dir()?))?;
-        let summary = self.follow(running).await?;
-        let LoadSummary { ended: t_ns, scheduled, ports, .. } = summary;
-        self.say(&WorkerReport::Ended { t_ns, scheduled, ports })
+        let LoadSummary { ended, scheduled, ports, .. } = self.follow(running).await?;
+        self.say(&WorkerReport::Ended(LoadEnd { at: ended, scheduled, ports }))
     }
 
     /// Prepares a load. Returns `None` if the load is no longer wanted.
@@ -113,13 +105,13 @@ where
         Ok(Some(prepared))
     }
 
-    async fn await_start(&mut self) -> Result<Option<Begin>, WorkerError> {
+    /// Waits for the order to start, or to prepare another load. Returns `None` if no load is wanted any more.
+    async fn await_start(&mut self) -> Result<Option<WorkerOrder>, WorkerError> {
         loop {
             match self.next_order().await? {
                 Some(WorkerOrder::Clock { n }) => self.tell_time(n)?,
-                Some(WorkerOrder::Start { zero_ns }) => return Ok(Some(Begin::At(zero_ns))),
-                Some(WorkerOrder::Prepare(order)) => return Ok(Some(Begin::Anew(order))),
-                Some(WorkerOrder::Stop | WorkerOrder::Abort) | None => return Ok(None),
+                Some(WorkerOrder::Stop | WorkerOrder::Abort) => return Ok(None),
+                order => return Ok(order),
             }
         }
     }
@@ -210,7 +202,7 @@ mod tests {
     use super::*;
     use crate::{Load, Pace};
     use rolldrop_record::parts::read_table;
-    use rolldrop_record::{Outcome, RequestRow, RunId};
+    use rolldrop_record::{Outcome, RequestRow, RunId, Stamp};
 
     /// Responds to every request without an id and to no other, so that the requests of the load stay in flight.
     async fn answering_the_first() -> (String, AbortOnDropHandle<()>) {
@@ -296,10 +288,7 @@ mod tests {
         assert!(rows.iter().filter(|row| row.outcome == Outcome::Cancelled).count() >= 5);
         let said = worker.said.lock().unwrap();
         let last = said.last().unwrap();
-        assert!(
-            matches!(last, WorkerReport::Ended { scheduled, .. } if *scheduled == rows.len() as u64),
-            "{last:?}"
-        );
+        assert!(matches!(last, WorkerReport::Ended(end) if end.scheduled == rows.len() as u64), "{last:?}");
     }
 
     #[tokio::test]

@@ -60,6 +60,19 @@ pub struct Prepare {
     pub before: Option<PortsBefore>,
 }
 
+/// End of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadEnd {
+    /// Time the last request ended, on the worker's clock.
+    #[serde(rename = "t_ns")]
+    pub at: Stamp,
+    /// Number of scheduled requests, including the warm-up; each has a row.
+    pub scheduled: u64,
+    /// Position in the source ports at which the load stopped; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<PortsBefore>,
+}
+
 /// Report from a load worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,15 +91,7 @@ pub enum WorkerReport {
     /// An event other than a request; its stamp is on the worker's clock.
     Event(Event),
     /// Every scheduled request has a row on disk.
-    Ended {
-        /// Time the last request ended, on the worker's clock.
-        t_ns: Stamp,
-        /// Number of scheduled requests.
-        scheduled: u64,
-        /// Position in the source ports at which the load stopped; `None` if the kernel chose the ports.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ports: Option<PortsBefore>,
-    },
+    Ended(LoadEnd),
     /// The worker cannot continue; includes the reason.
     Failed { why: String },
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, Shared, join_all};
+use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 use super::worker_transport::WorkerTransport;
 use crate::control::{Control, Progress, Recent};
@@ -187,8 +187,7 @@ impl<N: Note> Fleet<N> {
             clock: self.clock,
             control: self.control.clone(),
             progress: Mutex::new(vec![Progress::default(); self.workers.len()]),
-            open: Mutex::new(self.workers.len()),
-            all_ended: CancellationToken::new(),
+            all_ended: Barrier::new(self.workers.len()),
         };
         let following = self.workers.iter_mut().enumerate();
         join_all(following.map(|(number, worker)| worker.follow(number, &shared, &self.note))).await;
@@ -230,9 +229,8 @@ struct FollowerState {
     control: Control,
     /// Progress by worker.
     progress: Mutex<Vec<Progress>>,
-    /// Number of workers whose load has not ended yet.
-    open: Mutex<usize>,
-    all_ended: CancellationToken,
+    /// Barrier at which the followers of workers whose load has ended wait for the others.
+    all_ended: Barrier,
 }
 
 impl FollowerState {
@@ -241,15 +239,6 @@ impl FollowerState {
         let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         all[worker] = progress;
         self.control.report(sum(&all));
-    }
-
-    /// Counts a worker whose load has ended.
-    fn one_ended(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        *open -= 1;
-        if *open == 0 {
-            self.all_ended.cancel();
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::io::ReaderStream;
 
 use super::LIVE_PATH;
 use super::part_shelf::{Listing, PARTS_PATH, Shelf};
-use super::worker_response::{WorkerResponse, failed, json, lines, text};
+use super::worker_response::{WorkerResponse, failed, json, lines, number, text};
 use crate::live_feed::{LIVE_ROWS, LiveJournal, LiveLine};
 
 /// Size of the pieces in which a part is read, in bytes.
@@ -52,9 +52,8 @@ impl RowHandover {
     }
 
     fn live(&self, query: &str) -> WorkerResponse {
-        let Some((from, rows)) = wanted(query) else {
-            return text(StatusCode::BAD_REQUEST, "use GET /live?from=N&rows=K\n");
-        };
+        let rows = number(query, "rows").and_then(|rows| usize::try_from(rows).ok()).unwrap_or(LIVE_ROWS);
+        let from = number(query, "from").unwrap_or(0);
         let journal = Arc::clone(&self.journal);
         lines(stream::unfold(Some(from), move |from| {
             let journal = Arc::clone(&journal);
@@ -112,19 +111,6 @@ impl RowHandover {
         let answer = answer.body(StreamBody::new(pieces).boxed_unsync());
         answer.unwrap_or_else(failed)
     }
-}
-
-/// Returns the first requested second, and the maximum number of rows in a batch.
-fn wanted(query: &str) -> Option<(u64, usize)> {
-    let (mut from, mut rows) = (0, LIVE_ROWS);
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=')? {
-            ("from", value) => from = value.parse().ok()?,
-            ("rows", value) => rows = value.parse().ok()?,
-            _ => return None,
-        }
-    }
-    Some((from, rows))
 }
 
 /// Returns the first requested byte; `None` if there is no range or its form is unknown.

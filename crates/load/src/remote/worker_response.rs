@@ -1,4 +1,4 @@
-//! Responses of a worker: a text, a value, or a stream of lines.
+//! Parameters of requests to a worker, and its responses: a text, a value, or a stream of lines.
 
 use std::fmt::Display;
 use std::io;
@@ -48,4 +48,10 @@ fn with_type(content_type: &'static str, status: StatusCode, body: WorkerRespons
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     answer
+}
+
+/// Returns a numeric parameter of a query string.
+pub(super) fn number(query: &str, name: &str) -> Option<u64> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name)?.1.parse().ok()
 }

@@ -26,7 +26,7 @@ use super::accept::accept;
 use super::backlog::Backlog;
 use super::reverse;
 use super::row_handover::RowHandover;
-use super::worker_response::{WorkerResponse, json, lines, text};
+use super::worker_response::{WorkerResponse, json, lines, number, text};
 use super::{
     ABANDONED, ACKNOWLEDGED_PATH, HEALTH_PATH, KEPT, ORDERS_PATH, READY_PATH, REPORTS_PATH, UNCLAIMED,
     VERSION_PATH,
@@ -168,19 +168,15 @@ impl WorkerServer {
             () = ended => {}
             () = self.acknowledged.cancelled() => {}
         }
-        // If no load was started, there are no rows to fetch.
-        if self.orders().is_started && !self.acknowledged.is_cancelled() {
-            tokio::select! {
-                () = self.silent_for(KEPT, began) => tracing::warn!("nobody has fetched the rows within {KEPT:?}"),
-                () = self.acknowledged.cancelled() => {}
-            }
-        } else if !self.acknowledged.is_cancelled() {
-            // Gives the run time to read the reason why there is no load.
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.acknowledged.cancelled() => {}
-                () = self.silent_for(ABANDONED, began) => {}
-            }
+        // If no load was started, there are no rows to fetch, but the run needs time to read the reason.
+        let is_started = self.orders().is_started;
+        let limit = if is_started { KEPT } else { ABANDONED };
+        tokio::select! {
+            () = self.acknowledged.cancelled() => {}
+            () = stop.cancelled(), if !is_started => {}
+            () = self.silent_for(limit, began) => if is_started {
+                tracing::warn!("nobody fetched the rows within {limit:?}");
+            },
         }
         sleep(LAST_ANSWERS).await;
     }
@@ -287,12 +283,6 @@ impl WorkerServer {
         orders.is_started |= matches!(order, WorkerOrder::Start { .. });
         text(StatusCode::OK, "taken\n")
     }
-}
-
-/// Returns a numeric parameter of a query string.
-fn number(query: &str, name: &str) -> Option<u64> {
-    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.find(|(key, _)| *key == name)?.1.parse().ok()
 }
 
 #[cfg(test)]

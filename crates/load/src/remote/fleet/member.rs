@@ -1,5 +1,6 @@
 //! One worker of a fleet: its orders, its reports and its clock.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
@@ -158,33 +159,27 @@ impl FleetWorker {
     pub(super) async fn follow(&mut self, number: usize, following: &FollowerState, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
-        let tell = |why: &str| {
-            let lost = LostWorker::new(member, sources, why);
-            let message = format!("{lost}. Its part of the load is no longer sent");
-            note(None, clock.now(), EventKind::Warning { message });
-        };
         let to_the_end = async {
-            if let Some(Err(why)) = end {
-                tell(why);
-                following.one_ended();
-                return;
-            }
-            let ended = tokio::select! {
-                biased;
-                ended = follow_reports(reports, sources, note, |said| {
-                    *heard = Some(clock.now());
-                    *progress = said.clone();
-                    following.report(number, said);
-                }) => ended,
-                why = gone => Err(why),
-                never = pass_on(following, link, next_order) => match never {},
+            let ended = match end.take() {
+                Some(ended) => ended,
+                None => tokio::select! {
+                    biased;
+                    ended = follow_reports(reports, sources, note, |said| {
+                        *heard = Some(clock.now());
+                        *progress = said.clone();
+                        following.report(number, said);
+                    }) => ended,
+                    why = gone => Err(why),
+                    never = pass_on(following, link, next_order) => match never {},
+                },
             };
             if let Err(why) = &ended {
-                tell(why);
+                let lost = LostWorker::new(member, sources, why);
+                let message = format!("{lost}. Its part of the load is no longer sent");
+                note(None, clock.now(), EventKind::Warning { message });
             }
             *end = Some(ended);
-            following.one_ended();
-            following.all_ended.cancelled().await;
+            following.all_ended.wait().await;
         };
         tokio::select! {
             () = to_the_end => {}
@@ -213,9 +208,6 @@ impl FleetWorker {
     }
 }
 
-/// Never constructed: futures with this output run until they are dropped.
-enum Never {}
-
 /// Receives reports until the load has ended.
 async fn follow_reports(
     reports: &mut Reports,
@@ -230,9 +222,7 @@ async fn follow_reports(
                 note(sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
             WorkerReport::Event(event) => note(Some(&event.source), event.at, event.kind),
-            WorkerReport::Ended { t_ns, scheduled, ports } => {
-                return Ok(LoadEnd { at: t_ns, scheduled, ports });
-            }
+            WorkerReport::Ended(end) => return Ok(end),
             WorkerReport::Failed { why } => return Err(why),
             WorkerReport::Ready { .. } | WorkerReport::Clock { .. } => {}
         }
@@ -240,7 +230,7 @@ async fn follow_reports(
 }
 
 /// Forwards the orders to stop and to abort.
-async fn pass_on(following: &FollowerState, link: &WorkerLink, next_order: &mut u64) -> Never {
+async fn pass_on(following: &FollowerState, link: &WorkerLink, next_order: &mut u64) -> Infallible {
     let asked: [(&CancellationToken, WorkerOrder); 2] =
         [(&following.control.stop, WorkerOrder::Stop), (&following.control.abort, WorkerOrder::Abort)];
     for (token, order) in asked {
@@ -267,7 +257,7 @@ async fn follow_clock(
     sources: &[String],
     its_clock: &mut WorkerClock,
     note: &impl Note,
-) -> Never {
+) -> Infallible {
     let mut due = interval(worker_clock::INTERVAL);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -19,13 +19,8 @@ pub(super) type FetchOrder = oneshot::Sender<()>;
 #[derive(Clone, Debug)]
 pub struct EarlyRows {
     context: Arc<CollectorState>,
-    workers: Vec<FetchedWorker>,
-}
-
-#[derive(Clone, Debug)]
-struct FetchedWorker {
-    name: String,
-    orders: Sender<FetchOrder>,
+    /// Channel for the orders to each worker, by its name.
+    workers: Vec<(String, Sender<FetchOrder>)>,
 }
 
 /// Number of requests recorded by each source at a given time.
@@ -51,7 +46,7 @@ impl EarlyRows {
     /// Adds a worker, and returns the channel for its orders.
     pub(super) fn add(&mut self, name: &str) -> Receiver<FetchOrder> {
         let (orders, taken) = channel(1);
-        self.workers.push(FetchedWorker { name: name.to_owned(), orders });
+        self.workers.push((name.to_owned(), orders));
         taken
     }
 
@@ -64,16 +59,16 @@ impl EarlyRows {
 
     /// Fetches the currently closed parts from all workers, and tells whether everything up to the mark has arrived.
     pub async fn fetch(&self, RowMark(wanted): &RowMark) -> Arrived {
-        join_all(self.workers.iter().map(|worker| async {
+        join_all(self.workers.iter().map(|(_, orders)| async {
             let (order, carried_out) = oneshot::channel();
             // A worker that has ended accepts no orders; the order is dropped in any case.
-            let _ = worker.orders.send(order).await;
+            let _ = orders.send(order).await;
             let _ = carried_out.await;
         }))
         .await;
         let known = self.context.known();
-        if let Some(worker) = self.workers.iter().find(|worker| known.lost.contains(&worker.name)) {
-            return Arrived::Lost(worker.name.clone());
+        if let Some((lost, _)) = self.workers.iter().find(|(name, _)| known.lost.contains(name)) {
+            return Arrived::Lost(lost.clone());
         }
         match wanted.iter().all(|(source, rows)| known.rows_here(source) >= *rows) {
             true => Arrived::All,
