@@ -132,9 +132,9 @@ fn dead_load_worker_spares_others() {
     let status = wait_for("its end", LIMIT, || child.try_wait().expect("its state"));
     let said = said(dir.path());
     assert_eq!(status.code(), Some(3), "{said}");
-    let named = said.lines().find(|line| line.contains("was lost")).unwrap_or_else(|| panic!("{said}"));
+    let named = said.lines().find(|line| line.contains("lost load worker")).unwrap_or_else(|| panic!("{said}"));
     assert!(named.contains("load worker rolldrop-load-from-the-cluster-"), "{named}");
-    assert!(named.contains("(load-1) was lost: its container exited with code 137"), "{named}");
+    assert!(named.contains("(load-1): its container exited with code 137"), "{named}");
 
     let records = RunDir::open(&run_dir).and_then(|run| run.read()).expect("the run directory reads");
     let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
@@ -145,7 +145,7 @@ fn dead_load_worker_spares_others() {
     assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
     assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
     let warned =
-        |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
+        |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("lost load worker"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
     // The result contains the outcomes of the other requests and all other figures.
     let result = result(&run_dir);

@@ -223,7 +223,7 @@ async fn fleet_continues_and_names_lost_worker() {
     let lost: Vec<String> = joined.lost.iter().map(ToString::to_string).collect();
     assert_eq!(
         lost,
-        ["load worker b on node node-of-b (load-1) was lost: its container ended with code 137"]
+        ["lost load worker b on node node-of-b (load-1): its container ended with code 137"]
     );
     assert_eq!(lines_of(pods[0].dir.path()), 150);
     assert!((150..300).contains(&joined.scheduled), "{joined:?}");

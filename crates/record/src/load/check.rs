@@ -231,8 +231,8 @@ mod tests {
         assert!(refused(|s| s.timeout.response = Some(Duration::MAX)).contains("a response timeout"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
-        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
-        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
+        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is out of range"));
+        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is out of range"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));
         let addresses = vec![[127, 0, 0, 1].into(); 2];
         assert!(refused(|s| s.source_addresses = addresses).contains("2 source addresses"));
@@ -252,7 +252,7 @@ mod tests {
                 change(s);
             })
         };
-        assert!(refused_with(|s| s.http = Http::Http2).contains("over HTTP/1.1"));
+        assert!(refused_with(|s| s.http = Http::Http2).contains("they need HTTP/1.1"));
         assert!(refused_with(|s| s.retry.times = 1).contains("not retried"));
         assert!(refused_with(|s| s.targets = vec![LoadTarget::new("", "ws://web/")]).contains("WebSocket"));
         assert!(refused_with(|s| s.pod_body = Some("x".into())).contains("in a header"));
