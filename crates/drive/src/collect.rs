@@ -25,7 +25,7 @@ use endpoint::{Context, Endpoint, SILENCE, wants_token};
 use lines::lines;
 use rolldrop_record::run_info::{Role, Rows, Source};
 use rolldrop_record::wire::{AdminToken, ProxyLine, ROWS_PATH};
-use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedRow, Stamp};
+use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedEnd, ServedRow, Stamp};
 
 /// Pause between attempts at the first clock exchanges with a proxy.
 const RETRY: Duration = Duration::from_millis(100);
@@ -330,7 +330,7 @@ fn take(
     let mut rows: Vec<ServedRow> = Vec::new();
     let keep = |place: &StreamPlace, rows: Vec<ServedRow>| {
         if !rows.is_empty() {
-            let count = rows.len() as u64;
+            let count = rows.iter().filter(|row| row.ended != ServedEnd::Open).count() as u64;
             let mut is_over = false;
             collector.change(place.id, |recorder| {
                 is_over = recorder.ended.is_some();
@@ -372,6 +372,10 @@ fn take(
             ProxyLine::Row(row) => {
                 rows.push(ServedRow { source: place.source.as_str().into(), ..row });
                 place.next += 1;
+            }
+            ProxyLine::Open(row) => {
+                let source = place.id.source().into();
+                rows.push(ServedRow { source, ended: ServedEnd::Open, ..row });
             }
             ProxyLine::Phase { phase, t_ns } => {
                 if place.is_news(told) {

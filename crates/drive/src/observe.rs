@@ -12,6 +12,7 @@ pub(crate) mod namespace_view;
 pub(crate) mod proxy_detection;
 pub(crate) mod ready;
 pub(crate) mod rollout_wait;
+mod served_table;
 mod server_clock;
 mod sinks;
 mod standstill;

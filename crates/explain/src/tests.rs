@@ -156,6 +156,18 @@ fn proxy_rows_separate_refused_from_killed() {
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);
 }
 
+#[test]
+fn open_row_shows_that_pod_was_serving() {
+    let mut records = three_pods();
+    let lost = records.requests.iter_mut().find(|row| row.outcome == Outcome::ConnectRefused).unwrap();
+    lost.outcome = Outcome::StreamStalled;
+    let open = ServedRow { status: Some(200), ..served(lost, "b", ServedEnd::Open) };
+    records.served.push(open);
+    let result = analysed(records).result;
+    assert_eq!(result.requests.by_cause[&Cause::KilledInFlight], 1);
+    assert_eq!(result.terminations[0].requests.by_cause[&Cause::KilledInFlight], Bounded::exactly(1));
+}
+
 /// Counts, among 400 seeded trials, those in which the upper bound was too small. This may happen with probability α =
 /// 0.05, so more than 48 have a chance below 10⁻⁶. Pod `b` gets one in `before(ms)` connections before its deletion at
 /// 5 s, and one in `after` from then on.

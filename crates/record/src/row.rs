@@ -79,6 +79,16 @@ impl RequestRow {
     }
 }
 
+/// Identifies a request among the rows of proxies: source, connection, stream, and time of the request head.
+pub type ServedKey = (Arc<str>, u64, Option<u32>, Option<Stamp>);
+
+impl ServedRow {
+    /// Returns the key that all rows of one request share.
+    pub fn key(&self) -> ServedKey {
+        (Arc::clone(&self.source), self.conn, self.stream, self.head)
+    }
+}
+
 named! {
     /// End of a proxied request, as seen by the proxy.
     pub enum ServedEnd else UnknownServedEnd "unknown end {0:?} of a served request" {
@@ -96,6 +106,9 @@ named! {
         Cancelled = "cancelled",
         /// The proxy had no descriptor, port or memory left to connect to the app.
         ProxyExhausted = "proxy_exhausted",
+        /// The response was still being passed on at the row's end time, and nothing later is known: the proxy was
+        /// killed, or the run ended first.
+        Open = "open",
     }
 }
 

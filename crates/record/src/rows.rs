@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -63,9 +64,10 @@ pub struct Tables {
     streams: Vec<ClosedPart>,
     served: Vec<ClosedPart>,
     /// Rows in no part: transferred during the load, from sources whose remaining rows were not fetched, or of streams
-    /// that were open when their recorder was killed.
+    /// and responses that were open when their recorder was killed or the run ended.
     loose_requests: Vec<RequestRow>,
     loose_streams: Vec<StreamRow>,
+    loose_served: Vec<ServedRow>,
 }
 
 /// Identifies a request, or its stream, within a run.
@@ -89,7 +91,7 @@ impl Tables {
     ) -> Result<Self, PartError> {
         let (requests, open_requests) = whole_parts::<RequestRow>(run_dir, corrupt)?;
         let (streams, open_streams) = whole_parts::<StreamRow>(run_dir, corrupt)?;
-        let (served, _) = whole_parts::<ServedRow>(run_dir, corrupt)?;
+        let (served, open_served) = whole_parts::<ServedRow>(run_dir, corrupt)?;
         let mut live = parts::read_table::<RequestRow>(&run_dir.join(LIVE_DIR))?;
         retain_missing(&mut live, &requests, request_key)?;
         if !live.is_empty() {
@@ -110,6 +112,8 @@ impl Tables {
         }
         let mut loose_streams = parts::read_rows::<StreamRow>(&open_streams)?;
         retain_missing(&mut loose_streams, &streams, stream_key)?;
+        let mut loose_served = parts::read_rows::<ServedRow>(&open_served)?;
+        retain_missing(&mut loose_served, &served, ServedRow::key)?;
         let loose_requests = live.into_iter().chain(cut_off).collect();
         let open = |paths: Vec<PathBuf>| paths.into_iter().map(ClosedPart::open).collect::<Result<_, _>>();
         Ok(Self {
@@ -118,20 +122,21 @@ impl Tables {
             served: open(served)?,
             loose_requests,
             loose_streams,
+            loose_served,
         })
     }
 }
 
 /// Keeps the rows that are in none of these parts.
-fn retain_missing<R: Row>(
+fn retain_missing<R: Row, K: Eq + Hash + Send>(
     rows: &mut Vec<R>,
     parts: &[PathBuf],
-    key: fn(&R) -> RowKey,
+    key: fn(&R) -> K,
 ) -> Result<(), PartError> {
     if rows.is_empty() {
         return Ok(());
     }
-    let mut missing: HashSet<RowKey> = rows.iter().map(key).collect();
+    let mut missing: HashSet<K> = rows.iter().map(key).collect();
     parts::each_row_of::<R>(parts, |row| {
         missing.remove(&key(row));
     })?;
@@ -182,11 +187,13 @@ impl RowSource for Tables {
     }
 
     fn has_served(&self) -> bool {
-        !self.served.is_empty()
+        !self.served.is_empty() || !self.loose_served.is_empty()
     }
 
     fn served(&self, lanes: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
-        parts::read_side_by_side(&self.served, lanes)
+        parts::read_side_by_side(&self.served, lanes)?;
+        give(&self.loose_served, lanes);
+        Ok(())
     }
 }
 
@@ -194,7 +201,7 @@ impl RowSource for Tables {
 mod tests {
     use super::*;
     use crate::parts::{PartWriter, Wanted};
-    use crate::{Clock, Phase, Stamp, StreamEnd};
+    use crate::{Clock, Phase, ServedEnd, Stamp, StreamEnd};
 
     #[test]
     fn open_rows_count_only_after_a_kill() {
@@ -239,6 +246,33 @@ mod tests {
         parts::replace_open::<StreamRow>(dir.path(), "load-0", &[]).unwrap();
         parts::replace_open::<StreamRow>(dir.path(), "load-0", &[]).unwrap();
         assert_eq!(read(), (vec![0, 1], vec![0, 1], vec![]));
+    }
+
+    #[test]
+    fn open_response_counts_until_its_end_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let row = |conn, head, ended| {
+            let line = serde_json::json!({
+                "source": "web-1", "pod": "web-1", "peer_addr": "", "protocol": "http1", "accepted": 0,
+                "head": head, "end": 9, "ended": ended, "conn": conn, "conn_first_request": false,
+            });
+            serde_json::from_value::<ServedRow>(line).unwrap()
+        };
+        let (open, complete) = (ServedEnd::Open.as_str(), ServedEnd::Complete.as_str());
+        let mut writer = PartWriter::<ServedRow>::create(dir.path(), "web-1", Clock::start()).unwrap();
+        writer.extend(&[row(0, 1, complete), row(0, 2, complete)]).unwrap();
+        parts::replace_open(dir.path(), "web-1", &[row(0, 2, open), row(0, 3, open), row(1, 1, open)])
+            .unwrap();
+        let read = || {
+            let tables = Tables::open(dir.path(), &mut Vec::new(), &mut Vec::new()).unwrap();
+            assert!(tables.has_served());
+            let mut served = Vec::new();
+            tables.served(&mut [&mut parts::each(|row: &ServedRow| served.push(row.clone()))]).unwrap();
+            served
+        };
+        assert_eq!(read(), [row(0, 2, open), row(0, 3, open), row(1, 1, open)]);
+        writer.finish().unwrap();
+        assert_eq!(read(), [row(0, 1, complete), row(0, 2, complete), row(0, 3, open), row(1, 1, open)]);
     }
 
     #[test]
@@ -309,6 +343,7 @@ mod tests {
             served: Vec::new(),
             loose_requests: Vec::new(),
             loose_streams: Vec::new(),
+            loose_served: Vec::new(),
         };
         let in_memory = Tables { loose_requests: rows, ..empty() };
         let path = dir.path().join("requests/load-0-00000.parquet");

@@ -84,6 +84,9 @@ pub enum ProxyLine {
     Hello { source: String, pod: String, started_ns: Stamp, next: u64 },
     /// A request ended.
     Row(ServedRow),
+    /// A response is still being passed on: the row so far, with the end `open`. These rows have no numbers. Every
+    /// stream lists them when it begins and again at intervals, always before the row of the request's end.
+    Open(ServedRow),
     /// The numbers of rows recorded so far and of requests in flight, sent when they change. From the last of these
     /// lines, a disconnected reader knows which rows are missing.
     State { recorded: u64, in_flight: u64 },

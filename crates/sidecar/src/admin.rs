@@ -11,8 +11,8 @@ mod tests;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,8 +34,10 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{Service, ServiceBuilder};
 use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 
-use super::journal::{Cursor, JournalBatch};
+use super::journal::{BATCH_ROWS, Cursor, JournalBatch};
+use super::proxied_connection::ConnectionProtocol;
 use super::{ProxyState, app, metrics, reap};
+use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
@@ -46,6 +48,10 @@ use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Same, once the pod is terminating: rows not sent before the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval at which a reader gets the list of open responses: the age at which the reader closes a part.
+const LIST_INTERVAL: Duration = PART_AGE;
+/// Same, once the pod is terminating: the list may be the only trace of a response that a kill cuts off.
+const ENDING_LIST_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, to avoid a busy loop when descriptors run out.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
@@ -373,6 +379,8 @@ fn rows(
         taken: None,
         hello: None,
         state: None,
+        listed: None,
+        unlisted: Vec::new(),
     };
     let mut answer = Response::new(StreamBody::new(reader.frames()).boxed_unsync());
     let headers = answer.headers_mut();
@@ -393,6 +401,10 @@ struct RowReader {
     hello: Option<u64>,
     /// Proxy state as last sent to the reader.
     state: Option<ProxyLine>,
+    /// Time at which the last list of open responses began.
+    listed: Option<Stamp>,
+    /// Connections whose open responses are still missing from that list.
+    unlisted: Vec<Weak<ConnectionProtocol>>,
 }
 
 impl RowReader {
@@ -404,21 +416,22 @@ impl RowReader {
 
     /// Returns the next lines. Calling this also signals that the connection has accepted the previous ones.
     async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
-        let journal = &self.shared.journal;
         if let Some(batch) = self.taken.take() {
-            journal.sent(&batch);
+            self.shared.journal.sent(&batch);
             if batch.end.is_some() {
                 self.told_all.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
-            match batch.is_full() {
+            match batch.is_full() || !self.unlisted.is_empty() {
                 // Requests that pass in the meantime then wait for one batch, not for all remaining rows.
                 true => tokio::task::yield_now().await,
                 false => self.pause().await,
             }
         }
         loop {
-            let batch = journal.read(self.cursor);
+            // Listed before the rows are read, so that the row of a request's end always follows its open row.
+            let open = self.list_open();
+            let batch = self.shared.journal.read(self.cursor);
             let hello = (self.hello != Some(batch.first)).then(|| ProxyLine::Hello {
                 source: self.shared.pod.to_string(),
                 pod: self.shared.pod.to_string(),
@@ -431,8 +444,9 @@ impl RowReader {
             self.state = Some(state);
             self.cursor = batch.next;
             self.hello = Some(self.cursor.row);
-            if hello.is_some() || news.is_some() || !batch.is_empty() {
-                let lines = hello.into_iter().chain(batch.lines(news));
+            if hello.is_some() || news.is_some() || !open.is_empty() || !batch.is_empty() {
+                let open = open.into_iter().map(ProxyLine::Open);
+                let lines = hello.into_iter().chain(open).chain(batch.lines(news));
                 let lines = written(lines.map(|line| self.for_its_reader(line)))?;
                 self.taken = Some(batch);
                 return Ok(Some(lines));
@@ -441,12 +455,35 @@ impl RowReader {
         }
     }
 
+    /// Returns the next rows of the list of open responses, which comes in pieces.
+    fn list_open(&mut self) -> Vec<ServedRow> {
+        let ProxyState { clock, ending, known, .. } = &*self.shared;
+        let interval = if ending.is_cancelled() { ENDING_LIST_INTERVAL } else { LIST_INTERVAL };
+        let now = clock.now();
+        if self.unlisted.is_empty() && self.listed.is_none_or(|listed| now >= listed + interval) {
+            self.listed = Some(now);
+            self.unlisted = known.all();
+        }
+        let mut rows = Vec::new();
+        while rows.len() < BATCH_ROWS
+            && let Some(connection) = self.unlisted.pop()
+        {
+            if let Some(connection) = connection.upgrade() {
+                connection.list_open(&mut rows);
+            }
+        }
+        rows
+    }
+
     /// Returns a line without the fields that the reader must not see.
     fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
+        if self.addresses == AddressDisclosure::Told {
+            return line;
+        }
+        let hide = |row| ServedRow { peer_addr: "".into(), ..row };
         match line {
-            ProxyLine::Row(row) if self.addresses == AddressDisclosure::Withheld => {
-                ProxyLine::Row(ServedRow { peer_addr: "".into(), ..row })
-            }
+            ProxyLine::Row(row) => ProxyLine::Row(hide(row)),
+            ProxyLine::Open(row) => ProxyLine::Open(hide(row)),
             line => line,
         }
     }

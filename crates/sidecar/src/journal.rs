@@ -17,7 +17,7 @@ use rolldrop_record::{ServedRow, Stamp};
 
 /// Maximum number of rows in a batch, which limits the batch's memory and the time for which it delays requests.
 /// Writing a batch takes about as long as relaying a few requests.
-const BATCH_ROWS: usize = 50;
+pub(super) const BATCH_ROWS: usize = 50;
 /// Number of rows kept after they were sent: more than fit into the buffers between proxy and reader, whose contents
 /// are lost when the reader disconnects.
 const SENT_ROWS: u64 = 20_000;

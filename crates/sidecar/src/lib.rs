@@ -69,6 +69,7 @@ pub use self::metrics::ProxyCounts;
 pub use self::own_pod::WatchPod;
 use self::pre_stop_mark::PreStopSocket;
 pub use self::pre_stop_mark::{PreStopError, mark_pre_stop};
+use self::proxied_connection::KnownConnections;
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::row::POD_HEADER;
 use rolldrop_record::{Clock, Stamp};
@@ -205,6 +206,7 @@ struct ProxyState {
     started: Stamp,
     journal: RowJournal,
     app: AppListener,
+    known: KnownConnections,
     in_flight: InFlight,
     /// Connections whose protocol is not yet known.
     pending: InFlight,
@@ -309,6 +311,7 @@ impl ProxyState {
             started: clock.now(),
             journal: RowJournal::new(&config.budget),
             app: AppListener::default(),
+            known: KnownConnections::default(),
             in_flight: InFlight::default(),
             pending: InFlight::default(),
             open: InFlight::default(),

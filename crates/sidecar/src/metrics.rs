@@ -89,7 +89,8 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
         "Requests that ended (of TLS and TCP: connections), by how, and in which phase of the pod's termination.",
     );
     for (phase, ends) in phases().zip(&counts.ended) {
-        for (end, count) in ServedEnd::ALL.iter().zip(ends) {
+        // Open responses have not ended.
+        for (end, count) in ServedEnd::ALL.iter().zip(ends).filter(|(end, _)| **end != ServedEnd::Open) {
             text.sample(requests, format_args!("{{outcome=\"{}\",phase=\"{phase}\"}}", end.as_str()), *count);
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct RowOrigin {
     pub(super) sides: ConnectionSides,
     peer: Arc<str>,
     accepted: Stamp,
-    conn: u64,
+    pub(super) conn: u64,
 }
 
 impl RowOrigin {

@@ -7,7 +7,8 @@
 //!
 //! The client's first bytes determine the protocol (`h1`, `h2`, `tunnel`).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Buf;
@@ -24,7 +25,7 @@ use super::relay::{self, ConnectionFinish, Inlet, Outlet, Receiver, RelayStreams
 use super::socket::{self, Room, SocketDirection};
 use super::tunnel::Tunnel;
 use super::{Counted, TrafficMode};
-use rolldrop_record::{Protocol, ServedEnd};
+use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
 /// Maximum time for a client to read one of the proxy's own responses.
@@ -60,9 +61,7 @@ pub(super) struct Accepted {
 }
 
 /// Protocol of a connection, and its requests in flight.
-enum ConnectionProtocol {
-    /// Nothing has been sent.
-    None,
+pub(super) enum ConnectionProtocol {
     Http1(RequestsInFlight),
     Http2(Http2),
     Tunnel(Tunnel),
@@ -70,24 +69,49 @@ enum ConnectionProtocol {
 
 impl ConnectionProtocol {
     /// Returns a record for a connection of this kind.
-    fn begin(kind: ConnectionKind, origin: &Arc<RowOrigin>) -> Self {
-        let origin = origin.clone();
-        match kind {
-            ConnectionKind::Http1 => ConnectionProtocol::Http1(RequestsInFlight::new(origin)),
-            ConnectionKind::Http2 => ConnectionProtocol::Http2(Http2::new(origin)),
-            ConnectionKind::Tls => ConnectionProtocol::Tunnel(Tunnel::begin(origin, Protocol::Tls)),
-            ConnectionKind::Tcp => ConnectionProtocol::Tunnel(Tunnel::begin(origin, Protocol::Tcp)),
+    fn begin(kind: ConnectionKind, origin: &Arc<RowOrigin>) -> Arc<Self> {
+        let own = origin.clone();
+        let talk = Arc::new(match kind {
+            ConnectionKind::Http1 => ConnectionProtocol::Http1(RequestsInFlight::new(own)),
+            ConnectionKind::Http2 => ConnectionProtocol::Http2(Http2::new(own)),
+            ConnectionKind::Tls => ConnectionProtocol::Tunnel(Tunnel::begin(own, Protocol::Tls)),
+            ConnectionKind::Tcp => ConnectionProtocol::Tunnel(Tunnel::begin(own, Protocol::Tcp)),
+        });
+        origin.shared.known.entries().insert(origin.conn, Arc::downgrade(&talk));
+        talk
+    }
+
+    /// Adds the rows of the responses that are being passed on. The bytes of a tunnel belong to no known response.
+    pub(super) fn list_open(&self, rows: &mut Vec<ServedRow>) {
+        match self {
+            ConnectionProtocol::Http1(exchange) => exchange.list_open(rows),
+            ConnectionProtocol::Http2(http2) => http2.list_open(rows),
+            ConnectionProtocol::Tunnel(_) => {}
         }
     }
 
     /// Ends everything in flight; returns true if there was anything.
     fn end_all(&self, end: ServedEnd) -> bool {
         match self {
-            ConnectionProtocol::None => false,
             ConnectionProtocol::Http1(exchange) => exchange.end_all(end),
             ConnectionProtocol::Http2(http2) => http2.end_all(end),
             ConnectionProtocol::Tunnel(tunnel) => tunnel.end(end),
         }
+    }
+}
+
+/// The connections whose protocol is known, by number.
+#[derive(Debug, Default)]
+pub(super) struct KnownConnections(Mutex<HashMap<u64, Weak<ConnectionProtocol>>>);
+
+impl KnownConnections {
+    /// Returns all of them. Some may be closed by the time they are looked at.
+    pub(super) fn all(&self) -> Vec<Weak<ConnectionProtocol>> {
+        self.entries().values().cloned().collect()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, Weak<ConnectionProtocol>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -178,30 +202,25 @@ async fn introduce(from: &Inlet<'_>, to: &mut Outlet<'_>, buf: &mut Buffer<'_>) 
 /// and both sides are reset.
 pub(super) async fn serve(accepted: Accepted) {
     let Accepted { stream, origin, pending, open: _open } = accepted;
-    let mut link = ProxiedConnection {
-        client: stream,
-        app: None,
-        origin,
-        talk: ConnectionProtocol::None,
-        finished: false,
-    };
+    let mut link = ProxiedConnection { client: stream, app: None, origin, talk: None, finished: false };
     match link.relay(pending).await {
         ConnectionFinish::Closed => {
-            link.talk.end_all(ServedEnd::Complete);
+            link.end_all(ServedEnd::Complete);
             link.finished = true;
             socket::last_bytes_are_taken(&link.client).await;
         }
         ConnectionFinish::Reset(end) => {
-            link.talk.end_all(end);
+            link.end_all(end);
             link.reset();
         }
         ConnectionFinish::Refuse(refusal) => {
             // The app may have received part of a head, which it must not take for a complete one.
             link.app = None;
-            if matches!(&link.talk, ConnectionProtocol::Http1(exchange) if exchange.refused()) {
-                refuse(&mut link.client, refusal).await;
-            } else {
-                link.reset();
+            match link.talk.as_deref() {
+                Some(ConnectionProtocol::Http1(exchange)) if exchange.refused() => {
+                    refuse(&mut link.client, refusal).await;
+                }
+                _ => link.reset(),
             }
         }
     }
@@ -225,7 +244,8 @@ struct ProxiedConnection {
     client: TcpStream,
     app: Option<TcpStream>,
     origin: Arc<RowOrigin>,
-    talk: ConnectionProtocol,
+    /// `None` until something has been sent.
+    talk: Option<Arc<ConnectionProtocol>>,
     /// True if the relay finished by itself.
     finished: bool,
 }
@@ -291,11 +311,10 @@ impl ProxiedConnection {
             },
         };
         drop(pending);
-        self.talk = ConnectionProtocol::begin(kind, &self.origin);
+        let talk = self.talk.insert(ConnectionProtocol::begin(kind, &self.origin));
         let streams =
             RelayStreams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf };
-        match &self.talk {
-            ConnectionProtocol::None => ConnectionFinish::Closed,
+        match &**talk {
             ConnectionProtocol::Http1(exchange) => exchange.relay(streams).await,
             ConnectionProtocol::Http2(http2) => http2.relay(streams).await,
             ConnectionProtocol::Tunnel(tunnel) => tunnel.relay(streams).await,
@@ -332,14 +351,14 @@ impl ProxiedConnection {
                     buf.advance(length);
                 }
                 let kind = || is_introduced.then(|| ConnectionKind::of_client(&buf)).flatten();
-                if let (ConnectionProtocol::None, Some(kind)) = (&self.talk, tcp.or_else(kind)) {
-                    self.talk = ConnectionProtocol::begin(kind, &self.origin);
+                if let (None, Some(kind)) = (&self.talk, tcp.or_else(kind)) {
+                    self.talk = Some(ConnectionProtocol::begin(kind, &self.origin));
                 }
-                let has_asked = match &self.talk {
-                    ConnectionProtocol::None => false,
-                    ConnectionProtocol::Http1(exchange) => exchange.ask(&buf),
-                    ConnectionProtocol::Http2(http2) => http2.ask(&buf),
-                    ConnectionProtocol::Tunnel(_) => true,
+                let has_asked = match self.talk.as_deref() {
+                    None => false,
+                    Some(ConnectionProtocol::Http1(exchange)) => exchange.ask(&buf),
+                    Some(ConnectionProtocol::Http2(http2)) => http2.ask(&buf),
+                    Some(ConnectionProtocol::Tunnel(_)) => true,
                 };
                 let goes_on = !has_asked && buf.len() < LAST_WORDS_BYTES && buf.may_hold_more();
                 if !goes_on || !matches!(buf.read_from(&mut self.client).await, Ok(1..)) {
@@ -349,6 +368,11 @@ impl ProxiedConnection {
         };
         let _ = timeout(limit, words).await;
         ConnectionFinish::Reset(end)
+    }
+
+    /// Ends everything in flight; returns true if there was anything.
+    fn end_all(&self, end: ServedEnd) -> bool {
+        self.talk.as_ref().is_some_and(|talk| talk.end_all(end))
     }
 
     /// Arranges for both sides to be reset when they are dropped.
@@ -368,11 +392,10 @@ impl Drop for ProxiedConnection {
         let gives_way = self.origin.sides.has_given_way();
         let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
         if !self.finished
-            && (self.talk.end_all(end)
-                || self.app.is_none()
-                || gives_way && socket::holds_bytes(&self.client))
+            && (self.end_all(end) || self.app.is_none() || gives_way && socket::holds_bytes(&self.client))
         {
             self.reset();
         }
+        self.origin.shared.known.entries().remove(&self.origin.conn);
     }
 }

@@ -4,6 +4,7 @@ mod budget;
 mod handover;
 mod http1;
 mod http2;
+mod open_responses;
 mod smuggling;
 mod tls;
 mod transparency;

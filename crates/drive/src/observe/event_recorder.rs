@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
+use super::served_table::ServedTable;
 use crate::error::{CoordinatorError, Result};
 use crate::viewer::Viewer;
-use rolldrop_record::parts::PartWriter;
 use rolldrop_record::run_dir::EventLog;
 use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
@@ -85,7 +85,7 @@ impl EventRecorder {
 /// Files that the thread writes.
 struct RecordFiles {
     log: EventLog,
-    tables: HashMap<String, PartWriter<ServedRow>>,
+    tables: HashMap<String, ServedTable>,
     run_dir: RunDir,
     clock: Clock,
 }
@@ -97,13 +97,13 @@ impl RecordFiles {
         loop {
             match messages.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
                 Ok(Message::Event(event)) => self.log.append(&event)?,
-                Ok(Message::Served { source, rows }) => self.table(source)?.extend(&rows)?,
+                Ok(Message::Served { source, rows }) => self.table(source)?.extend(rows)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => break,
             }
             if Instant::now() >= next_look {
                 next_look = Instant::now() + TICK;
-                self.tables.values_mut().try_for_each(PartWriter::tick)?;
+                self.tables.values_mut().try_for_each(ServedTable::tick)?;
             }
         }
         for table in self.tables.into_values() {
@@ -112,11 +112,11 @@ impl RecordFiles {
         Ok(self.log.close())
     }
 
-    fn table(&mut self, source: String) -> Result<&mut PartWriter<ServedRow>, RunDirError> {
+    fn table(&mut self, source: String) -> Result<&mut ServedTable, RunDirError> {
         Ok(match self.tables.entry(source) {
             Entry::Occupied(table) => table.into_mut(),
             Entry::Vacant(place) => {
-                let table = self.run_dir.part_writer(place.key(), self.clock)?;
+                let table = ServedTable::create(&self.run_dir, place.key(), self.clock)?;
                 place.insert(table)
             }
         })

@@ -197,7 +197,7 @@ fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     if any(PodState::Ending, &unserved) {
         return Some(Cause::GatewayToDeadPod);
     }
-    if any(PodState::Ending, &[ServedEnd::UpstreamEof, ServedEnd::Cancelled]) {
+    if any(PodState::Ending, &[ServedEnd::UpstreamEof, ServedEnd::Cancelled, ServedEnd::Open]) {
         return Some(Cause::KilledInFlight);
     }
     if any(PodState::Starting, &unserved) {
@@ -286,7 +286,10 @@ fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Ca
             Cause::AcceptQueueReset
         }
         _ if f.outcome.is_broken_stream() => cause_of_broken_stream(f, by.end()),
-        ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if is_ending => {
+        // An open response was being passed on when the proxy, and so the pod, was last heard of.
+        ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled | ServedEnd::Open
+            if is_ending =>
+        {
             Cause::KilledInFlight
         }
         _ if is_timeout(f.outcome) => cause_of_timeout(f, by.end()),
@@ -466,6 +469,7 @@ mod tests {
             (LossFacts { outcome: Outcome::HttpError, ..plain }, Starting, Cause::NotReadyYet),
             (dead, Starting, Cause::NotReadyYet),
             (LossFacts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
+            (LossFacts { served: served(ServedEnd::Open, 0), ..eof }, Nothing, Cause::Unattributed),
             (
                 LossFacts { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
                 Nothing,
@@ -506,6 +510,7 @@ mod tests {
         let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
         let retried = vec![refused[0], passed_on[0]];
         let cut_off = attempt(ServedEnd::UpstreamEof, PodState::Ending);
+        let open = attempt(ServedEnd::Open, PodState::Ending);
         let starting = attempt(ServedEnd::UpstreamRefused, PodState::Starting);
         for (outcome, status, attempts, is_explained, no_endpoint, expected) in [
             (HttpError, Some(502), vec![], one, false, Some(Cause::GatewayToDeadPod)),
@@ -517,6 +522,7 @@ mod tests {
             (HttpError, Some(502), refused, one, false, Some(Cause::GatewayToDeadPod)),
             (HttpError, Some(502), retried, one, false, Some(Cause::GatewayToDeadPod)),
             (HttpError, Some(502), cut_off, one, false, Some(Cause::KilledInFlight)),
+            (TruncatedBody, Some(200), open, one, false, Some(Cause::KilledInFlight)),
             (HttpError, Some(502), passed_on, none, false, Some(Cause::GatewayError)),
             (HttpError, Some(502), starting.clone(), none, false, Some(Cause::NotReadyYet)),
             (ResponseTimeout, None, starting, none, false, Some(Cause::NotReadyYet)),

@@ -1,7 +1,7 @@
 //! Streams that a termination finds open: their phases, causes and totals.
 
 use super::*;
-use rolldrop_record::StreamRow;
+use rolldrop_record::{StreamEnd, StreamRow};
 
 /// Streams begin this often, in milliseconds, on the three pods in turn.
 const EVERY_MS: i64 = 20;
@@ -49,12 +49,17 @@ fn stream(records: &mut Records, pod: &str, outcome: Outcome, (begun, ended): (i
     (row.head, row.end) = (Some(at(begun + 1)), at(ended));
     let events = u64::try_from((ended - begun) / 100).unwrap();
     records.streams.push(StreamRow {
+        source: Arc::clone(&row.source),
+        seq: row.seq,
         first_event: Some(at(begun + 100)),
+        last_event: Some(at(ended)),
         events,
         bytes: 64 * events,
+        tokens: None,
         longest_gap: Some(MS.unsigned_abs() * 100),
         gap_start: Some(at(begun + 100)),
-        ..StreamRow::begin(Arc::clone(&row.source), row.seq)
+        terminal: StreamEnd::Cancelled,
+        goodbye: None,
     });
 }
 

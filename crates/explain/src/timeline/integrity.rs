@@ -17,7 +17,9 @@ use super::span::TimeSpan;
 use super::stretch::Stretch;
 use crate::model::account::{Missing, RecordContradiction};
 use rolldrop_record::run_info::{Role, Source};
-use rolldrop_record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedRow, Stamp};
+use rolldrop_record::{
+    ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, RunInfo, ServedEnd, ServedRow, Stamp,
+};
 
 /// Highest request number: a thousand per second for twelve days.
 pub(super) const HIGHEST_NUMBER: u64 = 1 << 30;
@@ -229,8 +231,11 @@ impl RowIntegrity {
         }
     }
 
-    /// Adds a proxy's row, on the proxy's own clock.
+    /// Adds a proxy's row, on the proxy's own clock. An open row is not among those that the proxy counts.
     pub(super) fn add_served(&mut self, row: &ServedRow) {
+        if row.ended == ServedEnd::Open {
+            return;
+        }
         let of = match self.served.get_mut(&row.source) {
             Some(of) => of,
             None => self.served.entry(Arc::clone(&row.source)).or_default(),

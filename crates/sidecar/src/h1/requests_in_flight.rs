@@ -32,6 +32,7 @@ struct InFlightState {
     protocol: SpokenProtocol,
 }
 
+#[derive(Clone)]
 struct UnansweredRequest {
     id: Option<RequestId>,
     head: Stamp,
@@ -223,14 +224,25 @@ impl RequestsInFlight {
         any
     }
 
+    /// Adds the row of the response that is being passed on, if there is one.
+    pub(in super::super) fn list_open(&self, rows: &mut Vec<ServedRow>) {
+        let first = self.state().waiting.front().cloned();
+        let answered = first.filter(|request| request.status.is_some());
+        rows.extend(answered.map(|request| self.row(request, ServedEnd::Open)));
+    }
+
     fn record(&self, request: UnansweredRequest, ended: ServedEnd) {
-        self.origin.record(ServedRow {
+        self.origin.record(self.row(request, ended));
+    }
+
+    fn row(&self, request: UnansweredRequest, ended: ServedEnd) -> ServedRow {
+        ServedRow {
             request: request.id,
             head: Some(request.head),
             status: request.status,
             conn_first_request: request.is_first,
             ..self.origin.row(record::Protocol::Http1, ended)
-        });
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, InFlightState> {

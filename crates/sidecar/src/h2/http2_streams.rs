@@ -66,6 +66,7 @@ impl StreamLimit {
     }
 }
 
+#[derive(Clone)]
 struct Http2Stream {
     number: u32,
     id: Option<RequestId>,
@@ -209,8 +210,19 @@ impl Http2 {
         any
     }
 
+    /// Adds the rows of the responses that are being passed on.
+    pub(in super::super) fn list_open(&self, rows: &mut Vec<ServedRow>) {
+        let state = self.state();
+        let answered = state.open.values().filter(|stream| stream.status.is_some()).cloned();
+        rows.extend(answered.map(|stream| self.row(stream, ServedEnd::Open, None)));
+    }
+
     fn record(&self, stream: Http2Stream, ended: ServedEnd, detail: Option<Arc<str>>) {
-        self.origin.record(ServedRow {
+        self.origin.record(self.row(stream, ended, detail));
+    }
+
+    fn row(&self, stream: Http2Stream, ended: ServedEnd, detail: Option<Arc<str>>) -> ServedRow {
+        ServedRow {
             request: stream.id,
             head: Some(stream.head),
             status: stream.status,
@@ -219,7 +231,7 @@ impl Http2 {
             conn_first_request: stream.is_first,
             stream: Some(stream.number),
             ..self.origin.row(Protocol::Http2, ended)
-        });
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, StreamsState> {

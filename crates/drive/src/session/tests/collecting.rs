@@ -48,6 +48,19 @@ async fn killed_proxy_leaves_missing_rows() {
 }
 
 #[tokio::test]
+async fn killed_proxy_leaves_open_responses() {
+    let open = |seq| ServedRow { ended: ServedEnd::Open, ..served(seq) };
+    let opened = [0, 1].map(|seq| ProxyLine::Open(open(seq))).to_vec();
+    let again = vec![ProxyLine::Row(served(0)), ProxyLine::Open(open(1))];
+    let killed = [vec![hello(7, 0)], opened, again].concat();
+    let restarted = vec![hello(8, 0), ProxyLine::Open(open(2)), ProxyLine::Row(served(2)), end(1)];
+    let collected = collected(vec![killed, restarted]).await;
+    let lost = Rows { recorded: None, known: 1, in_flight: 0, received: 1 };
+    assert_eq!(collected.ends[0], ("web-1".to_owned(), lost));
+    assert_eq!(collected.rows, [open(1), served(0), ServedRow { source: "web-1~1".into(), ..served(2) }]);
+}
+
+#[tokio::test]
 async fn clean_restart_starts_new_source() {
     let lives = [7, 8].map(|started| vec![hello(started, 0), ProxyLine::Row(served(0)), end(1)]);
     let collected = collected(lives.to_vec()).await;

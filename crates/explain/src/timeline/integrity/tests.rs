@@ -95,6 +95,12 @@ fn complete_record_has_no_findings() {
 }
 
 #[test]
+fn open_row_is_not_among_counted_rows() {
+    let open = ServedRow { ended: ServedEnd::Open, ..served(99) };
+    assert_eq!(broken(|records| records.served.push(open)), (Vec::new(), Vec::new()));
+}
+
+#[test]
 fn record_needs_every_required_event() {
     type Is = fn(&EventKind) -> bool;
     let each: [(Is, Missing); 4] = [
