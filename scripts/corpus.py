@@ -24,7 +24,7 @@ KINDS = {"Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Replica
 OF_LIBRARIES = re.compile(
     r"panicked|DuplicateKeyPolicy|did not find expected|Parse error|Suggestion:|Context:|at line \d+,? column|not YAML"
 )
-NO_HTTP = "which the proxy for HTTP would break"
+NO_HTTP = "which the HTTP proxy would break"
 # docs/inject.md: these do not come back.
 EMPTY = re.compile(rb"^[ -]*(annotations|initContainers):[ \t]*(null|~)?[ \t\r]*$", re.MULTILINE)
 READER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -76,7 +76,7 @@ class File:
         text = self.path.read_bytes()
         if "rewritten" in said:
             return True, said
-        if there == text and "has the sidecar already" not in said:
+        if there == text and "already has the sidecar" not in said:
             self.wrong.append("nothing is edited")
         if self.inject("--admin-token", "admin", *arguments, text=there)[1] != there:
             self.wrong.append("twice is not once")

@@ -245,7 +245,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
     let below = std::fs::read_to_string(below).expect("children");
     apart.pid = below.trim().parse().expect("one");
     let error = apart.pre_stop(&[]).expect_err("another container");
-    assert!(error.contains("did not take the mark"), "{error}");
+    assert!(error.contains("did not confirm the preStop call"), "{error}");
     assert_eq!(phase(&apart), "serving");
     let target = format!("--target={}", apart.pid);
     apart.pre_stop(&["nsenter", &target, "--pid"]).expect("a mark of its own container");

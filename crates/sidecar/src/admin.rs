@@ -149,7 +149,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<ProxyState>, settin
                     });
                 }
                 Err(error) => {
-                    shared.trouble("accepting on the admin port failed", &error);
+                    shared.trouble("failed to accept a connection on the admin port", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -287,7 +287,7 @@ impl AdminPort {
     async fn answer<B>(self, request: Request<B>) -> Result<AdminResponse, Infallible> {
         let answer = match *request.method() {
             Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
-            _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")),
+            _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")),
         };
         Ok(answer.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
     }
@@ -309,7 +309,7 @@ impl AdminPort {
             }
             ROWS_PATH => match first_wanted(uri.query().unwrap_or_default(), shared.started) {
                 Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
-                _ => text(StatusCode::BAD_REQUEST, "ask with GET /rows?from=N&of=STARTED\n"),
+                _ => text(StatusCode::BAD_REQUEST, "use GET /rows?from=N&of=STARTED\n"),
             },
             "/metrics" => {
                 let now = metrics::Gauges {

@@ -66,11 +66,14 @@ impl ProxyState {
             ErrorKind::ConnectionReset => ServedEnd::UpstreamReset,
             // Descriptors, memory or ports are exhausted.
             kind if lacks_resources(error) || kind == ErrorKind::AddrNotAvailable => {
-                self.trouble("the proxy has nothing left to connect to the app with", error);
+                self.trouble(
+                    "failed to connect to the app: no file descriptors, ports or memory left",
+                    error,
+                );
                 ServedEnd::ProxyExhausted
             }
             _ => {
-                self.trouble("connecting to the app failed", error);
+                self.trouble("failed to connect to the app", error);
                 ServedEnd::Cancelled
             }
         }

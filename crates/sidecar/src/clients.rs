@@ -117,7 +117,7 @@ impl ClientConnections {
                         self.relay(stream, peer);
                     }
                     Err(error) => {
-                        self.shared.trouble("accepting a connection failed", &error);
+                        self.shared.trouble("failed to accept a connection", &error);
                         tokio::time::sleep(admin::ACCEPT_PAUSE).await;
                     }
                 },

@@ -58,8 +58,8 @@ pub fn inject(file: &str, text: &str, options: &InjectOptions) -> Result<Output,
     notes.extend(left);
     let has_more_ports = text.contains("net.ipv4.ip_local_port_range");
     notes.extend((!edits.is_empty() && !has_more_ports).then(|| {
-        "where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for \
-         want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)"
+        "a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because \
+         source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)"
             .to_owned()
     }));
     let Edited { text, notes: more } = manifests.edited(&edits);
@@ -116,7 +116,7 @@ fn removals(objects: &[ManifestObject]) -> (Vec<ManifestEdit>, Vec<String>) {
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
             edits.push(object.edit(format!("{list}/{at}"), EditKind::Withdraw));
             edits.push(withdraw(object, pod, SIDECAR));
-            notes.push(format!("{title}: the sidecar is removed"));
+            notes.push(format!("{title}: sidecar removed"));
         }
         if let Some(service) = Service::of(number, object).filter(|service| !service.kept.is_empty()) {
             for (index, port) in service.tcp_ports() {
@@ -128,11 +128,11 @@ fn removals(objects: &[ManifestObject]) -> (Vec<ManifestEdit>, Vec<String>) {
                 }
             }
             edits.push(withdraw(object, "", TARGET_PORTS));
-            notes.push(format!("{title}: its target ports are those of the app again"));
+            notes.push(format!("{title}: target ports point to the app again"));
         }
     }
     if notes.is_empty() {
-        notes.push("there is no sidecar to remove".to_owned());
+        notes.push("no sidecar to remove".to_owned());
     }
     (edits, notes)
 }

@@ -345,7 +345,7 @@ impl Proxy {
         let (admin, admin_addr) = listen("admin", config.admin)?;
         // Without the socket, one stage of the pod's termination is not recorded, but the proxy can still serve.
         let mark = PreStopSocket::bind(admin_addr)
-            .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
+            .inspect_err(|error| tracing::warn!(%error, "failed to listen for the preStop hook"))
             .ok();
         let config = ProxyConfig { listen: data_addr, ..config };
         Ok(Self {
@@ -423,7 +423,7 @@ impl Proxy {
         shared.journal.phase(ProxyPhase::Exit, shared.clock.now());
         shared.journal.close();
         if timeout(HAND_OVER_LIMIT, admin_task.join_next()).await.is_err() {
-            tracing::warn!("the reader of the rows did not take them all in time");
+            tracing::warn!("the row reader did not receive all rows in time");
         }
         admin_task.shutdown().await;
         ProxyReport { connections: clients.accepted, counts: shared.journal.counts() }

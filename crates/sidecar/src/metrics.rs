@@ -86,7 +86,7 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
     text.family(
         requests,
         "counter",
-        "Requests that ended (of TLS and TCP: connections), by how, and in which phase of the pod's termination.",
+        "Finished requests (TLS and TCP: connections), by outcome and phase of the pod's termination.",
     );
     for (phase, ends) in phases().zip(&counts.ended) {
         // Open responses have not ended.
@@ -98,7 +98,7 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
     for (name, help, count) in [
         (
             "rolldrop_proxy_rejected_total",
-            "Requests that the proxy answered itself; they have no row.",
+            "Requests that the proxy itself rejected; they have no row.",
             counts.rejected,
         ),
         (
@@ -113,7 +113,7 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
         ),
         (
             "rolldrop_proxy_rows_dropped_total",
-            "Rows dropped because no reader took them in time.",
+            "Rows dropped because no reader fetched them in time.",
             counts.dropped,
         ),
     ] {
@@ -121,20 +121,20 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
         text.sample(name, format_args!(""), count);
     }
     let name = "rolldrop_proxy_unrecorded_total";
-    text.family(name, "counter", "What was passed on without being recorded, by what there was too much of.");
+    text.family(name, "counter", "Requests and connections passed on unrecorded, by reason.");
     for (why, count) in Unrecorded::ALL.iter().zip(counts.unrecorded) {
         text.sample(name, format_args!("{{reason=\"{}\"}}", why.as_str()), count);
     }
     for (name, help, value) in [
-        ("rolldrop_proxy_in_flight", "Requests between their heads and their ends.", now.in_flight),
-        ("rolldrop_proxy_connections", "Client connections that are open.", now.connections),
-        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget that connections hold.", now.held_bytes),
+        ("rolldrop_proxy_in_flight", "Requests in flight.", now.in_flight),
+        ("rolldrop_proxy_connections", "Open client connections.", now.connections),
+        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget held by connections.", now.held_bytes),
     ] {
         text.family(name, "gauge", help);
         text.sample(name, format_args!(""), value);
     }
     let name = "rolldrop_proxy_phase";
-    text.family(name, "gauge", "1 for the phase of the pod's termination that was passed last.");
+    text.family(name, "gauge", "1 for the latest phase of the pod's termination.");
     let current = counts.phase.map_or(SERVING, ProxyPhase::as_str);
     for phase in phases() {
         text.sample(name, format_args!("{{phase=\"{phase}\"}}"), u8::from(phase == current));
@@ -162,7 +162,7 @@ impl MetricsText {
 
     fn latency(&mut self, latency: &Latency) {
         let name = "rolldrop_proxy_request_duration_seconds";
-        self.family(name, "histogram", "From the head of a request to its end.");
+        self.family(name, "histogram", "Time from a request's head to its end.");
         let mut below = 0;
         for (bound_us, count) in BOUNDS_US.iter().zip(latency.buckets) {
             below += count;

@@ -64,7 +64,7 @@ pub(super) async fn watch(client: Client, shared: Arc<ProxyState>) {
                 tracing::warn!(%error, "the sidecar cannot watch its own pod {pod}: it lacks permission to list and watch pods");
                 return;
             }
-            Err(error) => tracing::debug!(%error, "the watch of the own pod was interrupted"),
+            Err(error) => tracing::debug!(%error, "the watch of the proxy's own pod was interrupted"),
         }
     }
 }

@@ -41,10 +41,10 @@ pub enum PreStopError {
     #[error("failed to reach the proxy with admin port {admin}")]
     NoProxy { admin: SocketAddr, source: io::Error },
     /// The listening process does not belong to this container and user.
-    #[error("what listens in place of the proxy with admin port {0} is not of this container and user")]
+    #[error("the process listening for the proxy with admin port {0} belongs to another container or user")]
     Stranger(SocketAddr),
     /// The proxy did not confirm the mark.
-    #[error("the proxy with admin port {0} did not take the mark")]
+    #[error("the proxy with admin port {0} did not confirm the preStop call")]
     NotTaken(SocketAddr),
 }
 
@@ -106,13 +106,13 @@ impl PreStopSocket {
     pub(super) async fn serve(self, shared: Arc<ProxyState>) {
         let listener = match UnixListener::from_std(self.listener) {
             Ok(listener) => listener,
-            Err(error) => return shared.trouble("listening for the preStop hook failed", &error),
+            Err(error) => return shared.trouble("failed to listen for the preStop hook", &error),
         };
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => take(&stream, &self.calls, &shared),
                 Err(error) => {
-                    shared.trouble("accepting the preStop hook failed", &error);
+                    shared.trouble("failed to accept a call from the preStop hook", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -130,11 +130,11 @@ fn take(stream: &UnixStream, calls: &Calls, shared: &ProxyState) {
         Ok(peer) => {
             let error = io::Error::from(io::ErrorKind::PermissionDenied);
             shared.trouble(
-                &format!("process {} of user {} is not the preStop hook", peer.pid(), peer.uid()),
+                &format!("ignored a preStop call from process {} of user {}", peer.pid(), peer.uid()),
                 &error,
             );
         }
-        Err(errno) => shared.trouble("asking who calls the preStop hook failed", &errno.into()),
+        Err(errno) => shared.trouble("failed to identify the caller of the preStop hook", &errno.into()),
     }
 }
 

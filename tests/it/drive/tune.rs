@@ -213,7 +213,7 @@ fn tuning_refuses_non_sleep_hook() {
     kubectl.apply(&Web::new(2).app(hook).manifests());
     let shop = Shop(kubectl);
     let refused = shop.tune(&[]).finish().expect_code(2);
-    assert!(refused.stderr().contains("has a preStop hook that is no sleep"), "{refused}");
+    assert!(refused.stderr().contains("has a preStop hook that does more than sleep"), "{refused}");
     assert!(refused.stderr().contains(r#""/bin/drain","--now""#), "{refused}");
     assert!(!refused.dir().join("tuning").exists());
 }

@@ -145,13 +145,16 @@ fn look_for_meant(
     let refers = |object: &ManifestObject| {
         let name = object.get("/spec/workloadRef/name").as_str()?;
         let kind = object.get("/spec/workloadRef/kind").as_str()?.to_lowercase();
-        Some(format!(", and {} takes its pods from {kind}/{name}: give the file that has it", object.title()))
+        Some(format!(
+            ", but {} uses the pod template of {kind}/{name}: pass the file that contains it",
+            object.title()
+        ))
     };
     let instead = match (workloads.first(), objects.iter().find_map(refers)) {
         (None, Some(refers)) => refers,
-        (None, None) => ": give the file that has them".to_owned(),
+        (None, None) => ": pass the file that contains them".to_owned(),
         (Some(first), _) => format!(
-            ", but there is {} with a pod template: name what gets the sidecar, as with --workload {}",
+            ", but these have a pod template: {}. Choose one, such as --workload {}",
             titles(),
             first.object.title()
         ),
@@ -200,19 +203,19 @@ impl SidecarDecision {
         let (at, why, is_passed_over) = match unfit {
             NoSidecarReason::Refused { at, why } => (at, why, false),
             NoSidecarReason::NoPort => {
-                let why = "no Service uses it and it declares no port";
+                let why = "it declares no port, and no Service uses it";
                 let remedy = match is_run {
-                    true => "give its container the port".to_owned(),
-                    false => format!("choose one with {named}--port N"),
+                    true => "declare the port in its container".to_owned(),
+                    false => format!("choose a port with {named}--port N"),
                 };
                 (String::new(), format!("{why}: {remedy}"), true)
             }
             NoSidecarReason::NoHttp { port, foreign } => {
-                let why = format!("port {port} carries {foreign}, which the proxy for HTTP would break");
+                let why = format!("port {port} carries {foreign}, which the HTTP proxy would break");
                 let remedy = match is_run {
-                    true => "the sidecar of a run is for HTTP".to_owned(),
+                    true => "a run's sidecar supports only HTTP".to_owned(),
                     false => format!(
-                        "{named}--mode tcp passes all bytes and records connections; if it is HTTP after all, {named}\
+                        "use {named}--mode tcp to pass all bytes and record connections; if it is HTTP after all, use {named}\
                          --mode http"
                     ),
                 };
@@ -242,7 +245,7 @@ impl ManifestWorkload<'_> {
     fn add(&self, ports: Ports, options: &InjectOptions, additions: &mut Additions) {
         let (object, pod, title) = (self.object, self.pod, self.object.title());
         if matches!(self.state, SidecarDecision::HasIt) {
-            additions.notes.push(format!("{title} has the sidecar already"));
+            additions.notes.push(format!("{title} already has the sidecar"));
         }
         let Some(Frontage { front, notes, .. }) = self.frontage() else { return };
         let Front { app_port, moved_name, .. } = front;
@@ -257,7 +260,7 @@ impl ManifestWorkload<'_> {
         }
         additions.edits.push(annotate(object, pod, SIDECAR, &options.image));
         additions.notes.push(format!(
-            "{title}: port {app_port} is reached through the sidecar on {}, whose admin port is {}",
+            "{title}: traffic for port {app_port} goes through the sidecar on port {}; its admin port is {}",
             ports.listen, ports.admin,
         ));
         additions.notes.extend(notes.iter().cloned());
@@ -287,8 +290,8 @@ fn refuse_with_shared_services(workloads: &mut [ManifestWorkload<'_>], services:
             let service = services.all[lead.service].object.title();
             let other = without[lead.service].clone().unwrap_or_default();
             let why = format!(
-                "{service} routes to {other} as well, which gets no sidecar, and its target port would be the sidecar's: \
-                 choose both or none, or give {service} a named targetPort"
+                "{service} also routes to {other}, which gets no sidecar, so its numeric target port cannot be the \
+                 sidecar's: choose both workloads or neither, or give {service} a named targetPort"
             );
             workload.state = SidecarDecision::Cannot(InjectRefusal {
                 object: workload.number,
@@ -315,7 +318,7 @@ fn note_headless(workloads: &[ManifestWorkload<'_>], services: &Services<'_>, no
     for (service, behind) in services.all.iter().zip(behind).filter(|(_, behind)| !behind.is_empty()) {
         let (service, behind) = (service.object.title(), some(behind.iter().map(|object| object.title())));
         notes.push(format!(
-            "{service} is headless: its clients choose the port, and bypass the sidecar of {behind}"
+            "{service} is headless: its clients choose the port and bypass the sidecar of {behind}"
         ));
     }
 }
@@ -338,7 +341,7 @@ fn retarget(
             return Err(InjectRefusal {
                 object: service.number,
                 at: format!("/metadata/annotations/{}", escaped(TARGET_PORTS)),
-                why: format!("it has an annotation {TARGET_PORTS} that was not written here: remove it"),
+                why: format!("its annotation {TARGET_PORTS} was not written by rolldrop: remove it"),
                 is_passed_over: false,
             });
         }

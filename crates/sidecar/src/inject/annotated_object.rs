@@ -60,7 +60,7 @@ pub struct WorkloadName {
 
 /// Error for a text that does not name a workload.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not KIND/NAME, such as deployment/web")]
+#[error("expected KIND/NAME, such as deployment/web")]
 pub struct BadWorkloadName;
 
 impl FromStr for WorkloadName {

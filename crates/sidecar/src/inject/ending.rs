@@ -59,7 +59,7 @@ pub enum EndingError {
     #[error("there is no {0} among the manifests")]
     NoWorkload(String),
     /// A container does not exist.
-    #[error("{workload} has no container {container}: it has {known}")]
+    #[error("{workload} has no container {container}; its containers are {known}")]
     NoContainer { workload: String, container: String, known: String },
     /// The serving container is ambiguous.
     #[error(
@@ -68,7 +68,7 @@ pub enum EndingError {
     Ambiguous { workload: String, known: String },
     /// A hook does something other than sleep.
     #[error(
-        "container {container} of {workload} has a preStop hook that is no sleep, so it is not changed; {instead}"
+        "container {container} of {workload} has a preStop hook that does more than sleep, so rolldrop does not change it; {instead}"
     )]
     Hook { workload: String, container: String, instead: String },
 }
@@ -376,9 +376,9 @@ impl Sleepers {
         let hook = ContainerPreStop::of(container);
         let instead = match hook.with(seconds, self.kubernetes) {
             Some(both) => format!(
-                "with --prefix-hook it sleeps first and then does what it does, if the image has a shell: preStop: {both}"
+                "with --prefix-hook it sleeps first and then runs the same command, if the image has a shell: preStop: {both}"
             ),
-            None => format!("let what it calls wait for {seconds} s before it answers"),
+            None => format!("make the endpoint that it calls wait {seconds} s before it answers"),
         };
         EndingError::Hook { workload: self.workload.clone(), container: name(container).to_owned(), instead }
     }
@@ -494,11 +494,13 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         };
         assert_eq!(
             error("{exec: {command: [nginx, -s, quit]}}"),
-            "container app of deployment/web has a preStop hook that is no sleep, so it is not changed; with --prefix-hook \
-             it sleeps first and then does what it does, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
+            "container app of deployment/web has a preStop hook that does more than sleep, so rolldrop does not change it; with --prefix-hook \
+             it sleeps first and then runs the same command, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
              \\\"$@\\\"\",\"nginx\",\"-s\",\"quit\"]}}"
         );
-        assert!(error("{httpGet: {path: /quit, port: 80}}").contains("let what it calls wait for 5 s"));
+        assert!(
+            error("{httpGet: {path: /quit, port: 80}}").contains("make the endpoint that it calls wait 5 s")
+        );
         assert!(error("{exec: {command: [sh, -c, sleep 5 && kill 1]}}").contains("with --prefix-hook"));
     }
 
@@ -548,6 +550,6 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         set_ending(&mut objects, &sleepers(&["app"]), Ending { min_ready_s: 4, ..as_it_is }).unwrap();
         assert_eq!(objects[0]["spec"]["minReadySeconds"], 4);
         let error = set_ending(&mut objects, &sleepers(&["web"]), FIVE).unwrap_err().to_string();
-        assert_eq!(error, "deployment/web has no container web: it has app, metrics");
+        assert_eq!(error, "deployment/web has no container web; its containers are app, metrics");
     }
 }

@@ -86,7 +86,7 @@ pub enum Absent {
 
 /// Error for a text that does not name a Secret value.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("not the name of a Secret, or NAME/KEY")]
+#[error("expected the name of a Secret, or NAME/KEY")]
 pub struct BadSecretKey;
 
 impl FromStr for SecretKey {
@@ -127,7 +127,7 @@ impl KubernetesVersion {
 
 /// Error for a text that is not a Kubernetes version.
 #[derive(Debug, Error)]
-#[error("not a version of Kubernetes, such as 1.33")]
+#[error("expected a Kubernetes version, such as 1.33")]
 pub struct BadVersion;
 
 impl FromStr for KubernetesVersion {
@@ -156,14 +156,14 @@ pub enum InjectError {
     Unreadable(ManifestError),
     /// The text is a template.
     #[error(
-        "{place}: this is a template ({text}), not a manifest: helm template CHART | rolldrop inject -f -"
+        "{place}: this is a template ({text}), not a manifest; render it first: helm template CHART | rolldrop inject -f -"
     )]
     Template { place: String, text: String },
     /// The requested Kubernetes version cannot run the sidecar.
-    #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
+    #[error("native sidecars need Kubernetes {since} or later, but the result must support {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
     TooOld(KubernetesVersion),
     /// No ports are free.
-    #[error("no two ports are left for the sidecar")]
+    #[error("the sidecar needs two free ports from 18080 up, but the workloads declare all of them")]
     NoPort,
     /// There is no workload among the manifests.
     #[error(
@@ -171,7 +171,7 @@ pub enum InjectError {
     )]
     NoWorkload { instead: String },
     /// A named workload is not among the manifests.
-    #[error("no {named} with a pod template among the manifests: there is {known}")]
+    #[error("{named} is not among the manifests, or has no pod template; these have one: {known}")]
     NotThere { named: WorkloadName, known: String },
     /// No workload uses the requested port.
     #[error(

@@ -223,7 +223,7 @@ impl Frontage {
         let title = workload.title();
         let mut notes: Vec<String> = own()
             .filter_map(|port| port.host_port)
-            .map(|port| format!("port {port} of the nodes bypasses the sidecar of {title}"))
+            .map(|port| format!("hostPort {port} bypasses the sidecar of {title}"))
             .collect();
         let names_move = options.kubernetes >= KubernetesVersion::NAMED_SIDECAR_PORTS;
         let moved_name = own().next().and_then(|port| port.name.clone()).filter(|_| names_move);
@@ -232,7 +232,7 @@ impl Frontage {
         }
         if leads.is_empty() {
             notes.push(format!(
-                "no Service among the manifests uses {title}: a Service with a numeric target port must use {} \
+                "no Service among the manifests routes to {title}: a Service with a numeric target port must use {} \
                  instead of {app_port}",
                 ports.listen
             ));
@@ -250,14 +250,14 @@ fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> 
     if spec["hostNetwork"] == true {
         return Err(NoSidecarReason::because(
             format!("{pod}/spec/hostNetwork"),
-            "its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or \
-             measure it without the sidecar",
+            "its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure \
+             without the sidecar",
         ));
     }
     if spec["os"]["name"] == "windows" {
         return Err(NoSidecarReason::because(
             format!("{pod}/spec/os"),
-            "its pods run on Windows, for which there is no sidecar: measure it without",
+            "its pods run on Windows, where the sidecar does not run: measure without it",
         ));
     }
     for list in ["containers", "initContainers", "ephemeralContainers"] {
@@ -265,8 +265,8 @@ fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> 
             return Err(NoSidecarReason::because(
                 format!("{pod}/spec/{list}/{at}/name"),
                 format!(
-                    "one of its {list} is named {SIDECAR_NAME}, as the sidecar would be, and was not added here \
-                     (its pods lack the annotation {SIDECAR}, or its image is another): rename it"
+                    "one of its {list} has the sidecar's name {SIDECAR_NAME} but is not the sidecar (its pods lack the \
+                     annotation {SIDECAR}, or it has another image): rename it"
                 ),
             ));
         }
@@ -275,7 +275,7 @@ fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> 
     if !workload.get(&annotations)[SIDECAR].is_null() {
         return Err(NoSidecarReason::because(
             format!("{annotations}/{}", escaped(SIDECAR)),
-            format!("its pods have the annotation {SIDECAR} but no sidecar: remove it"),
+            format!("its pods have the annotation {SIDECAR} but no sidecar: remove the annotation"),
         ));
     }
     let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
@@ -283,7 +283,7 @@ fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> 
     match names.find(|name| reserved.contains(name)) {
         Some(name) => Err(NoSidecarReason::because(
             format!("{pod}/spec/containers"),
-            format!("one of its ports is named {name}, a name that the sidecar needs: rename it"),
+            format!("one of its ports is named {name}, which the sidecar needs: rename the port"),
         )),
         None => Ok(()),
     }
@@ -373,7 +373,7 @@ fn app_port(
         several => {
             let several: Vec<_> = several.iter().map(u16::to_string).collect();
             let several = several.join(" and ");
-            let why = if by_services { "Services use its ports" } else { "it declares the ports" };
+            let why = if by_services { "Services use its ports" } else { "it declares ports" };
             Err(NoSidecarReason::because(
                 format!("{pod}/spec/containers"),
                 format!("{why} {several}: choose one with --port"),

@@ -79,7 +79,7 @@ pub(super) struct Foreign {
 
 impl fmt::Display for Foreign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by its {}", self.protocol, self.by)
+        write!(f, "{} (judging by its {})", self.protocol, self.by)
     }
 }
 
@@ -147,19 +147,19 @@ mod tests {
     #[test]
     fn non_http_ports_are_recognized() {
         for (port, app_protocol, names, is) in [
-            (6379, None, &[][..], Some("Redis by its number")),
-            (5432, None, &["db"], Some("PostgreSQL by its number")),
-            (9000, None, &["mysql"], Some("MySQL by its name mysql")),
-            (9000, None, &["tcp-kafka-internal"], Some("Kafka by its name tcp-kafka-internal")),
-            (9000, Some("mongo"), &["web"], Some("MongoDB by its appProtocol mongo")),
-            (9000, Some("tcp"), &["web"], Some("TCP by its appProtocol tcp")),
+            (6379, None, &[][..], Some("Redis (judging by its number)")),
+            (5432, None, &["db"], Some("PostgreSQL (judging by its number)")),
+            (9000, None, &["mysql"], Some("MySQL (judging by its name mysql)")),
+            (9000, None, &["tcp-kafka-internal"], Some("Kafka (judging by its name tcp-kafka-internal)")),
+            (9000, Some("mongo"), &["web"], Some("MongoDB (judging by its appProtocol mongo)")),
+            (9000, Some("tcp"), &["web"], Some("TCP (judging by its appProtocol tcp)")),
             (8080, None, &["http"], None),
             (8080, None, &["tcp"], None),
             (6379, Some("kubernetes.io/h2c"), &["redis"], None),
             (6379, None, &["http"], None),
             (9121, None, &["redis-metrics"], None),
             (8080, None, &["transporter"], None),
-            (9200, None, &["transport"], Some("Elasticsearch's transport by its name transport")),
+            (9200, None, &["transport"], Some("Elasticsearch's transport (judging by its name transport)")),
             (443, Some("tls"), &[], None),
         ] {
             assert_eq!(said(port, app_protocol, names).as_deref(), is, "{port} {app_protocol:?} {names:?}");

@@ -174,8 +174,8 @@ fn named_port_moves_and_comments_stay() {
     insta::assert_snapshot!(
         output.notes.join("\n"),
         @"
-    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
     "
     );
 }
@@ -224,10 +224,10 @@ fn old_kubernetes_gets_numeric_port() {
     assert!(text.contains("- name: http # as the Service says"), "{text}");
     let options = InjectOptions { kubernetes: "1.28".parse().expect("a version"), ..options };
     let too_old = inject(SHOP, &options).expect_err("no native sidecars").to_string();
-    assert_eq!(too_old, "native sidecars need Kubernetes 1.29 or later, not 1.28");
+    assert_eq!(too_old, "native sidecars need Kubernetes 1.29 or later, but the result must support 1.28");
     for text in ["2.1", "1", "1.x", ""] {
         let error = text.parse::<KubernetesVersion>().expect_err("no version").to_string();
-        assert_eq!(error, "not a version of Kubernetes, such as 1.33");
+        assert_eq!(error, "expected a Kubernetes version, such as 1.33");
     }
 }
 
@@ -304,17 +304,17 @@ fn ambiguous_manifests_ask_for_choice() {
         .join("\n"),
         @"
     shop.yaml:13: deployment/web: Services use its ports 8080 and 9090: choose one with --port
-    shop.yaml:2: deployment/web: no Service uses it and it declares no port: choose one with --workload deployment/web --port N
-    shop.yaml:13: deployment/web: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
-    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: give the file that has them
+    shop.yaml:2: deployment/web: it declares no port, and no Service uses it: choose a port with --workload deployment/web --port N
+    shop.yaml:13: deployment/web: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: pass the file that contains them
     shop.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes
-    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
-    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
-    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    no Service among the manifests uses deployment/web: a Service with a numeric target port must use 18080 instead of 8080
-    service/web is headless: its clients choose the port, and bypass the sidecar of deployment/web
-    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
+    no Service among the manifests routes to deployment/web: a Service with a numeric target port must use 18080 instead of 8080
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
+    no Service among the manifests routes to deployment/web: a Service with a numeric target port must use 18080 instead of 8080
+    service/web is headless: its clients choose the port and bypass the sidecar of deployment/web
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
     "
     );
     let chosen = InjectOptions { port: Some(9090), ..options() };
@@ -374,8 +374,8 @@ fn sidecar_name_clash_is_refused() {
     let container = SHOP.replace("- name: app", "- name: rolldrop");
     let taken = |line: usize, list: &str| {
         format!(
-            "shop.yaml:{line}: deployment/web: one of its {list} is named rolldrop, as the sidecar would be, and was not added here \
-             (its pods lack the annotation rolldrop.dev/sidecar, or its image is another): rename it"
+            "shop.yaml:{line}: deployment/web: one of its {list} has the sidecar's name rolldrop but is not the sidecar (its pods \
+             lack the annotation rolldrop.dev/sidecar, or it has another image): rename it"
         )
     };
     assert_eq!(error(&container), taken(15, "containers"));
@@ -388,7 +388,7 @@ fn sidecar_name_clash_is_refused() {
         let output = uninject(text).expect("manifests");
         assert_eq!(
             (output.text.as_str(), &output.notes[..]),
-            (text.as_str(), &["there is no sidecar to remove".into()][..])
+            (text.as_str(), &["no sidecar to remove".into()][..])
         );
     }
     // The annotation alone does not make a container the sidecar.
@@ -406,19 +406,19 @@ fn sidecar_name_clash_is_refused() {
     );
     assert_eq!(
         error(&alone),
-        "shop.yaml:12: deployment/web: its pods have the annotation rolldrop.dev/sidecar but no sidecar: remove it"
+        "shop.yaml:12: deployment/web: its pods have the annotation rolldrop.dev/sidecar but no sidecar: remove the annotation"
     );
     let by_hand = SHOP.replace("targetPort: http", "targetPort: 8080").replace(
         "metadata: {name: web}\n",
         "metadata: {name: web, annotations: {rolldrop.dev/target-ports: mine}}\n",
     );
-    let why = "shop.yaml:29: service/web: it has an annotation rolldrop.dev/target-ports that was not written here: remove it";
+    let why = "shop.yaml:29: service/web: its annotation rolldrop.dev/target-ports was not written by rolldrop: remove it";
     assert_eq!(error(&by_hand), why);
     assert_eq!(uninject(&by_hand).expect("manifests").text, by_hand);
     let port = SHOP.replace("name: http # as", "name: rolldrop-admin # as");
     assert_eq!(
         error(&port),
-        "shop.yaml:13: deployment/web: one of its ports is named rolldrop-admin, a name that the sidecar needs: rename it"
+        "shop.yaml:13: deployment/web: one of its ports is named rolldrop-admin, which the sidecar needs: rename the port"
     );
 }
 
@@ -536,12 +536,12 @@ fn unfit_workloads_stay_unchanged_with_notes() {
     let (notes, with) = chosen(MANY, &options());
     assert_eq!(with, ["deployment/shop"]);
     insta::assert_snapshot!(notes.join("\n"), @"
-    deployment/shop: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    shop.yaml:14: deployment/cache is left unchanged: port 6379 carries Redis by its number, which the proxy for HTTP would break: --workload deployment/cache --mode tcp passes all bytes and records connections; if it is HTTP after all, --workload deployment/cache --mode http
-    shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
-    shop.yaml:34: deployment/queue is left unchanged: it declares the ports 9000 and 9001: choose one with --port
-    shop.yaml:36: deployment/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload deployment/worker --port N
-    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    deployment/shop: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
+    shop.yaml:14: deployment/cache is left unchanged: port 6379 carries Redis (judging by its number), which the HTTP proxy would break: use --workload deployment/cache --mode tcp to pass all bytes and record connections; if it is HTTP after all, use --workload deployment/cache --mode http
+    shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml:34: deployment/queue is left unchanged: it declares ports 9000 and 9001: choose one with --port
+    shop.yaml:36: deployment/worker is left unchanged: it declares no port, and no Service uses it: choose a port with --workload deployment/worker --port N
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
     ");
     let output = injected(MANY);
     let (_, rest) =
@@ -563,11 +563,11 @@ fn named_workloads_are_injected_or_refused() {
         ]
         .join("\n"),
         @"
-    shop.yaml:14: deployment/cache: port 6379 carries Redis by its number, which the proxy for HTTP would break: --mode tcp passes all bytes and records connections; if it is HTTP after all, --mode http
-    shop.yaml:28: daemonset/agent: its pods use the node's network, where the sidecar's ports would be the node's: remove hostNetwork, or measure it without the sidecar
-    shop.yaml:34: deployment/queue: it declares the ports 9000 and 9001: choose one with --port
-    shop.yaml:36: deployment/worker: no Service uses it and it declares no port: choose one with --port N
-    shop.yaml: no deployment/web with a pod template among the manifests: there is deployment/shop, deployment/cache, daemonset/agent, deployment/queue, deployment/worker and 1 more
+    shop.yaml:14: deployment/cache: port 6379 carries Redis (judging by its number), which the HTTP proxy would break: use --mode tcp to pass all bytes and record connections; if it is HTTP after all, use --mode http
+    shop.yaml:28: daemonset/agent: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml:34: deployment/queue: it declares ports 9000 and 9001: choose one with --port
+    shop.yaml:36: deployment/worker: it declares no port, and no Service uses it: choose a port with --port N
+    shop.yaml: deployment/web is not among the manifests, or has no pod template; these have one: deployment/shop, deployment/cache, daemonset/agent, deployment/queue, deployment/worker and 1 more
     "
     );
     let bad = ["web", "/web", "deployment/", "a/b/c"];
@@ -600,7 +600,7 @@ fn mode_option_overrides_protocol_detection() {
         .replace("ports: [{port: 7000}]", "clusterIP: None, ports: [{port: 7000, appProtocol: redis}]");
     assert!(headless.contains(cache));
     let error = inject(&headless, &named(&["deployment/cache"])).expect_err("no HTTP").to_string();
-    assert!(error.contains("port 7000 carries Redis by its appProtocol redis"), "{error}");
+    assert!(error.contains("port 7000 carries Redis (judging by its appProtocol redis)"), "{error}");
 }
 
 #[test]
@@ -620,8 +620,8 @@ fn run_injection_refuses_unfit_workloads() {
     let fit = MANY.replace("hostNetwork: true", "hostNetwork: false").replace("{containerPort: 9001}", "");
     let injected = inject_into(&mut objects(&fit), &of_a_run).expect("manifests");
     insta::assert_snapshot!(injected.left.join("\n"), @"
-    deployment/cache is left unchanged: port 6379 carries Redis by its number, which the proxy for HTTP would break: the sidecar of a run is for HTTP
-    deployment/worker is left unchanged: no Service uses it and it declares no port: give its container the port
+    deployment/cache is left unchanged: port 6379 carries Redis (judging by its number), which the HTTP proxy would break: a run's sidecar supports only HTTP
+    deployment/worker is left unchanged: it declares no port, and no Service uses it: declare the port in its container
     ");
 }
 
@@ -630,8 +630,8 @@ fn shared_service_needs_named_port() {
     let shared = MANY
         .replace("labels: {app: worker}", "labels: {app: shop}")
         .replace("containers: [{name: worker}]", "hostNetwork: true, containers: [{name: worker}]");
-    let why = "service/shop routes to deployment/worker as well, which gets no sidecar, and its target port would be the \
-               sidecar's: choose both or none, or give service/shop a named targetPort";
+    let why = "service/shop also routes to deployment/worker, which gets no sidecar, so its numeric target port \
+               cannot be the sidecar's: choose both workloads or neither, or give service/shop a named targetPort";
     let error = inject(&shared, &named(&["deployment/shop"])).expect_err("shared").to_string();
     assert_eq!(error, format!("shop.yaml:1: deployment/shop: {why}"));
     let error = inject(&shared, &options()).expect_err("shared").to_string();
@@ -656,9 +656,9 @@ fn argo_rollout_counts_as_workload() {
     assert_eq!(with, ["deployment/web"], "{notes:?}");
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: up}\nspec: {template: {spec: {containers: [{name: up}]}}}\n";
     insta::assert_snapshot!([error(reference), error(job), error("a: 1\n")].join("\n"), @"
-    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, and rollout/web takes its pods from deployment/web: give the file that has it
-    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, but there is job/up with a pod template: name what gets the sidecar, as with --workload job/up
-    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: give the file that has them
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, but rollout/web uses the pod template of deployment/web: pass the file that contains it
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests, but these have a pod template: job/up. Choose one, such as --workload job/up
+    shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: pass the file that contains them
     ");
 }
 

@@ -11,7 +11,7 @@ use super::ProxyState;
 #[derive(Debug, thiserror::Error)]
 pub enum PreStopError {
     /// The hook runs only in a Linux container.
-    #[error("the preStop hook needs Linux: it runs in the container of the proxy")]
+    #[error("the preStop hook runs in the proxy's container and needs Linux")]
     NeedsLinux,
 }
 

@@ -256,12 +256,12 @@ fn awkward_manifests_round_trip_exactly() {
         ["web", "5353", "18080"].map(|t| t.parse::<u64>().map_or(Value::from(t), Value::from)).each_ref()
     );
     insta::assert_snapshot!(output.notes.join("\n"), @"
-    statefulset/db: port 5433 is reached through the sidecar on 18080, whose admin port is 18081
-    daemonset/agent: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    port 80 of the nodes bypasses the sidecar of daemonset/agent
-    service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
-    shop.yaml:119: replicaset/worker is left unchanged: no Service uses it and it declares no port: choose one with --workload replicaset/worker --port N
-    where clients close their connections first, a pod with the sidecar takes up to 470 new ones a second, for want of source ports (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    statefulset/db: traffic for port 5433 goes through the sidecar on port 18080; its admin port is 18081
+    daemonset/agent: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
+    hostPort 80 bypasses the sidecar of daemonset/agent
+    service/db is headless: its clients choose the port and bypass the sidecar of statefulset/db
+    shop.yaml:119: replicaset/worker is left unchanged: it declares no port, and no Service uses it: choose a port with --workload replicaset/worker --port N
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
     ");
 }
 
