@@ -9,7 +9,6 @@
 mod tests;
 
 use std::convert::Infallible;
-use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -26,7 +25,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tower::layer::util::{Identity, Stack};
@@ -277,8 +275,8 @@ impl AdminPort {
         } else if self.told_all.load(Ordering::Relaxed) {
             // The process exits next, so wait until the reader has everything, which it signals by closing.
             let _busy = place.begin_request();
-            match gone(&mut stream).await {
-                Ok(()) => self.shared.journal.reader_has_all(),
+            match tokio::io::copy(&mut stream, &mut tokio::io::sink()).await {
+                Ok(_) => self.shared.journal.reader_has_all(),
                 Err(error) => tracing::debug!(%error, "the reader of the rows went away"),
             }
         }
@@ -311,15 +309,7 @@ impl AdminPort {
                 Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
                 _ => text(StatusCode::BAD_REQUEST, "use GET /rows?from=N&of=STARTED\n"),
             },
-            "/metrics" => {
-                let now = metrics::Gauges {
-                    in_flight: shared.in_flight.count(),
-                    connections: shared.open.count(),
-                    held_bytes: shared.pool.used(),
-                };
-                let body = metrics::text(&shared.journal.counts(), now);
-                whole(OK, metrics::CONTENT_TYPE, body)
-            }
+            "/metrics" => whole(OK, metrics::CONTENT_TYPE, metrics::text(&shared)),
             _ => text(StatusCode::NOT_FOUND, "no such path\n"),
         })
     }
@@ -509,11 +499,4 @@ fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Byt
         text.push(b'\n');
     }
     Ok(text.into())
-}
-
-/// Waits until the other side closes the connection.
-async fn gone(stream: &mut TcpStream) -> io::Result<()> {
-    let mut ignored = [0; 64];
-    while stream.read(&mut ignored).await? > 0 {}
-    Ok(())
 }

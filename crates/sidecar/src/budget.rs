@@ -186,7 +186,7 @@ impl<'a> Buffer<'a> {
         self.make_room();
         let read = from.read_buf(&mut self.bytes).await?;
         if let Some(sides) = self.sides {
-            sides.hear_client();
+            sides.client_was_heard.store(true, Ordering::Relaxed);
         }
         Ok(read)
     }

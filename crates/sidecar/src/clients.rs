@@ -24,7 +24,7 @@ use super::budget::Unrecorded;
 use super::origin::RowOrigin;
 use super::proxied_connection::{self, Accepted};
 use super::sides::Idleness;
-use super::{Counted, ProxyState, admin, reap};
+use super::{ProxyState, admin, reap};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::ProxyPhase;
 
@@ -185,8 +185,7 @@ impl ClientConnections {
         let conn = self.accepted;
         self.accepted += 1;
         self.last_accepted = Some(at);
-        let pending = Counted::begin(&self.shared, |shared| &shared.pending);
-        let open = Counted::begin(&self.shared, |shared| &shared.open);
+        let (pending, open) = (self.shared.pending.take(), self.shared.open.take());
         let origin = Arc::new(RowOrigin::new(self.shared.clone(), peer, at, conn));
         let accepted = Accepted { stream, origin: origin.clone(), pending, open };
         let task = self.connections.spawn(proxied_connection::serve(accepted));

@@ -20,7 +20,6 @@ use self::requests_in_flight::SpokenProtocol;
 use super::budget::{Buffer, Unrecorded};
 use super::refusal::ProxyRefusal;
 use super::relay::{self, ConnectionFinish, Inlet, Outlet, RelayStop, RelayStreams};
-use rolldrop_record::ServedEnd;
 use rolldrop_wire::http1::Body;
 
 impl RequestsInFlight {
@@ -77,12 +76,7 @@ async fn relay_requests(
             exchange.settled().await;
             ConnectionFinish::Refuse(refusal)
         }
-        Unpassed::Stopped(RelayStop::Framing) => ConnectionFinish::Refuse(ProxyRefusal::Malformed),
-        Unpassed::Stopped(RelayStop::SourceClosed) => {
-            relay::client_closed(&mut from, &mut to, sides, exchange).await
-        }
-        Unpassed::Stopped(RelayStop::Source) => ConnectionFinish::Reset(ServedEnd::ClientGone),
-        Unpassed::Stopped(RelayStop::Sink) => relay::app_unwritable(sides).await,
+        Unpassed::Stopped(stop) => relay::end_requests(stop, &mut from, &mut to, sides, exchange).await,
     }
 }
 
@@ -182,13 +176,7 @@ async fn relay_responses(
         }
     };
     drop(buf);
-    match stop {
-        RelayStop::SourceClosed => {
-            relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await
-        }
-        RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::UpstreamReset),
-        RelayStop::Sink => ConnectionFinish::Reset(ServedEnd::ClientGone),
-    }
+    relay::end_responses(stop, &mut from, &mut to, &exchange.origin().sides, exchange).await
 }
 
 /// Passes the next response on, including interim responses.

@@ -209,9 +209,9 @@ struct ProxyState {
     known: KnownConnections,
     in_flight: InFlight,
     /// Connections whose protocol is not yet known.
-    pending: InFlight,
+    pending: Tokens,
     /// Client connections.
-    open: InFlight,
+    open: Tokens,
     /// Rate limit for log messages about a lack of descriptors or an unreachable app.
     troubles: Seldom,
     /// Cancelled at the first sign of the pod's termination.
@@ -232,7 +232,7 @@ impl PodHeaderBytes {
     }
 }
 
-/// Number of requests in flight, or of other items that begin and end.
+/// Number of requests in flight.
 #[derive(Debug, Default)]
 struct InFlight(AtomicUsize);
 
@@ -276,22 +276,17 @@ impl Seldom {
     }
 }
 
-/// Guard that counts in one of the proxy's counters until dropped.
-struct Counted {
-    shared: Arc<ProxyState>,
-    among: fn(&ProxyState) -> &InFlight,
-}
+/// Token with a copy for each of several connections, which counts them.
+#[derive(Debug, Default)]
+struct Tokens(Arc<()>);
 
-impl Counted {
-    fn begin(shared: &Arc<ProxyState>, among: fn(&ProxyState) -> &InFlight) -> Self {
-        among(shared).begin();
-        Self { shared: shared.clone(), among }
+impl Tokens {
+    fn take(&self) -> Arc<()> {
+        self.0.clone()
     }
-}
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        (self.among)(&self.shared).end();
+    fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
     }
 }
 
@@ -313,8 +308,8 @@ impl ProxyState {
             app: AppListener::default(),
             known: KnownConnections::default(),
             in_flight: InFlight::default(),
-            pending: InFlight::default(),
-            open: InFlight::default(),
+            pending: Tokens::default(),
+            open: Tokens::default(),
             troubles: Seldom::default(),
             ending: CancellationToken::new(),
         }

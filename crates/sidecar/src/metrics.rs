@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::ProxyState;
 use super::budget::Unrecorded;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
@@ -69,18 +70,9 @@ impl ProxyCounts {
     }
 }
 
-/// Current values, for Prometheus gauges.
-pub(super) struct Gauges {
-    /// Requests in flight.
-    pub(super) in_flight: usize,
-    /// Client connections.
-    pub(super) connections: usize,
-    /// Bytes of the shared pool held by connections.
-    pub(super) held_bytes: usize,
-}
-
-/// Returns the counts in Prometheus' text format.
-pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
+/// Returns the proxy's counts and current values in Prometheus' text format.
+pub(super) fn text(proxy: &ProxyState) -> String {
+    let counts = proxy.journal.counts();
     let mut text = MetricsText::default();
     let requests = "rolldrop_proxy_requests_total";
     text.family(
@@ -126,9 +118,9 @@ pub(super) fn text(counts: &ProxyCounts, now: Gauges) -> String {
         text.sample(name, format_args!("{{reason=\"{}\"}}", why.as_str()), count);
     }
     for (name, help, value) in [
-        ("rolldrop_proxy_in_flight", "Requests in flight.", now.in_flight),
-        ("rolldrop_proxy_connections", "Open client connections.", now.connections),
-        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget held by connections.", now.held_bytes),
+        ("rolldrop_proxy_in_flight", "Requests in flight.", proxy.in_flight.count()),
+        ("rolldrop_proxy_connections", "Open client connections.", proxy.open.count()),
+        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget held by connections.", proxy.pool.used()),
     ] {
         text.family(name, "gauge", help);
         text.sample(name, format_args!(""), value);

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
+use crate::inject::ending;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, PodEvent};
 
@@ -58,21 +59,6 @@ pub fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     }
 }
 
-/// Returns the sleep, in seconds, of a command that does nothing else: `sleep 5`, `/bin/sleep 5`, or the same in a
-/// shell.
-fn exec_sleep_s(command: &[String]) -> Option<i64> {
-    let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
-    let is = |word: &str, name: &str| word == name || word.ends_with(&format!("/{name}"));
-    let words = match words[..] {
-        [shell, "-c", ..] if is(shell, "sh") || is(shell, "bash") => &words[2..],
-        _ => &words[..],
-    };
-    match words {
-        [program, seconds] if is(program, "sleep") => seconds.trim_end_matches('s').parse().ok(),
-        _ => None,
-    }
-}
-
 fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> ContainerState {
     let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
     let sleep = pre_stop.and_then(|hook| hook.sleep.as_ref()).map(|s| s.seconds);
@@ -97,7 +83,7 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         sidecar,
         pre_stop_sleep_s: sleep,
         pre_stop_other: pre_stop.is_some() && sleep.is_none(),
-        pre_stop_exec_sleep_s: program.and_then(|command| exec_sleep_s(command)),
+        pre_stop_exec_sleep_s: program.and_then(|command| ending::command_sleep_s(command)),
         pre_stop_program: program.and_then(|command| command.first()).cloned(),
         state: state.map(str::to_owned),
         reason,
@@ -129,21 +115,4 @@ fn notices_s(probe: &Probe) -> u32 {
         field.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
     };
     set(probe.period_seconds, 10) * set(probe.failure_threshold, 3) + set(probe.timeout_seconds, 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exec_sleep_requires_pure_sleep_command() {
-        let of =
-            |words: &[&str]| exec_sleep_s(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
-        assert_eq!(of(&["sleep", "5"]), Some(5));
-        assert_eq!(of(&["/bin/sleep", "5s"]), Some(5));
-        assert_eq!(of(&["/bin/sh", "-c", "sleep 12"]), Some(12));
-        assert_eq!(of(&["sh", "-c", "sleep 12; nginx -s quit"]), None);
-        assert_eq!(of(&["/bin/no-such-sleep", "5"]), None);
-        assert_eq!(of(&["nginx", "-s", "quit"]), None);
-    }
 }

@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
@@ -90,7 +89,6 @@ fn is_own(peer: UnixCredentials) -> bool {
 #[derive(Debug)]
 pub(super) struct PreStopSocket {
     listener: net::UnixListener,
-    calls: Calls,
 }
 
 impl PreStopSocket {
@@ -99,7 +97,7 @@ impl PreStopSocket {
         let address = net::SocketAddr::from_abstract_name(name(admin))?;
         let listener = net::UnixListener::bind_addr(&address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, calls: Calls::default() })
+        Ok(Self { listener })
     }
 
     /// Accepts marks from its own container, forever.
@@ -108,9 +106,10 @@ impl PreStopSocket {
             Ok(listener) => listener,
             Err(error) => return shared.trouble("failed to listen for the preStop hook", &error),
         };
+        let mut calls = Calls::default();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => take(&stream, &self.calls, &shared),
+                Ok((stream, _)) => take(&stream, &mut calls, &shared),
                 Err(error) => {
                     shared.trouble("failed to accept a call from the preStop hook", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -120,7 +119,7 @@ impl PreStopSocket {
     }
 }
 
-fn take(stream: &UnixStream, calls: &Calls, shared: &ProxyState) {
+fn take(stream: &UnixStream, calls: &mut Calls, shared: &ProxyState) {
     match getsockopt(stream, sockopt::PeerCredentials) {
         Ok(peer) if is_own(peer) => {
             shared.pre_stop(calls);
@@ -141,8 +140,8 @@ fn take(stream: &UnixStream, calls: &Calls, shared: &ProxyState) {
 /// Rate limit for preStop hook calls: a container may make any number of calls.
 #[derive(Debug, Default)]
 struct Calls {
-    next_ns: AtomicI64,
-    taken: AtomicUsize,
+    next: Stamp,
+    counted: usize,
 }
 
 impl Calls {
@@ -151,23 +150,24 @@ impl Calls {
     /// Maximum number of calls that count.
     const MOST: usize = 10_000;
 
-    /// Returns the time of this call, if the call counts.
-    fn take(&self, now: Stamp) -> Option<Stamp> {
-        let next_ns = self.next_ns.load(Ordering::Relaxed);
-        if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
-            return None;
+    /// Returns true if a call at this time counts.
+    fn count(&mut self, now: Stamp) -> bool {
+        let counts = now >= self.next && self.counted < Self::MOST;
+        if counts {
+            self.next = now.shifted_ns(Self::PAUSE_NS);
+            self.counted += 1;
         }
-        self.next_ns.store(now.unix_ns() + Self::PAUSE_NS, Ordering::Relaxed);
-        Some(now)
+        counts
     }
 }
 
 impl ProxyState {
     /// Records a preStop hook call. Every call that counts is recorded, so that a reader can choose the one that
     /// matches the pod's deletion.
-    fn pre_stop(&self, calls: &Calls) {
-        if let Some(at) = calls.take(self.clock.now()) {
-            self.journal.phase(ProxyPhase::PreStop, at);
+    fn pre_stop(&self, calls: &mut Calls) {
+        let now = self.clock.now();
+        if calls.count(now) {
+            self.journal.phase(ProxyPhase::PreStop, now);
         }
         self.ending.cancel();
     }

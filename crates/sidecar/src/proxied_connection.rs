@@ -8,6 +8,7 @@
 //! The client's first bytes determine the protocol (`h1`, `h2`, `tunnel`).
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::TrafficMode;
 use super::budget::Buffer;
 use super::h1::RequestsInFlight;
 use super::h2::Http2;
@@ -24,7 +26,6 @@ use super::refusal::ProxyRefusal;
 use super::relay::{self, ConnectionFinish, Inlet, Outlet, Receiver, RelayStreams};
 use super::socket::{self, Room, SocketDirection};
 use super::tunnel::Tunnel;
-use super::{Counted, TrafficMode};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
 use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
@@ -55,9 +56,9 @@ pub(super) struct Accepted {
     /// Fields shared by the rows of this connection.
     pub(super) origin: Arc<RowOrigin>,
     /// Held until the connection's protocol is known.
-    pub(super) pending: Counted,
+    pub(super) pending: Arc<()>,
     /// Held until the connection is closed.
-    pub(super) open: Counted,
+    pub(super) open: Arc<()>,
 }
 
 /// Protocol of a connection, and its requests in flight.
@@ -251,7 +252,7 @@ struct ProxiedConnection {
 }
 
 impl ProxiedConnection {
-    async fn relay(&mut self, pending: Counted) -> ConnectionFinish {
+    async fn relay(&mut self, pending: Arc<()>) -> ConnectionFinish {
         let origin = self.origin.clone();
         let shared = &origin.shared;
         socket::begin(&self.client);
@@ -260,7 +261,7 @@ impl ProxiedConnection {
             Err(finish) => return finish,
         };
         shared.app.accepts();
-        origin.sides.app_accepted();
+        origin.sides.app_accepted.store(true, Ordering::Relaxed);
         socket::begin(app);
         let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);
         let (into_app, out_of_app) = (room(app, SocketDirection::Send), room(app, SocketDirection::Receive));
@@ -389,7 +390,7 @@ impl Drop for ProxiedConnection {
         // A client that never got a response would have been refused by the app itself. A client that awaits a response
         // must not mistake the close for the end of that response. A connection that makes room must not leave any
         // bytes in the kernel.
-        let gives_way = self.origin.sides.has_given_way();
+        let gives_way = self.origin.sides.gives_way.load(Ordering::Relaxed);
         let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
         if !self.finished
             && (self.end_all(end) || self.app.is_none() || gives_way && socket::holds_bytes(&self.client))

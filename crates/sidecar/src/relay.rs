@@ -64,8 +64,39 @@ pub(super) trait Ledger {
     fn goes_one_way(&self) -> bool;
 }
 
+/// Ends the request side of a connection after it stopped.
+pub(super) async fn end_requests(
+    stop: RelayStop,
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    sides: &ConnectionSides,
+    ledger: &impl Ledger,
+) -> ConnectionFinish {
+    match stop {
+        RelayStop::SourceClosed => client_closed(from, to, sides, ledger).await,
+        RelayStop::Source => ConnectionFinish::Reset(ServedEnd::ClientGone),
+        RelayStop::Sink => app_unwritable(sides).await,
+        RelayStop::Framing => ConnectionFinish::Refuse(ProxyRefusal::Malformed),
+    }
+}
+
+/// Ends the response side of a connection after it stopped.
+pub(super) async fn end_responses(
+    stop: RelayStop,
+    from: &mut Inlet<'_>,
+    to: &mut Outlet<'_>,
+    sides: &ConnectionSides,
+    ledger: &impl Ledger,
+) -> ConnectionFinish {
+    match stop {
+        RelayStop::SourceClosed => app_closed(from, to, sides, ledger).await,
+        RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::UpstreamReset),
+        RelayStop::Sink => ConnectionFinish::Reset(ServedEnd::ClientGone),
+    }
+}
+
 /// Closes the connection towards the app, after the client closed its side.
-pub(super) async fn client_closed(
+async fn client_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     sides: &ConnectionSides,
@@ -84,7 +115,7 @@ pub(super) async fn client_closed(
 
 /// Handles an app that accepts no more bytes. The app may have responded earlier, so the response side passes on the
 /// rest, then resets.
-pub(super) async fn app_unwritable(sides: &ConnectionSides) -> ConnectionFinish {
+async fn app_unwritable(sides: &ConnectionSides) -> ConnectionFinish {
     sides.app_unwritable.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
         return ConnectionFinish::Reset(ServedEnd::UpstreamEof);
@@ -93,7 +124,7 @@ pub(super) async fn app_unwritable(sides: &ConnectionSides) -> ConnectionFinish 
 }
 
 /// Closes the connection towards the client, after the app closed its side.
-pub(super) async fn app_closed(
+async fn app_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     sides: &ConnectionSides,
@@ -320,18 +351,12 @@ pub(super) async fn both_ways(
         from_app_buf,
     } = streams;
     let requests = async {
-        match pump(&mut from_client, &mut to_app, from_client_buf, &mut requests).await {
-            RelayStop::SourceClosed => client_closed(&mut from_client, &mut to_app, sides, ledger).await,
-            RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::ClientGone),
-            RelayStop::Sink => app_unwritable(sides).await,
-        }
+        let stop = pump(&mut from_client, &mut to_app, from_client_buf, &mut requests).await;
+        end_requests(stop, &mut from_client, &mut to_app, sides, ledger).await
     };
     let responses = async {
-        match pump(&mut from_app, &mut to_client, from_app_buf, &mut responses).await {
-            RelayStop::SourceClosed => app_closed(&mut from_app, &mut to_client, sides, ledger).await,
-            RelayStop::Source | RelayStop::Framing => ConnectionFinish::Reset(ServedEnd::UpstreamReset),
-            RelayStop::Sink => ConnectionFinish::Reset(ServedEnd::ClientGone),
-        }
+        let stop = pump(&mut from_app, &mut to_client, from_app_buf, &mut responses).await;
+        end_responses(stop, &mut from_app, &mut to_client, sides, ledger).await
     };
     tokio::select! {
         biased;

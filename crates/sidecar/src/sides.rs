@@ -17,8 +17,9 @@ pub(super) struct ConnectionSides {
     pub(super) client_closed: AtomicBool,
     pub(super) app_closed: AtomicBool,
     pub(super) app_unwritable: AtomicBool,
+    /// True if the client has sent something, or closed, since this was last reset.
     pub(super) client_was_heard: AtomicBool,
-    /// True if the app has accepted the connection.
+    /// True if the app has accepted the connection: from then on, silence is the client's own.
     pub(super) app_accepted: AtomicBool,
     /// Number of requests in flight.
     pub(super) under_way: AtomicUsize,
@@ -61,11 +62,6 @@ impl ConnectionSides {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Notes that the app has accepted the connection: from now on, silence is the client's own.
-    pub(super) fn app_accepted(&self) {
-        self.app_accepted.store(true, Ordering::Relaxed);
-    }
-
     /// Returns the connection's kind of idleness, and the tick at which it became idle.
     pub(super) fn idle(&self) -> (Idleness, u32) {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
@@ -87,19 +83,9 @@ impl ConnectionSides {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns true if the connection is being closed to make room for another one.
-    pub(super) fn has_given_way(&self) -> bool {
-        self.gives_way.load(Ordering::Relaxed)
-    }
-
     /// Returns true if the client has closed its side.
     pub(super) fn is_client_closed(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the client sent something, or closed.
-    pub(super) fn hear_client(&self) {
-        self.client_was_heard.store(true, Ordering::Relaxed);
     }
 
     /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] has passed.

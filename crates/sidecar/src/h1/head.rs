@@ -86,10 +86,6 @@ impl ResponseHead {
     }
 }
 
-/// A response that is not HTTP/1; its bytes are passed on unread.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unreadable;
-
 /// Result of examining the bytes at the front of a buffer.
 #[derive(Debug)]
 pub(super) enum HeadScan<H> {
@@ -166,11 +162,10 @@ impl IncomingResponse {
     pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> HeadScan<ResponseHead> {
         let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
         self.seen = bytes.len();
-        match is_news.then(|| parse_response(bytes, to_head)) {
-            Some(Ok(Some(head))) => HeadScan::Complete(head),
-            Some(Err(Unreadable)) => HeadScan::Complete(ResponseHead::UNREADABLE),
+        match is_news.then(|| parse_response(bytes, to_head)).flatten() {
+            Some(head) => HeadScan::Complete(head),
             // The header line must still be inserted before the empty line.
-            None | Some(Ok(None)) => {
+            None => {
                 let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
                 HeadScan::Partial {
                     safe: bytes.iter().rposition(|byte| !is_line_end(byte)).map_or(0, |at| at + 1),
@@ -216,15 +211,21 @@ fn read_request<'b>(
 /// Parses a request head that violates the grammar, but whose end is the same for all parsers: lines with a colon,
 /// whose contents are left to the app. Returns `None` if the head is incomplete.
 fn read_lines(bytes: &[u8]) -> Result<Option<RequestHead>, ProxyRefusal> {
-    let mut lines = HeadLines { bytes, at: 0 };
-    let Some(first) = lines.by_ref().find(|line| *line != b"\r") else { return Ok(None) };
+    let mut at = 0;
+    // Each complete line without its LF, and the offset after it.
+    let mut lines = memchr_iter(b'\n', bytes).map(|end| {
+        let line = &bytes[at..end];
+        at = end + 1;
+        (line, at)
+    });
+    let Some((first, _)) = lines.by_ref().find(|(line, _)| *line != b"\r") else { return Ok(None) };
     let (method, version) = read_request_line(first)?;
     let mut framing = HeaderFraming::default();
     let mut headers = 0;
-    while let Some(line) = lines.next() {
+    for (line, end) in lines {
         let line = line.strip_suffix(b"\r").ok_or(ProxyRefusal::Malformed)?;
         if line.is_empty() {
-            return framing.of_request(lines.at, method, version == b"HTTP/1.1").map(Some);
+            return framing.of_request(end, method, version == b"HTTP/1.1").map(Some);
         }
         headers += 1;
         if headers > MAX_HEADERS {
@@ -280,33 +281,16 @@ fn read_request_line(line: &[u8]) -> Result<(&[u8], &[u8]), ProxyRefusal> {
     }
 }
 
-/// The complete lines of a head received so far, without the LF.
-struct HeadLines<'b> {
-    bytes: &'b [u8],
-    at: usize,
-}
-
-impl<'b> Iterator for HeadLines<'b> {
-    type Item = &'b [u8];
-
-    fn next(&mut self) -> Option<&'b [u8]> {
-        let rest = &self.bytes[self.at..];
-        let end = memchr(b'\n', rest)?;
-        self.at += end + 1;
-        Some(&rest[..end])
-    }
-}
-
 /// Parses a response head; returns `None` if the head is incomplete. `to_head` is true for the response to a HEAD
-/// request.
-fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
+/// request. A response that is not HTTP/1 is passed on unread.
+fn parse_response(bytes: &[u8], to_head: bool) -> Option<ResponseHead> {
     match read_response(bytes, to_head, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
         Err(httparse::Error::TooManyHeaders) => {
             read_response(bytes, to_head, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
         }
         read => read,
     }
-    .map_err(|_| Unreadable)
+    .unwrap_or(Some(ResponseHead::UNREADABLE))
 }
 
 fn read_response<'b>(
@@ -447,7 +431,7 @@ mod tests {
     }
 
     fn response_body(head: &str, to_head: bool) -> Body {
-        parse_response(head.as_bytes(), to_head).unwrap().unwrap().body
+        parse_response(head.as_bytes(), to_head).unwrap().body
     }
 
     #[test]
@@ -594,7 +578,7 @@ mod tests {
         assert_eq!(response_body(chunked, false), Body::CHUNKED);
         let sloppy = "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(response_body(sloppy, false), Body::CHUNKED);
-        assert_eq!(parse_response(b"SSH-2.0\r\n", false).unwrap_err(), Unreadable);
+        assert_eq!(parse_response(b"SSH-2.0\r\n", false).unwrap().status, None);
     }
 
     #[test]
@@ -607,7 +591,7 @@ mod tests {
             ProxyRefusal::Version,
         ] {
             let answer = refusal.answer();
-            let head = parse_response(answer, false).unwrap().unwrap();
+            let head = parse_response(answer, false).unwrap();
             assert_eq!(head.body, Body::Length((answer.len() - head.len) as u64), "{refusal:?}");
         }
     }

@@ -162,6 +162,14 @@ impl<'a> ContainerPreStop<'a> {
     }
 }
 
+/// Returns the sleep, in seconds, of a command that does nothing else: `sleep 5`, `/bin/sleep 5`, or the same in a
+/// shell.
+pub(crate) fn command_sleep_s(command: &[String]) -> Option<i64> {
+    let words: Vec<Value> = command.iter().map(|word| word.as_str().into()).collect();
+    let ContainerPreStop::Program { seconds, .. } = ContainerPreStop::program(&words)? else { return None };
+    i64::try_from(seconds).ok()
+}
+
 fn base_name(word: &Value) -> Option<&str> {
     word.as_str()?.rsplit('/').next()
 }
@@ -484,6 +492,19 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         set_ending(&mut objects, &older, FIVE).unwrap();
         let hook = &objects[0]["spec"]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"];
         assert_eq!(*hook, json!({"exec": {"command": ["sleep", "5"]}}));
+    }
+
+    #[test]
+    fn command_sleep_needs_pure_sleep() {
+        let of = |words: &[&str]| {
+            command_sleep_s(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["sleep", "5"]), Some(5));
+        assert_eq!(of(&["/bin/sleep", "5s"]), Some(5));
+        assert_eq!(of(&["/bin/sh", "-c", "sleep 12"]), Some(12));
+        assert_eq!(of(&["sh", "-c", "sleep 12; nginx -s quit"]), None);
+        assert_eq!(of(&["/bin/no-such-sleep", "5"]), None);
+        assert_eq!(of(&["nginx", "-s", "quit"]), None);
     }
 
     #[test]

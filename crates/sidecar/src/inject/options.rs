@@ -153,12 +153,7 @@ impl fmt::Display for KubernetesVersion {
 pub enum InjectError {
     /// The text is not a manifest.
     #[error(transparent)]
-    Unreadable(ManifestError),
-    /// The text is a template.
-    #[error(
-        "{place}: this is a template ({text}), not a manifest; render it first: helm template CHART | rolldrop inject -f -"
-    )]
-    Template { place: String, text: String },
+    Unreadable(#[from] ManifestError),
     /// The requested Kubernetes version cannot run the sidecar.
     #[error("native sidecars need Kubernetes {since} or later, but the result must support {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
     TooOld(KubernetesVersion),
@@ -194,15 +189,6 @@ impl InjectError {
                 Self::In { file: file.to_owned(), error: Box::new(self) }
             }
             other => other,
-        }
-    }
-}
-
-impl From<ManifestError> for InjectError {
-    fn from(error: ManifestError) -> Self {
-        match error {
-            ManifestError::Template { place, text } => Self::Template { place, text },
-            error @ ManifestError::Invalid { .. } => Self::Unreadable(error),
         }
     }
 }
