@@ -132,7 +132,8 @@ fn dead_load_worker_spares_others() {
     let status = wait_for("its end", LIMIT, || child.try_wait().expect("its state"));
     let said = said(dir.path());
     assert_eq!(status.code(), Some(3), "{said}");
-    let named = said.lines().find(|line| line.contains("lost load worker")).unwrap_or_else(|| panic!("{said}"));
+    let named =
+        said.lines().find(|line| line.contains("lost load worker")).unwrap_or_else(|| panic!("{said}"));
     assert!(named.contains("load worker rolldrop-load-from-the-cluster-"), "{named}");
     assert!(named.contains("(load-1): its container exited with code 137"), "{named}");
 
@@ -144,8 +145,7 @@ fn dead_load_worker_spares_others() {
     let killed = killed.expect("what is known of its rows");
     assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
     assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
-    let warned =
-        |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("lost load worker"));
+    let warned = |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("lost load worker"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
     // The result contains the outcomes of the other requests and all other figures.
     let result = result(&run_dir);

@@ -374,7 +374,7 @@ fn take(
                 place.next += 1;
             }
             ProxyLine::Open(row) => {
-                let source = place.id.source().into();
+                let source = place.source.as_str().into();
                 rows.push(ServedRow { source, ended: ServedEnd::Open, ..row });
             }
             ProxyLine::Phase { phase, t_ns } => {

@@ -221,10 +221,7 @@ async fn fleet_continues_and_names_lost_worker() {
     };
     let (joined, ()) = futures::join!(fleet.join(), killing);
     let lost: Vec<String> = joined.lost.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        lost,
-        ["lost load worker b on node node-of-b (load-1): its container ended with code 137"]
-    );
+    assert_eq!(lost, ["lost load worker b on node node-of-b (load-1): its container ended with code 137"]);
     assert_eq!(lines_of(pods[0].dir.path()), 150);
     assert!((150..300).contains(&joined.scheduled), "{joined:?}");
     let warned = |(_, kind): &(Option<String>, EventKind)| matches!(kind, EventKind::Warning { message } if message.contains("load worker b on node node-of-b"));
