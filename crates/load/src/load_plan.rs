@@ -313,7 +313,7 @@ mod tests {
                 s.body = body.into();
             })
         };
-        assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
+        assert!(template("{{what}}").starts_with("body: unknown placeholder \"{{what}}\": use {{seq}}"));
     }
 
     #[test]

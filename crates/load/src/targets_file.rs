@@ -191,10 +191,12 @@ mod tests {
     #[test]
     fn target_error_names_its_line() {
         let said = |text: &str| parse(text, read).unwrap_err().to_string();
-        assert!(said("").starts_with("line 1: there is no target"));
-        assert!(said("\nhttp://web/\n").starts_with("line 2: it is not a target"));
-        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: it is not a header"));
-        assert!(said("GET http://web/\n@missing\n").starts_with("line 2: the body \"missing\""));
+        assert!(said("").starts_with("line 1: the file has no target"));
+        assert!(said("\nhttp://web/\n").starts_with("line 2: this is not a target"));
+        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: this is not a header"));
+        assert!(
+            said("GET http://web/\n@missing\n").starts_with("line 2: failed to read the body \"missing\"")
+        );
         assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
         assert!(
             said("{\"method\":\"GET\"}")

@@ -123,6 +123,6 @@ mod tests {
         // Each of the eight pods has its own ports.
         assert_eq!(checked(&few(200, "30s", ""), Some(8)).await, Ok(()));
         let all = checked("rate: 1000, duration: 60s", Some(1)).await.unwrap_err();
-        assert!(all.to_string().contains("there are 28232"), "{all}");
+        assert!(all.to_string().contains("there are only 28232"), "{all}");
     }
 }

@@ -309,7 +309,7 @@ mod tests {
         assert!(reason.starts_with(&format!("{url} did not answer within 1ms: ")), "{reason}");
         let said = say(WorkerOrder::Start { zero_ns: Stamp::default() }).await;
         assert!(
-            matches!(said.as_slice(), [WorkerReport::Failed { why }] if why.contains("needs")),
+            matches!(said.as_slice(), [WorkerReport::Failed { why }] if why.contains("out of turn")),
             "{said:?}"
         );
     }
