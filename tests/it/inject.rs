@@ -170,7 +170,9 @@ fn inject_handles_each_file_kind() {
             continue;
         }
         let there = String::from_utf8(output.stdout).expect(&about);
-        let lines = stderr.lines().filter_map(|line| line.strip_prefix("rolldrop: ")?.split_once(": port "));
+        let lines = stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix("rolldrop: ")?.split_once(": traffic for port "));
         let reached = lines.filter(|(_, what)| what.contains("goes through the sidecar"));
         let reached: Vec<&str> = reached.map(|(workload, _)| workload).collect();
         assert_eq!(reached, workloads.split(' ').collect::<Vec<_>>(), "{about}{there}");

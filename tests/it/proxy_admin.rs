@@ -227,7 +227,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
     // In an earlier version, anybody could request this path.
     assert_eq!(proxy.admin("/prestop").0, 404);
     let error = proxy.pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"]).expect_err("another user");
-    assert!(error.contains("is not of this container and user"), "{error}");
+    assert!(error.contains("belongs to another container or user"), "{error}");
     assert_eq!(phase(&proxy), "serving");
     proxy.pre_stop(&[]).expect("a mark");
     assert_eq!(phase(&proxy), "pre_stop");
