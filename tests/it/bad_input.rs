@@ -63,7 +63,7 @@ fn missing_binary_reports_pod_never_starts() {
     let _turn = turn();
     let finished = Rolldrop::run(&missing_binary()).finish().expect_code(2);
     let stderr = finished.stderr();
-    assert!(stderr.contains("a pod never starts"), "{finished}");
+    assert!(stderr.contains("a pod cannot start"), "{finished}");
     assert!(stderr.contains("/no/such/server"), "{finished}");
 }
 

@@ -365,7 +365,7 @@ fn target_option_measures_existing_rollout() {
         let unnamed = run(&unnamed).expect_code(2);
         assert!(unnamed.stderr().contains("would change a cluster that you did not name"), "{unnamed}");
         let system = run(&["run", "-t", "svc/kube-dns", "-n", "kube-system"]).expect_code(2);
-        assert!(system.stderr().contains("namespace kube-system is the cluster's own"), "{system}");
+        assert!(system.stderr().contains("namespace kube-system belongs to the cluster itself"), "{system}");
         let all = "disruptions=[{at: 1s, action: deletePod, selector: app=web, count: 2}]";
         let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
         let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
