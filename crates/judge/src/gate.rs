@@ -11,6 +11,7 @@ mod part;
 mod planned;
 mod request_checks;
 mod stage_checks;
+mod stream_checks;
 mod times;
 mod window_checks;
 
@@ -35,6 +36,9 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     if let Some(bounds) = expect.terminations {
         let n = Measured::count(result.terminations.len() as u64);
         checks.extend(n.within("terminations", bounds.map(|n| n as f64)));
+    }
+    if let Some(limits) = &expect.streams {
+        checks.extend(stream_checks::checks(&all.requests, result.streams.as_ref(), limits));
     }
     checks.extend(stage_checks::exits(&result.terminations, &expect.exits));
     checks.extend(stage_checks::of_ends(&result.terminations, &expect.stages));

@@ -38,6 +38,8 @@ sparse! {
         /// Limits on requests by outcome.
         #[serde(deserialize_with = "reading::outcomes")]
         pub outcomes: BTreeMap<Outcome, Bounds<Amount>> = default,
+        /// Limits on streams that ended incomplete.
+        pub streams: Option<StreamLimits> = default,
         /// Limits on the number of terminations measured.
         pub terminations: Option<Bounds<u64>> = default,
         /// Limits on container terminations that the run did not ask for, in pods that stayed.
@@ -207,6 +209,43 @@ sparse! {
         pub ok: Option<Bounds<Share>> = default,
         /// Limits on requests that were scheduled but not sent.
         pub not_sent: Option<Bounds<Amount>> = default,
+    }
+}
+
+sparse! {
+    /// Limits on streams that ended incomplete. Shares are of all streams.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    pub struct StreamLimits {
+        /// Limits on streams whose transport broke.
+        pub cut: Option<Bounds<Amount>> = default,
+        /// Limits on streams with a clean end, but without the event that completes them.
+        pub unfinished: Option<Bounds<Amount>> = default,
+        /// Limits on streams that the app aborted with a message.
+        pub aborted: Option<Bounds<Amount>> = default,
+        /// Limits on streams that were silent for longer than the stall timeout.
+        pub stalled: Option<Bounds<Amount>> = default,
+        /// Limits on the events that incomplete streams had delivered.
+        pub events_lost: Option<Bounds<u64>> = default,
+    }
+}
+
+impl StreamLimits {
+    /// Key of [`Self::events_lost`].
+    pub const EVENTS_LOST: &str = "streams.eventsLost";
+    /// Keys of the limits on incomplete streams, each with the outcome that it limits.
+    pub const OUTCOMES: [(&str, Outcome); 4] = [
+        ("streams.cut", Outcome::StreamCut),
+        ("streams.unfinished", Outcome::StreamUnfinished),
+        ("streams.aborted", Outcome::StreamAborted),
+        ("streams.stalled", Outcome::StreamStalled),
+    ];
+
+    /// Returns the limits on incomplete streams that are set, each with its key and its outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, Outcome, Bounds<Amount>)> {
+        let bounds = [self.cut, self.unfinished, self.aborted, self.stalled];
+        let all = Self::OUTCOMES.into_iter().zip(bounds);
+        all.filter_map(|((key, outcome), bounds)| Some((key, outcome, bounds?)))
     }
 }
 

@@ -112,7 +112,9 @@ impl CheckedRequests<'_> {
         observed: u64,
         of: impl Fn(&LossGroup) -> u64,
     ) -> Vec<Check> {
-        amount(name, bounds, &Measured::count(observed), |limit| self.share(observed, &of, limit))
+        amount(name, bounds, &Measured::count(observed), |limit| {
+            self.share(observed, self.counts.total, &of, limit)
+        })
     }
 
     /// Checks a number that terminations do not explain. Its share has no bounds beyond the observed value.
@@ -149,17 +151,23 @@ impl CheckedRequests<'_> {
         LossUnits { number: len(n), are_groups: n != self.terminations.len() }
     }
 
-    /// Bounds the share of `observed` in all scheduled requests. `of` returns a group's part of `observed`.
-    fn share(&self, observed: u64, of: impl Fn(&LossGroup) -> u64, limit: f64) -> Measured {
-        let scheduled = self.counts.total;
-        if scheduled == 0 {
+    /// Bounds the share of `observed` in `whole`, which is all scheduled requests or all streams. `of` returns a group's
+    /// part of `observed`.
+    pub(super) fn share(
+        &self,
+        observed: u64,
+        whole: u64,
+        of: impl Fn(&LossGroup) -> u64,
+        limit: f64,
+    ) -> Measured {
+        if whole == 0 {
             return Measured::unknown(Unit::Share, Basis::NothingScheduled);
         }
         let units = self.units(of);
         let losses = UnitLosses::of(&units, observed, self.confidence);
         let (low, high) = losses.bounds(len(units.len()), 1.0);
         let measured = Measured::between(Unit::Count, Some(low), Some(observed as f64), Some(high));
-        let measured = measured.into_share_of(scheduled as f64);
+        let measured = measured.into_share_of(whole as f64);
         if units.is_empty() || low == high {
             return measured;
         }
@@ -167,7 +175,7 @@ impl CheckedRequests<'_> {
             confidence: self.confidence,
             units: self.loss_units(),
             losing: losses.losing,
-            more: losses.more(&units, limit * scheduled as f64),
+            more: losses.more(&units, limit * whole as f64),
         })
     }
 
@@ -240,7 +248,7 @@ fn lost_of(group: &LossGroup) -> u64 {
 }
 
 /// Checks `count` against limits on counts, and `share` against limits on shares. `share` gets the limit.
-fn amount(
+pub(super) fn amount(
     name: &str,
     bounds: Bounds<Amount>,
     count: &Measured,

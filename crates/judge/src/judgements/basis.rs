@@ -61,6 +61,8 @@ pub enum Basis {
     NoneOutside,
     /// A group of terminations lost more than the limit allows for all its pods together.
     GroupBeyondLimit,
+    /// The load sent no streams.
+    NoStream,
     /// No termination was measured.
     NoTermination,
     /// Length of the longest window.

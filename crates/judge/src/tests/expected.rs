@@ -7,8 +7,8 @@ use crate::judgements::basis::{LossUnits, PodFact};
 use crate::judgements::gate_check::{BaselineGrounds, CheckName};
 use CheckVerdict::{Fail, Inconclusive, Pass};
 use rolldrop_explain::model::{
-    Aim, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, OutsideCounts, Percentiles, Start,
-    StartStage, TerminationRequests, WatchGap,
+    Aim, CheckVerdict, FindingKind, FindingText, Latencies, LossGroup, LostData, OutsideCounts, Percentiles,
+    Start, StartStage, StreamResult, TerminationRequests, WatchGap,
 };
 
 /// Returns a run of 10,000 requests whose terminations lost these numbers of requests, and whose windows lasted between
@@ -146,6 +146,43 @@ fn share_bounds_count_terminations() {
     apart.aim = Aim::Other;
     assert_eq!(verdict(&apart, json!({"appErrors": {"max": "1%"}})), Pass);
     assert_eq!(verdict(&apart, json!({"appErrors": {"max": "0.9%"}})), Fail);
+}
+
+#[test]
+fn stream_limits_judge_incomplete_streams() {
+    let mut result = run(&[3, 0, 0]);
+    for max in [json!(0), json!("50%")] {
+        let without = basis(&result, json!({"streams": {"cut": {"max": max}}}));
+        assert_eq!(without, (Inconclusive, Basis::NoStream));
+    }
+    assert_eq!(basis(&result, json!({"streams": {"eventsLost": {"max": 0}}})).0, Inconclusive);
+    // The first termination cut three streams; no termination explains the aborted one.
+    let lost = LostData { events_lost: 40, ..LostData::default() };
+    result.streams = Some(StreamResult {
+        total: 100,
+        ok: 95,
+        cut: 3,
+        aborted: 1,
+        cancelled: 1,
+        lost,
+        ..Default::default()
+    });
+    result.groups[0].by_outcome = BTreeMap::from([(Outcome::StreamCut, 3)]);
+    for (limits, wanted) in [
+        (json!({"cut": {"max": 3}}), Pass),
+        (json!({"cut": {"max": 2}}), Fail),
+        (json!({"cut": {"min": 4}}), Fail),
+        (json!({"cut": {"max": "10%"}}), Pass),
+        (json!({"cut": {"max": "1%"}}), Inconclusive),
+        (json!({"unfinished": {"max": 0}}), Pass),
+        (json!({"aborted": {"max": 0}}), Fail),
+        (json!({"aborted": {"max": "0.9%"}}), Fail),
+        (json!({"stalled": {"max": 0}}), Pass),
+        (json!({"eventsLost": {"max": 40}}), Pass),
+        (json!({"eventsLost": {"max": 39}}), Fail),
+    ] {
+        assert_eq!(verdict(&result, json!({"streams": limits.clone()})), wanted, "{limits}");
+    }
 }
 
 #[test]
@@ -414,6 +451,7 @@ fn every_gate_key_has_comparable_figure() {
         "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit},
         "appErrors": {"worse": 1, "whileEnding": limit},
         "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
+        "streams": {"cut": limit, "unfinished": limit, "aborted": limit, "stalled": limit, "eventsLost": limit},
         "outcomes": {"connect_refused": limit}, "deadSeconds": limit, "outage": limit, "rollout": limit,
         "windows": {"worse": "1s", "p50": limit, "p90": limit, "p95": limit, "p99": limit}, "latency": latency,
         "starts": {"firstRequest": limit, "dropped": limit},
@@ -446,6 +484,10 @@ fn every_gate_key_has_comparable_figure() {
     for (key, wanted) in known {
         assert_eq!(value(&result, key), wanted, "{key}");
     }
+    // A run without streams has no figure to compare, and others have exactly one.
+    assert_eq!(of(&result, "streams.cut"), gate::KnownFigure::Unbounded(Basis::NoStream));
+    result.streams = Some(StreamResult { total: 9, ok: 7, cut: 2, ..StreamResult::default() });
+    assert_eq!(value(&result, "streams.cut"), 2.0);
     // The compared figure is the one that an absolute limit judges.
     assert_eq!(verdict(&result, json!({"windows": {"max": "200ms"}})), Pass);
     for termination in &mut result.terminations {

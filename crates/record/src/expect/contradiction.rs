@@ -1,6 +1,6 @@
 //! Limits that contradict each other, or that no run can meet.
 
-use super::{AppErrorLimits, DroppedLimits, Expect};
+use super::{AppErrorLimits, DroppedLimits, Expect, StreamLimits};
 
 /// A mistake in expectations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,9 @@ impl Expect {
         if self.app_errors == Some(AppErrorLimits::default()) {
             return Err(wrong("appErrors", "needs min, max, worse or whileEnding"));
         }
+        if self.streams == Some(StreamLimits::default()) {
+            return Err(wrong("streams", "needs cut, unfinished, aborted, stalled or eventsLost"));
+        }
         if let Some(fault) = self.limits_on_numbers().into_iter().find_map(|limit| limit.fault) {
             return Err(fault);
         }
@@ -50,6 +53,7 @@ impl Expect {
     fn check_is_of_part(&self) -> Result<(), Contradiction> {
         let whole = [
             ("limits", self.limits.is_some()),
+            ("streams", self.streams.is_some()),
             ("restarts", self.restarts.is_some()),
             ("terminations", self.terminations.is_some()),
             ("stages", !self.stages.is_empty()),
@@ -106,6 +110,23 @@ mod tests {
         assert_eq!(
             error(json!({"windows": {"p95": {"min": "2s", "max": "1s"}}})),
             "windows.p95: min 2s is above max 1s"
+        );
+        assert_eq!(found(json!({"streams": {"cut": {"max": "1%"}, "eventsLost": {"max": 0}}})), Ok(()));
+        assert_eq!(
+            error(json!({"streams": {}})),
+            "streams: needs cut, unfinished, aborted, stalled or eventsLost"
+        );
+        assert_eq!(
+            error(json!({"streams": {"stalled": {"max": "0%"}}})),
+            "streams.stalled.max: no run can show that a share is 0%: write the number 0"
+        );
+        assert_eq!(
+            error(json!({"streams": {"eventsLost": {"min": 2, "max": 1}}})),
+            "streams.eventsLost: min 2 is above max 1"
+        );
+        assert_eq!(
+            error(json!({"targets": {"web": {"streams": {"cut": {"max": 0}}}}})),
+            "targets.web.streams: is about the whole run: put it directly below expect"
         );
         assert_eq!(error(json!({"outcomes": {"ok": {}}})), "outcomes.ok: needs min, max or worse");
         assert!(error(json!({"preStop": {"suffices": "100%"}})).contains("below 100%"));

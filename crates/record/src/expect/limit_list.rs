@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::contradiction::{Contradiction, wrong};
-use super::{Amount, Bounds, Expect, Kind, LatencyFigures, LatencyLimit, Margin};
+use super::{Amount, Bounds, Expect, Kind, LatencyFigures, LatencyLimit, Margin, StreamLimits};
 use crate::Outcome;
 
 /// A limit, whatever the type of its figure.
@@ -43,6 +43,12 @@ impl Expect {
             if let (Outcome::Ok, Some(limit)) = (outcome, found.0.last_mut()) {
                 limit.kind = Kind::Neither;
             }
+        }
+        if let Some(limits) = &self.streams {
+            for (key, _, bounds) in limits.outcomes() {
+                found.amount(key, Some(bounds));
+            }
+            found.put(StreamLimits::EVENTS_LOST, Kind::Most, limits.events_lost);
         }
         found.put("terminations", Kind::Neither, self.terminations);
         found.put("restarts", Kind::Total, self.restarts);

@@ -40,7 +40,8 @@ impl Part {
 pub enum Kind {
     /// Number of requests over the whole run.
     Total,
-    /// Number of requests in the termination or group that has the most.
+    /// Number of requests in the termination or group that has the most, or of events, which streams lose together:
+    /// such a number is no total of independent losses.
     Most,
     /// A time.
     Time,
@@ -120,6 +121,8 @@ mod tests {
             "dropped": {"worse": "10%", "perTermination": {"worse": 2}, "perGroup": {"worse": 2}},
             "appErrors": {"worse": 5, "whileEnding": {"worse": 5}}, "requests": {"ok": {"worse": "1%"}, "notSent": {"worse": 5}},
             "causes": {"overload": {"worse": 5}}, "outcomes": {"dns_error": {"worse": "10%"}},
+            "streams": {"cut": {"worse": 5}, "unfinished": {"worse": 5}, "aborted": {"worse": "10%"}, "stalled": {"worse": 5},
+                        "eventsLost": {"worse": "10%"}},
             "windows": {"worse": "200ms", "p50": {"worse": "10%"}, "p90": {"worse": "10%"}, "p95": {"worse": "10%"},
                         "p99": {"worse": "10%"}},
             "outage": {"worse": "1s"}, "deadSeconds": {"worse": "10%"},
@@ -131,7 +134,8 @@ mod tests {
         assert_eq!(
             names.join(" "),
             "dropped dropped.perTermination dropped.perGroup appErrors appErrors.whileEnding requests.ok requests.notSent \
-             causes.overload outcomes.dns_error windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
+             causes.overload outcomes.dns_error streams.cut streams.unfinished streams.aborted streams.stalled \
+             streams.eventsLost windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
              latency.steady.p50 latency.steady.p99_9 latency.disrupted.mean starts.firstRequest starts.dropped rollout \
              consumers.ingress.dropped targets.web.outage"
         );

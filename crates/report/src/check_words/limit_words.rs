@@ -100,6 +100,7 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::GroupBeyondLimit => {
             "a group of terminations lost more than the limit for each of its pods".to_owned()
         }
+        Basis::NoStream => "the load sent no streams".to_owned(),
         Basis::NoTermination => "no termination was measured".to_owned(),
         Basis::NoWindow => "no window was measured".to_owned(),
         Basis::NoEnd => "no pod ended".to_owned(),
@@ -213,6 +214,7 @@ pub(super) fn settle(basis: &Basis) -> String {
         Basis::NoneOutside => "keep the load running before the first termination",
         Basis::Losses { more: Some(n), .. } => return format!("{} like these would settle it", more(*n)),
         Basis::Losses { more: None, .. } => "more terminations may settle it",
+        Basis::NoStream => "send streams: load.stream of the scenario, or rolldrop load --stream",
         Basis::NoTermination => "end pods while the load runs",
         Basis::NoWindow => "end pods while new connections are made",
         Basis::Percentile { needed: Some(needed), windows, .. } => {

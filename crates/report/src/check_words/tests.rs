@@ -61,6 +61,10 @@ fn open_checks_state_reason_and_way() {
         (Basis::NoStart, "no pod started; let the run replace pods"),
         (Basis::NoEnd, "no pod ended; let the run end pods"),
         (
+            Basis::NoStream,
+            "the load sent no streams; send streams: load.stream of the scenario, or rolldrop load --stream",
+        ),
+        (
             Basis::UnseenExitCodes(vec!["pod-1".to_owned()]),
             "the exit code of pod pod-1 was not seen; keep the load running until the pod is gone",
         ),
