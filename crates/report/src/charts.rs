@@ -13,6 +13,8 @@ mod heat_chart;
 mod latency_chart;
 mod palette;
 mod rollout_chart;
+mod streams_chart;
+mod survival_chart;
 mod timeline_chart;
 mod traffic_chart;
 pub(super) mod tune_chart;
@@ -89,13 +91,15 @@ const SIDE_BY_SIDE: usize = 2;
 ///
 /// No analysis should cause an error; see [`ChartError`].
 pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    let all: [Draw; 8] = [
+    let all: [Draw; 10] = [
         drops_chart::draw,
         rollout_chart::draw,
         |analysis| timeline_chart::draw(analysis).map(Some),
         traffic_chart::draw,
         windows_chart::draw,
         what_if_chart::draw,
+        streams_chart::draw,
+        survival_chart::draw,
         |analysis| latency_chart::draw(analysis).map(Some),
         |analysis| heat_chart::draw(analysis).map(Some),
     ];

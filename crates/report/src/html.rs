@@ -10,6 +10,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use super::charts::{Chart, ChartReading};
 use super::check_words;
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
+use super::stream_sections;
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
     CheckText, FindingText, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
@@ -44,6 +45,7 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
         ("Findings", findings(result)),
         ("preStop sleep", recommendations(result)),
         ("Terminations", terminations::section(result)),
+        ("Streams", stream_sections::html(result)),
         (
             "Pictures",
             html! {
@@ -441,26 +443,31 @@ pub(super) fn table(
         @if !note.is_empty() {
             p { (note) }
         }
-        (scrolled(title, html! {
-            table {
-                thead {
-                    tr {
-                        @for column in columns {
-                            @if column.is_empty() { td {} } @else { th scope="col" { (column) } }
-                        }
-                    }
-                }
-                tbody {
-                    @for row in rows {
-                        tr { @for cell in row { (cell) } }
+        (scrolled(title, table_body(columns, rows)))
+    }
+}
+
+/// Renders a table without a heading.
+pub(super) fn table_body(columns: &[&str], rows: impl IntoIterator<Item = Vec<HtmlCell>>) -> Markup {
+    html! {
+        table {
+            thead {
+                tr {
+                    @for column in columns {
+                        @if column.is_empty() { td {} } @else { th scope="col" { (column) } }
                     }
                 }
             }
-        }))
+            tbody {
+                @for row in rows {
+                    tr { @for cell in row { (cell) } }
+                }
+            }
+        }
     }
 }
 
 /// Renders a block that scrolls sideways on its own if it is too wide.
-fn scrolled(title: &str, body: Markup) -> Markup {
+pub(super) fn scrolled(title: &str, body: Markup) -> Markup {
     html! { div.wide tabindex="0" role="region" aria-label=(title) { (body) } }
 }

@@ -21,6 +21,7 @@ mod prediction_words;
 mod prometheus;
 #[cfg(test)]
 mod samples;
+mod stream_sections;
 mod summary;
 mod tune_report;
 mod words;

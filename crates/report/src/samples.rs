@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rolldrop_explain::Analysed;
 use rolldrop_explain::model::account::Account;
 use rolldrop_explain::model::{
     Aim, Analysis, CandidateReason, ChartData, CheckText, CheckVerdict, FindingText, HeatMap, LateArrival,
@@ -176,6 +177,12 @@ pub(super) fn ten_thousand() -> Analysis {
         run.lose(15.0 + f64::from(i) * 0.01, Outcome::ResponseTimeout, Cause::Overload, None);
     }
     run.finish()
+}
+
+/// Returns a run with streams, of which pods that end cut some.
+pub(super) fn streams() -> Analysis {
+    let records = rolldrop_simulation::drained_streams();
+    Analysed::of(records.log(), records).unwrap().analysis
 }
 
 /// Behaviour of a terminating pod in a sample.

@@ -4,6 +4,7 @@ use super::check_words;
 use super::format::{
     count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
 };
+use super::stream_sections;
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
     CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
@@ -35,6 +36,7 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     let mut page = TextPage::new(options);
     answer(&mut page, result);
     terminations(&mut page, result);
+    stream_sections::text(&mut page, result);
     windows(&mut page, result);
     for rec in &result.recommendation {
         recommendation(&mut page, rec, &result.cluster.version);
@@ -64,6 +66,14 @@ pub(super) struct TextPage {
 impl TextPage {
     pub(super) fn new(options: &TextOptions) -> Self {
         Self { out: String::new(), width: options.width.max(MIN_WIDTH), color: options.color }
+    }
+
+    /// Returns the width of a column of names to the left of these lines. Names are shortened if there is not enough
+    /// room.
+    pub(super) fn name_width(&self, names: &[&str], lines: &[String]) -> usize {
+        let room = self.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
+        let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
+        longest.min(room).max(8)
     }
 
     pub(super) fn paint(&self, paint: Paint, text: &str) -> String {
@@ -183,10 +193,7 @@ fn terminations(page: &mut TextPage, result: &RunResult) {
     });
     let lines = columns(&std::iter::once(header).chain(rows).collect::<Vec<_>>(), &[1, 3, 4]);
     let names: Vec<&str> = std::iter::once("pod").chain(order.iter().map(|t| t.pod.as_str())).collect();
-    // Names are shortened if there is not enough room.
-    let room = page.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
-    let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
-    let width = longest.min(room).max(8);
+    let width = page.name_width(&names, &lines);
     for (name, line) in names.iter().zip(&lines) {
         page.line(&format!("  {:width$}  {line}", shorten(name, width)));
     }

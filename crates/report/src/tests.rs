@@ -13,7 +13,7 @@ use rolldrop_judge::judgements::comparison::{
 use rolldrop_record::{Cause, Outcome};
 use rolldrop_testing::schema::meets;
 
-fn every_sample() -> [(&'static str, Analysis); 7] {
+fn every_sample() -> [(&'static str, Analysis); 8] {
     [
         ("naive_exit", samples::naive_exit()),
         ("prestop_sleep", samples::prestop_sleep()),
@@ -22,6 +22,7 @@ fn every_sample() -> [(&'static str, Analysis); 7] {
         ("quiet", samples::quiet()),
         ("rollout", samples::rollout()),
         ("ten_thousand", samples::ten_thousand()),
+        ("streams", samples::streams()),
     ]
 }
 
@@ -316,6 +317,64 @@ fn report_contains_all_files() {
     for file in files.iter().filter(|f| f.path.ends_with(".png")) {
         let reader = png::Decoder::new(std::io::Cursor::new(&file.bytes)).read_info().unwrap();
         assert_eq!(reader.info().width, 1600, "{}", file.path);
+    }
+}
+
+#[test]
+fn only_runs_with_streams_report_streams() {
+    for (name, analysis) in every_sample() {
+        let charts: Vec<&str> = charts(&analysis).unwrap().iter().map(|chart| chart.name).collect();
+        let page = html(&analysis, &[]);
+        let (markdown, text) = (markdown(&analysis), plain_text(&analysis));
+        for said in [
+            charts.contains(&"streams.png"),
+            charts.contains(&"survival.png"),
+            page.contains("<h2 id=\"streams\">Streams</h2>"),
+            markdown.contains("## Streams\n"),
+            text.contains("\nSTREAMS\n"),
+        ] {
+            assert_eq!(said, name == "streams", "{name}: {charts:?}");
+        }
+    }
+}
+
+#[test]
+fn stream_section_shows_phases_and_times() {
+    let text = plain_text(&samples::streams());
+    let section = text.split("\nSTREAMS\n").nth(1).unwrap().split("\n\nENDPOINT").next().unwrap();
+    insta::assert_snapshot!(section, @"
+      3,000 streams: 2,837 complete, 37 cut, 11 aborted by the app and 115 still open when the run
+      ended. Up to 181 were open at once. The incomplete streams had delivered 6,869 events and 439,616
+      bytes.
+
+      By termination and phase. Told: the app ended it with a message. The last end counts from t0.
+      pod                  at t0  later  phase           complete  told  cut  last end
+      all 3 pods             157      0  before SIGTERM        80     0    0    20.0 s
+                                         after SIGTERM         29    11   29
+                                         at grace end           0     0    8
+      web-7d4b9c6f5-2xkqp     52      0  before SIGTERM        28     0    0    20.0 s
+                                         after SIGTERM         19     0    0
+                                         at grace end           0     0    5
+      web-7d4b9c6f5-m8zrt     54      0  before SIGTERM        30     0    0    20.0 s
+                                         after SIGTERM         10    11    0
+                                         at grace end           0     0    3
+      web-7d4b9c6f5-vc4hd     51      0  before SIGTERM        22     0    0   5.000 s
+                                         after SIGTERM          0     0   29
+
+                                      streams     p50     p99
+      first event, steady               2,088  100 ms  100 ms
+      first event, while a pod ended      912  100 ms  100 ms
+      longest gap, steady               1,946  100 ms  100 ms
+      longest gap, while a pod ended      891  100 ms  100 ms
+    ");
+    let markdown = markdown(&samples::streams());
+    for line in [
+        "| pod | at t0 | later | phase | complete | told | cut | last end |",
+        "| web-7d4b9c6f5-m8zrt | 54 | 0 | before SIGTERM | 30 | 0 | 0 | 20.0 s |",
+        "| web-7d4b9c6f5-m8zrt |  |  | after SIGTERM | 10 | 11 | 0 |  |",
+        "| longest gap, steady | 1,946 | 100 ms | 100 ms |",
+    ] {
+        assert!(markdown.contains(&format!("\n{line}\n")), "{line}: {markdown}");
     }
 }
 

@@ -6,8 +6,10 @@
 )]
 
 mod service;
+mod streams;
 
 pub use service::{Naming, Service, all_at_once};
+pub use streams::{StreamPodEnd, drained_streams, stream, streams};
 
 use std::sync::Arc;
 

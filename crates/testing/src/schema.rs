@@ -49,7 +49,8 @@ fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), 
                     return fail(&format!("{name} instead of {rule}"));
                 }
             }
-            "minimum" if value.as_f64() < rule.as_f64() => return fail("too small"),
+            // Null has no size.
+            "minimum" if value.as_f64().is_some_and(|v| Some(v) < rule.as_f64()) => return fail("too small"),
             "minimum" => {}
             "required" => {
                 for key in rule.as_array().unwrap() {

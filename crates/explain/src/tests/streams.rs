@@ -1,72 +1,11 @@
 //! Streams that a termination finds open: their phases, causes and totals.
 
 use super::*;
-use rolldrop_record::{StreamEnd, StreamRow};
-
-/// Streams begin this often, in milliseconds, on the three pods in turn.
-const EVERY_MS: i64 = 20;
-/// Complete streams take this long, in milliseconds, with an event every 100 ms.
-const LENGTH_MS: i64 = 2000;
-
-/// How pod `b`, deleted at 5 s, ends.
-struct End {
-    grace_s: i64,
-    exit_code: i32,
-    /// Its open streams end with this outcome, this long after the deletion.
-    cut: (Outcome, i64),
-}
-
-/// Returns a run of 10 s. Streams go to `b` until its deletion.
-fn streams(end: End) -> Records {
-    let mut records = records();
-    delete(&mut records, 5000, "b");
-    for event in &mut records.events {
-        let EventKind::Pod(pod) = &mut event.kind else { continue };
-        pod.grace_s = end.grace_s;
-        if pod.change == Change::Deleted {
-            let app = &mut pod.containers[0];
-            (app.state, app.exit_code) = (Some("terminated".into()), Some(end.exit_code));
-            event.at = at(5050 + end.cut.1);
-        }
-    }
-    for begun in (0..8000).step_by(20) {
-        let pod = match ["a", "b", "c"][usize::try_from(begun / EVERY_MS % 3).unwrap()] {
-            "b" if begun > 5000 => "a",
-            pod => pod,
-        };
-        let cut_at = 5000 + end.cut.1;
-        let is_cut = pod == "b" && begun + LENGTH_MS > cut_at;
-        let (outcome, ended) = if is_cut { (end.cut.0, cut_at) } else { (Outcome::Ok, begun + LENGTH_MS) };
-        stream(&mut records, pod, outcome, (begun, ended));
-    }
-    records
-}
-
-/// Adds a stream on a pod that began and ended at these times, in milliseconds.
-fn stream(records: &mut Records, pod: &str, outcome: Outcome, (begun, ended): (i64, i64)) {
-    request(records, begun * MS, outcome, Some(pod));
-    let row = records.requests.last_mut().unwrap();
-    (row.head, row.end) = (Some(at(begun + 1)), at(ended));
-    let events = u64::try_from((ended - begun) / 100).unwrap();
-    records.streams.push(StreamRow {
-        source: Arc::clone(&row.source),
-        seq: row.seq,
-        first_event: Some(at(begun + 100)),
-        last_event: Some(at(ended)),
-        events,
-        bytes: 64 * events,
-        tokens: None,
-        longest_gap: Some(MS.unsigned_abs() * 100),
-        gap_start: Some(at(begun + 100)),
-        terminal: StreamEnd::Cancelled,
-        goodbye: None,
-    });
-}
 
 #[test]
 fn streams_cut_by_sigkill_drained_too_short() {
     let Analysis { result, account, .. } =
-        analysed(streams(End { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) }));
+        analysed(streams(StreamPodEnd { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) }));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::DrainedTooShort, 17)]));
     let all = result.streams.unwrap();
     assert_eq!((all.total, all.ok, all.cut, all.cancelled), (400, 383, 17, 0));
@@ -88,7 +27,7 @@ fn streams_cut_by_sigkill_drained_too_short() {
 #[test]
 fn app_that_aborts_streams_cuts_at_sigterm() {
     let Analysis { result, account, .. } =
-        analysed(streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamAborted, 500) }));
+        analysed(streams(StreamPodEnd { grace_s: 30, exit_code: 0, cut: (Outcome::StreamAborted, 500) }));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::CutAtSigterm, 25)]));
     let of = result.terminations[0].streams.as_ref().unwrap();
     assert_eq!(of.after_sigterm, StreamEnds { completed: 9, told: 25, cut: 0 });
@@ -99,7 +38,7 @@ fn app_that_aborts_streams_cuts_at_sigterm() {
 
 #[test]
 fn gateway_cuts_streams_of_serving_pod() {
-    let mut records = streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 500) });
+    let mut records = streams(StreamPodEnd { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 500) });
     records.info.targets[0].balances = Balances::Requests;
     let pod = |row: &RequestRow| row.pod.clone().unwrap();
     let of_proxy = |row: &RequestRow| {
@@ -119,7 +58,7 @@ fn gateway_cuts_streams_of_serving_pod() {
 
 #[test]
 fn new_pods_without_streams_are_uneven() {
-    let mut records = streams(End { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 0) });
+    let mut records = streams(StreamPodEnd { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 0) });
     let moved = |row: &RequestRow| row.scheduled > at(5000) && row.pod.as_deref() == Some("c");
     for row in records.requests.iter_mut().filter(|row| moved(row)) {
         row.pod = Some("a".into());

@@ -48,6 +48,8 @@ const BLACK: RGBColor = RGBColor(40, 40, 40);
 
 /// Answered requests.
 pub(super) const ANSWERED: RGBColor = RGBColor(158, 174, 183);
+/// Streams that were still open when the run ended.
+pub(super) const OPEN_AT_END: (RGBColor, FillPattern) = (GRID, FillPattern::Dotted);
 /// Individual answered requests, drawn as thin marks.
 pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
 /// Steady state, in the latency chart.

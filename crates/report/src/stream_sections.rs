@@ -1,0 +1,334 @@
+//! Renders the section on streams as text, Markdown and HTML. Runs without streams have no such section.
+
+use maud::{Markup, html};
+
+use super::format::{NONE, count, counted, len, list, millis, or_none, seconds_unit, shorten};
+use super::html::{HtmlCell, scrolled, table_body};
+use super::markdown::{escape, section, table};
+use super::summary::{TextPage, columns};
+use rolldrop_explain::model::{
+    Percentiles, RunResult, StreamEnds, StreamPhase, StreamResult, Termination, TerminationStreams,
+};
+
+/// Maximum number of terminations in text and in Markdown.
+const LISTED: usize = 12;
+
+/// Columns of the streams by termination and phase.
+const BY_PHASE: [&str; 8] = ["pod", "at t0", "later", "phase", "complete", "told", "cut", "last end"];
+/// Columns of these that hold numbers.
+const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
+/// Explanation of the columns.
+const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
+     told (the app ended them with a message), or were cut. The last end counts from t0.";
+/// The same, for a terminal.
+const TEXT_NOTE: &str =
+    "By termination and phase. Told: the app ended it with a message. The last end counts from t0.";
+/// Columns of the times.
+const TIMES: [&str; 4] = ["", "streams", "p50", "p99"];
+
+/// Returns the streams, if the run has any.
+fn streams(result: &RunResult) -> Option<&StreamResult> {
+    result.streams.as_ref().filter(|streams| streams.total > 0)
+}
+
+/// Describes what became of the streams.
+pub(super) fn sentence(streams: &StreamResult) -> String {
+    let ends = [
+        (streams.ok, "complete"),
+        (streams.cut, "cut"),
+        (streams.unfinished, "unfinished"),
+        (streams.aborted, "aborted by the app"),
+        (streams.stalled, "stalled"),
+        (streams.cancelled, "still open when the run ended"),
+    ];
+    let all = counted(streams.total, "stream");
+    let ends: Vec<String> =
+        ends.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    let open = format!("Up to {} were open at once.", count(streams.open_max));
+    let told = match streams.ok == streams.total {
+        true => format!("{all}, all of them complete. {open}"),
+        false => format!("{all}: {}. {open}", list(&ends)),
+    };
+    let lost = &streams.lost;
+    if lost.events_lost + lost.bytes_lost == 0 {
+        return told;
+    }
+    let mut delivered = vec![counted(lost.events_lost, "event")];
+    delivered.extend(lost.tokens_lost.map(|n| counted(n, "token")));
+    delivered.push(counted(lost.bytes_lost, "byte"));
+    format!("{told} The incomplete streams had delivered {}.", list(&delivered))
+}
+
+/// Returns the streams of all terminated pods together; `None` if nothing names the pods of streams.
+pub(super) fn of_all_terminations(result: &RunResult) -> Option<TerminationStreams> {
+    result.terminations.iter().filter_map(|t| t.streams.as_ref()).fold(None, |sum, of| {
+        let mut sum: TerminationStreams = sum.unwrap_or_default();
+        sum.alive_at_t0 += of.alive_at_t0;
+        sum.began_later += of.began_later;
+        sum.open_at_end += of.open_at_end;
+        sum.last_ended_s = sum.last_ended_s.into_iter().chain(of.last_ended_s).reduce(f64::max);
+        for (phase, ends) in of.phases() {
+            let all = sum.phase_mut(phase);
+            all.completed += ends.completed;
+            all.told += ends.told;
+            all.cut += ends.cut;
+        }
+        Some(sum)
+    })
+}
+
+/// Returns the streams of a pod that ended in any phase.
+pub(super) fn ends(streams: &TerminationStreams) -> StreamEnds {
+    streams.phases().into_iter().fold(StreamEnds::default(), |sum, (_, ends)| StreamEnds {
+        completed: sum.completed + ends.completed,
+        told: sum.told + ends.told,
+        cut: sum.cut + ends.cut,
+    })
+}
+
+/// Names a phase of a termination.
+const fn phase(phase: StreamPhase) -> &'static str {
+    match phase {
+        StreamPhase::BeforeSigterm => "before SIGTERM",
+        StreamPhase::AfterSigterm => "after SIGTERM",
+        StreamPhase::AtGraceEnd => "at grace end",
+    }
+}
+
+/// Returns the rows of a pod's streams, or of several pods' streams: one row per phase in which streams ended. Only the
+/// first row has the numbers that hold for all phases.
+fn rows_of(name: &str, streams: &TerminationStreams) -> Vec<[String; 8]> {
+    let mut phases: Vec<(String, [String; 3])> = streams
+        .phases()
+        .into_iter()
+        .filter(|(_, ends)| *ends != StreamEnds::default())
+        .map(|(at, ends)| (phase(at).to_owned(), [ends.completed, ends.told, ends.cut].map(count)))
+        .collect();
+    if streams.open_at_end > 0 {
+        phases.push((format!("still open: {}", count(streams.open_at_end)), [NONE; 3].map(str::to_owned)));
+    }
+    if phases.is_empty() {
+        phases.push((NONE.to_owned(), [0; 3].map(count)));
+    }
+    let row = |(i, (phase, [completed, told, cut])): (usize, (String, [String; 3]))| {
+        let of_pod = |text: String| if i == 0 { text } else { String::new() };
+        [
+            name.to_owned(),
+            of_pod(count(streams.alive_at_t0)),
+            of_pod(count(streams.began_later)),
+            phase,
+            completed,
+            told,
+            cut,
+            of_pod(or_none(streams.last_ended_s, seconds_unit)),
+        ]
+    };
+    phases.into_iter().enumerate().map(row).collect()
+}
+
+/// Returns the rows of at most `most` terminations, those with the most cut streams first if there are more, and the
+/// number of those left out. Several terminations are preceded by all of them together.
+fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, usize) {
+    let mut of: Vec<(&Termination, &TerminationStreams)> =
+        result.terminations.iter().filter_map(|t| Some((t, t.streams.as_ref()?))).collect();
+    let left_out = of.len().saturating_sub(most);
+    if left_out > 0 {
+        of.sort_by_key(|(_, streams)| std::cmp::Reverse(ends(streams).cut));
+    }
+    let all = of_all_terminations(result).filter(|_| of.len() > 1);
+    let all = all.iter().flat_map(|all| rows_of(&format!("all {}", counted(len(of.len()), "pod")), all));
+    let each = of.iter().take(most).flat_map(|(t, streams)| rows_of(&t.pod, streams));
+    (all.chain(each).collect(), left_out)
+}
+
+/// Returns the reason why there are no streams by termination, if pods ended.
+fn unnamed(result: &RunResult) -> Option<&'static str> {
+    let is_unnamed = result.terminations.iter().all(|t| t.streams.is_none());
+    (is_unnamed && !result.terminations.is_empty()).then_some(
+        "Nothing shows which pod served a stream. To see what each termination did to its streams, name the pod of each \
+         request (sidecar or pod header).",
+    )
+}
+
+/// Describes the terminations that are not listed.
+fn more(left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| format!("and {} with fewer cut streams", counted(len(left_out), "more pod")))
+}
+
+/// Returns the rows of first events and longest gaps.
+fn times(streams: &StreamResult) -> Vec<[String; 4]> {
+    let (first, gap) = (&streams.first_event_ms, &streams.longest_gap_ms);
+    let rows: [(&str, Percentiles); 4] = [
+        ("first event, steady", first.steady),
+        ("first event, while a pod ended", first.disrupted),
+        ("longest gap, steady", gap.steady),
+        ("longest gap, while a pod ended", gap.disrupted),
+    ];
+    let rows = rows.into_iter().filter(|(_, p)| p.n > 0);
+    rows.map(|(name, p)| {
+        let [p50, p99] = [p.p50, p.p99].map(|ms| format!("{} ms", millis(ms)));
+        [name.to_owned(), count(p.n), p50, p99]
+    })
+    .collect()
+}
+
+/// Writes the section for a terminal.
+pub(super) fn text(page: &mut TextPage, result: &RunResult) {
+    let Some(streams) = streams(result) else { return };
+    page.heading("STREAMS", "");
+    page.paragraph("", 2, None, &sentence(streams));
+    let (rows, left_out) = by_phase(result, LISTED);
+    if !rows.is_empty() {
+        page.line("");
+        page.paragraph("", 2, None, TEXT_NOTE);
+        phase_lines(page, &rows);
+    }
+    for note in unnamed(result).map(str::to_owned).into_iter().chain(more(left_out)) {
+        page.paragraph("", 2, None, &note);
+    }
+    let times = times(streams);
+    if !times.is_empty() {
+        page.line("");
+        let rows: Vec<[String; 4]> = std::iter::once(TIMES.map(str::to_owned)).chain(times).collect();
+        for line in columns(&rows, &[1, 2, 3]) {
+            page.line(&format!("  {line}"));
+        }
+    }
+}
+
+/// Writes the table of phases. A pod's name is written once, and shortened if there is not enough room.
+fn phase_lines(page: &mut TextPage, rows: &[[String; 8]]) {
+    let rows: Vec<[String; 8]> =
+        std::iter::once(BY_PHASE.map(str::to_owned)).chain(rows.iter().cloned()).collect();
+    let bare: Vec<[String; 7]> = rows.iter().map(|row| std::array::from_fn(|i| row[i + 1].clone())).collect();
+    let lines = columns(&bare, &NUMBERS.map(|column| column - 1));
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    let width = page.name_width(&names, &lines);
+    for (i, line) in lines.iter().enumerate() {
+        let is_repeated = i > 0 && names[i] == names[i - 1];
+        let name = if is_repeated { String::new() } else { shorten(names[i], width) };
+        page.line(&format!("  {name:width$}  {line}"));
+    }
+}
+
+/// Writes the section as Markdown.
+pub(super) fn markdown(out: &mut String, result: &RunResult) {
+    let Some(streams) = streams(result) else { return };
+    section(out, &format!("## Streams\n\n{}", sentence(streams)));
+    let (rows, left_out) = by_phase(result, LISTED);
+    if !rows.is_empty() {
+        section(out, BY_PHASE_NOTE);
+        let named = |mut row: [String; 8]| {
+            row[0] = escape(&row[0]);
+            row.to_vec()
+        };
+        table(out, &BY_PHASE, &NUMBERS, rows.into_iter().map(named));
+    }
+    section(out, unnamed(result).unwrap_or_default());
+    section(out, &more(left_out).map(|more| format!("… {more}.")).unwrap_or_default());
+    let times = times(streams);
+    if !times.is_empty() {
+        table(out, &TIMES, &[1, 2, 3], times.into_iter().map(|row| row.to_vec()));
+    }
+}
+
+/// Renders the section of the page.
+pub(super) fn html(result: &RunResult) -> Markup {
+    let Some(streams) = streams(result) else { return Markup::default() };
+    let (rows, _) = by_phase(result, usize::MAX);
+    let times = times(streams);
+    let cell = |is_number: bool, text: String| {
+        if is_number { HtmlCell::number(text) } else { HtmlCell::text(&text) }
+    };
+    let cells = |numbers: &'static [usize]| {
+        move |row: Vec<String>| -> Vec<HtmlCell> {
+            let cells = row.into_iter().enumerate();
+            cells
+                .map(
+                    |(i, text)| if i == 0 { HtmlCell::head(&text) } else { cell(numbers.contains(&i), text) },
+                )
+                .collect()
+        }
+    };
+    let phases = rows.into_iter().map(|row| row.to_vec()).map(cells(&NUMBERS));
+    let times: Vec<Vec<HtmlCell>> =
+        times.into_iter().map(|row| row.to_vec()).map(cells(&[1, 2, 3])).collect();
+    let phases: Vec<Vec<HtmlCell>> = phases.collect();
+    html! {
+        h2 #streams { "Streams" }
+        p { (sentence(streams)) }
+        @if !phases.is_empty() {
+            p { (BY_PHASE_NOTE) }
+            (scrolled("Streams by termination and phase", table_body(&BY_PHASE, phases)))
+        }
+        @if let Some(unnamed) = unnamed(result) { p { (unnamed) } }
+        @if !times.is_empty() {
+            p { "Time to the first event, and the longest time between two events of each complete stream:" }
+            (scrolled("Times of streams", table_body(&TIMES, times)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+    use rolldrop_explain::model::LostData;
+
+    #[test]
+    fn sentence_names_each_end_once() {
+        let lost = LostData { events_lost: 1234, tokens_lost: Some(1), bytes_lost: 45_678 };
+        let streams = StreamResult {
+            total: 400,
+            ok: 380,
+            cut: 17,
+            aborted: 2,
+            cancelled: 1,
+            lost,
+            open_max: 34,
+            ..StreamResult::default()
+        };
+        assert_eq!(
+            sentence(&streams),
+            "400 streams: 380 complete, 17 cut, 2 aborted by the app and 1 still open when the run ended. Up to 34 were open \
+             at once. The incomplete streams had delivered 1,234 events, 1 token and 45,678 bytes."
+        );
+        let whole = StreamResult { total: 5, ok: 5, open_max: 2, ..StreamResult::default() };
+        assert_eq!(sentence(&whole), "5 streams, all of them complete. Up to 2 were open at once.");
+    }
+
+    #[test]
+    fn rows_by_phase_add_up_to_result() {
+        let result = samples::streams().result;
+        let (rows, left_out) = by_phase(&result, LISTED);
+        assert_eq!(left_out, 0);
+        let sum = |column: usize, all: bool| -> u64 {
+            let rows = rows.iter().filter(|row| row[0].starts_with("all 3 pods") == all);
+            rows.filter_map(|row| row[column].replace(',', "").parse::<u64>().ok()).sum()
+        };
+        let of_pods = ends(&of_all_terminations(&result).unwrap());
+        for all in [true, false] {
+            assert_eq!(
+                [4, 5, 6].map(|column| sum(column, all)),
+                [of_pods.completed, of_pods.told, of_pods.cut]
+            );
+            let ended = sum(4, all) + sum(5, all) + sum(6, all);
+            assert_eq!(sum(1, all) + sum(2, all), ended, "{rows:?}");
+        }
+        let streams = result.streams.as_ref().unwrap();
+        assert_eq!((of_pods.told, of_pods.cut), (streams.aborted, streams.cut));
+        let (few, left_out) = by_phase(&result, 1);
+        assert_eq!((few.len() < rows.len(), left_out), (true, 2));
+    }
+
+    #[test]
+    fn unnamed_streams_say_what_is_missing() {
+        let mut result = samples::streams().result;
+        assert_eq!(unnamed(&result), None);
+        result.terminations.iter_mut().for_each(|t| t.streams = None);
+        assert!(unnamed(&result).unwrap().ends_with("name the pod of each request (sidecar or pod header)."));
+        assert!(by_phase(&result, LISTED).0.is_empty());
+        result.terminations.clear();
+        assert_eq!(unnamed(&result), None);
+    }
+}
