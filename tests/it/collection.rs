@@ -450,7 +450,12 @@ impl Worker {
         let part = |path: &std::path::PathBuf| {
             let bytes = std::fs::read(path).expect("a part");
             ListedPart {
-                name: path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned(),
+                name: path
+                    .strip_prefix(self.dir.path())
+                    .expect("a path")
+                    .to_str()
+                    .expect("a name")
+                    .to_owned(),
                 bytes: bytes.len() as u64,
                 rows: rows_in(path).expect("rows"),
                 sha256: digest(&SHA256, &bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -461,7 +466,7 @@ impl Worker {
     }
 
     fn part(&self, name: &str, request: &Request<Incoming>) -> Response<WorkerResponseBody> {
-        let bytes = std::fs::read(self.dir.path().join("requests").join(name)).expect("a part");
+        let bytes = std::fs::read(self.dir.path().join(name)).expect("a part");
         let from = request.headers()["range"].to_str().expect("a range");
         let from = from.strip_prefix("bytes=").and_then(|from| from.strip_suffix('-')).expect("a range");
         let bytes = bytes[from.parse::<usize>().expect("a number")..].to_vec();

@@ -122,6 +122,29 @@ fn sent(dir: &Path, of: u64) -> u64 {
 }
 
 #[test]
+fn load_pods_hand_over_their_streams() {
+    let from_cluster = "
+  cluster: {embedded: {nodes: 1}}
+  target: {service: web, path: '/events?length=fixed:200ms'}
+  load: {rate: 40, duration: 3s, from: cluster, stream: {kind: sse}}
+";
+    let scenario = web().scenario("streams-from-the-cluster", from_cluster);
+    measured(|| {
+        let run = runs::measure(&scenario, Dataplane::Kernel, &[]);
+        let ids = |sources: &mut dyn Iterator<Item = (&str, u64)>| {
+            sources.map(|(s, n)| (s.to_owned(), n)).collect()
+        };
+        let records = &run.records;
+        let requests: BTreeSet<_> = ids(&mut records.requests.iter().map(|row| (&*row.source, row.seq)));
+        let streams: BTreeSet<_> = ids(&mut records.streams.iter().map(|row| (&*row.source, row.seq)));
+        assert_eq!((requests.len(), &streams), (120, &requests));
+        assert!(records.streams.iter().all(|row| row.events > 0), "{:?}", records.streams);
+        let counted = run.result.streams.as_ref().expect("streams");
+        run.finished.figure((counted.total, counted.ok) == (120, 120));
+    });
+}
+
+#[test]
 fn dead_load_worker_spares_others() {
     let _turn = turn();
     let run = Rolldrop::run(&scenario()).on(Dataplane::Kernel);

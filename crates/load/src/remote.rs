@@ -13,7 +13,7 @@
 //! | `GET /version` | the worker's program, a [`Tool`] |
 //! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`LiveLine`] each; at most K rows |
 //! | `GET /parts` | the closed parts of its rows, a [`part_shelf::Listing`] |
-//! | `GET /parts/NAME` | one of them, with `Range: bytes=N-` from byte N on |
+//! | `GET /parts/TABLE/NAME` | one of them, with `Range: bytes=N-` from byte N on |
 //! | `POST /acknowledged` | confirms that everything was fetched; the worker exits |
 //! | `GET /healthz`, `GET /readyz` | health and readiness; the only requests that need no token |
 //!

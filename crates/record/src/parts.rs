@@ -231,7 +231,7 @@ pub fn replace_open<R: Row>(run_dir: &Path, source: &str, rows: &[R]) -> Result<
 }
 
 /// Returns true if the file has unfinished rows of a source.
-pub(crate) fn is_open(path: &Path) -> bool {
+pub fn is_open(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(OPEN_PREFIX))
 }
 

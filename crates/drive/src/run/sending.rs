@@ -69,12 +69,8 @@ fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
 /// Refuses settings that apply only to this machine, for a load that pods send.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let load = &scenario.load.settings;
-    let of_here = [
-        ("unixSocket", load.unix_socket.is_some()),
-        ("sourceAddresses", !load.source_addresses.is_empty()),
-        // The pods' rows of streams are not fetched.
-        ("stream", load.stream.is_some()),
-    ];
+    let of_here =
+        [("unixSocket", load.unix_socket.is_some()), ("sourceAddresses", !load.source_addresses.is_empty())];
     match of_here.into_iter().find(|(_, is_given)| *is_given) {
         Some((key, _)) => {
             let why = "applies to this machine, but the load comes from the cluster: remove it, or use --load-from \

@@ -1,6 +1,6 @@
 //! Closed parts of a load worker, as offered for fetching.
 //!
-//! `GET /parts` returns a [`Listing`]. `GET /parts/NAME` returns the bytes of a part; with `Range: bytes=N-`, only
+//! `GET /parts` returns a [`Listing`]. `GET /parts/TABLE/NAME` returns the bytes of a part; with `Range: bytes=N-`, only
 //! those from byte N on.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,13 @@ use std::sync::{Mutex, PoisonError};
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use rolldrop_record::RequestRow;
 use rolldrop_record::parts::{self, PartError, Row};
+use rolldrop_record::{RequestRow, StreamRow};
 
 /// Path of the list of parts; each part is served below it.
 pub const PARTS_PATH: &str = "/parts";
+/// Tables that load workers write.
+const FETCHED_TABLES: [&str; 2] = [RequestRow::TABLE, StreamRow::TABLE];
 /// Suffix of part names.
 pub const PART_SUFFIX: &str = ".parquet";
 
@@ -32,7 +34,7 @@ pub struct Listing {
 /// A closed part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedPart {
-    /// File name: the source, a number, and [`PART_SUFFIX`].
+    /// Name of the table, a slash, and the file name: the source, a number, and [`PART_SUFFIX`].
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
@@ -45,8 +47,17 @@ pub struct ListedPart {
 impl ListedPart {
     /// Returns the source whose rows the part contains; `None` if the name is not a part's.
     pub fn source(&self) -> Option<&str> {
-        let (source, number) = self.name.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;
+        let (table, file) = self.name.split_once('/')?;
+        let (source, number) = file.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;
+        if !FETCHED_TABLES.contains(&table) || source.contains('/') {
+            return None;
+        }
         number.bytes().all(|digit| digit.is_ascii_digit()).then_some(source)
+    }
+
+    /// Returns true if the part contains rows of requests.
+    pub(super) fn has_requests(&self) -> bool {
+        self.name.split_once('/').is_some_and(|(table, _)| table == RequestRow::TABLE)
     }
 }
 
@@ -75,8 +86,10 @@ impl Shelf {
     /// Lists the parts. Reads new ones completely.
     pub(super) fn list(&self) -> Result<Vec<ListedPart>, ShelfError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for path in parts::parts_of::<RequestRow>(&self.run_dir)? {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let paths =
+            [parts::parts_of::<RequestRow>(&self.run_dir)?, parts::parts_of::<StreamRow>(&self.run_dir)?];
+        for path in paths.into_iter().flatten().filter(|path| !parts::is_open(path)) {
+            let Some(name) = path.strip_prefix(&self.run_dir).ok().and_then(Path::to_str) else { continue };
             if !known.contains_key(name) {
                 let (bytes, sha256) =
                     digest(&path).map_err(|source| ShelfError::Read { path: path.clone(), source })?;
@@ -90,7 +103,7 @@ impl Shelf {
     /// Returns the path and size of the part with this name; `None` if it has never been listed.
     pub(super) fn find(&self, name: &str) -> Option<(PathBuf, u64)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(name).map(|part| (self.run_dir.join(RequestRow::TABLE).join(name), part.bytes))
+        known.get(name).map(|part| (self.run_dir.join(name), part.bytes))
     }
 }
 
@@ -124,8 +137,14 @@ mod tests {
             let part = ListedPart { name: name.into(), bytes: 0, rows: 0, sha256: String::new() };
             part.source().map(str::to_owned)
         };
-        assert_eq!(source("load-17-00003.parquet").as_deref(), Some("load-17"));
-        for name in ["load-17-00003.parquet.part", "load-x.parquet", "00003.parquet", ""] {
+        for table in FETCHED_TABLES {
+            assert_eq!(source(&format!("{table}/load-17-00003.parquet")).as_deref(), Some("load-17"));
+        }
+        let no_files =
+            ["load-17-00003.parquet.part", "load-x.parquet", "00003.parquet", "", "../load-17-00003.parquet"];
+        let no_files = no_files.map(|file| format!("requests/{file}"));
+        let no_tables = ["load-17-00003.parquet", "served/load-17-00003.parquet", "/load-17-00003.parquet"];
+        for name in no_files.iter().map(String::as_str).chain(no_tables) {
             assert_eq!(source(name), None, "{name}");
         }
     }

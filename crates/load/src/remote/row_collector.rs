@@ -119,7 +119,7 @@ struct CollectorState {
 struct KnownSources {
     /// Last report of each source, and how it ended.
     reached: BTreeMap<String, (SourceProgress, SourceEnded)>,
-    /// Row counts of fetched parts, by source and part.
+    /// Number of requests in each fetched part, by source and part.
     fetched: BTreeMap<String, BTreeMap<String, u64>>,
     /// Total size of these parts, in bytes.
     bytes: u64,
@@ -271,7 +271,8 @@ impl KnownSources {
     fn count(&mut self, part: &ListedPart) {
         let Some(source) = part.source() else { return };
         let parts = self.fetched.entry(source.to_owned()).or_default();
-        if parts.insert(part.name.clone(), part.rows).is_none() {
+        let rows = if part.has_requests() { part.rows } else { 0 };
+        if parts.insert(part.name.clone(), rows).is_none() {
             self.bytes += part.bytes;
         }
     }

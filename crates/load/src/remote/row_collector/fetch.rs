@@ -21,8 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::limit::Bucket;
 use crate::remote::part_shelf::{ListedPart, Listing, PARTS_PATH, hexadecimal};
 use crate::remote::worker_link::{WorkerLink, WorkerLinkError};
-use rolldrop_record::RequestRow;
-use rolldrop_record::parts::{self, PartError, Row};
+use rolldrop_record::parts::{self, PartError};
 
 /// Delay between attempts.
 const RETRY: Duration = Duration::from_millis(500);
@@ -126,7 +125,7 @@ impl Fetch<'_> {
 
     /// Returns true if a part was fetched before: only then does a file with its name exist.
     fn is_here(&self, part: &ListedPart) -> bool {
-        self.run_dir.join(RequestRow::TABLE).join(&part.name).is_file()
+        self.run_dir.join(&part.name).is_file()
     }
 
     async fn list(&self) -> Result<Listing, Failed> {
@@ -192,9 +191,11 @@ struct PartialDownload {
 
 impl PartialDownload {
     async fn begin(run_dir: &Path, part: &ListedPart) -> Result<Self, FetchError> {
-        let path = run_dir.join(RequestRow::TABLE).join(format!("{}.part", part.name));
+        let path = run_dir.join(format!("{}.part", part.name));
         let created = async {
-            fs::create_dir_all(run_dir.join(RequestRow::TABLE)).await?;
+            if let Some(table) = path.parent() {
+                fs::create_dir_all(table).await?;
+            }
             File::create(&path).await
         };
         let file = created.await.map_err(|source| FetchError::Write { path: path.clone(), source })?;

@@ -268,7 +268,8 @@ async fn collector_fetches_rows_once_during_load() {
     assert_eq!(collected_all.rows, BTreeMap::from(["load-0", "load-1"].map(|s| (s.to_owned(), whole))));
     assert_eq!(collected(dir.path()), of_both(0..200));
     for (source, worker) in &workers {
-        let asked = [0, 1].map(|number| worker.asked(&format!("/parts/{source}-0000{number}.parquet")));
+        let asked =
+            [0, 1].map(|number| worker.asked(&format!("/parts/requests/{source}-0000{number}.parquet")));
         assert_eq!(asked, [2, 1], "only the broken answer is asked for again");
     }
 }
@@ -373,7 +374,7 @@ async fn collector_rejects_part_of_foreign_source() {
     worker.end("load-0", 10);
     collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
-    assert!(collected_all.lost[0].1.contains("load-5-00000.parquet"), "{collected_all:?}");
+    assert!(collected_all.lost[0].1.contains("requests/load-5-00000.parquet"), "{collected_all:?}");
     assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 0);
     assert_eq!(collected(dir.path()).len(), 1, "what crossed");
 }
