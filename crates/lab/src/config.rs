@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(link.validate(), Err(ConfigError::NoSuchNode(LinkConsumer::Node(2), 1)));
         let error =
             serde_json::from_str::<ClusterConfig>(r#"{"latencies": {"link": {"web": "5ms"}}}"#).unwrap_err();
-        assert!(error.to_string().contains("nor a label of pods, such as app=gateway"), "{error}");
+        assert!(error.to_string().contains("nor a pod label (such as app=gateway)"), "{error}");
         assert_eq!(
             ClusterConfig { nodes: 0, ..ClusterConfig::default() }.validate(),
             Err(ConfigError::Nodes(0))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rolldrop_record::event::Change;
-use rolldrop_record::{Event, EventKind, Outcome, Records, StreamRow};
+use rolldrop_record::{Event, EventKind, Outcome, Records, StreamEnd, StreamRow};
 
 use super::{MS, at, delete, pod_event, records, request};
 
