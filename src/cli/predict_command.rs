@@ -12,7 +12,7 @@ use super::formats::LoadFormat;
 use super::parse_duration;
 use super::say::print;
 use rolldrop_campaign::analysis::{Given, analyse};
-use rolldrop_judge::prediction::StreamPrediction;
+use rolldrop_judge::prediction::{PredictionRequest, StreamPrediction};
 use rolldrop_record::RunDir;
 use rolldrop_record::run_info::Tool;
 use rolldrop_report as report;
@@ -34,6 +34,7 @@ struct PredictionReport {
 #[command(after_help = "Examples:
   rolldrop predict rolldrop-runs/llm-20260102T150405Z
   rolldrop predict run1 --max-cut 0.1 --sleep 5s
+  rolldrop predict run1 --grace 45s --terminations 30
 
 The prediction uses the steady part of the run before the first termination: it counts the streams that a pod's \
 termination would have cut at many times in that part. It is valid for the run's own rate of streams per pod.
@@ -49,6 +50,12 @@ pub(super) struct PredictArgs {
     /// preStop sleep, for apps that keep serving after SIGTERM [default: the longest measured propagation window]
     #[arg(long, value_name = "D", value_parser = parse_duration)]
     sleep: Option<Duration>,
+    /// Grace period to show (also as the preStop sleep of an app that cuts its streams at SIGTERM); repeatable
+    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    grace: Vec<Duration>,
+    /// Number of terminations to predict the cuts of [default: one of each pod, as in a rollout]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    terminations: Option<u64>,
     /// Format of the output on stdout
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
@@ -71,8 +78,15 @@ impl PredictArgs {
         let windows =
             analysed.analysis.result.terminations.iter().flat_map(|termination| &termination.windows);
         let windows_s: Vec<f64> = windows.filter_map(|window| window.upper_s).collect();
-        let sleep_s = self.sleep.map(|sleep| sleep.as_secs_f64());
-        match StreamPrediction::of(steady, &windows_s, sleep_s, self.max_cut) {
+        let graces_s: Vec<f64> = self.grace.iter().map(Duration::as_secs_f64).collect();
+        let request = PredictionRequest {
+            windows_s: &windows_s,
+            sleep_s: self.sleep.map(|sleep| sleep.as_secs_f64()),
+            graces_s: &graces_s,
+            terminations: self.terminations,
+            max_cut: self.max_cut,
+        };
+        match StreamPrediction::of(steady, &request) {
             Ok(prediction) => {
                 print(&match self.format {
                     LoadFormat::Json => {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use cuts::{CutRange, Cuts, MeanCut};
 pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};
-pub use prediction_table::{CONFIDENCE, NoPrediction, StreamPrediction};
+pub use prediction_table::{CONFIDENCE, NoPrediction, PredictionRequest, StreamPrediction};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::StreamSpan;
 use rolldrop_record::Stamp;

@@ -59,10 +59,16 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
         out,
         &format!("the app serves on after SIGTERM, preStop sleep {} s", of.sleep_s),
         "grace period",
-        &of.draining,
+        (&of.draining, of.terminations),
         |end| end.end.grace_s,
     )?;
-    table(out, "the app cuts its streams at SIGTERM", "preStop sleep", &of.cutting, |end| end.end.sleep_s)
+    table(
+        out,
+        "the app cuts its streams at SIGTERM",
+        "preStop sleep",
+        (&of.cutting, of.terminations),
+        |end| end.end.sleep_s,
+    )
 }
 
 fn advice(least: Estimate<u64>, setting: &str, sleep_s: f64) -> String {
@@ -82,7 +88,7 @@ fn table(
     out: &mut String,
     title: &str,
     setting: &str,
-    rows: &[Forecast],
+    (rows, terminations): (&[Forecast], u64),
     seconds: impl Fn(&Forecast) -> f64,
 ) -> std::fmt::Result {
     if rows.is_empty() {
@@ -91,11 +97,16 @@ fn table(
     writeln!(out, "\n{title}:")?;
     writeln!(
         out,
-        "{setting:>14}  {:<24}{:<30}terminating",
-        "cut per termination", "terminations without a cut"
+        "{setting:>14}  {:<24}{:<20}{:<30}terminating",
+        "cut per termination",
+        format!("cut in {terminations}"),
+        "terminations without a cut"
     )?;
     for row in rows {
         let cut = row.cut.known().map_or_else(|| "unknown".to_owned(), |mean| mean_text(&mean));
+        let in_all = row.cut_in_all.known();
+        let in_all =
+            in_all.map_or_else(|| "unknown".to_owned(), |all| format!("{} to {}", all.lower, all.upper));
         let uncut = match row.uncut.estimate {
             Some(share) => format!(
                 "{:.0} % ({:.0} to {:.0})",
@@ -107,7 +118,7 @@ fn table(
         };
         let terminating =
             row.terminating_s.map_or_else(|| "unknown".to_owned(), |s| format!("{s:.1} s a pod"));
-        writeln!(out, "{:>12} s  {cut:<24}{uncut:<30}{terminating}", seconds(row))?;
+        writeln!(out, "{:>12} s  {cut:<24}{in_all:<20}{uncut:<30}{terminating}", seconds(row))?;
     }
     Ok(())
 }
@@ -142,7 +153,7 @@ pub(crate) fn refusal(why: &NoPrediction) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rolldrop_judge::prediction::{OnSigterm, PodShutdown, UncutShare};
+    use rolldrop_judge::prediction::{CutRange, OnSigterm, PodShutdown, UncutShare};
 
     use super::*;
 
@@ -151,6 +162,7 @@ mod tests {
             end: PodShutdown { sleep_s: 2.0, grace_s: seconds, on_sigterm: OnSigterm::Drains },
             refused: 0.0,
             cut,
+            cut_in_all: cut.map(|_| CutRange { lower: 0, upper: 5 }),
             uncut: UncutShare { estimate: Some(0.91), lower: 0.84, upper: 0.96 },
             terminating_s: Some(12.5),
         };
@@ -169,6 +181,7 @@ mod tests {
                 forecast(60.0, Estimate::Unknown { more_streams: Some(120) }),
             ],
             cutting: Vec::new(),
+            terminations: 3,
             max_cut: 0.1,
             least_grace: Estimate::Known(47),
             least_sleep: Estimate::Unknown { more_streams: Some(900) },
@@ -190,9 +203,9 @@ mod tests {
         new streams come for at most 1.4 s after the deletion, as measured
 
         the app serves on after SIGTERM, preStop sleep 2 s:
-          grace period  cut per termination     terminations without a cut    terminating
-                  30 s  0.61 (0.52 to 0.73)     91 % (84 to 96)               12.5 s a pod
-                  60 s  unknown                 91 % (84 to 96)               12.5 s a pod
+          grace period  cut per termination     cut in 3            terminations without a cut    terminating
+                  30 s  0.61 (0.52 to 0.73)     0 to 5              91 % (84 to 96)               12.5 s a pod
+                  60 s  unknown                 unknown             91 % (84 to 96)               12.5 s a pod
         "#);
     }
 

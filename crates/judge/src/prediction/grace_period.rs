@@ -2,20 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cuts::{Cuts, MeanCut};
+use super::cuts::{CutRange, Cuts, MeanCut};
 use super::{Estimate, PodShutdown, StreamBudget, UncutShare, VirtualTerminations, whole};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Expected effect of one way in which pods end, per termination.
+/// Expected effect of one way in which pods end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Settings, and reaction of the app.
     pub end: PodShutdown,
-    /// Mean number of streams that come after the pod stopped accepting, while the rules still list it.
+    /// Mean number of streams, per termination, that come after the pod stopped accepting, while the rules still list it.
     pub refused: f64,
-    /// Mean number of streams cut.
+    /// Mean number of streams cut per termination.
     pub cut: Estimate<MeanCut>,
+    /// Number of streams that the asked number of further terminations will cut in all.
+    pub cut_in_all: Estimate<CutRange>,
     /// Share of terminations that cut no stream.
     pub uncut: UncutShare,
     /// Mean number of seconds for which a pod terminates; `None` if the record is shorter than the grace period. Times
@@ -73,15 +75,17 @@ impl VirtualTerminations {
         }))
     }
 
-    /// Predicts the effect of settings, with bounds that each hold at `confidence`.
-    pub fn forecast(&self, end: PodShutdown, confidence: f64) -> Forecast {
+    /// Predicts the effect of settings, also on this number of terminations, with bounds that each hold at `confidence`.
+    pub fn forecast(&self, end: PodShutdown, terminations: u64, confidence: f64) -> Forecast {
         let budget = end.budget();
+        let cuts = self.cuts(budget);
         let needs = self.needs(budget.accepts_s);
         let refused_s = self.windows_s.iter().map(|window| (window - budget.accepts_s).max(0.0));
         Forecast {
             end,
             refused: self.rate_per_pod() * refused_s.sum::<f64>() / self.windows_s.len() as f64,
-            cut: self.cuts(budget).map(|cuts| cuts.mean(confidence)),
+            cut: cuts.map(|cuts| cuts.mean(confidence)),
+            cut_in_all: cuts.map(|cuts| cuts.predict(terminations, confidence)),
             uncut: needs.uncut(budget.seconds, confidence),
             terminating_s: needs.terminating_s(end.sleep_s, budget),
         }

@@ -31,6 +31,21 @@ pub enum NoPrediction {
     },
 }
 
+/// Questions to a prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PredictionRequest<'a> {
+    /// Measured propagation windows, in seconds.
+    pub windows_s: &'a [f64],
+    /// The preStop sleep in seconds; `None` for the longest window.
+    pub sleep_s: Option<f64>,
+    /// Grace periods, and sleeps of apps that cut their streams, to be shown in any case, in seconds.
+    pub graces_s: &'a [f64],
+    /// Number of further terminations; `None` for one of each pod.
+    pub terminations: Option<u64>,
+    /// Mean number of streams per termination that may be cut.
+    pub max_cut: f64,
+}
+
 /// Streams that terminations would cut, for pairs of sleep and grace period.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamPrediction {
@@ -54,6 +69,8 @@ pub struct StreamPrediction {
     pub draining: Vec<Forecast>,
     /// Effect of sleeps, if the app cuts its streams at SIGTERM. No grace period helps then.
     pub cutting: Vec<Forecast>,
+    /// Number of further terminations that the forecasts are for.
+    pub terminations: u64,
     /// Number of streams per termination that may be cut.
     pub max_cut: f64,
     /// Least grace period for that, in seconds, if the app drains.
@@ -69,15 +86,13 @@ pub struct StreamPrediction {
 }
 
 impl StreamPrediction {
-    /// Predicts from the steady part of a run. `windows_s` are the measured propagation windows.
+    /// Predicts from the steady part of a run.
     ///
     /// # Errors
     /// Fails with the reason why the run predicts nothing.
     pub fn of(
         steady: &SteadyStreams,
-        windows_s: &[f64],
-        sleep_s: Option<f64>,
-        max_cut: f64,
+        &PredictionRequest { windows_s, sleep_s, graces_s, terminations, max_cut }: &PredictionRequest<'_>,
     ) -> Result<Self, NoPrediction> {
         let steady_s = steady.to.seconds_since(steady.from);
         let growing = NoPrediction::StillGrowing { after_s: steady_s, missing: steady.missing };
@@ -92,15 +107,20 @@ impl StreamPrediction {
         let Some(virtually) = VirtualTerminations::of(&record) else { return Err(growing) };
         let window_s = windows_s.iter().copied().reduce(f64::max);
         let sleep_s = sleep_s.unwrap_or_else(|| window_s.unwrap_or(0.0).ceil());
+        let terminations = terminations.unwrap_or(pods as u64);
         let least_grace = virtually.least_grace(sleep_s, max_cut, CONFIDENCE);
         let least_sleep = virtually.least_sleep(max_cut, CONFIDENCE);
         let forecasts = |least: Estimate<u64>, end: &dyn Fn(f64) -> PodShutdown| {
             let mut seconds: Vec<f64> = GRACES_S.map(f64::from).to_vec();
+            seconds.extend(graces_s);
             seconds.extend(least.known().map(|seconds| seconds as f64));
             seconds.sort_by(f64::total_cmp);
             seconds.dedup();
             seconds.retain(|seconds| *seconds <= steady_s);
-            seconds.into_iter().map(|seconds| virtually.forecast(end(seconds), CONFIDENCE)).collect()
+            seconds
+                .into_iter()
+                .map(|seconds| virtually.forecast(end(seconds), terminations, CONFIDENCE))
+                .collect()
         };
         let rule = virtually.percentile_rule(RULE, sleep_s);
         Ok(Self {
@@ -122,6 +142,7 @@ impl StreamPrediction {
                 grace_s: sleep_s,
                 on_sigterm: OnSigterm::Cuts,
             }),
+            terminations,
             max_cut,
             least_grace,
             least_sleep,

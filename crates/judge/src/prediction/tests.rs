@@ -119,12 +119,12 @@ fn pods_terminate_until_last_stream() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[2.0]);
     let end = PodShutdown { sleep_s: 5.0, grace_s: 30.0, on_sigterm: OnSigterm::Drains };
-    let forecast = record.forecast(end, 0.95);
+    let forecast = record.forecast(end, 3, 0.95);
     // The need is 12 to 0 s within 12 of 20 s, for 40 streams; 970 s of the record are followed by 30 s.
     let open_s = 40.0 * (7.0 * (12.0 - 3.5) + 13.0 * 5.0);
     assert!(close(forecast.terminating_s.unwrap(), (open_s + 170.0 * 5.0) / 970.0), "{forecast:?}");
     assert_eq!((forecast.refused, forecast.cut.known()), (0.0, None));
-    assert_eq!(record.forecast(PodShutdown { grace_s: 2000.0, ..end }, 0.95).terminating_s, None);
+    assert_eq!(record.forecast(PodShutdown { grace_s: 2000.0, ..end }, 3, 0.95).terminating_s, None);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn budget_is_sleep_if_app_cuts_on_sigterm() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[2.0]);
     let forecast =
-        |sleep_s, on_sigterm| record.forecast(PodShutdown { sleep_s, grace_s: 6.0, on_sigterm }, 0.95);
+        |sleep_s, on_sigterm| record.forecast(PodShutdown { sleep_s, grace_s: 6.0, on_sigterm }, 3, 0.95);
     let cut = |forecast: Forecast| forecast.cut.known().unwrap().estimate;
     let cuts = forecast(1.0, OnSigterm::Cuts);
     assert!(close(cut(cuts), 40.0 * 10.0 / 999.0) && close(cuts.terminating_s.unwrap(), 1.0), "{cuts:?}");
@@ -218,10 +218,15 @@ fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
     }
 }
 
+/// Asks for at most 0.1 cuts per termination.
+fn asked(windows_s: &[f64], sleep_s: Option<f64>) -> PredictionRequest<'_> {
+    PredictionRequest { windows_s, sleep_s, graces_s: &[], terminations: None, max_cut: 0.1 }
+}
+
 #[test]
 fn prediction_finds_least_grace() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
-    let predicted = StreamPrediction::of(&steady, &[], None, 0.1).unwrap();
+    let predicted = StreamPrediction::of(&steady, &asked(&[], None)).unwrap();
     // The mean is 5 exp(-g / 5), which is 0.1 at 19.6 s; its upper bound is larger.
     let Estimate::Known(grace_s) = predicted.least_grace else { panic!("{predicted:?}") };
     assert!((20..=24).contains(&grace_s), "{grace_s}");
@@ -230,15 +235,33 @@ fn prediction_finds_least_grace() {
     let shown: Vec<f64> = predicted.draining.iter().map(|row| row.end.grace_s).collect();
     assert_eq!(shown, [10.0, grace_s as f64, 30.0, 60.0, 120.0, 300.0, 600.0]);
     assert!(close(predicted.rule_expects.unwrap(), 0.01 * predicted.open_per_pod));
-    let asked = StreamPrediction::of(&steady, &[1.5, 2.2], Some(4.0), 0.1).unwrap();
-    assert_eq!((asked.sleep_s, asked.window_s), (4.0, Some(2.2)));
-    assert_eq!(StreamPrediction::of(&steady, &[1.5, 2.2], None, 0.1).unwrap().sleep_s, 3.0);
+    let slept = StreamPrediction::of(&steady, &asked(&[1.5, 2.2], Some(4.0))).unwrap();
+    assert_eq!((slept.sleep_s, slept.window_s), (4.0, Some(2.2)));
+    assert_eq!(StreamPrediction::of(&steady, &asked(&[1.5, 2.2], None)).unwrap().sleep_s, 3.0);
+}
+
+#[test]
+fn prediction_shows_asked_graces_and_terminations() {
+    let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
+    let cut_in_all = |terminations| {
+        let request = PredictionRequest { graces_s: &[7.5], terminations, ..asked(&[], None) };
+        let predicted = StreamPrediction::of(&steady, &request).unwrap();
+        let row = predicted.draining.iter().find(|row| row.end.grace_s == 7.5).unwrap();
+        (predicted.terminations, row.cut_in_all.known().unwrap())
+    };
+    // 5 exp(-7.5 / 5) = 1.12 streams per termination.
+    let (rollout, few) = cut_in_all(None);
+    assert_eq!(rollout, 3);
+    assert!(few.lower <= 1 && (6..12).contains(&few.upper), "{few:?}");
+    let (asked, many) = cut_in_all(Some(300));
+    assert_eq!(asked, 300);
+    assert!((250..335).contains(&many.lower) && (337..450).contains(&many.upper), "{many:?}");
 }
 
 #[test]
 fn prediction_needs_pods_and_full_population() {
     let missing = Some(MissingShare::AtLeast(0.2));
-    let refused = |steady: &SteadyStreams| StreamPrediction::of(steady, &[], None, 0.1).unwrap_err();
+    let refused = |steady: &SteadyStreams| StreamPrediction::of(steady, &asked(&[], None)).unwrap_err();
     let growing = NoPrediction::StillGrowing { after_s: 3000.0, missing };
     assert_eq!(refused(&steady(missing, &["a"])), growing);
     assert_eq!(refused(&steady(None, &["a"])), NoPrediction::StillGrowing { after_s: 3000.0, missing: None });
