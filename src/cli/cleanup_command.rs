@@ -57,7 +57,9 @@ impl CleanupArgs {
             let caller = Caller { client, warnings, namespace: String::new(), limits, stop };
             let all = left.undo(&caller).await?;
             all.iter().try_for_each(|undone| print(&format!("{undone}\n")))?;
-            let tell = |what: &str| say(&format!("waiting until everything is as before the run: {what}"));
+            let tell = |what: &str| {
+                say(&format!("waiting for the cluster to return to its state before the run: {what}"))
+            };
             let waited = await_effect(&caller, &all, tell).await;
             if let Err(not_yet) = &waited {
                 say(&format!("warning: {not_yet}"));

@@ -49,7 +49,7 @@ enum ClusterCommand {
         /// Files and directories to remove at the end.
         leftovers: Vec<PathBuf>,
     },
-    /// Try the kernel dataplane out, once.
+    /// Try out the kernel dataplane once.
     #[command(name = dataplane_check::COMMAND, hide = true)]
     Check,
 }

@@ -22,7 +22,7 @@ const MIN_WIDTH: usize = 50;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   rolldrop explain routed_to_dead_pod           a cause of dropped requests
-  rolldrop explain targets.web.windows.p90.max  a check of a gate, as the report names it")]
+  rolldrop explain targets.web.windows.p90.max  a gate check, as the report names it")]
 pub(super) struct ExplainArgs {
     /// Name of an outcome, cause, check, stage or finding [default: list all names].
     #[arg(value_parser = NameParser, hide_possible_values = true)]

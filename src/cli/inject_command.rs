@@ -111,7 +111,7 @@ impl InjectArgs {
             say(&note);
         }
         if is_closed {
-            say("without --admin-token, the sidecars hand out no rows, so a run cannot use them");
+            say("without --admin-token, the sidecars do not hand out rows, so a run cannot use them");
         }
         io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_tells_who_calls() {
+    fn program_name_reveals_caller() {
         for (name, called) in [
             ("rolldrop", CalledAs::Directly),
             ("/usr/local/bin/kubectl-rolldrop", CalledAs::AsPlugin),

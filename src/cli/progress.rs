@@ -334,6 +334,6 @@ mod tests {
         let new = ["busy", "late", "busy", "busy"].map(|message| said.is_new_warning(message));
         assert_eq!(new, [true, true, false, false]);
         assert_eq!(said.take_repeated(), ["warning, 3 times in total: busy"]);
-        assert_eq!(said.take_repeated(), Vec::<String>::new(), "it is said once");
+        assert_eq!(said.take_repeated(), Vec::<String>::new(), "it appears once");
     }
 }

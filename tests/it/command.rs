@@ -119,5 +119,5 @@ fn original_error_precedes_close_failure() {
     assert_eq!(ended.code(), Some(2), "{said}");
     let last = said.lines().last().expect("a message");
     assert!(last.contains("load") && !last.contains("served"), "{said}");
-    assert!(said.contains("failed to close the run, too"), "{said}");
+    assert!(said.contains("also failed to close the run"), "{said}");
 }

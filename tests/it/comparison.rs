@@ -207,7 +207,7 @@ fn gate_judges_limits_against_baseline() {
     let lost = gate("--baseline none.json").expect_code(1);
     says(
         &lost,
-        "FAIL         dropped.worse: 488 (limit 0: 10% worse than 0): 10% of 0 is no limit; 0 in 1 run, then 488; test",
+        "FAIL         dropped.worse: 488 (limit 0: 10% worse than 0): 10% of 0 is not a limit; 0 in 1 run, then 488; test",
     );
     says(
         &lost,

@@ -155,7 +155,7 @@ fn each_remedy_row_names_its_test() {
     assert!(rows.len() > 10, "{rows:?}");
     for row in rows {
         let name = row.rsplit('`').nth(1).expect("a test");
-        let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no test"));
+        let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is not a test"));
         let folder = match module {
             "remedies" | "told" => "crates/report/src/finding_words/tests",
             "sound" => "crates/explain/src/tests",

@@ -49,7 +49,7 @@ fn commands(page: &str) -> Vec<Written> {
             continue;
         }
         if end_of_document.is_some() || goes_on {
-            let last = found.last_mut().expect("a command that goes on");
+            let last = found.last_mut().expect("a continued command");
             write!(last.text, "\n{line}").expect("a string takes it");
         } else if !line.trim().is_empty() && !line.starts_with('#') {
             found.push(Written { line: number + 1, text: line.to_owned() });

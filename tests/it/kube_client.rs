@@ -54,7 +54,7 @@ fn typed<K: DeserializeOwned>(value: serde_json::Value) -> K {
 /// Returns the next item of a stream; fails if there is none.
 async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, E>> + Unpin)) -> T {
     let item = timeout(LIMIT, stream.next()).await.expect("an event in time");
-    item.expect("the stream goes on").expect("no error")
+    item.expect("the stream continues").expect("no error")
 }
 
 /// Waits for the ConfigMap that a controller creates in a new namespace.
@@ -313,7 +313,7 @@ fn watcher_relists_after_expired_version() {
                 // The timeout is longer than one watch.
                 let idle = timeout(Duration::from_millis(1500), events.next()).await;
                 if let Ok(event) = idle {
-                    learn(&mut known, event.expect("it goes on").expect("no error"));
+                    learn(&mut known, event.expect("the stream continues").expect("no error"));
                 }
             }
             for n in 0..3 {

@@ -192,7 +192,7 @@ fn sidecar_injection_lasts_only_for_run() {
         assert_eq!(shop.specs(), before, "{finished}");
         shop.0.fails("get configmap/notes");
         shop.is_as_before(2);
-        let waited = "waiting for the cluster to be as before the run: Deployment web: ";
+        let waited = "waiting for the cluster to return to its state before the run: Deployment web: ";
         assert!(finished.stderr().contains(waited), "{finished}");
 
         // The run does not change objects whose changes a GitOps controller would revert.
@@ -297,7 +297,7 @@ fn run_awaits_pod_deletion_until_interrupted() {
     let pods = "get pods -o name";
     let finished = run(3).finish();
     assert_eq!(kubectl.ok(pods), "", "{finished}");
-    let waited = "waiting for the cluster to be as before the run: 4 pods of the run are still there (web-";
+    let waited = "waiting for the cluster to return to its state before the run: 4 pods of the run are still there (web-";
     assert!(finished.stderr().contains(waited), "{finished}");
     assert!(finished.stderr().contains(", 1 more)"), "{finished}");
 
@@ -350,7 +350,7 @@ fn target_option_measures_existing_rollout() {
             assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
             let said = observed.stderr();
             assert!(
-                said.contains("rolldrop: watching what others do") && !said.contains("deploying"),
+                said.contains("rolldrop: watching for changes by others") && !said.contains("deploying"),
                 "{observed}"
             );
             std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")

@@ -180,7 +180,12 @@ fn dead_load_worker_spares_others() {
     assert_eq!(by_count.values().sum::<u64>(), killed.known - killed.received, "{by_count:?}");
     let told = serde_json::to_string(&result).expect("JSON");
     assert!(told.contains(&format!("of load-1, {} have rows that arrived", killed.received)), "{told}");
-    assert!(told.contains(&format!("only counted, and in no figure: {} ok", by_count[&Outcome::Ok])));
+    assert!(
+        told.contains(&format!(
+            "only counted, and not included in any figure: {} ok",
+            by_count[&Outcome::Ok]
+        ))
+    );
 }
 
 #[test]
@@ -189,7 +194,7 @@ fn unready_load_workers_abort_run() {
     let run = Rolldrop::run(&scenario()).on(Dataplane::Userspace);
     let finished = run.set(&["load.job.startLimit=3s", "sidecar.inject=false"]).finish().expect_code(2);
     let said = finished.stderr();
-    assert!(said.contains("no load worker is ready after 3s: load worker rolldrop-load-"), "{said}");
+    assert!(said.contains("no load worker became ready within 3s: load worker rolldrop-load-"), "{said}");
     assert!(said.contains("FailedMount"), "{said}");
     let run = finished.dir().join("run");
     let disrupted = json_lines(&run.join("events.jsonl")).into_iter().any(|event| event["kind"] == "action");

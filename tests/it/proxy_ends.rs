@@ -369,7 +369,7 @@ impl Run {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one run, and all that is known of it")]
+#[expect(clippy::too_many_lines, reason = "one run with all its evidence")]
 fn killed_proxy_loss_is_counted() {
     let of = |name, app, more| Workload { name, env: String::new(), app, more, grace_s: 8 };
     let slow = ", --response-time, 300ms, --on-sigterm, finish";
@@ -411,7 +411,7 @@ fn killed_proxy_loss_is_counted() {
     let changes = run.changes_until_gone(&watched);
     let code = run.child.wait().expect("its end").code();
     let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its words");
-    assert_eq!(code, Some(3), "what is not whole is no success\n{said}");
+    assert_eq!(code, Some(3), "an incomplete response is not a success\n{said}");
 
     let path = run.dir.path().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");

@@ -18,7 +18,7 @@ const MOST_GROWTH_KIB: u64 = 24 * 1024;
 const MOST_GROWTH_OF_LOST_KIB: u64 = 80_000;
 
 #[test]
-fn report_memory_ignores_request_count() {
+fn report_memory_is_independent_of_request_count() {
     if let Some(run) = std::env::var_os("REPORT_RUN") {
         let number = |name| std::env::var(name).map_or(1, |text| text.parse().expect("a number"));
         let [workers, seconds, deletions] =

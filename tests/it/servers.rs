@@ -135,7 +135,7 @@ fn suggests_no_sleep(run: &MeasuredRun) {
 }
 
 #[test]
-fn app_errors_while_ending_fail_gate() {
+fn app_errors_during_termination_fail_gate() {
     measured(|| {
         let run = restarted(&node("500").app(sleeps(3)).pod(grace(8)), MIXED);
         let errors = answered(&run, 500);

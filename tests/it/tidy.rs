@@ -331,6 +331,6 @@ fn tests_named_in_docs_exist() {
     let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(named.len() > 40, "{named:?}");
     for name in named {
-        assert!(tests.contains(name), "docs/sources.md names {name}, which is no test");
+        assert!(tests.contains(name), "docs/sources.md names {name}, which is not a test");
     }
 }

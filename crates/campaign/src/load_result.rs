@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counts_close() {
+    fn request_counts_add_up() {
         let (_, _, report) = report();
         let (r, by_class) = (&report.requests, report.requests.by_class);
         assert_eq!(r.total, by_class.ended() + by_class.not_sent + by_class.cancelled);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figures_meet_their_schema() {
+    fn load_report_matches_schema() {
         let schema: Value = serde_json::from_str(include_str!("../../../docs/load.schema.json")).unwrap();
         let (mut plan, summary, _) = report();
         let check = |plan: &LoadPlan| {

@@ -269,7 +269,7 @@ impl Cluster {
         }
     }
 
-    /// Releases the cluster. Stops an embedded cluster; nothing is left of it when this returns.
+    /// Releases the cluster. Stops an embedded cluster, which leaves nothing behind when this returns.
     pub async fn shut_down(self) {
         drop(self.client);
         if let Some(process) = self.process {

@@ -40,7 +40,7 @@ pub enum CoordinatorError {
     #[error("--evidence conntrack: {0}")]
     NoEvidence(String),
     /// No pod of the load's Job was ready in time.
-    #[error("no load worker is ready after {limit:?}: {why}")]
+    #[error("no load worker became ready within {limit:?}: {why}")]
     NoLoadWorker { limit: Duration, why: String },
     /// The pods were not ready in time. The reason follows a colon; it is empty if none is known.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
@@ -92,7 +92,7 @@ pub enum CoordinatorError {
     Relabel { pod: String, why: String },
     /// A node has no pods that the action would terminate.
     #[error(
-        "the action would terminate no pod of namespace {namespace} on node {node}: name another node (kubectl get \
+        "the action would not terminate any pod of namespace {namespace} on node {node}: name another node (kubectl get \
          pods -n {namespace} -o wide)"
     )]
     NoPodsOnNode { node: String, namespace: String },

@@ -344,7 +344,8 @@ impl RunContext<'_> {
             false => self.interrupts.stop.clone(),
         };
         let tell = |what: &str| {
-            self.viewer.step(&format!("waiting for the cluster to be as before the run: {what}"))
+            self.viewer
+                .step(&format!("waiting for the cluster to return to its state before the run: {what}"))
         };
         if let Err(not_yet) = await_effect(&Caller { stop, ..caller }, undone, tell).await {
             self.viewer.warn(&not_yet.to_string());
@@ -443,7 +444,7 @@ fn closed<T: Default>(
         if !has_failed {
             return Err(error);
         }
-        warn(&format!("failed to close the run, too: {error}"));
+        warn(&format!("also failed to close the run: {error}"));
         Ok(T::default())
     })
 }
@@ -479,6 +480,6 @@ mod tests {
         assert!(matches!(after_a_failure, Ok(nothing) if nothing.is_empty()));
         assert!(closed::<Vec<u8>>(Err(unclosed()), false, &mut warn).is_err());
         assert!(matches!(closed(Ok(vec![1]), true, &mut warn), Ok(sources) if sources == [1]));
-        assert_eq!(warnings, [format!("failed to close the run, too: {}", unclosed())]);
+        assert_eq!(warnings, [format!("also failed to close the run: {}", unclosed())]);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) const FOLLOW: Duration = Duration::from_secs(2);
 /// Result of undoing a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UndoOutcome {
-    /// The change is undone.
+    /// The change was undone.
     Undone {
         /// Fields that others have changed since, which stay as they are.
         others: Vec<String>,
@@ -208,7 +208,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
             return Ok(match (others.is_empty(), is_asked) {
                 // An earlier patch took effect, although its response was lost.
                 (true, true) => UndoOutcome::Undone { others },
-                (true, false) => UndoOutcome::Nothing("already as it was".into()),
+                (true, false) => UndoOutcome::Nothing("already restored".into()),
                 (false, _) => UndoOutcome::LeftAlone(format!("others have changed {}", others.join(", "))),
             });
         }

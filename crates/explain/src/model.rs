@@ -243,7 +243,7 @@ pub struct RequestCounts {
     /// Dropped in a window and begun before t0: in flight when their pod's deletion took effect.
     pub in_flight: u64,
     /// Dropped in a window, not in flight at t0, and attributed by time and outcome alone. The attribution itself
-    /// places them in a window, so they are no evidence for one.
+    /// places them in a window, so they are not evidence for one.
     pub by_time: u64,
     /// All other dropped requests.
     pub outside_window: u64,

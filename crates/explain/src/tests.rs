@@ -71,7 +71,7 @@ fn killed_requests_count_in_prior_rate() {
     let unnamed = told(three_pods_killed_in_flight(None));
     assert_eq!(unnamed, told(three_pods_killed_in_flight(Some("b"))));
     assert!(unnamed.0 > 95.0, "{unnamed:?}");
-    // The requests' pod is unknown here, so they are no evidence for either pod.
+    // The requests' pod is unknown here, so they are not evidence for either pod.
     let mut records = three_pods_killed_in_flight(None);
     delete(&mut records, 5000, "c");
     let either = told(records);

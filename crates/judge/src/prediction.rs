@@ -107,7 +107,7 @@ impl<T> Estimate<T> {
         }
     }
 
-    /// Converts the answer.
+    /// Converts a known answer.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Estimate<U> {
         match self {
             Self::Known(answer) => Estimate::Known(convert(answer)),

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_looks_share_the_error() {
+    fn looks_share_error_budget() {
         for most in 1..=100 {
             let alphas = looks(most).alphas;
             assert_eq!(alphas.len(), most);

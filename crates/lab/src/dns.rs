@@ -175,7 +175,7 @@ impl DnsRecords {
 async fn serve_udp(socket: UdpSocket, settings: ZoneSettings) {
     let mut question = [0; 4096];
     loop {
-        // An error here belongs to an earlier response whose client has gone.
+        // An error here belongs to an earlier response whose client has disconnected.
         let Ok((length, client)) = socket.recv_from(&mut question).await else { continue };
         if let Some(answer) = settings.answer(&question[..length], DnsTransport::Udp)
             && let Err(error) = socket.send_to(&answer, client).await

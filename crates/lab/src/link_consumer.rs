@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Consumer of endpoints, which is the key of a link.
+/// Consumer of endpoints. Links are keyed by consumer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum LinkConsumer {
@@ -13,7 +13,7 @@ pub enum LinkConsumer {
     Node(u32),
     /// `app=gateway`: pods with this label.
     Pods {
-        /// Name of the label.
+        /// Label key.
         label: String,
         /// Value of the label.
         value: String,

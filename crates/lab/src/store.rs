@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_lists_its_own() {
+    fn namespace_lists_only_its_objects() {
         let store = Store::default();
         for (namespace, name) in [("a", "x"), ("ab", "y"), ("a", "z")] {
             store.create(Resource::Pods, namespace, name, object(0)).unwrap();

@@ -11,7 +11,7 @@ use rolldrop_record::Stamp;
 /// Maximum delay after the intended send time.
 pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Returns true if a request that was due at `due` must not be sent any more.
+/// Returns true if a request that was due at `due` must no longer be sent.
 pub(super) fn is_too_late(due: Stamp, now: Stamp) -> bool {
     now > due + LATE_LIMIT
 }

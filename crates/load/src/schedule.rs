@@ -126,9 +126,9 @@ pub(super) struct ScheduleShare {
 /// A request of a share, with its due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DueRequest {
-    /// Number within the whole run.
+    /// Index within the whole run.
     pub(super) index: u64,
-    /// Number within the worker's share.
+    /// Index within the worker's share.
     pub(super) seq: u64,
     /// Phase of the load: warm-up or counted part.
     pub(super) phase: Phase,

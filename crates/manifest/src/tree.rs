@@ -13,7 +13,7 @@ use super::scalar;
 
 /// Maximum nesting of collections; Kubernetes' own schemas have fewer than 40 levels.
 const DEPTH: usize = 120;
-/// Maximum number of values that aliases in one document may expand to: a few lines can multiply values without limit.
+/// Maximum number of values that aliases in one document may expand to. Without it, a few lines could expand without bound.
 const ALIASED_VALUES: usize = 1_000_000;
 /// Maximum key length. libyaml allows 1,024 characters, but a JSON key may be longer.
 const KEY_LENGTH: usize = 1 << 20;

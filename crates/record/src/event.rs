@@ -382,7 +382,7 @@ pub struct EndpointState {
 
 named! {
     /// Phase of a pod's termination, as seen by the pod's recording proxy.
-    pub enum ProxyPhase else UnknownProxyPhase "unknown phase {0:?} of a proxy" {
+    pub enum ProxyPhase else UnknownProxyPhase "unknown proxy phase {0:?}" {
         /// The proxy's watch of its own pod showed the deletionTimestamp.
         DeletionSeen = "deletion_seen",
         /// The proxy's preStop hook was called: the kubelet has begun to terminate the pod.
@@ -395,7 +395,7 @@ named! {
         LastConnection = "last_connection",
         /// The proxy read its last request.
         LastRequest = "last_request",
-        /// No requests were in flight any more.
+        /// The last request in flight had ended.
         Drained = "drained",
         /// The proxy exited.
         Exit = "exit",

@@ -44,7 +44,7 @@ pub enum LengthLaw {
     Listed(Arc<[Duration]>),
 }
 
-/// Error for a text that is no law.
+/// Error for a text that is not a length law.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LengthLawError {
@@ -59,7 +59,7 @@ pub enum LengthLawError {
         /// The cause.
         source: io::Error,
     },
-    /// A line of the file is no duration.
+    /// A line of the file is not a duration.
     #[error("{}:{line}: {text:?} is not a duration with a unit, such as 2.5s", path.display())]
     Line {
         /// The file.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn laws_survive_writing() {
+    fn laws_round_trip_through_text() {
         for text in ["fixed:30s", "lognormal:10s,1.0", "lognormal:2.5s,0.25", "exp:20s", "list:1s,2.5s,10ms"]
         {
             let law: LengthLaw = text.parse().unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_laws_are_refused() {
+    fn invalid_laws_are_rejected() {
         let wrong =
             ["", "soon", "fixed:", "fixed:5", "lognormal:10s", "lognormal:10s,-1", "lognormal:10s,NaN"];
         for text in

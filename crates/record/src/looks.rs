@@ -56,7 +56,9 @@ struct UncheckedLooks {
 
 /// Error for looks that cannot have been planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`looks` needs `alphas` above 0 that add up to less than 1, and `at` from 1 to their number")]
+#[error(
+    "`looks` needs `alphas` above 0 that add up to less than 1, and `at` from 1 to the number of `alphas`"
+)]
 struct NoLooks;
 
 impl TryFrom<UncheckedLooks> for Looks {

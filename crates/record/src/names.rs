@@ -56,7 +56,7 @@ macro_rules! named {
             }
         }
 
-        #[doc = concat!("A name that is no [`", stringify!($type), "`].")]
+        #[doc = concat!("A name that is not a [`", stringify!($type), "`].")]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
         #[error($message)]
         $vis struct $unknown(String);

@@ -91,7 +91,7 @@ impl ServedRow {
 
 named! {
     /// End of a proxied request, as seen by the proxy.
-    pub enum ServedEnd else UnknownServedEnd "unknown end {0:?} of a served request" {
+    pub enum ServedEnd else UnknownServedEnd "unknown served-request end {0:?}" {
         /// The whole response was passed on.
         Complete = "complete",
         /// The client closed or reset the connection first.
@@ -114,7 +114,7 @@ named! {
 
 named! {
     /// Protocol that a proxy's client connection carries.
-    pub enum Protocol else UnknownProtocol "unknown protocol {0:?} of a served request" {
+    pub enum Protocol else UnknownProtocol "unknown served-request protocol {0:?}" {
         /// HTTP/1.0 or HTTP/1.1.
         Http1 = "http1",
         /// HTTP/2 without TLS, with prior knowledge.

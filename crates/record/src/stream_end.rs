@@ -4,7 +4,7 @@ use super::names::named;
 
 named! {
     /// End of a stream: the event that decided its outcome or, without such an event, the end of its transport.
-    pub enum StreamEnd else UnknownStreamEnd "unknown end {0:?} of a stream" {
+    pub enum StreamEnd else UnknownStreamEnd "unknown stream end {0:?}" {
         /// The data `[DONE]`.
         Done = "done",
         /// Anthropic's `message_stop`.

@@ -83,7 +83,7 @@ fn sentences(finding: &Finding, result: &RunResult) -> Words {
                 counted(*requests, "dropped request")
             ),
             "the pods ended so close together that neither time nor outcome shows which one lost a request",
-            "let responses name their pod, or delete pods further apart; the totals of each group are exact",
+            "have responses name their pod, or delete pods further apart; the totals of each group are exact",
         ),
         Finding::EndingErrors { answers, requests, are_all_named } => {
             ending_words::errors(*answers, *requests, *are_all_named)
@@ -191,7 +191,7 @@ fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Wor
         ),
         BeatsState::Usable => (
             "a deletionTimestamp is in whole seconds, and no beat narrows it down".to_owned(),
-            "check the warnings for the reason why beats were delayed",
+            "check the warnings for why beats were delayed",
         ),
     };
     let what = format!(

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_fit_their_size() {
+    fn number_precision_follows_magnitude() {
         assert_eq!(
             [count(0), count(999), count(9_000), count(1_234_567)],
             ["0", "999", "9,000", "1,234,567"]
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_its_zone() {
+    fn times_include_their_zone() {
         assert_eq!(utc(Stamp::from_unix_ns(1_767_366_245_678_999_999)), "2026-01-02 15:04:05.678 UTC");
     }
 

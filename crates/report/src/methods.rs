@@ -6,7 +6,7 @@ use rolldrop_judge::judgements::comparison::{
 };
 use rolldrop_record::Mode;
 
-pub(crate) const ONE_RUN: &str = "one run per side does not show how much runs differ; give each side several runs, \
+pub(crate) const ONE_RUN: &str = "one run per side cannot show how much runs vary; give each side several runs, \
                                   made alternately";
 
 /// Returns the displayed name of a figure.

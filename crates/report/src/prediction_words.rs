@@ -21,7 +21,7 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     )?;
     writeln!(
         out,
-        "  if the app serves its streams on after SIGTERM: {}",
+        "  if the app keeps serving its streams after SIGTERM: {}",
         advice(of.least_grace, "grace period", of.sleep_s)
     )?;
     writeln!(
@@ -47,17 +47,18 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
         missing_text(of.missing),
     )?;
     match of.window_s {
-        Some(window_s) => {
-            writeln!(out, "new streams come for at most {window_s:.1} s after the deletion, as measured")?
-        }
+        Some(window_s) => writeln!(
+            out,
+            "new streams keep arriving for at most {window_s:.1} s after the deletion, as measured"
+        )?,
         None => writeln!(
             out,
-            "no propagation window was measured: streams that still come to an ending pod are not counted"
+            "no propagation window was measured: streams that still arrive at a terminating pod are not counted"
         )?,
     }
     table(
         out,
-        &format!("the app serves on after SIGTERM, preStop sleep {} s", of.sleep_s),
+        &format!("the app keeps serving after SIGTERM, preStop sleep {} s", of.sleep_s),
         "grace period",
         (&of.draining, of.terminations),
         |end| end.end.grace_s,
@@ -76,10 +77,10 @@ fn advice(least: Estimate<u64>, setting: &str, sleep_s: f64) -> String {
     match least {
         Estimate::Known(seconds) => format!("{setting} of {seconds} s{sleep}"),
         Estimate::Unknown { more_streams: Some(more) } => {
-            format!("unknown: about {more} more streams would tell, or allow more cuts (--max-cut)")
+            format!("unknown: record about {more} more streams, or allow more cuts (--max-cut)")
         }
         Estimate::Unknown { more_streams: None } => {
-            "unknown: no record shows that nothing is ever cut; name a number with --max-cut".to_owned()
+            "unknown: no record can prove that a stream is never cut; set a number with --max-cut".to_owned()
         }
     }
 }
@@ -139,7 +140,7 @@ fn missing_text(missing: Option<MissingShare>) -> String {
 pub(crate) fn refusal(why: &NoPrediction) -> String {
     match why {
         NoPrediction::NoPods { unnamed } => format!(
-            "nothing names the pods of {unnamed} streams, and cuts are predicted per pod: name them by a header \
+            "cuts are predicted per pod, but the pods of {unnamed} streams are unknown: name them with a header \
              (--pod-header), the sidecar or --evidence conntrack"
         ),
         NoPrediction::StillGrowing { after_s, missing } => format!(
@@ -192,17 +193,17 @@ mod tests {
     }
 
     #[test]
-    fn prediction_tells_advice_before_tables() {
+    fn prediction_states_advice_before_tables() {
         insta::assert_snapshot!(text(&prediction()), @r#"
         at most 0.1 cut per termination, 95 % sure, at 1.000 streams per second and pod:
-          if the app serves its streams on after SIGTERM: grace period of 47 s, with a preStop sleep of 2 s
-          if the app cuts its streams at SIGTERM: unknown: about 900 more streams would tell, or allow more cuts (--max-cut)
+          if the app keeps serving its streams after SIGTERM: grace period of 47 s, with a preStop sleep of 2 s
+          if the app cuts its streams at SIGTERM: unknown: record about 900 more streams, or allow more cuts (--max-cut)
         the rule "99th percentile of the duration" (31.2 s) expects to cut 0.10 per termination; it would cut 0.61 (0.52 to 0.73)
 
         rests on 1800 s without a termination, 3 pods and 5412 streams; 9.9 were open on a pod; 0.4 % of the stationary population was missing
-        new streams come for at most 1.4 s after the deletion, as measured
+        new streams keep arriving for at most 1.4 s after the deletion, as measured
 
-        the app serves on after SIGTERM, preStop sleep 2 s:
+        the app keeps serving after SIGTERM, preStop sleep 2 s:
           grace period  cut per termination     cut in 3            terminations without a cut    terminating
                   30 s  0.61 (0.52 to 0.73)     0 to 5              91 % (84 to 96)               12.5 s a pod
                   60 s  unknown                 unknown             91 % (84 to 96)               12.5 s a pod
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn refusal_names_remedy() {
         let pods = refusal(&NoPrediction::NoPods { unnamed: 12 });
-        assert!(pods.starts_with("nothing names the pods of 12 streams") && pods.contains("--pod-header"));
+        assert!(pods.contains("the pods of 12 streams are unknown") && pods.contains("--pod-header"));
         let missing = Some(MissingShare::AtLeast(0.25));
         let growing = refusal(&NoPrediction::StillGrowing { after_s: 8.0, missing });
         assert!(

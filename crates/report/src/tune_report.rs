@@ -227,7 +227,7 @@ fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
     let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {
             (Some(pod), Some(after)) => format!(", {} after the deletion of {pod}", seconds_unit(after)),
-            _ => ", explained by no terminating pod".to_owned(),
+            _ => ", not explained by any terminating pod".to_owned(),
         };
         format!(
             "{} ({}) at {} of the run{pod}: request {} of {} in {run}",

@@ -292,7 +292,7 @@ spec:
     }
 
     #[test]
-    fn several_targets_get_several_requests() {
+    fn scenario_parses_targets_and_requests() {
         let text = "\
 apiVersion: rolldrop.dev/v1
 kind: Scenario

@@ -193,7 +193,7 @@ impl ClientConnections {
         self.places.insert(task.id(), AcceptedClient { origin, peer, task });
     }
 
-    /// Accepts connections until the app has gone and the requests in flight are finished, then a little longer to see
+    /// Accepts connections until the app is gone and the requests in flight are finished, then a little longer to see
     /// late connections; `limit` cuts the drain short.
     pub(super) async fn drain(&mut self, limit: impl Future<Output = ()> + Send, linger: Duration) {
         let shared = self.shared.clone();

@@ -104,7 +104,7 @@ pub struct ProxyConfig {
     pub admin_access: Access,
     /// Setting for the watch of the proxy's own pod.
     pub watch_pod: WatchPod,
-    /// Time for which the proxy keeps accepting connections after the app has gone, to record late ones.
+    /// Time for which the proxy keeps accepting connections after the app is gone, to record late ones.
     pub linger: Duration,
     /// Limits on the resources that peers can make the proxy hold.
     pub budget: Budget,

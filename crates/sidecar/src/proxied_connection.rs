@@ -236,7 +236,7 @@ async fn refuse(client: &mut TcpStream, refusal: ProxyRefusal) {
         // Closing with unread bytes would reset the connection before the client has read the response.
         tokio::io::copy(client, &mut tokio::io::sink()).await
     };
-    // A client that does not read the response has gone, or is cut off.
+    // A client that does not read the response has disconnected, or is cut off.
     let _ = timeout(REFUSAL_LINGER, answer).await;
 }
 

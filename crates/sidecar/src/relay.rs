@@ -102,7 +102,7 @@ async fn client_closed(
     sides: &ConnectionSides,
     ledger: &impl Ledger,
 ) -> ConnectionFinish {
-    // Fails only if the app has gone, which the response side notices too.
+    // Fails only if the app has disconnected, which the response side notices too.
     let _ = to.half.shutdown().await;
     sides.client_closed.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
@@ -136,7 +136,7 @@ async fn app_closed(
     if sides.app_unwritable.load(Ordering::Relaxed) {
         return ConnectionFinish::Reset(end);
     }
-    // Fails only if the client has gone, which the request side notices too.
+    // Fails only if the client has disconnected, which the request side notices too.
     let _ = to.half.shutdown().await;
     if sides.is_client_closed() {
         return ConnectionFinish::Closed;
@@ -144,7 +144,7 @@ async fn app_closed(
     // Bytes that the client still sends are passed to the app, whose kernel may respond with a reset.
     let is_over = async {
         match ledger.goes_one_way() {
-            // Keepalive detects a client that has gone.
+            // Keepalive detects a client that has disconnected.
             true => std::future::pending().await,
             false => sides.client_is_done().await,
         }
@@ -275,8 +275,8 @@ impl<'a> Outlet<'a> {
     }
 }
 
-/// Returns true if a failed side had already sent its end of stream, in which case nothing is missing. The kernel of a
-/// peer that has gone responds with a reset to bytes for a finished connection.
+/// Returns true if a failed side had already sent its end of stream, in which case nothing is missing. The
+/// kernel of a peer that has disconnected responds with a reset to bytes for a finished connection.
 fn has_ended(from: &Inlet<'_>) -> bool {
     let socket: &TcpStream = from.half.as_ref();
     // A reset is EPIPE after the end of the stream (tcp_reset), otherwise ECONNRESET.

@@ -21,7 +21,7 @@ use super::budget::{BytePool, PoolShare};
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Maximum time for which a side may accept none of the last bytes after the other side has gone. This is about as long
+/// Maximum time for which a side may accept none of the last bytes after the other side is gone. This is about as long
 /// as the departed side's kernel would keep them: until its retry interval reaches 120 s (tcp_orphan_retries, tcp(7)).
 #[cfg(target_os = "linux")]
 const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
@@ -35,7 +35,7 @@ const FIRST_ROOM_BYTES: usize = 32 * 1024;
 /// Same, at most: what the kernel allows every process to request (net.core.wmem_max, rmem_max).
 const MOST_BYTES: usize = 2 * 212_992;
 
-/// Makes the kernel notice when the other end of a connection has gone. Accepted connections inherit this from the
+/// Makes the kernel notice when the other end of a connection is gone. Accepted connections inherit this from the
 /// listener.
 pub(super) fn keep_alive(socket: &impl AsFd) {
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);

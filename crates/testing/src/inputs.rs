@@ -59,7 +59,7 @@ pub fn break_none(targets: &[Target]) {
 fn feed(target: &Target, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.entry)(input))) {
         eprintln!(
-            "{} broke on b\"{}\": mend it, and keep that in fuzz/seeds",
+            "{} broke on b\"{}\": fix it, and keep that input in fuzz/seeds",
             target.name,
             input.escape_ascii()
         );

@@ -28,7 +28,7 @@ fn names(module: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_programs_are_the_targets() {
+fn fuzz_programs_match_targets() {
     let targets: Vec<_> = modules()
         .iter()
         .flat_map(|(library, module)| names(module).into_iter().map(|name| (library.clone(), name)))
@@ -64,7 +64,7 @@ fn regression_patches_match_current_code() {
 }
 
 #[test]
-fn pieces_are_the_whole() {
+fn pieces_cover_the_input() {
     for seed in 0..=u8::MAX {
         let input = [&[seed][..], &[b'x'; 300]].concat();
         let (bytes, pieces) = pieces(&input);

@@ -117,7 +117,7 @@ async fn respond_to(
         response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
         plain(response, &mut respond, body, pace).await
     };
-    // A client that has gone needs no response; the exchange is dropped and logged as aborted.
+    // A client that has disconnected needs no response; the exchange is dropped and logged as aborted.
     if sent.is_ok() {
         unflushed.then(|| exchange.answered());
     }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_answer_what_they_say() {
+    fn paths_return_documented_responses() {
         assert_eq!(get("/", "").body, "ok web-1\n");
         assert_eq!(get("/slow", "ms=30").delay, Duration::from_millis(30));
         assert_eq!(get("/slow", "").status, StatusCode::BAD_REQUEST);

@@ -48,7 +48,7 @@ fn requested_length(request: &Request<Incoming>) -> Result<Option<LengthLaw>, Un
     let from_query = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "length");
     let text = match (&from_query, request.headers().get(LENGTH)) {
         (Some((_, text)), _) => Some(&**text),
-        // Text that is not ASCII is no law either.
+        // Non-ASCII text is not a length law either.
         (None, header) => header.map(|header| header.to_str().unwrap_or_default()),
     };
     let refused = |_| UnsentResponse::bad_request("use a length such as 3.2s or lognormal:10s,1.0\n");

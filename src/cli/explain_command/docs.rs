@@ -47,11 +47,11 @@ impl NameKind {
     /// Returns the singular description of the kind.
     pub(super) fn one(self) -> &'static str {
         match self {
-            Self::Outcome => "outcome of a request",
+            Self::Outcome => "request outcome",
             Self::Cause => "cause of dropped requests",
-            Self::Check => "check of a gate",
+            Self::Check => "gate check",
             Self::Stage => "stage of a pod's termination or start",
-            Self::Finding => "finding of a report",
+            Self::Finding => "report finding",
         }
     }
 

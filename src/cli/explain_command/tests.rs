@@ -136,14 +136,14 @@ fn explanation_quotes_docs() {
       More: docs/outcomes.md
     ");
     insta::assert_snapshot!(explained("expect.targets.shop.example:80.windows.p90.max", 100).unwrap(), @"
-    targets.NAME.… (check of a gate)
+    targets.NAME.… (gate check)
 
       figure  the same of the requests to one target; where each node's clients are a target of their
               own (NAME@NODE, load from the cluster), of each of these
 
       More: docs/expect.md
 
-    windows.p50, windows.p90, windows.p95, windows.p99 (check of a gate)
+    windows.p50, windows.p90, windows.p95, windows.p99 (gate check)
 
       figure     a quantile of the windows to come, per mode and consumer
       unit       time
@@ -152,7 +152,7 @@ fn explanation_quotes_docs() {
       More: docs/expect.md
     ");
     insta::assert_snapshot!(explained("dropped.worse", 100).unwrap(), @r#"
-    dropped (check of a gate)
+    dropped (gate check)
 
       figure     dropped requests, without the generator's own stale flows
       unit       amount
@@ -171,7 +171,7 @@ fn explanation_quotes_docs() {
 #[test]
 fn ambiguous_name_prints_every_meaning() {
     let both = explained("requests.ok", 100).unwrap();
-    assert_eq!(both.matches("requests.ok (check of a gate)").count(), 2, "{both}");
+    assert_eq!(both.matches("requests.ok (gate check)").count(), 2, "{both}");
     let entries = docs::entries();
     let starts: Vec<_> = meant("starts", &entries).iter().flat_map(|entry| entry.names.clone()).collect();
     assert_eq!(starts, ["starts.firstRequest", "starts.dropped", "starts.stages.NAME"]);

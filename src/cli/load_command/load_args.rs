@@ -53,7 +53,7 @@ type Body = Vec<u8>;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(in super::super) struct LoadArgs {
-    /// Target URLs, such as http://HOST:PORT/PATH; several take turns
+    /// Target URLs, such as http://HOST:PORT/PATH; multiple URLs take turns
     #[arg(value_name = "URL", required_unless_present = "targets")]
     urls: Vec<String>,
     /// File of targets in vegeta's http or json format, or - for stdin; a comment "# weight: 3" before a target sets its

@@ -126,7 +126,7 @@ mod tests {
     /// Returns the view of a run 12 s into its load, on a terminal of this size. Checks that the view fits.
     fn shown(run: &Run, (columns, rows): (usize, usize)) -> String {
         let load = busy();
-        let step = "watching what others do";
+        let step = "watching for changes by others";
         let screen = Screen { step, load: Some(&load), state: &run.0, now: at(12.0) };
         let block = screen.block(columns, rows);
         assert!(block.len() < rows, "{block:#?}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn three_pods_in_a_rollout() {
+    fn screen_shows_rollout_of_three_pods() {
         insta::assert_snapshot!(shown(&rollout(), SIZES[0]), @r"
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
@@ -199,7 +199,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        watching what others do
+        watching for changes by others
         lost at 11 s: 70 connect_refused while 5 pods were terminating
         pods: 35 ready, 5 terminating
           web-6d4cf56db6-00000  terminating for 2 s
@@ -224,7 +224,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        watching what others do
+        watching for changes by others
         lost at 11 s: 70 connect_refused while 5 pods were terminating
         pods: 35 ready, 5 terminating
           web-6d4cf56db6-00000  terminating for 2 s
@@ -307,7 +307,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        watching what others do
+        watching for changes by others
         lost at 5 s: 3 response_timeout
         ");
         for size in [(10, 3), (30, 5), (40, 8), (200, 60)] {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_stream_options_are_explained() {
+    fn invalid_stream_options_are_explained() {
         let wrong = [
             ("--stream-length soon", "is not a length law"),
             ("--stream-gap file:/no/such/file", "cannot read /no/such/file"),

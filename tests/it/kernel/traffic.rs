@@ -143,7 +143,7 @@ async fn local_internal_policy_uses_node_pods() {
         cluster.pods().delete("one", &gone).await.expect("it is deleted");
         until("its pod gone, a ready one elsewhere", "node-1", dropped);
         cluster.delete("two").await;
-        until("no pod anywhere any more", "node-1", rejected);
+        until("no pods left", "node-1", rejected);
     }
 }
 

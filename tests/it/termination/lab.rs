@@ -206,7 +206,7 @@ impl Lab {
                 if let Some(found) = found {
                     return found;
                 }
-                news.changed().await.expect("the watches go on");
+                news.changed().await.expect("the watches continue");
             }
         };
         match tokio::time::timeout(LIMIT, wait).await {

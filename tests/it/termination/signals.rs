@@ -41,7 +41,7 @@ fn c04_other_signals_act_differently() {
     let mut server = Server::start("exit", &[]);
     server.signal(Signal::SIGHUP);
     server.wait_for_line("SIGHUP");
-    assert!(read(server.ask("/")).starts_with("HTTP/1.1 200"), "it serves on");
+    assert!(read(server.ask("/")).starts_with("HTTP/1.1 200"), "it keeps serving");
 
     // While the server is stopped, the kernel still accepts connections for it. The server responds once it continues.
     server.stop();

@@ -29,7 +29,7 @@ fn c02_traffic_outlasts_pod_shutdown() {
             let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
             run.finished.figure(late > 0);
         }
-        // After the pod is gone, connections are still routed to it, in vain.
+        // After the pod is gone, connections are still routed to it, and fail.
         for run in runs::naive_exit() {
             assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
         }

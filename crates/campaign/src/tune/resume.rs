@@ -86,7 +86,7 @@ async fn put_back_by(
 
 fn differs(state: &TuningState, what: &str) -> RunError {
     RunError::Refused(format!(
-        "{} {} is neither as the tuning found it nor as the tuning set it: somebody has changed it since ({what}). \
+        "{} {} matches neither its original settings nor the tuning's: someone has changed it since ({what}). \
          Nothing was changed. Start a new tuning",
         state.object["kind"].as_str().unwrap_or("the workload").to_lowercase(),
         state.object["metadata"]["name"].as_str().unwrap_or_default(),

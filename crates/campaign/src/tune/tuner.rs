@@ -174,9 +174,9 @@ impl<'a> Tuner<'a> {
                 }
                 Err(Unknown::Unsupported(why)) => {
                     let why = decision_words::unsupported(&why).join("; ");
-                    operator
-                        .viewer
-                        .note(&format!("the windows alone support no sleep ({why}), so proofs will find it"));
+                    operator.viewer.note(&format!(
+                        "the windows alone do not determine a sleep ({why}), so proofs will find it"
+                    ));
                     return Ok(None);
                 }
                 Err(Unknown::Outlasted) => {
@@ -325,7 +325,7 @@ impl<'a> Tuner<'a> {
     fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
-                let why = "this program would make other runs with these arguments. Start a new tuning";
+                let why = "with these arguments, this version would make different runs. Start a new tuning";
                 let out = self.steps.out.display();
                 return Err(Halt::Failed(RunError::Refused(format!("failed to continue {out}: {why}"))));
             }

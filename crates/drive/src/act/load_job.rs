@@ -98,7 +98,7 @@ pub(crate) async fn make(changer: Changer<'_>, applier: &Applier, job: &LoadJob<
     give_to(changer.caller, &secret, &created).await
 }
 
-/// Makes the Job the owner of the Secret, so that the Secret is removed with the Job, whoever removes that. The Job
+/// Makes the Job the owner of the Secret, so that the Secret is removed with the Job. The Job
 /// is the only owner: with several owners, the Secret would remain until all of them are gone.
 async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});

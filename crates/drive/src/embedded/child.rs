@@ -173,7 +173,7 @@ impl ClusterProcess {
         Died { how, log: tail_of(&self.log) }
     }
 
-    /// Stops the cluster and everything that is left of it.
+    /// Stops the cluster and removes its leftovers.
     pub(crate) async fn stop(mut self) {
         self.end().await;
     }

@@ -44,7 +44,7 @@ pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> Result<(
         scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
     match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
         Some(namespace) => Err(RunError::Refused(format!(
-            "namespace {namespace} belongs to the cluster itself, and rolldrop disrupts nothing there: use another \
+            "namespace {namespace} belongs to the cluster itself, so rolldrop does not disrupt it: use another \
              namespace (-n)"
         ))),
         None => Ok(()),

@@ -219,7 +219,7 @@ impl Measuring<'_> {
                 Err(end) => break end,
             };
             if done == most {
-                break (RoundsEnd::MostRounds, format!("no round is left after {most}: {said}"));
+                break (RoundsEnd::MostRounds, format!("no rounds are left after {most}: {said}"));
             }
             run.viewer.say(&format!("{said}; starting another round"));
             until = Some(Until::Terminations(next));

@@ -28,7 +28,7 @@ pub enum RunError {
     Failed {
         /// Description of what has failed.
         what: String,
-        /// Its cause.
+        /// Cause of the failure.
         source: Box<dyn Error + Send + Sync>,
     },
     /// There is no cluster.

@@ -53,7 +53,7 @@ pub(super) async fn check(
     };
     command.args(["load-worker", "--check-ports"]);
     let input = serde_json::to_vec(&order(settings, load_workers));
-    let input = input.map_err(RunError::failed("failed to write the load"))?;
+    let input = input.map_err(RunError::failed("failed to serialize the load"))?;
     let Some(mut why) = refusal(command, &input, interrupts).await? else { return Ok(()) };
     for (target, remote) in scenario.targets.iter().zip(&remotes) {
         // The address may be a stand-in, so the message names the target instead.

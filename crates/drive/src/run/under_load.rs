@@ -159,7 +159,7 @@ impl Measuring<'_> {
             planned => planned,
         };
         run.viewer.step(match (has_command, scenario.disruptions.as_slice()) {
-            (false, []) => "watching what others do",
+            (false, []) => "watching for changes by others",
             _ => "sending the load",
         });
         let loading = follow(sending.join(), &control, &planned, part_of, run.operator);

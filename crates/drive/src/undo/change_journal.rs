@@ -51,7 +51,7 @@ impl ObjectRef {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub(crate) enum ClusterChange {
-    /// The object is created.
+    /// The run creates the object.
     Create,
     /// Fields of the object are changed.
     Edit { edits: Vec<Edit> },

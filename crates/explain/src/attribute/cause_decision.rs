@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_termination_near() {
+    fn lone_failures_get_their_cause() {
         let plain = plain();
         let refused = LossFacts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = LossFacts { outcome: Outcome::EofBeforeResponse, ..plain };

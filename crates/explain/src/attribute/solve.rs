@@ -24,7 +24,7 @@ use rolldrop_record::{Outcome, Stamp};
 pub(crate) struct Attribution {
     /// One entry per request that was not plainly answered; entries for requests that were not lost only name the pod.
     pub explanations: Vec<Explanations>,
-    /// By termination, then by target: arrivals at the pod, including those inferred from losses.
+    /// Arrivals at the pod, by termination, then by target. Includes those inferred from losses.
     pub tails: Vec<Vec<ArrivalTail>>,
 }
 

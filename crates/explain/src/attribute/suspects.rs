@@ -126,11 +126,11 @@ pub(crate) struct Suspects<'a> {
     lost: Vec<usize>,
     /// By target: for the index of each lost connection, its position among the target's [tries](Facts::tries).
     places: Vec<HashMap<usize, usize>>,
-    /// By termination and target: true if the pod is an endpoint of that target, as far as known.
+    /// True if the pod is an endpoint of the target, as far as known; by termination and target.
     serves: Vec<Vec<bool>>,
-    /// By target: endpoints that its connections can reach.
+    /// Endpoints that a target's connections can reach, by target.
     scopes: Vec<Scope>,
-    /// By target: true if a Service proxy's rules route to its pods, as far as known.
+    /// True if a Service proxy's rules route to the target's pods, as far as known; by target.
     has_rules: Vec<bool>,
 }
 
@@ -338,7 +338,7 @@ impl<'a> Suspects<'a> {
             let served = self.facts.first_served[number];
             let is_serving = served.or(self.facts.quiet[target][number]).is_some_and(|at| at <= begun);
             if life.is_probed == Some(true) {
-                // Silence alone is no evidence against a probe that passed.
+                // Silence alone is not evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
             // The rules may not hold it yet.

@@ -38,7 +38,7 @@ pub(crate) struct StreamRecord {
     pub begun: Stamp,
     /// Time the stream ended.
     pub end: Stamp,
-    /// What became of it: complete, one of the stream outcomes, or cancelled.
+    /// Outcome of the stream: complete, one of the stream outcomes, or cancelled.
     pub outcome: Outcome,
     /// Events of the stream.
     pub row: StreamRow,

@@ -1,4 +1,4 @@
-//! What became of a run's streams, and of those of each terminated pod.
+//! Outcomes of a run's streams, in total and for each terminated pod.
 
 use std::collections::BTreeMap;
 

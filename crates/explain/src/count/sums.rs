@@ -49,9 +49,9 @@ pub(crate) struct Sums<'a> {
     pub end_s: f64,
     /// Answered new connections to terminating pods.
     pub late_ok: Vec<LateArrival>,
-    /// By termination: number of requests answered by the pod since t0.
+    /// Number of requests that the pod answered since t0, by termination.
     pub seen: Vec<u64>,
-    /// By termination: requests answered by the pod on kept connections long after it may have received SIGTERM.
+    /// Requests, by termination, that the pod answered on kept connections long after it may have got SIGTERM.
     pub kept: Vec<KeptAnswers>,
     /// HTTP/2 connections that carried lost requests.
     pub streams: StreamCarriers,

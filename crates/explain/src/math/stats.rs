@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_rounding() {
+    fn ranks_and_seconds_round_up() {
         let values = [1.0, 2.0, 3.0, 4.0];
         assert_eq!(nearest_rank(&values, 0.5), Some(2.0));
         assert_eq!(nearest_rank(&values, 0.99), Some(4.0));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn exponential_lives_miss_exponential_share() {
+    fn missing_share_follows_exponential_law() {
         // Quantiles of an exponential law of mean 10 s: after T the share e^(-T/10) is missing.
         let n = 20_000;
         let lives: Vec<Life> = (0..n)

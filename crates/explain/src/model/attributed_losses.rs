@@ -65,7 +65,7 @@ pub struct LossGroup {
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests of the group, by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// By consumer: minimum duration of at least one of the windows.
+    /// Minimum duration of at least one of the windows, by consumer.
     pub windows: Vec<GroupWindow>,
 }
 

@@ -1,4 +1,4 @@
-//! Streams in `result.json`: what became of them, and what each termination did to those of its pod.
+//! Streams in `result.json`: their outcomes, and the effect of each termination on its pod's streams.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ pub struct StreamResult {
     pub stalled: u64,
     /// Still open when the run ended.
     pub cancelled: u64,
-    /// What incomplete streams had delivered: a client that starts again needs it again. How much the server would still
-    /// have sent is unknown.
+    /// Data that incomplete streams had delivered. A client that starts over needs it again. The
+    /// amount that the server would still have sent is unknown.
     #[serde(flatten)]
     pub lost: LostData,
     /// Largest number of streams open at one time.
@@ -75,7 +75,7 @@ pub struct TerminationStreams {
     pub at_grace_end: StreamEnds,
     /// Streams that were still open when the run ended.
     pub open_at_end: u64,
-    /// What the incomplete streams had delivered.
+    /// Data that the incomplete streams had delivered.
     #[serde(flatten)]
     pub lost: LostData,
     /// Time at which the pod's last stream ended, in seconds since t0 latest.
@@ -100,7 +100,7 @@ pub enum StreamPhase {
     BeforeSigterm,
     /// After that, within the grace period.
     AfterSigterm,
-    /// When the grace period ran out.
+    /// At the end of the grace period.
     AtGraceEnd,
 }
 

@@ -34,21 +34,21 @@ pub(crate) struct Facts<'a> {
     pub(crate) others: &'a [Request],
     /// For each request in `others`: true if a connection-tracking entry routed it, rather than the consumer.
     pub(crate) stale: Vec<bool>,
-    /// By termination: chance that an upper bound of its windows is too small.
+    /// Probability that an upper bound of a termination's windows is too small, by termination.
     pub(crate) alpha: &'a [f64],
-    /// By termination: time the pod stopped, as shown by the watches.
+    /// Time at which the watches saw the pod stop, by termination.
     pub(crate) deaths: Vec<Death>,
-    /// By termination, then by target: arrivals at the pod, excluding those inferred from losses.
+    /// Arrivals at the pod, by termination, then by target. Excludes those inferred from losses.
     pub(crate) tails: Vec<Vec<ArrivalTail>>,
-    /// By termination, then by target: the same arrivals before t0.
+    /// The same arrivals before t0, by termination, then by target.
     pub(crate) before: Vec<Vec<PodArrivals>>,
-    /// By target: new connections.
+    /// New connections, by target.
     pub(crate) tries: Vec<Tries>,
     /// Send time of the first request that each pod answered successfully.
     pub(crate) first_served: Vec<Option<Stamp>>,
     /// By target and pod: time by which a starting pod had certainly begun to serve, if nothing names pods.
     pub(crate) quiet: Vec<Vec<Option<Stamp>>>,
-    /// By target: pods that the target's gateway may have used, if there is a gateway.
+    /// Pods that the target's gateway may have used, if there is a gateway; by target.
     pub(crate) gateways: Vec<Option<Gateway>>,
     connections: ConnectionPods,
 }

@@ -19,7 +19,7 @@
 //!   second. So it drops all pods at once that ended since its last change, up to 2 s after they died,
 //!   however long ago the Service proxy dropped them.
 //! - Its turns are even: of n pods, one answers every nth request. A row of answered requests much longer
-//!   than n therefore shows that no dead pod takes turns any more.
+//!   than n therefore shows that no dead pod takes turns.
 //!
 //! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
 //! stopped when the request was sent, and that have not been skipped since for so many consecutive answered requests
@@ -254,7 +254,7 @@ impl Gateway {
     /// Returns the terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(crate) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
-        // If a gateway waited in vain, it had chosen an unresponsive pod; a live pod would have responded.
+        // If a gateway got no response, it had chosen an unresponsive pod; a live pod would have responded.
         let handed_over = match (row.outcome, row.status) {
             (Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::StreamStalled, _)
             | (_, Some(504)) => row.end.min(sent.shifted_ns(self.answers_within_ns)),

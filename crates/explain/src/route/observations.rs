@@ -10,15 +10,15 @@ use rolldrop_record::{Outcome, Stamp};
 /// Totals of these observations.
 #[derive(Debug)]
 pub(crate) struct ObservedTotals<'a> {
-    /// By termination, then by target: named arrivals at the pod.
+    /// Named arrivals at the pod, by termination, then by target.
     pub(super) tails: Vec<Vec<ArrivalTail>>,
-    /// By termination, then by target: named arrivals before t0.
+    /// Named arrivals before t0, by termination, then by target.
     pub(super) before: Vec<Vec<PodArrivals>>,
-    /// By target: new connections.
+    /// New connections, by target.
     pub(super) tries: Vec<Tries>,
     /// Send time of the first request that each pod answered successfully.
     pub(super) first_served: Vec<Option<Stamp>>,
-    /// By target: time of the last attempted request, and the uncertainty of the clients' clocks.
+    /// Time of the last attempted request, and uncertainty of the clients' clocks, by target.
     pub(super) until: Vec<(Option<Stamp>, i64)>,
     met: ValuesByName<Lives<'a>>,
 }

@@ -87,7 +87,7 @@ fn late_load_generator_invalidates_run() {
 fn aborted_empty_run_gives_reason() {
     let mut records = three_pods();
     records.requests.clear();
-    records.info.aborted = Some("others changed spec.replicas of Deployment web in mid-run".into());
+    records.info.aborted = Some("others changed spec.replicas of Deployment web during the run".into());
     let aborted = records.info.aborted.clone().unwrap();
     let invalid = analysed(records).account.invalid;
     assert_eq!(invalid[..2], [Invalid::Aborted(aborted), Invalid::NothingRecorded]);

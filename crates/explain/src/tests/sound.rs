@@ -103,7 +103,7 @@ fn stalled_process_invalidates_run() {
 }
 
 #[test]
-fn send_lag_above_half_window_invalidates() {
+fn send_lag_above_half_window_invalidates_run() {
     let load = |lag_ms: f64, pacing: Pacing| LoadResult {
         pacing,
         rate: 100.0,

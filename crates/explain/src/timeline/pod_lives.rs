@@ -101,9 +101,9 @@ pub struct OwningWorkload {
 pub struct PodEnd {
     /// The pod's name.
     pub pod: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Its node.
+    /// Node that the pod ran on.
     pub node: Option<String>,
     /// Mode of the termination, by the action behind it; [`Mode::Other`] if none is known.
     pub mode: Mode,
@@ -136,7 +136,7 @@ pub struct PodEnd {
     pub exit_code: Option<i32>,
     /// Reason that the kubelet gives with the exit code.
     pub exit_reason: Option<String>,
-    /// Time in seconds within which readiness probes would have noticed that nothing was listening any more; set only
+    /// Time in seconds within which readiness probes would have noticed that nothing was listening; set only
     /// if the probes succeeded until the containers terminated.
     pub accepted_for_all_but_s: Option<u32>,
 }

@@ -1,6 +1,6 @@
 //! Rows for latencies and for the rate of a closed loop, from the bootstrap's ratio.
 //!
-//! One run per side does not show how much runs differ, so its rows are either the same or inconclusive. The exception
+//! One run per side cannot show how much runs vary, so its rows are either the same or inconclusive. The exception
 //! is sides whose latencies do not overlap at all.
 
 use super::blocks::{self, Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated};

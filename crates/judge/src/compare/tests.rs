@@ -151,7 +151,7 @@ fn equal_services_seldom_raise_alarms() {
 }
 
 #[test]
-fn interval_over_few_segments_reads_rough() {
+fn interval_over_few_segments_is_called_rough() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
         let few = rows.filter(|row| row.change.is_some()).map(|row| match row.method {
@@ -427,7 +427,7 @@ fn comparison_chart_sorts_windows() {
 }
 
 #[test]
-fn metrics_have_names_of_files() {
+fn metric_names_match_json_paths() {
     let consumer = "service web".to_owned();
     for (metric, name) in [
         (Metric::Rate, "rate"),

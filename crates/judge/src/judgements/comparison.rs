@@ -93,7 +93,7 @@ pub enum Caveat {
         /// Counts in the candidate's runs.
         candidate: BTreeSet<u64>,
     },
-    /// One side is a single run, which does not show how much runs differ.
+    /// One side is a single run, which cannot show how much runs vary.
     OneRun,
 }
 
@@ -271,7 +271,7 @@ pub enum Method {
     FewBeyond(f64),
     /// The latencies of the two sides do not overlap.
     Apart(DisjointLatencies),
-    /// One run per side does not show how much runs differ.
+    /// One run per side cannot show how much runs vary.
     OneRun,
     /// The rate was set by the schedule.
     Schedule,
@@ -286,8 +286,7 @@ pub enum Method {
     Bootstrap {
         /// Number of independent blocks, if there are so few that the interval is rough.
         few: Option<f64>,
-        /// True if the runs differ, but the verdict is withheld because one run per side does not show how much runs
-        /// differ.
+        /// True if the runs differ, but the verdict is withheld because one run per side cannot show how much runs vary.
         is_withheld: bool,
     },
 }

@@ -65,7 +65,7 @@ pub struct StreamPrediction {
     pub window_s: Option<f64>,
     /// The preStop sleep that the table has, in seconds.
     pub sleep_s: f64,
-    /// Effect of grace periods, if the app serves its streams on after SIGTERM.
+    /// Effect of grace periods, if the app keeps serving its streams after SIGTERM.
     pub draining: Vec<Forecast>,
     /// Effect of sleeps, if the app cuts its streams at SIGTERM. No grace period helps then.
     pub cutting: Vec<Forecast>,

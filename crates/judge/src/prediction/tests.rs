@@ -106,7 +106,7 @@ fn needs_are_bounded_by_order_statistics() {
 }
 
 #[test]
-fn units_do_not_keep_step_with_streams() {
+fn units_are_not_in_phase_with_streams() {
     // Units exactly 10 s apart would meet each second stream at the same age.
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
@@ -159,7 +159,7 @@ fn least_grace_has_bounded_mean() {
 }
 
 #[test]
-fn bounds_hold_theory() {
+fn bounds_contain_theoretical_values() {
     // Each bound may miss once in two million times.
     let confidence = 1.0 - 5e-7;
     let law = Law::Exponential { mean: 10.0 };

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn published_values() {
+    fn exact_tests_match_published_values() {
         // Fisher's tea-tasting experiment: 3 of 4 against 1 of 4.
         assert!((fisher(of(3, 4), of(1, 4)) - 0.485_714).abs() < 1e-6);
         // With three against three, p cannot fall below 0.1, however clear the difference.
@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fisher_test_keeps_alpha(n in 1_u64..25, share in 0.02_f64..0.98) {
+        fn fisher_test_respects_alpha(n in 1_u64..25, share in 0.02_f64..0.98) {
             prop_assert!(false_alarms(n, share, 0.05) <= 0.05 + 1e-9);
         }
 

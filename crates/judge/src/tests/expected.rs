@@ -363,7 +363,7 @@ fn every_gate_requires_measurements() {
     let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
     assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
     let forbidden = json!({"dropped": {"max": 0}, "terminations": {"max": 0}});
-    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "that is said, too");
+    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "the check says so, too");
     none.aim = Aim::Observe;
     assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
     none.aim = Aim::Other;

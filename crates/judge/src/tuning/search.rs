@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_together_stay_within_error() {
+    fn proofs_share_error_budget() {
         let mut search = SleepSearch::by_losses((0, true), None, (true, 1000));
         let mut spent = 0.0;
         while let Next::Prove(sleep_s) = search.next() {

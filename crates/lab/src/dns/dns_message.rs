@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_services_and_absences() {
+    fn dns_answers_addresses_services_and_absences() {
         let records = records(2);
         let a = ask(&records, "DB.shop.svc.cluster.local.", RecordType::A, DnsTransport::Udp);
         assert_eq!(
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_gets_no_answer() {
+    fn malformed_query_gets_no_answer() {
         let records = DnsRecords::default();
         assert_eq!(answer(b"", &records, 5, DnsTransport::Udp), None);
         assert_eq!(answer(&[0xFF; 40], &records, 5, DnsTransport::Udp), None);

@@ -197,10 +197,7 @@ mod tests {
                 }
                 if let (FieldType::Structure(index), Extent::Below) = (&kind, extent) {
                     let below = schema::structure(*index).name;
-                    assert!(
-                        TABLE.fields.contains_key(below),
-                        "{structure}.{name}: nothing is said of {below}"
-                    );
+                    assert!(TABLE.fields.contains_key(below), "{structure}.{name}: nothing covers {below}");
                 }
             }
         }

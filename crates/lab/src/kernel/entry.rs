@@ -135,7 +135,7 @@ impl Entered {
         })
     }
 
-    /// Returns a pipe that closes when all containers are gone, whoever killed them.
+    /// Returns a pipe that closes when all containers are gone, no matter what killed them.
     pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
         self.sign_of_life.try_clone()
     }
@@ -160,7 +160,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
         // The first process exits once every process in its namespace has been reaped. This process must reap those
-        // that it has started itself, because nobody else does so any more.
+        // that it has started itself, because no other process still does.
         loop {
             match waitpid(None, None) {
                 Ok(status)

@@ -126,7 +126,7 @@ fn become_first(socket: RawFd) -> io::Result<()> {
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {}
-        // SAFETY: nothing may run in this copy of the process any more.
+        // SAFETY: nothing more may run in this copy of the process.
         _ => unsafe { libc::_exit(0) },
     }
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;

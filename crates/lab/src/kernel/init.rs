@@ -44,7 +44,7 @@ pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     ready?;
 
     take_in_orphans()?;
-    // After this, no process writes any more.
+    // After this, no process writes.
     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
     leftovers.iter().for_each(|path| remove(path));
     Ok(())

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_escapes_and_unknown_names() {
+    fn expansion_handles_escapes_and_unknown_names() {
         let lookup = |name: &str| (name == "POD_IP").then(|| "127.64.1.1".to_owned());
         for (text, expected) in [
             ("$(POD_IP):8080", "127.64.1.1:8080"),

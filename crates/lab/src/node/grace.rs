@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn two_seconds_are_the_least() {
+    fn grace_period_is_at_least_two_seconds() {
         assert_eq!(times(1, 0, 0), (0, 2_000));
     }
 

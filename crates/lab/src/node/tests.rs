@@ -156,7 +156,7 @@ impl Pods {
                 }
             }
         });
-        found.await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+        found.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
     }
 
     async fn until_ready(&mut self) -> Arc<Value> {

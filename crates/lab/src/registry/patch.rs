@@ -396,7 +396,7 @@ mod tests {
         }
 
         #[test]
-        fn patching_twice_is_patching_once(
+        fn merge_patch_is_idempotent(
             current in prop::collection::btree_map("[a-d]", json_value(), 0..4),
             body in prop::collection::btree_map("[a-d]", json_value(), 0..4),
         ) {

@@ -183,7 +183,7 @@ fn a_stale_write_conflicts() {
 }
 
 #[test]
-fn generations_count_specifications_alone() {
+fn generation_counts_only_spec_changes() {
     let registry = registry();
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
     let generation = |object: Arc<Value>| object["metadata"]["generation"].as_i64().unwrap();

@@ -361,7 +361,7 @@ mod tests {
         assert!(seen.len() > 1, "the timeout passes each time");
         route(&in_effect, &pods, None);
         let seen: BTreeSet<_> = std::iter::repeat_n(1, 20).map(ask).collect();
-        assert!(seen.len() > 1, "no affinity any more");
+        assert!(seen.len() > 1, "affinity has ended");
     }
 
     #[tokio::test]

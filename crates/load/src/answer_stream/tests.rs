@@ -8,7 +8,7 @@ use rolldrop_wire::answer_events::MAX_EVENT_BYTES;
 
 use super::*;
 
-/// A chat completion; a comment and an empty delta are no tokens.
+/// A chat completion; a comment and an empty delta are not tokens.
 const CHAT: &[&str] = &[
     ": queued",
     r#"data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
@@ -238,7 +238,7 @@ fn request_keeps_outcome_before_first_event() {
     assert_eq!(
         empty(StreamKind::OpenAi),
         Some(Outcome::StreamUnfinished),
-        "a clean end is no failure of transport"
+        "a clean end is not a transport failure"
     );
     assert_eq!(empty(StreamKind::Sse), Some(Outcome::Ok));
     let error = read(StreamKind::OpenAi, b"data: {\"error\": {\"code\": 503}}\n\n");

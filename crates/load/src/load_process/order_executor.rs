@@ -105,7 +105,7 @@ where
         Ok(Some(prepared))
     }
 
-    /// Waits for the order to start, or to prepare another load. Returns `None` if no load is wanted any more.
+    /// Waits for the order to start, or to prepare another load. Returns `None` if no load is wanted.
     async fn await_start(&mut self) -> Result<Option<WorkerOrder>, WorkerError> {
         loop {
             match self.next_order().await? {

@@ -51,7 +51,7 @@ pub enum FleetError {
     #[error("load worker {name} on node {node}: {why}")]
     Failed { name: String, node: String, why: String },
     /// No worker is left.
-    #[error("no load worker is left: {0}")]
+    #[error("no load workers are left: {0}")]
     NoneLeft(String),
 }
 

@@ -181,7 +181,7 @@ impl RowCollector {
                 biased;
                 collected = collecting.run(batches, orders) => collected,
                 why = gone => Err(why),
-                () = given_up.cancelled() => Err("the collection was given up".to_owned()),
+                () = given_up.cancelled() => Err("row collection was abandoned".to_owned()),
             };
             if collected.is_err() {
                 context.known().lost.insert(name.clone());
@@ -333,7 +333,7 @@ impl WorkerCollection {
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
             // The worker exits by itself after a while.
-            tracing::debug!(%error, "a load worker was not told that its rows have arrived");
+            tracing::debug!(%error, "failed to tell a load worker that its rows have arrived");
         }
         Ok(())
     }

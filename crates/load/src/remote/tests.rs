@@ -253,7 +253,7 @@ impl WorkerTransport for Other {
         &self,
         request: Request<Bytes>,
     ) -> BoxFuture<'_, Result<Response<WorkerResponseBody>, WorkerTransportError>> {
-        assert_eq!(request.uri().path(), VERSION_PATH, "nothing else is said to it");
+        assert_eq!(request.uri().path(), VERSION_PATH, "the worker gets no other request");
         let body = Full::new(Bytes::from(r#"{"name": "rolldrop", "version": "0.0.1"}"#));
         let answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
         std::future::ready(Ok(answer)).boxed()

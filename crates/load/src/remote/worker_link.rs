@@ -66,7 +66,7 @@ pub enum WorkerLinkError {
     #[error("the request to the load worker was refused: {status} {why}")]
     Refused { status: StatusCode, why: String },
     /// The response cannot be parsed.
-    #[error("failed to read the load worker's answer: {0}")]
+    #[error("failed to read the load worker's response: {0}")]
     Unreadable(String),
 }
 

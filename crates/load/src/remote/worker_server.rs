@@ -230,7 +230,7 @@ impl WorkerServer {
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
             return text(StatusCode::UNAUTHORIZED, "the run's token is required\n");
         }
-        // A client that knows the token is no stranger.
+        // A client that knows the token is not a stranger.
         place.inspect(|place| place.keep());
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {

@@ -58,7 +58,7 @@ impl PortMemory {
     /// Returns the position at which earlier loads stopped; `None` if unknown.
     pub fn read(&self) -> Option<PortsBefore> {
         read(&self.0).unwrap_or_else(|error| {
-            tracing::debug!(%error, "it is not known where the load before ended");
+            tracing::debug!(%error, "it is unknown where the previous load ended");
             None
         })
     }
@@ -79,7 +79,7 @@ impl PortMemory {
     /// Stores the position for the next load.
     pub fn leave(&self, before: PortsBefore) {
         if let Err(error) = write(&self.0, before) {
-            tracing::debug!(%error, "the next load will not know where this one ended");
+            tracing::debug!(%error, "the next load cannot tell where this one ended");
         }
     }
 }

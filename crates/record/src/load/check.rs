@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_refuse_what_contradicts_them() {
+    fn streams_reject_contradicting_settings() {
         let stream = || Some(StreamSettings::new(StreamKind::Sse));
         let refused_with = |change: fn(&mut Load)| {
             refused(|s| {

@@ -107,7 +107,7 @@ impl StreamSettings {
 #[derive(Clone, Debug)]
 pub struct EndPattern(Regex);
 
-/// Error for a text that is no pattern of a last event.
+/// Error for a text that is not a valid pattern for a last event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find the end of a stream with {pattern:?}: {why}")]
 pub struct NotAnEndPattern {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn end_pattern_must_be_able_to_miss() {
+    fn end_pattern_must_not_match_everything() {
         let refused = |pattern: &str| pattern.parse::<EndPattern>().unwrap_err().to_string();
         assert!(refused(".*").ends_with("it matches every event: require some text, as in \"done\": *true"));
         assert!(refused("").contains("matches every event"));

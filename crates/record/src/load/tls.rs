@@ -64,7 +64,7 @@ pub struct WrittenTls {
 named! {
     /// Offered TLS versions.
     #[derive(Default)]
-    pub enum TlsVersions else UnknownTlsVersions "unknown versions of TLS {0:?}" {
+    pub enum TlsVersions else UnknownTlsVersions "unknown TLS versions {0:?}" {
         /// 1.2 and 1.3.
         #[default]
         Any = "any",

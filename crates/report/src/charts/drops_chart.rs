@@ -87,7 +87,10 @@ fn subtitle(series: &DropSeries, result: &RunResult) -> String {
         parts.push(format!("{which} of a kind share a row, each counted from its own deletion"));
     }
     if series.elsewhere > 0 {
-        parts.push(format!("{} explained by no pod's end; see the run timeline", count(series.elsewhere)));
+        parts.push(format!(
+            "{} not explained by any pod's end; see the run timeline",
+            count(series.elsewhere)
+        ));
     }
     format!("{}\n{}", frame::answer(result), parts.join(" · ")).trim_start().to_owned()
 }

@@ -143,7 +143,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let (has_band, is_advised) = (apart > VISIBLE * series.to_s, series.advised.is_some());
     let legend = frame::applying([
         (true, "lost requests left, at most", LegendSymbol::Line(palette::DISRUPTED, 4)),
-        (has_band, "between at least and at most", LegendSymbol::plain(palette::BAND)),
+        (has_band, "between the lower and upper bounds", LegendSymbol::plain(palette::BAND)),
         (true, "current preStop sleep", LegendSymbol::Thick),
         (is_advised, "preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)),
     ]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_names_the_pods() {
+    fn cost_states_pod_count() {
         let said = subtitle(&samples::rollout().result);
         assert!(said.ends_with(
                 "a rollout of a Deployment takes 1 s more; a StatefulSet or DaemonSet that replaces 3 pods one by one \

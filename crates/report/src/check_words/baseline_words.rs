@@ -133,9 +133,9 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
             }
         }
         BaselineGrounds::Within(runs) => range(runs, write),
-        BaselineGrounds::ShareOfNothing(runs) => format!("{by} of 0 is no limit; {}", range(runs, write)),
+        BaselineGrounds::ShareOfNothing(runs) => format!("{by} of 0 is not a limit; {}", range(runs, write)),
         BaselineGrounds::AfterNone { runs: n, most } => format!(
-            "{by} of 0 is no limit: after {} without any, the test of totals allows {}",
+            "{by} of 0 is not a limit: after {} without any, the test of totals allows {}",
             runs(*n),
             write(*most)
         ),
@@ -150,11 +150,11 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
         }
         BaselineGrounds::Apart(apart) => methods::apart(*apart),
         BaselineGrounds::FewToDiffer(n) => {
-            format!("a baseline of {} does not show how much runs differ", runs(*n))
+            format!("a baseline of {} cannot show how much runs vary", runs(*n))
         }
         BaselineGrounds::Totals { before, runs: n, is_share_of_nothing, by_chance } => {
             let nothing =
-                if *is_share_of_nothing { format!("{by} of 0 is no limit; ") } else { String::new() };
+                if *is_share_of_nothing { format!("{by} of 0 is not a limit; ") } else { String::new() };
             let now = now.map(write).unwrap_or_default();
             let by_chance = by_chance.map(methods::by_chance).unwrap_or_default();
             format!("{nothing}{before} in {}, then {now}; test of totals{by_chance}", runs(*n))

@@ -312,11 +312,11 @@ fn worse_limits_state_grounds() {
         (spread, "; 2 runs: 18 to 22; use more runs in the baseline, or a wider limit"),
         (
             BaselineGrounds::ShareOfNothing(vec![0.0; 6]),
-            ": 10% of 0 is no limit; 6 runs: 0 to 0; set an absolute limit, such as worse: 200ms or worse: 5",
+            ": 10% of 0 is not a limit; 6 runs: 0 to 0; set an absolute limit, such as worse: 200ms or worse: 5",
         ),
         (
             BaselineGrounds::FewToDiffer(1),
-            ": a baseline of 1 run does not show how much runs differ; use a baseline of at least 5 runs",
+            ": a baseline of 1 run cannot show how much runs vary; use a baseline of at least 5 runs",
         ),
     ] {
         let open = worse(Inconclusive, Some(24.0), allowed, grounds);
@@ -324,7 +324,7 @@ fn worse_limits_state_grounds() {
     }
     let none = Some(MarginLimit { allowed: 0.0, usual: 0.0 });
     let after = worse(Pass, Some(2.0), none, BaselineGrounds::AfterNone { runs: 6, most: 3.0 });
-    let told = "10% of 0 is no limit: after 6 runs without any, the test of totals allows 3";
+    let told = "10% of 0 is not a limit: after 6 runs without any, the test of totals allows 3";
     assert!(after.ends_with(told), "{after}");
     let totals = |before, is_share_of_nothing, by_chance| {
         let grounds = BaselineGrounds::Totals { before, runs: 1, is_share_of_nothing, by_chance };
@@ -333,7 +333,7 @@ fn worse_limits_state_grounds() {
     let failed = totals(1, false, None);
     assert!(failed.ends_with(": 1 in 1 run, then 200; test of totals"), "{failed}");
     let open = totals(0, true, Some(5));
-    let told = "10% of 0 is no limit; 0 in 1 run, then 200; test of totals; with 5 figures tested, one such difference \
+    let told = "10% of 0 is not a limit; 0 in 1 run, then 200; test of totals; with 5 figures tested, one such difference \
                 is expected by chance; use a baseline of at least 5 runs";
     assert!(open.ends_with(told), "{open}");
 }

@@ -48,7 +48,7 @@ pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
         Loss::Unattributed(doubts) => words(
             what,
             in_doubt(doubts),
-            "let responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv lists the \
+            "have responses name their pod (--pod-header, a sidecar) or use --evidence conntrack; lost.csv lists the \
              competing causes of each request",
         ),
         Loss::H2Unprocessed => words(

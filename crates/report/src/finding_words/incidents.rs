@@ -49,7 +49,7 @@ pub(super) fn incident(incident: &Incident) -> Words {
                 "no action of this run did that; it made pods end and start, so losses and windows since then are not \
                  only the scenario's",
                 "find out who did (an autoscaler, a pipeline, GitOps, a colleague: kubectl get --show-managed-fields \
-                 -o yaml), keep them away, and measure again",
+                 -o yaml), stop them, and measure again",
             )
         }
         Incident::Deleted { workload, at_s } => words(

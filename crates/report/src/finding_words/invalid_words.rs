@@ -197,7 +197,7 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
     let known = recorded.map_or_else(|| format!("at least {}", count(known)), count);
     let counted = by_count.map_or_else(String::new, |by_count| {
         let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
-        format!("; only counted, and in no figure: {}", each.join(", "))
+        format!("; only counted, and not included in any figure: {}", each.join(", "))
     });
     let flying = match in_flight {
         0 => String::new(),

@@ -36,7 +36,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
                 "ignored {} that the proxies recorded with an id of this run and a number that the load did not record",
                 counted(*n, "request")
             ),
-            "rows of the load are missing, or someone who saw the run's requests sent others with such ids",
+            "rows of the load are missing, or someone who saw the run's requests sent other requests with these ids",
             "find out who else sends them (served/*.parquet)",
         ),
         Measurement::EarlyRows(n) => words(
@@ -71,7 +71,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         Measurement::EntriesUnconfirmed { agreed } => words(
             format!("the kernel's entries are not used: only {} answers confirm them", count(*agreed)),
             "under IPVS they count only if at least 20 answers name the same pods and none names another",
-            "let answers name their pods: --pod-header, --pod-body, or a sidecar",
+            "have responses name their pods: --pod-header, --pod-body, or a sidecar",
         ),
         Measurement::EntriesContradicted { disagreed } => words(
             format!(
@@ -102,7 +102,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::ResetForRefused(requests) => words(
             format!("{} reset where the app would have refused the connection", was(*requests)),
-            "the recording proxy in the pod had already accepted the connection; this is the one thing that it changes",
+            "the recording proxy in the pod had already accepted the connection; this is the only thing that it changes",
             "treat reset_before_response and connect_refused as the same when you compare with a run without the proxy",
         ),
     }
@@ -152,8 +152,8 @@ fn tracking_gaps(gaps: u64, first_s: f64) -> Words {
             "the record of the kernel's connection tracking has {}, the first after {first_s:.1} s",
             counted(gaps, "gap")
         ),
-        "the node opened more connections than could be followed, so the pods of some are unknown in that time \
-         (routed_to is null)",
+        "the node opened connections faster than the run could follow them, so the pods of \
+             some are unknown for that time (routed_to is null)",
         "use a lower rate, a quieter node, or a larger net.core.rmem_max",
     )
 }

@@ -9,7 +9,7 @@ fn explain(reason: &str) -> (&'static str, &'static str) {
     match reason {
         "max_connections" => (
             "all connections that load.connections.max allows were in use",
-            "raise load.connections.max (-c), so that slow answers find room",
+            "raise load.connections.max (-c), to make room for slow answers",
         ),
         "max_concurrent_streams" => (
             "all HTTP/2 streams that load.connections.maxConcurrentStreams allows were in use",

@@ -23,7 +23,7 @@ pub(super) fn reason(reason: &Unbounded) -> String {
         ),
         Unbounded::TooFewArrivals(balances) => format!(
             "fewer than two {} of this client are known to have reached the pod before t0, so their later absence \
-             shows nothing",
+             proves nothing",
             arrivals(*balances)
         ),
         Unbounded::TooFewAnswers => {
@@ -100,7 +100,7 @@ pub(super) fn unbounded(consumer: &str, pods: &[(String, Unbounded)], denied: &[
 
 /// Returns the remedy that would give such windows an upper bound.
 fn remedy(kind: NoBound, denied: &[String]) -> String {
-    let names = "let answers name their pod (podHeader, podBody, or the sidecar)";
+    let names = "have responses name their pod (podHeader, podBody, or the sidecar)";
     match kind {
         NoBound::NeverRouted => String::new(),
         NoBound::NoNewConnections => {
@@ -125,7 +125,7 @@ fn remedy(kind: NoBound, denied: &[String]) -> String {
 
 /// Returns the remedy that would let a run identify its Service proxy.
 fn proxy_unknown(denied: &[String]) -> String {
-    let stated = "state it (--assume-service-proxy iptables or nftables), or let answers name their pod (podHeader, \
+    let stated = "state it (--assume-service-proxy iptables or nftables), or have responses name their pod (podHeader, \
                   podBody, or the sidecar)";
     match denied {
         [] => stated.to_owned(),

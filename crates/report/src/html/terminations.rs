@@ -93,7 +93,7 @@ pub(super) fn section(result: &RunResult) -> Markup {
     html! {
         h2 #terminations { "Terminations" }
         p {
-            "Each row unfolds to its timeline. Windows count from t0, when the deletion took effect. Dead time: the \
+            "Each row expands into a timeline. Windows count from t0, when the deletion took effect. Dead time: the \
              best estimate of the new connections that the pod dropped, divided by the rate at which it got new connections \
              before."
         }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 pub struct Object {
     /// API group and version.
     pub api_version: String,
-    /// Its kind.
+    /// Kind, such as `Service`.
     pub kind: String,
-    /// Its name.
+    /// Name within the run's namespace.
     pub name: String,
 }
 
@@ -81,9 +81,9 @@ impl PatchType {
 /// A workload, which creates pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its kind.
+    /// Kind of workload.
     pub kind: WorkloadKind,
-    /// Its name.
+    /// Name within the run's namespace.
     pub name: String,
 }
 

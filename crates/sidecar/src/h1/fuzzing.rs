@@ -112,7 +112,7 @@ fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, 
                 (head.len, framing.to_owned())
             );
         }
-        HeadScan::Partial { .. } => panic!("a head that was whole is not any more"),
+        HeadScan::Partial { .. } => panic!("a complete head became incomplete"),
     }
     head.body
 }

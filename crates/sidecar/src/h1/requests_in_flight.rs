@@ -158,7 +158,7 @@ impl RequestsInFlight {
     pub(super) fn complete(&self) {
         let (request, end) = {
             let mut state = self.state();
-            // A client that closes while a response is due has gone; in a tunnel, either side may close first.
+            // A client that closes while a response is due has disconnected. In a tunnel, either side may close first.
             let gone = self.origin.sides.is_client_closed() && state.protocol != SpokenProtocol::Switched;
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
             let request = state.waiting.pop_front();

@@ -168,7 +168,7 @@ impl Http2 {
         let Some(stream) = self.state().open.remove(&stream) else { return };
         let code = |code| Some(error_name(code).into());
         let (ended, detail) = match end {
-            // A client that closes while a response is due has gone.
+            // A client that closes while a response is due has disconnected.
             Http2StreamEnd::Complete if self.origin.sides.is_client_closed() => (ServedEnd::ClientGone, None),
             Http2StreamEnd::Complete => (ServedEnd::Complete, None),
             Http2StreamEnd::ResetByClient(reason) => (ServedEnd::ClientGone, code(reason)),

@@ -461,7 +461,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn the_text_keeps_its_comments() {
+    fn edited_text_keeps_comments() {
         let Output { text, notes } = set_ending_in("shop.yaml", SHOP, &sleepers(&["app"]), FIVE).unwrap();
         assert_eq!(notes, Vec::<String>::new());
         assert!(text.contains("# The app itself."), "{text}");
@@ -471,7 +471,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn a_sleep_keeps_its_form() {
+    fn changed_sleep_keeps_its_form() {
         for (hook, seconds, set) in [
             ("{sleep: {seconds: 3}}", 3, json!({"sleep": {"seconds": 5}})),
             ("{exec: {command: [sleep, '3']}}", 3, json!({"exec": {"command": ["sleep", "5"]}})),
@@ -562,7 +562,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn only_what_differs_is_set() {
+    fn only_differing_settings_are_written() {
         let mut objects = objects(&with_hook("{sleep: {seconds: 5}}"));
         let before = objects.clone();
         let as_it_is = Ending { grace_s: 30, ..FIVE };

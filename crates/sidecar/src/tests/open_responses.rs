@@ -1,4 +1,4 @@
-//! Responses that go on: their bytes pass at once, and readers get a row before they end.
+//! Unfinished responses: their bytes pass at once, and readers get a row before they end.
 
 use std::io::ErrorKind::WouldBlock;
 

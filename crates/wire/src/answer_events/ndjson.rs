@@ -1,4 +1,4 @@
-//! Lines of JSON, one value a line (NDJSON, JSON Lines). Lines end in LF or CRLF; blank lines are no events.
+//! Lines of JSON, one value a line (NDJSON, JSON Lines). Lines end in LF or CRLF; blank lines are not events.
 
 use std::mem;
 

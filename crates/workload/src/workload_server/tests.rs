@@ -218,7 +218,7 @@ fn close_idle_resets_only_unread_requests() {
         assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
         let answer = answer_of(in_flight).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
-        assert!(server.get("a-4", "/").await.starts_with("HTTP/1.1 200"), "it serves on");
+        assert!(server.get("a-4", "/").await.starts_with("HTTP/1.1 200"), "it keeps serving");
         server.ended().await;
         let events = server.events();
         assert!(events.contains(&"answered a-4".to_owned()), "{events:?}");

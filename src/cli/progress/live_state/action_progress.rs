@@ -139,7 +139,7 @@ fn what(action: &scenario::DisruptionAction) -> String {
         | DisruptionAction::NodeShutdown { node, .. }
         | DisruptionAction::RestartNodeAgent { node } => node.clone(),
         DisruptionAction::Exec { command } => command.join(" "),
-        DisruptionAction::Observe { .. } => return "watching what others do".to_owned(),
+        DisruptionAction::Observe { .. } => return "watching for changes by others".to_owned(),
     };
     format!("{} {object}", action.name())
 }

@@ -195,8 +195,8 @@ fn action_reports_begin_wait_and_end() {
     let observe = disruption("{at: 0s, action: observe, for: 5s}");
     run.0.stands(1, &observe, DisruptionStage::Due { repetition: 0, at: at(0.0) });
     run.0.stands(1, &observe, DisruptionStage::Acts);
-    assert_eq!(run.news(), ["watching what others do"]);
-    assert_eq!(run.0.actions(at(1.0))[0], "watching what others do");
+    assert_eq!(run.news(), ["watching for changes by others"]);
+    assert_eq!(run.0.actions(at(1.0))[0], "watching for changes by others");
 }
 
 #[test]

@@ -139,7 +139,7 @@ async fn unpullable_image_ends_pod_wait() {
     shown(&session, 0, false, container("waiting", "ErrImagePull", "no such image"));
     shown(&session, 1, false, ContainerState { state: None, ..container("", "", "") });
     let error = wait().await.unwrap_err().to_string();
-    let of_both = "no load worker is ready after 120s: load worker rolldrop-load-my-run-0-abcde is not ready: \
+    let of_both = "no load worker became ready within 120s: load worker rolldrop-load-my-run-0-abcde is not ready: \
         ErrImagePull: no such image; load worker rolldrop-load-my-run-1-abcde is not ready: Unschedulable: 0/3 \
         nodes are available: 3 Insufficient cpu.";
     assert_eq!(error, of_both);

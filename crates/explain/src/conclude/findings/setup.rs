@@ -19,7 +19,7 @@ const UNTIL_KILLED_S: f64 = 3.0;
 #[derive(Debug)]
 pub(super) struct Setup<'a> {
     pub(super) hook: PreStopHooks,
-    /// By termination: Event that reports a failed hook.
+    /// Event that reports a failed hook, by termination.
     pub(super) failed: Vec<Option<&'a FailedHook>>,
     /// Terminations whose containers exited before their hook's sleep could be over, without an Event that gives the
     /// reason.

@@ -120,7 +120,7 @@ fn record_needs_every_required_event() {
             without(records);
             records.info.ended = None;
         });
-        assert_eq!(unfinished.0, [], "a look at a run that goes on");
+        assert_eq!(unfinished.0, [], "a look at an unfinished run");
     }
 }
 

@@ -267,7 +267,7 @@ fn history_tolerates_repeated_outage() {
 }
 
 #[test]
-fn slow_rot_is_told() {
+fn gradual_regression_is_reported() {
     let mut rng = SmallRng::seed_from_u64(6);
     let mut rotting = |at: i64| {
         let mut run = run(at, STEADY, &mut rng);

@@ -218,7 +218,7 @@ pub(super) fn second(s: f64) -> Stamp {
 }
 
 #[test]
-fn rule_of_p99_cuts_more_than_one_percent() {
+fn p99_rule_cuts_more_than_one_percent() {
     // Lognormal with median 10 s: a budget at the 99th percentile cuts 3.0 % of the open streams at sigma 1.0, and
     // 9.8 % at 1.5.
     for (sigma, p99, share) in [(1.0, 102.0, 0.030), (1.5, 328.0, 0.098)] {

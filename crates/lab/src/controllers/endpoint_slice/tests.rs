@@ -30,7 +30,7 @@ fn conditions(change: impl FnOnce(&mut Value), publish_not_ready: bool) -> Optio
 }
 
 #[test]
-fn conditions_follow_the_pods_life() {
+fn conditions_follow_pod_lifecycle() {
     let delete = |pod: &mut Value| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let unready = |pod: &mut Value| pod["status"]["conditions"][0]["status"] = json!("False");
     let both = |pod: &mut Value| {

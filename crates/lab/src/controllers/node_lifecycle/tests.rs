@@ -45,7 +45,7 @@ async fn taint_follows_node_readiness() {
     say_ready(&bench, "False");
     bench.holds("tainted", |bench| keys_and_effects(bench) == no_schedule(NOT_READY)).await;
     say_ready(&bench, "True");
-    bench.holds("no taint any more", |bench| keys_and_effects(bench).is_empty()).await;
+    bench.holds("taint is gone", |bench| keys_and_effects(bench).is_empty()).await;
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn a_cordoned_node_is_tainted() {
     cordon(true);
     bench.holds("tainted", |bench| keys_and_effects(bench) == no_schedule(UNSCHEDULABLE)).await;
     cordon(false);
-    bench.holds("no taint any more", |bench| keys_and_effects(bench).is_empty()).await;
+    bench.holds("taint is gone", |bench| keys_and_effects(bench).is_empty()).await;
 }
 
 #[tokio::test]

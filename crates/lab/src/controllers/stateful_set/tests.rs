@@ -190,7 +190,7 @@ async fn scale_down_deletes_highest_first() {
 }
 
 #[tokio::test]
-async fn parallel_pods_come_together() {
+async fn parallel_pods_start_together() {
     let bench = bench_with(json!({"podManagementPolicy": "Parallel"})).await;
     pods_become(&bench, &["web-0 v1", "web-1 v1", "web-2 v1"]).await;
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_get_coarser() {
+    fn older_ages_use_coarser_units() {
         const H: i64 = 3600;
         const D: i64 = 24 * H;
         for (seconds, shown) in [

@@ -178,7 +178,7 @@ fn registry_rejects_invalid_workloads() {
 }
 
 #[test]
-fn stateful_sets() {
+fn invalid_stateful_set_lists_errors() {
     let set = |change: fn(&mut Value)| {
         let mut set = deployment();
         remove(&mut set["spec"], "strategy");
@@ -227,7 +227,7 @@ fn stateful_sets() {
 }
 
 #[test]
-fn daemon_sets() {
+fn invalid_daemon_set_lists_errors() {
     let set = |unavailable: Value, surge: Value| {
         let mut set = deployment();
         for field in ["strategy", "replicas"] {
@@ -281,7 +281,7 @@ fn job_template_is_immutable() {
 }
 
 #[test]
-fn services() {
+fn invalid_service_lists_errors() {
     let service = |spec: Value| json!({"metadata": {"name": "web"}, "spec": spec});
     assert_eq!(complaints(Resource::Services, service(json!({}))), ["spec.ports: Required value"]);
     let ports =
@@ -315,7 +315,7 @@ fn services() {
 }
 
 #[test]
-fn names() {
+fn invalid_names_are_rejected() {
     let named = |name: &str| json!({"metadata": {"name": name}});
     for bad in ["A", "a_b", "-a", "a/b", "..", "a..b", &"a".repeat(254)] {
         let complaints = complaints(Resource::ConfigMaps, named(bad));
@@ -326,7 +326,7 @@ fn names() {
 }
 
 #[test]
-fn role_bindings() {
+fn invalid_role_binding_lists_errors() {
     let binding = |role: Value| {
         let web = json!({"kind": "ServiceAccount", "name": "web"});
         json!({"metadata": {"name": "a:b"}, "roleRef": role, "subjects": [web]})

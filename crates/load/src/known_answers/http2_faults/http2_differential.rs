@@ -79,7 +79,7 @@ const FAULTS: [(Http2Script, &str); 36] = [
     (Http2Script::BadHeaders, "a head that cannot be decoded"),
     (Http2Script::Http1, "HTTP/1.1"),
     (Http2Script::HangSilently, "no answer"),
-    (Http2Script::HangInBody, "a body that does not go on"),
+    (Http2Script::HangInBody, "a body that stalls"),
     (Http2Script::Drip, "a body that does not end in time"),
 ];
 

@@ -261,7 +261,7 @@ async fn collector_fetches_rows_once_during_load() {
         worker.part(1, &rows(source, 100..200));
         worker.end(source, 200);
     }
-    assert_eq!(early.fetch(&mark).await, Arrived::All, "whoever has ended is not waited for");
+    assert_eq!(early.fetch(&mark).await, Arrived::All, "an ended worker is not waited for");
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, []);
     let whole = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 200 };
@@ -391,6 +391,6 @@ async fn cancelled_collector_keeps_live_rows() {
     let give_up = CancellationToken::new();
     give_up.cancel();
     let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
-    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "the collection was given up".to_owned())]);
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "row collection was abandoned".to_owned())]);
     assert_eq!(collected(dir.path()).len(), 10, "what crossed");
 }

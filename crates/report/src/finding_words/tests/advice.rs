@@ -31,7 +31,7 @@ fn advice_names_one_sufficient_sleep() {
     let grace = result.recommendation[0].termination_grace_period_seconds;
     assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
 
-    // Requests that a sleep did not save are no argument for the same sleep or a shorter one.
+    // Requests that a sleep did not save are not an argument for the same sleep or a shorter one.
     let (advised, remedy, result) = sleeps(Some(40), many(3));
     assert_eq!(advised, None, "{:?}", result.recommendation);
     assert!(remedy.is_none_or(|remedy| remedy.contains("longer than 40.000 s")));

@@ -232,7 +232,7 @@ fn missing_parts_are_named_with_numbers() {
         (
             handed_over("load-0", rows(None, 900, 0, 300), Some([(Outcome::Ok, 600)].into())),
             "of at least 900 requests of load-0, 300 have rows that arrived, mostly those that were not ok, so all \
-             shares overstate failures; only counted, and in no figure: 600 ok",
+             shares overstate failures; only counted, and not included in any figure: 600 ok",
         ),
     ];
     for (part, what) in each {
@@ -291,7 +291,7 @@ fn objections_to_beats_name_figures() {
 }
 
 #[test]
-fn refusals_and_basis_name_their_ground() {
+fn refusals_and_basis_state_reasons() {
     let clock = |period_s| ConsumerClock { consumer: "service web".into(), period_s, news_s: 0.1 };
     assert_eq!(advice::refusal(&NoRecommendation::NotWhole), "the record is incomplete");
     assert_eq!(advice::refusal(&NoRecommendation::NotValid), "the measurement is not valid");

@@ -30,7 +30,7 @@ fn data(body: &str) -> Vec<String> {
 }
 
 #[test]
-fn examples_of_standard_parse() {
+fn standard_examples_parse() {
     let quotes = "data: This is the first message.\n\ndata: This is the second message, it\ndata: has two lines.\n\n\
                   data: This is the third message.\n\n";
     let third = "This is the third message.";
@@ -47,7 +47,7 @@ fn examples_of_standard_parse() {
 }
 
 #[test]
-fn every_line_end_counts() {
+fn every_line_ending_is_recognized() {
     for body in ["data: a\n\ndata: b\n\n", "data: a\r\n\r\ndata: b\r\n\r\n", "data: a\r\rdata: b\r\r"] {
         assert_eq!(data(body), ["a", "b"], "{body:?}");
     }
@@ -91,7 +91,7 @@ fn retry_needs_digits() {
 }
 
 #[test]
-fn half_an_event_is_noticed() {
+fn partial_event_is_detected() {
     for (body, expected) in [
         ("", false),
         ("data: x\n\n", false),
@@ -231,7 +231,7 @@ fn sse_stream_reads(pieces: Vec<bytes::Bytes>) -> Vec<[String; 3]> {
     let mut last_id = String::new();
     let pieces = stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
     let blocks = block_on_stream(SseByteStream::new(pieces)).map(Result::unwrap);
-    // It returns raw blocks: a block without data is no event, and an ID is valid until the next.
+    // It returns raw blocks: a block without data is not an event, and an ID is valid until the next.
     blocks
         .filter_map(|block| {
             last_id = block.id.unwrap_or(std::mem::take(&mut last_id));
@@ -249,7 +249,7 @@ fn sseer_reads(pieces: Vec<bytes::Bytes>) -> Vec<[String; 3]> {
 
 /// Compares the events with those of sse-stream and sseer. Two rules of the standard are left out, because sseer breaks
 /// them (`fields_follow_standard` and `retry_needs_digits` have them): `event` without a colon resets the name, and
-/// `retry: +5` is no number. Both reject bytes that are not UTF-8, which the standard replaces.
+/// `retry: +5` is not a number. Both reject bytes that are not UTF-8, which the standard replaces.
 #[test]
 fn other_parsers_agree() {
     let mut random = SmallRng::seed_from_u64(7);

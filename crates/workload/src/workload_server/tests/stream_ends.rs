@@ -64,7 +64,7 @@ fn with_fault(fault: StreamFault) -> Running {
 }
 
 #[test]
-fn whole_streams_end_as_complete() {
+fn undisturbed_streams_complete() {
     local(async {
         let server = start(Habit::Exit);
         for path in SSE_PATHS {
@@ -88,7 +88,7 @@ fn whole_streams_end_as_complete() {
 }
 
 #[test]
-fn post_asks_for_length_in_header() {
+fn post_takes_length_from_header() {
     local(async {
         let server = start_with(|config| config.streams.length = "1000h".parse().unwrap());
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -216,7 +216,7 @@ fn stalled_stream_waits_for_client() {
 }
 
 #[test]
-fn client_that_leaves_is_logged() {
+fn disconnected_client_is_logged() {
     local(async {
         let server = start(Habit::Exit);
         drop(server.open("a-1", &format!("/events?{ENDLESS}")).await);
@@ -276,7 +276,7 @@ fn stop_cuts_open_streams() {
 }
 
 #[test]
-fn cut_after_waits_for_its_time() {
+fn cut_after_waits_for_its_delay() {
     local(async {
         let server = start_with(|config| {
             config.on_stop = Habit::Finish;
@@ -342,7 +342,7 @@ fn stop_cuts_stalled_and_later_streams() {
         let stalled = server.open("a-1", "/events").await;
         server.until_logged("stream_stalled a-1").await;
         server.term();
-        // A stalled stream sends nothing any more, not even this.
+        // A stalled stream no longer sends anything, not even this.
         assert!(!answer_of(stalled).await.contains("shutting_down"));
         assert_eq!(server.stream_entry("a-1").await["end"], "cut_at_sigterm");
         let later = server.get("a-2", &format!("/events?{ENDLESS}")).await;
@@ -375,7 +375,7 @@ fn same_seed_repeats_served_lengths() {
 }
 
 #[test]
-fn wrong_requests_get_no_stream() {
+fn invalid_requests_get_no_stream() {
     local(async {
         let server = start_with(|config| config.fail_share = 0.5);
         let status = |answer: String| answer["HTTP/1.1 ".len()..][..3].to_owned();
