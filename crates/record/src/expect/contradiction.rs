@@ -118,7 +118,7 @@ mod tests {
         );
         assert_eq!(
             error(json!({"streams": {"stalled": {"max": "0%"}}})),
-            "streams.stalled.max: no run can show that a share is 0%: write the number 0"
+            "streams.stalled.max: no run can prove a share of 0%: write the number 0"
         );
         assert_eq!(
             error(json!({"streams": {"eventsLost": {"min": 2, "max": 1}}})),
