@@ -76,7 +76,7 @@ fn port_shortage_stops_run_before_load() {
             .expect_code(2);
     let stderr = finished.stderr();
     assert!(
-        stderr.contains("100 fresh connections/s to ") && stderr.contains("there are 10 ("),
+        stderr.contains("100 fresh connections/s to ") && stderr.contains("there are only 10 "),
         "{finished}"
     );
     assert!(stderr.contains("(reusePorts)") && !stderr.contains("requests, "), "{finished}");

@@ -211,7 +211,7 @@ fn gate_judges_limits_against_baseline() {
     );
     says(
         &lost,
-        "inconclusive rollout.worse: 4.904 s (limit 2.200 s: 10% worse than 2.000 s): a baseline of 1 run does",
+        "inconclusive rollout.worse: 4.904 s (limit 2.200 s: 10% worse than 2.000 s): a baseline of 1 run cannot",
     );
     let without_limits =
         rolldrop(dir, &format!("gate {} --baseline none.json", run.display())).expect_code(1);

@@ -158,7 +158,7 @@ fn each_remedy_row_names_its_test() {
         let (module, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is not a test"));
         let folder = match module {
             "remedies" | "told" => "crates/report/src/finding_words/tests",
-            "sound" => "crates/explain/src/tests",
+            "sound" | "streams" => "crates/explain/src/tests",
             _ => "tests/it",
         };
         let source =

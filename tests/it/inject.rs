@@ -202,7 +202,7 @@ fn inject_refuses_files_without_workload() {
     assert!(finished.stderr().contains("web.yaml: no Pod, Deployment"), "{finished}");
     assert_eq!(finished.stdout(), "");
     let endless = Rolldrop::new(["inject", "-f", "/dev/zero"]).finish().expect_code(2);
-    assert!(endless.stderr().contains("longer than 64 MiB: split it"), "{endless}");
+    assert!(endless.stderr().contains("larger than 64 MiB: split it"), "{endless}");
     let old = Rolldrop::new(["inject", "--kubernetes-version", "1.28"]).finish().expect_code(2);
     assert!(old.stderr().contains("native sidecars need Kubernetes 1.29 or later"), "{old}");
 }

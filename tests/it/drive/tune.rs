@@ -330,7 +330,7 @@ fn resume_restores_workload_unless_redeployed() {
     let deployed = shop.spec();
     let resume = || Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
     let refused = resume().expect_code(2);
-    assert!(refused.stderr().contains("somebody has changed it since"), "{refused}");
+    assert!(refused.stderr().contains("someone has changed it since"), "{refused}");
     assert!(refused.stderr().contains("Nothing was changed"), "{refused}");
     assert_eq!(shop.spec(), deployed);
     shop.0.ok("set env deployment/web DEPLOYED-");

@@ -154,9 +154,11 @@ fn page_request(query: &Query) -> Result<PageRequest, Status> {
             "lists show the present state only: use resourceVersionMatch=NotOlderThan",
         ));
     }
-    let limit = match query.get("limit") {
-        "" => 0,
-        text => text.parse().map_err(|_| Status::bad_request(format!("invalid limit: {text:?}")))?,
+    let number = |name: &str| match query.get(name) {
+        "" => Ok(0),
+        text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
     };
+    number("resourceVersion")?;
+    let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
     Ok(PageRequest { limit, token: query.get("continue").to_owned() })
 }
