@@ -32,22 +32,24 @@ impl StreamLoad {
         self.finished.dir().join("run")
     }
 
-    /// Returns the beginning of a steady part of this length, which lasts until the last stream has ended.
-    fn steady_from(&self, steady_s: f64) -> f64 {
-        self.spans.iter().map(|(_, ended)| *ended).fold(0.0, f64::max) - steady_s
+    /// Returns the end of the steady part: the time at which the last stream began.
+    fn steady_until(&self) -> f64 {
+        self.spans.iter().map(|(started, _)| *started).fold(0.0, f64::max)
     }
 
     /// Returns the number of streams per second and pod that began in a steady part of this length.
     fn rate(&self, steady_s: f64) -> f64 {
-        let from = self.steady_from(steady_s);
+        let from = self.steady_until() - steady_s;
         self.spans.iter().filter(|(started, _)| *started >= from).count() as f64 / steady_s / 2.0
     }
 
     /// Returns the mean number of streams on a pod that still last for `rest_s`, at a random time of the steady part that
     /// is at least so long before its end.
     fn outlasting(&self, rest_s: f64, steady_s: f64) -> f64 {
-        let from = self.steady_from(steady_s);
-        let stretch = |(started, ended): &(f64, f64)| (ended - rest_s - started.max(from)).max(0.0);
+        let until = self.steady_until();
+        let from = until - steady_s;
+        let stretch =
+            |(started, ended): &(f64, f64)| (ended.min(until) - rest_s - started.max(from)).max(0.0);
         self.spans.iter().map(stretch).sum::<f64>() / (steady_s - rest_s) / 2.0
     }
 }

@@ -1,6 +1,7 @@
 //! Renders the report as one self-contained HTML file, with embedded charts and a small script. Everything is visible
 //! without the script.
 
+mod stream_page;
 mod terminations;
 
 use base64::Engine as _;
@@ -10,7 +11,6 @@ use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use super::charts::{Chart, ChartReading};
 use super::check_words;
 use super::format::{count, len, list, millis, or_none, percent, plain, seconds};
-use super::stream_sections;
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
     CheckText, FindingText, Mode, RunResult, StartStage, Verdict, WhatIf, WindowSummary,
@@ -45,7 +45,7 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
         ("Findings", findings(result)),
         ("preStop sleep", recommendations(result)),
         ("Terminations", terminations::section(result)),
-        ("Streams", stream_sections::html(result)),
+        ("Streams", stream_page::html(result)),
         (
             "Pictures",
             html! {

@@ -1,10 +1,11 @@
 //! Renders the summary as Markdown, for a CI job summary or a post-mortem.
 
+mod stream_tables;
+
 use std::fmt::Write as _;
 
 use super::check_words;
 use super::format::{bounded, count, counted, len, millis, or_none, seconds};
-use super::stream_sections;
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{RunResult, Termination};
 
@@ -36,7 +37,7 @@ pub(super) fn render(result: &RunResult) -> String {
     }
     section(&mut out, &lost.join("\n"));
     terminations(&mut out, result);
-    stream_sections::markdown(&mut out, result);
+    stream_tables::markdown(&mut out, result);
     windows(&mut out, result);
     recommendations(&mut out, result);
     latency(&mut out, result);

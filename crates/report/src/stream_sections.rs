@@ -1,33 +1,26 @@
-//! Renders the section on streams as text, Markdown and HTML. Runs without streams have no such section.
+//! The contents of the section on streams, for all formats. Runs without streams have no such section.
 
-use maud::{Markup, html};
-
-use super::format::{NONE, count, counted, len, list, millis, or_none, seconds_unit, shorten};
-use super::html::{HtmlCell, scrolled, table_body};
-use super::markdown::{escape, section, table};
-use super::summary::{TextPage, columns};
+use super::format::{NONE, count, counted, len, list, millis, or_none, seconds_unit};
 use rolldrop_explain::model::{
     Percentiles, RunResult, StreamEnds, StreamPhase, StreamResult, Termination, TerminationStreams,
 };
 
 /// Maximum number of terminations in text and in Markdown.
-const LISTED: usize = 12;
+pub(super) const LISTED: usize = 12;
 
 /// Columns of the streams by termination and phase.
-const BY_PHASE: [&str; 8] = ["pod", "at t0", "later", "phase", "complete", "told", "cut", "last end"];
+pub(super) const BY_PHASE: [&str; 8] =
+    ["pod", "at t0", "later", "phase", "complete", "told", "cut", "last end"];
 /// Columns of these that hold numbers.
-const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
+pub(super) const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 /// Explanation of the columns.
-const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
+pub(super) const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
      told (the app ended them with a message), or were cut. The last end counts from t0.";
-/// The same, for a terminal.
-const TEXT_NOTE: &str =
-    "By termination and phase. Told: the app ended it with a message. The last end counts from t0.";
 /// Columns of the times.
-const TIMES: [&str; 4] = ["", "streams", "p50", "p99"];
+pub(super) const TIMES: [&str; 4] = ["", "streams", "p50", "p99"];
 
 /// Returns the streams, if the run has any.
-fn streams(result: &RunResult) -> Option<&StreamResult> {
+pub(super) fn streams(result: &RunResult) -> Option<&StreamResult> {
     result.streams.as_ref().filter(|streams| streams.total > 0)
 }
 
@@ -128,7 +121,7 @@ fn rows_of(name: &str, streams: &TerminationStreams) -> Vec<[String; 8]> {
 
 /// Returns the rows of at most `most` terminations, those with the most cut streams first if there are more, and the
 /// number of those left out. Several terminations are preceded by all of them together.
-fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, usize) {
+pub(super) fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, usize) {
     let mut of: Vec<(&Termination, &TerminationStreams)> =
         result.terminations.iter().filter_map(|t| Some((t, t.streams.as_ref()?))).collect();
     let left_out = of.len().saturating_sub(most);
@@ -142,7 +135,7 @@ fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, usize) {
 }
 
 /// Returns the reason why there are no streams by termination, if pods ended.
-fn unnamed(result: &RunResult) -> Option<&'static str> {
+pub(super) fn unnamed(result: &RunResult) -> Option<&'static str> {
     let is_unnamed = result.terminations.iter().all(|t| t.streams.is_none());
     (is_unnamed && !result.terminations.is_empty()).then_some(
         "Nothing shows which pod served a stream. To see what each termination did to its streams, name the pod of each \
@@ -151,12 +144,12 @@ fn unnamed(result: &RunResult) -> Option<&'static str> {
 }
 
 /// Describes the terminations that are not listed.
-fn more(left_out: usize) -> Option<String> {
+pub(super) fn more(left_out: usize) -> Option<String> {
     (left_out > 0).then(|| format!("and {} with fewer cut streams", counted(len(left_out), "more pod")))
 }
 
 /// Returns the rows of first events and longest gaps.
-fn times(streams: &StreamResult) -> Vec<[String; 4]> {
+pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
     let (first, gap) = (&streams.first_event_ms, &streams.longest_gap_ms);
     let rows: [(&str, Percentiles); 4] = [
         ("first event, steady", first.steady),
@@ -170,103 +163,6 @@ fn times(streams: &StreamResult) -> Vec<[String; 4]> {
         [name.to_owned(), count(p.n), p50, p99]
     })
     .collect()
-}
-
-/// Writes the section for a terminal.
-pub(super) fn text(page: &mut TextPage, result: &RunResult) {
-    let Some(streams) = streams(result) else { return };
-    page.heading("STREAMS", "");
-    page.paragraph("", 2, None, &sentence(streams));
-    let (rows, left_out) = by_phase(result, LISTED);
-    if !rows.is_empty() {
-        page.line("");
-        page.paragraph("", 2, None, TEXT_NOTE);
-        phase_lines(page, &rows);
-    }
-    for note in unnamed(result).map(str::to_owned).into_iter().chain(more(left_out)) {
-        page.paragraph("", 2, None, &note);
-    }
-    let times = times(streams);
-    if !times.is_empty() {
-        page.line("");
-        let rows: Vec<[String; 4]> = std::iter::once(TIMES.map(str::to_owned)).chain(times).collect();
-        for line in columns(&rows, &[1, 2, 3]) {
-            page.line(&format!("  {line}"));
-        }
-    }
-}
-
-/// Writes the table of phases. A pod's name is written once, and shortened if there is not enough room.
-fn phase_lines(page: &mut TextPage, rows: &[[String; 8]]) {
-    let rows: Vec<[String; 8]> =
-        std::iter::once(BY_PHASE.map(str::to_owned)).chain(rows.iter().cloned()).collect();
-    let bare: Vec<[String; 7]> = rows.iter().map(|row| std::array::from_fn(|i| row[i + 1].clone())).collect();
-    let lines = columns(&bare, &NUMBERS.map(|column| column - 1));
-    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
-    let width = page.name_width(&names, &lines);
-    for (i, line) in lines.iter().enumerate() {
-        let is_repeated = i > 0 && names[i] == names[i - 1];
-        let name = if is_repeated { String::new() } else { shorten(names[i], width) };
-        page.line(&format!("  {name:width$}  {line}"));
-    }
-}
-
-/// Writes the section as Markdown.
-pub(super) fn markdown(out: &mut String, result: &RunResult) {
-    let Some(streams) = streams(result) else { return };
-    section(out, &format!("## Streams\n\n{}", sentence(streams)));
-    let (rows, left_out) = by_phase(result, LISTED);
-    if !rows.is_empty() {
-        section(out, BY_PHASE_NOTE);
-        let named = |mut row: [String; 8]| {
-            row[0] = escape(&row[0]);
-            row.to_vec()
-        };
-        table(out, &BY_PHASE, &NUMBERS, rows.into_iter().map(named));
-    }
-    section(out, unnamed(result).unwrap_or_default());
-    section(out, &more(left_out).map(|more| format!("… {more}.")).unwrap_or_default());
-    let times = times(streams);
-    if !times.is_empty() {
-        table(out, &TIMES, &[1, 2, 3], times.into_iter().map(|row| row.to_vec()));
-    }
-}
-
-/// Renders the section of the page.
-pub(super) fn html(result: &RunResult) -> Markup {
-    let Some(streams) = streams(result) else { return Markup::default() };
-    let (rows, _) = by_phase(result, usize::MAX);
-    let times = times(streams);
-    let cell = |is_number: bool, text: String| {
-        if is_number { HtmlCell::number(text) } else { HtmlCell::text(&text) }
-    };
-    let cells = |numbers: &'static [usize]| {
-        move |row: Vec<String>| -> Vec<HtmlCell> {
-            let cells = row.into_iter().enumerate();
-            cells
-                .map(
-                    |(i, text)| if i == 0 { HtmlCell::head(&text) } else { cell(numbers.contains(&i), text) },
-                )
-                .collect()
-        }
-    };
-    let phases = rows.into_iter().map(|row| row.to_vec()).map(cells(&NUMBERS));
-    let times: Vec<Vec<HtmlCell>> =
-        times.into_iter().map(|row| row.to_vec()).map(cells(&[1, 2, 3])).collect();
-    let phases: Vec<Vec<HtmlCell>> = phases.collect();
-    html! {
-        h2 #streams { "Streams" }
-        p { (sentence(streams)) }
-        @if !phases.is_empty() {
-            p { (BY_PHASE_NOTE) }
-            (scrolled("Streams by termination and phase", table_body(&BY_PHASE, phases)))
-        }
-        @if let Some(unnamed) = unnamed(result) { p { (unnamed) } }
-        @if !times.is_empty() {
-            p { "Time to the first event, and the longest time between two events of each complete stream:" }
-            (scrolled("Times of streams", table_body(&TIMES, times)))
-        }
-    }
 }
 
 #[cfg(test)]

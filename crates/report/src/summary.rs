@@ -1,10 +1,11 @@
 //! Renders the summary for stdout: the conclusion first, then the evidence.
 
+mod stream_lines;
+
 use super::check_words;
 use super::format::{
     count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
 };
-use super::stream_sections;
 use super::words::{self, Remedy};
 use rolldrop_explain::model::{
     CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
@@ -36,7 +37,7 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     let mut page = TextPage::new(options);
     answer(&mut page, result);
     terminations(&mut page, result);
-    stream_sections::text(&mut page, result);
+    stream_lines::text(&mut page, result);
     windows(&mut page, result);
     for rec in &result.recommendation {
         recommendation(&mut page, rec, &result.cluster.version);
