@@ -109,8 +109,9 @@ fn kube_client_creates_replaces_and_deletes() {
 
         let labelled = typed(json!({"metadata": {"name": "four", "labels": {"keep": "no"}}}));
         maps.create(&PostParams::default(), &labelled).await.expect("created");
-        let kept = ListParams::default().labels("keep=no");
-        assert_eq!(maps.list(&kept).await.expect("a list").items.len(), 1);
+        maps.delete_collection(&DeleteParams::default(), &ListParams::default().labels("keep=no"))
+            .await
+            .expect("deleted");
         maps.delete("one", &DeleteParams::default()).await.expect("deleted");
         let names: BTreeSet<_> = maps
             .list(&ListParams::default())
@@ -119,7 +120,7 @@ fn kube_client_creates_replaces_and_deletes() {
             .iter()
             .map(ResourceExt::name_any)
             .collect();
-        assert!(names.contains("three") && !names.contains("one"), "{names:?}");
+        assert!(names.contains("three") && !names.contains("one") && !names.contains("four"), "{names:?}");
     });
 }
 

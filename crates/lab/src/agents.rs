@@ -25,6 +25,9 @@ pub(crate) enum AgentCommand {
     /// Exit and start again while containers keep running. Pod terminations start over with their full grace period. A
     /// node that was shut down boots.
     Restart,
+    /// Exit while containers keep running, and stay down until a restart. Meanwhile, the agent ignores all other
+    /// commands.
+    Stop,
     /// Shut the node down: its pods are terminated, but not deleted, within this time or their own grace period,
     /// whichever is shorter. Once the last pod has terminated, the node is off until a restart.
     Shutdown {

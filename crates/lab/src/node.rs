@@ -89,7 +89,7 @@ enum Pause {
     Behind,
     /// The agent exits and starts again at once.
     Restart,
-    /// The node is off until a restart.
+    /// The agent exits, or the node is off, until a restart.
     Off,
 }
 
@@ -135,6 +135,7 @@ impl Agent {
                 }
                 Some(command) = commands.recv() => match command {
                     AgentCommand::Restart => return Pause::Restart,
+                    AgentCommand::Stop => return Pause::Off,
                     AgentCommand::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
                 },
             }

@@ -84,6 +84,7 @@ fn attributes_of(method: &Method, path: &str, query: &Query, route: &ApiRoute) -
             let (verb, name) = match verb {
                 "get" if query.is_set("watch") => ("watch", name()),
                 "get" => ("list", name()),
+                "delete" => ("deletecollection", ""),
                 verb => (verb, ""),
             };
             (verb, target(*resource, namespace.as_deref().unwrap_or_default(), name))
@@ -146,7 +147,7 @@ mod tests {
             ),
             (Method::GET, format!("{pods}?fieldSelector=metadata.name!=a"), r#"list /pods "shop" """#),
             (Method::POST, format!("{pods}?fieldSelector=metadata.name=a"), r#"create /pods "shop" """#),
-            (Method::DELETE, pods.to_owned(), r#"delete /pods "shop" """#),
+            (Method::DELETE, pods.to_owned(), r#"deletecollection /pods "shop" """#),
             (Method::GET, "/api/v1/pods".to_owned(), r#"list /pods "" """#),
             (Method::GET, format!("{pods}/a"), r#"get /pods "shop" "a""#),
             (Method::PUT, format!("{pods}/a/status"), r#"update /pods/status "shop" "a""#),

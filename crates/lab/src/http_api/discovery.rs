@@ -9,7 +9,7 @@ use super::api_route::{ApiDocument, groups};
 use super::respond::{self, ApiResponse};
 use super::review::Review;
 
-const VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 
 /// Responds to a GET request for `document`.

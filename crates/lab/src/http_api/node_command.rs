@@ -1,8 +1,8 @@
 //! The `proxy` subresource for nodes: commands for a node's agent.
 //!
-//! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent, and
-//! boots a node that was shut down. `.../proxy/shutdown?grace=SECONDS` shuts down the node.
-//! `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. All of them accept only POST. Other methods get
+//! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent,
+//! starts it if it was stopped, and boots a node that was shut down. `.../proxy/stop` stops only the agent.
+//! `.../proxy/shutdown?grace=SECONDS` shuts down the node. `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. All of them accept only POST. Other methods get
 //! a 405 response, which tells the client that the path exists.
 
 use http::{Method, Request, StatusCode};
@@ -29,6 +29,7 @@ pub(super) fn answer<B>(
 ) -> Result<ApiResponse, Status> {
     let command = match path {
         "/restart" => AgentCommand::Restart,
+        "/stop" => AgentCommand::Stop,
         _ if path.starts_with("/kill/") => return kill(request, server, node, path),
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {

@@ -6,6 +6,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use super::super::object_fields::key;
 use super::super::registry::{DeleteOptions, Deleted, ObjectPart, PageRequest, WriteEffect};
 use super::super::resource::Resource;
 use super::super::schema;
@@ -64,6 +65,22 @@ pub(super) async fn collection(
                 warnings.extend(modelled::record(shared, resource, None, &created));
             }
             Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
+        }
+        Method::DELETE => {
+            let options = read_delete_options(request, query).await?;
+            let mut items = Vec::new();
+            for object in registry.list(resource, namespace.as_deref(), &selection).items {
+                let (namespace, name) = key(&object);
+                match delete(shared, resource, &namespace, &name, &options).await {
+                    Ok(deleted) => items.push(deleted.object().clone()),
+                    // Another client deleted the object first.
+                    Err(status) if status.code() == 404 => {}
+                    Err(status) => return Err(status),
+                }
+                // There may be thousands of objects, so let other tasks run in between.
+                tokio::task::yield_now().await;
+            }
+            Ok(presentation.list(shared, resource, &json!({}), &items))
         }
         _ => Err(Status::method_not_allowed()),
     }

@@ -144,7 +144,7 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     match advice {
         SleepAdvice::Recreated(workload) => format!(
             "use strategy RollingUpdate with maxSurge for {workload}: under Recreate, neither a sleep nor a \
-             PodDisruptionBudget helps"
+             disruption budget helps"
         ),
         SleepAdvice::Advised { hook, mode } => {
             let advised = result.recommendation.iter().find(|recommendation| recommendation.mode == *mode);

@@ -221,6 +221,26 @@ async fn node_shutdown_terminates_running_pods() {
 }
 
 #[tokio::test]
+async fn stopped_agent_misses_pod_deletion() {
+    let node = Node::start();
+    let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
+    let pod = pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    assert!(node.agents.command("node-1", AgentCommand::Stop));
+    // The stop comes before this command, and a stopped agent obeys only a restart.
+    assert!(node.agents.command("node-1", AgentCommand::Shutdown { grace_seconds: 1 }));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    node.delete(30);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let left = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
+    assert_eq!(left["status"], pod["status"]);
+    assert_eq!(node_ready(&node), "True", "as it was");
+    assert!(node.agents.command("node-1", AgentCommand::Restart));
+    assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn unstarted_container_reports_unknown_status() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [{"name": "app", "image": "nginx"}]}));
