@@ -126,7 +126,7 @@ mod tests {
         );
         assert_eq!(
             error(json!({"targets": {"web": {"streams": {"cut": {"max": 0}}}}})),
-            "targets.web.streams: is about the whole run: put it directly below expect"
+            "targets.web.streams: applies to the whole run: put it directly under expect"
         );
         assert_eq!(error(json!({"outcomes": {"ok": {}}})), "outcomes.ok: needs min, max or worse");
         assert!(error(json!({"preStop": {"suffices": "100%"}})).contains("below 100%"));
