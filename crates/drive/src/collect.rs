@@ -310,7 +310,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
 struct StreamPlace {
     id: usize,
     /// Name of the recorder as a source.
-    source: String,
+    source: Arc<str>,
     started: Stamp,
     /// Number of the next row.
     next: u64,
@@ -364,17 +364,17 @@ fn take(
             let (id, source) = collector.speaks(endpoint, started_ns);
             let notes =
                 place.as_ref().filter(|place| place.started == started_ns).map_or(0, |place| place.notes);
-            *place = Some(StreamPlace { id, source, started: started_ns, next, notes });
+            *place = Some(StreamPlace { id, source: source.into(), started: started_ns, next, notes });
             continue;
         }
         let Some(place) = place.as_mut() else { continue };
         match line {
             ProxyLine::Row(row) => {
-                rows.push(ServedRow { source: place.source.as_str().into(), ..row });
+                rows.push(ServedRow { source: Arc::clone(&place.source), ..row });
                 place.next += 1;
             }
             ProxyLine::Open(row) => {
-                let source = place.source.as_str().into();
+                let source = Arc::clone(&place.source);
                 rows.push(ServedRow { source, ended: ServedEnd::Open, ..row });
             }
             ProxyLine::Phase { phase, t_ns } => {

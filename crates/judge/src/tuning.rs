@@ -31,6 +31,7 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{
     LostRequest, Mode, Recommendation, RunResult, Stage, Start, StartStage, Termination, Verdict,
 };
+use rolldrop_explain::timeline::SIGKILLED;
 use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_record::{Cause, Outcome as Ended, Policy, run_info::Tool};
 pub use search::{MOST_PROOFS, Next, SleepSearch};
@@ -477,7 +478,7 @@ fn consumers(windows: &RunResult) -> Vec<ConsumerSleep> {
 
 /// Returns the time from SIGTERM until a pod's containers ended; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(t: &Termination) -> Option<f64> {
-    if t.exit_code == Some(137) {
+    if t.exit_code == Some(SIGKILLED) {
         return None;
     }
     let at = |stage: Stage| t.timeline.get(&stage).copied();

@@ -448,7 +448,7 @@ pub(super) fn table(
 }
 
 /// Renders a table without a heading.
-pub(super) fn table_body(columns: &[&str], rows: impl IntoIterator<Item = Vec<HtmlCell>>) -> Markup {
+fn table_body(columns: &[&str], rows: impl IntoIterator<Item = Vec<HtmlCell>>) -> Markup {
     html! {
         table {
             thead {
@@ -468,6 +468,6 @@ pub(super) fn table_body(columns: &[&str], rows: impl IntoIterator<Item = Vec<Ht
 }
 
 /// Renders a block that scrolls sideways on its own if it is too wide.
-pub(super) fn scrolled(title: &str, body: Markup) -> Markup {
+fn scrolled(title: &str, body: Markup) -> Markup {
     html! { div.wide tabindex="0" role="region" aria-label=(title) { (body) } }
 }

@@ -61,21 +61,9 @@ pub(super) fn of_all_terminations(result: &RunResult) -> Option<TerminationStrea
         sum.open_at_end += of.open_at_end;
         sum.last_ended_s = sum.last_ended_s.into_iter().chain(of.last_ended_s).reduce(f64::max);
         for (phase, ends) in of.phases() {
-            let all = sum.phase_mut(phase);
-            all.completed += ends.completed;
-            all.told += ends.told;
-            all.cut += ends.cut;
+            *sum.phase_mut(phase) += ends;
         }
         Some(sum)
-    })
-}
-
-/// Returns the streams of a pod that ended in any phase.
-pub(super) fn ends(streams: &TerminationStreams) -> StreamEnds {
-    streams.phases().into_iter().fold(StreamEnds::default(), |sum, (_, ends)| StreamEnds {
-        completed: sum.completed + ends.completed,
-        told: sum.told + ends.told,
-        cut: sum.cut + ends.cut,
     })
 }
 
@@ -126,7 +114,7 @@ pub(super) fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, us
         result.terminations.iter().filter_map(|t| Some((t, t.streams.as_ref()?))).collect();
     let left_out = of.len().saturating_sub(most);
     if left_out > 0 {
-        of.sort_by_key(|(_, streams)| std::cmp::Reverse(ends(streams).cut));
+        of.sort_by_key(|(_, streams)| std::cmp::Reverse(streams.ends().cut));
     }
     let all = of_all_terminations(result).filter(|_| of.len() > 1);
     let all = all.iter().flat_map(|all| rows_of(&format!("all {}", counted(len(of.len()), "pod")), all));
@@ -202,7 +190,7 @@ mod tests {
             let rows = rows.iter().filter(|row| row[0].starts_with("all 3 pods") == all);
             rows.filter_map(|row| row[column].replace(',', "").parse::<u64>().ok()).sum()
         };
-        let of_pods = ends(&of_all_terminations(&result).unwrap());
+        let of_pods = of_all_terminations(&result).unwrap().ends();
         for all in [true, false] {
             assert_eq!(
                 [4, 5, 6].map(|column| sum(column, all)),

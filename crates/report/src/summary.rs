@@ -71,7 +71,7 @@ impl TextPage {
 
     /// Returns the width of a column of names to the left of these lines. Names are shortened if there is not enough
     /// room.
-    pub(super) fn name_width(&self, names: &[&str], lines: &[String]) -> usize {
+    fn name_width(&self, names: &[&str], lines: &[String]) -> usize {
         let room = self.width.saturating_sub(4 + lines.first().map_or(0, |line| line.chars().count()));
         let longest = names.iter().take(lines.len()).map(|name| name.chars().count()).max().unwrap_or(0);
         longest.min(room).max(8)

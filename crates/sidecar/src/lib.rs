@@ -209,9 +209,9 @@ struct ProxyState {
     known: KnownConnections,
     in_flight: InFlight,
     /// Connections whose protocol is not yet known.
-    pending: Tokens,
+    pending: ConnectionTokens,
     /// Client connections.
-    open: Tokens,
+    open: ConnectionTokens,
     /// Rate limit for log messages about a lack of descriptors or an unreachable app.
     troubles: Seldom,
     /// Cancelled at the first sign of the pod's termination.
@@ -278,9 +278,9 @@ impl Seldom {
 
 /// Token with a copy for each of several connections, which counts them.
 #[derive(Debug, Default)]
-struct Tokens(Arc<()>);
+struct ConnectionTokens(Arc<()>);
 
-impl Tokens {
+impl ConnectionTokens {
     fn take(&self) -> Arc<()> {
         self.0.clone()
     }
@@ -308,8 +308,8 @@ impl ProxyState {
             app: AppListener::default(),
             known: KnownConnections::default(),
             in_flight: InFlight::default(),
-            pending: Tokens::default(),
-            open: Tokens::default(),
+            pending: ConnectionTokens::default(),
+            open: ConnectionTokens::default(),
             troubles: Seldom::default(),
             ending: CancellationToken::new(),
         }

@@ -8,7 +8,7 @@ use super::stream_records::StreamRecord;
 use crate::math::values::ValueHistogram;
 use crate::model::figure_text::len;
 use crate::model::{
-    LostData, OpenStreams, SteadyStreams, StreamEnds, StreamPhase, StreamResult, StreamTimes,
+    LostData, OpenStreamCounts, SteadyStreams, StreamEnds, StreamPhase, StreamResult, StreamTimes,
     TerminationStreams, UnevenStreams,
 };
 use crate::timeline::Timeline;
@@ -30,7 +30,7 @@ pub(crate) struct StreamTotals {
     /// By termination; empty if nothing names the pods of streams.
     pub by_termination: Vec<TerminationStreams>,
     /// Streams open over time.
-    pub open: Vec<OpenStreams>,
+    pub open: Vec<OpenStreamCounts>,
     /// Streams of the steady part.
     pub steady: SteadyStreams,
 }
@@ -59,8 +59,7 @@ impl StreamTotals {
             result.lost.add(record);
         }
         let open = open(timeline, records);
-        let all = |at: &OpenStreams| at.completed + at.told + at.cut + at.open_at_end;
-        result.open_max = open.iter().map(all).max().unwrap_or(0);
+        result.open_max = open.iter().map(OpenStreamCounts::open).max().unwrap_or(0);
         Some(Self { result, by_termination: by_termination(timeline, records), open, steady })
     }
 }
@@ -144,12 +143,12 @@ fn by_termination(timeline: &Timeline, records: &[StreamRecord]) -> Vec<Terminat
 }
 
 /// Returns the streams open over time.
-fn open(timeline: &Timeline, records: &[StreamRecord]) -> Vec<OpenStreams> {
+fn open(timeline: &Timeline, records: &[StreamRecord]) -> Vec<OpenStreamCounts> {
     let last = records.iter().map(|record| record.end).max().unwrap_or(timeline.origin);
     let step_ns = last.ns_since(timeline.origin).max(1).unsigned_abs().div_ceil(STEPS as u64).max(1);
     let step_s = step_ns as f64 / 1e9;
-    let mut series: Vec<OpenStreams> = (0..=STEPS)
-        .map(|step| OpenStreams { at_s: step as f64 * step_s, ..OpenStreams::default() })
+    let mut series: Vec<OpenStreamCounts> = (0..=STEPS)
+        .map(|step| OpenStreamCounts { at_s: step as f64 * step_s, ..OpenStreamCounts::default() })
         .collect();
     // Index of the first step at or after a time.
     let first = |at: Stamp| {
@@ -159,10 +158,8 @@ fn open(timeline: &Timeline, records: &[StreamRecord]) -> Vec<OpenStreams> {
     for record in records {
         for at in &mut series[first(record.begun)..first(record.end).max(first(record.begun))] {
             *match record.outcome {
-                Outcome::Ok => &mut at.completed,
-                Outcome::StreamAborted => &mut at.told,
                 Outcome::Cancelled => &mut at.open_at_end,
-                _ => &mut at.cut,
+                outcome => at.ends.of_mut(outcome),
             } += 1;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::OpenStreams;
+use super::OpenStreamCounts;
 use rolldrop_record::event::ActionName;
 use rolldrop_record::{Outcome, Stamp};
 
@@ -31,7 +31,7 @@ pub struct ChartData {
     /// Actions on the cluster, in chronological order.
     pub actions: Vec<ClusterAction>,
     /// Streams open over time; empty if the load sent none.
-    pub open_streams: Vec<OpenStreams>,
+    pub open_streams: Vec<OpenStreamCounts>,
     /// PreStop sleep that each dropped request needed, in the order of [`super::Analysis::lost`]; `None` if no sleep
     /// helps it.
     pub sleeps: Vec<Option<SleepNeeded>>,

@@ -1,5 +1,7 @@
 //! Streams in `result.json`: their outcomes, and the effect of each termination on its pod's streams.
 
+use std::ops::AddAssign;
+
 use serde::{Deserialize, Serialize};
 
 use super::{MissingShare, Percentiles, SurvivalStep};
@@ -93,6 +95,14 @@ pub struct StreamEnds {
     pub cut: u64,
 }
 
+impl AddAssign for StreamEnds {
+    fn add_assign(&mut self, others: Self) {
+        self.completed += others.completed;
+        self.told += others.told;
+        self.cut += others.cut;
+    }
+}
+
 /// Phase of a termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamPhase {
@@ -122,6 +132,13 @@ impl TerminationStreams {
             (StreamPhase::AtGraceEnd, self.at_grace_end),
         ]
     }
+
+    /// Returns the ends in all phases together.
+    pub fn ends(&self) -> StreamEnds {
+        let mut all = StreamEnds::default();
+        self.phases().into_iter().for_each(|(_, ends)| all += ends);
+        all
+    }
 }
 
 /// Pods that held more or fewer streams than chance explains.
@@ -141,15 +158,18 @@ pub struct UnevenStreams {
 
 /// Streams open at one time, by how they ended later.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OpenStreams {
+pub struct OpenStreamCounts {
     /// Seconds since the counted part of the load began.
     pub at_s: f64,
-    /// Streams that completed.
-    pub completed: u64,
-    /// Streams that the app aborted with a message.
-    pub told: u64,
-    /// Streams that were cut, unfinished or stalled.
-    pub cut: u64,
+    /// Streams that ended later.
+    pub ends: StreamEnds,
     /// Streams still open when the run ended.
     pub open_at_end: u64,
+}
+
+impl OpenStreamCounts {
+    /// Returns the number of streams open at this time.
+    pub const fn open(&self) -> u64 {
+        self.ends.completed + self.ends.told + self.ends.cut + self.open_at_end
+    }
 }

@@ -74,5 +74,5 @@ fn new_pods_without_streams_are_uneven() {
             .findings
             .contains(&Finding::UnevenStreams(UnevenStreams { fewest: ("c".to_owned(), 0), ..uneven }))
     );
-    assert!(charts.open_streams.iter().any(|at| at.cut > 0));
+    assert!(charts.open_streams.iter().any(|at| at.ends.cut > 0));
 }

@@ -8,10 +8,10 @@ use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold};
 use super::{Chart, ChartError, palette, timeline_chart};
 use crate::format::{count, counted, list};
-use crate::stream_sections::{ends, of_all_terminations};
+use crate::stream_sections::of_all_terminations;
 use crate::words;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{OpenStreams, RunResult, StreamResult, Termination};
+use rolldrop_explain::model::{OpenStreamCounts, RunResult, StreamResult, Termination};
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 800;
@@ -106,7 +106,8 @@ fn look(end: usize) -> (RGBColor, FillPattern) {
 fn series(analysis: &Analysis) -> Option<OpenSeries> {
     let open = &analysis.charts.open_streams;
     let [first, .., last] = &open[..] else { return None };
-    let by_end = |at: &OpenStreams| (at.at_s, [at.cut, at.told, at.open_at_end, at.completed]);
+    let by_end =
+        |at: &OpenStreamCounts| (at.at_s, [at.ends.cut, at.ends.told, at.open_at_end, at.ends.completed]);
     Some(OpenSeries {
         steps: open.iter().map(by_end).collect(),
         step_s: (last.at_s - first.at_s) / (open.len() - 1) as f64,
@@ -132,7 +133,7 @@ fn title(result: &RunResult, streams: &StreamResult) -> String {
         let broken = streams.cut + streams.unfinished + streams.aborted + streams.stalled;
         return format!("{} of {} did not complete; {open}", count(broken), counted(streams.total, "stream"));
     };
-    let all = ends(&of_pods);
+    let all = of_pods.ends();
     let told: Vec<String> = [
         (all.completed, "completed"),
         (all.told, "were ended with a message"),

@@ -24,14 +24,14 @@ struct SurvivalSeries {
     /// Steps by age. There is at least one.
     steps: Vec<SurvivalStep>,
     /// Grace periods of the terminations, by the time that they leave after SIGTERM.
-    graces: Vec<Grace>,
+    graces: Vec<GraceLine>,
     /// Number of different grace periods, if not all are marked.
     of_graces: Option<usize>,
 }
 
 /// Grace period of terminations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Grace {
+struct GraceLine {
     /// Time between SIGTERM and SIGKILL, in seconds.
     left_s: u64,
     grace_s: u64,
@@ -75,12 +75,12 @@ impl SurvivalSeries {
 fn series(result: &RunResult) -> Option<SurvivalSeries> {
     let steps = result.streams.as_ref()?.survival.clone();
     steps.first()?;
-    let grace = |t: &Termination| Grace {
+    let grace = |t: &Termination| GraceLine {
         left_s: t.grace_period_seconds.saturating_sub(t.pre_stop_seconds.unwrap_or(0)),
         grace_s: t.grace_period_seconds,
         sleep_s: t.pre_stop_seconds,
     };
-    let mut graces: Vec<Grace> = result.terminations.iter().map(grace).collect();
+    let mut graces: Vec<GraceLine> = result.terminations.iter().map(grace).collect();
     graces.sort();
     graces.dedup();
     let of_graces = (graces.len() > MARKED).then_some(graces.len());
@@ -100,7 +100,7 @@ fn still_open(step: SurvivalStep) -> String {
 }
 
 /// Describes the streams that are left when a grace period runs out.
-fn left_after(series: &SurvivalSeries, grace: &Grace) -> String {
+fn left_after(series: &SurvivalSeries, grace: &GraceLine) -> String {
     let s = grace.left_s;
     match series.at(s as f64) {
         StillOpen::Share(step) => format!("{} after {s} s", still_open(step)),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn curve(steps: &[(f64, f64)], graces: &[u64]) -> SurvivalSeries {
-        let graces = graces.iter().map(|s| Grace { left_s: *s, grace_s: s + 5, sleep_s: Some(5) });
+        let graces = graces.iter().map(|s| GraceLine { left_s: *s, grace_s: s + 5, sleep_s: Some(5) });
         let steps = steps.iter().map(|(age_s, share)| step(*age_s, *share)).collect();
         SurvivalSeries { steps, graces: graces.collect(), of_graces: None }
     }
@@ -296,7 +296,7 @@ mod tests {
         let analysis = samples::streams();
         let series = series(&analysis.result).unwrap();
         assert_eq!(series.steps, analysis.result.streams.as_ref().unwrap().survival);
-        assert_eq!(series.graces, [Grace { left_s: 15, grace_s: 20, sleep_s: Some(5) }]);
+        assert_eq!(series.graces, [GraceLine { left_s: 15, grace_s: 20, sleep_s: Some(5) }]);
         // Exponential lengths of 8 s on average: e^(-15/8) are longer than 15 s.
         let StillOpen::Share(step) = series.at(15.0) else { panic!("{:?}", series.at(15.0)) };
         assert!(step.lower < 0.153 && 0.153 < step.upper, "{step:?}");
