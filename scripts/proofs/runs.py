@@ -46,6 +46,25 @@ def run_until_valid(binary, scenario, out, *more):
     return done, attempt
 
 
+def three_pods(container, **pod):
+    """The manifests of three pods of this container, which knows its pod's name and address, behind a Service `web`."""
+    variables = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
+    env = [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": p}}} for n, p in variables.items()]
+    container = {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]} | container
+    container["env"] = env + container.get("env", [])
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {**pod, "containers": [container]}}
+    deployment = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
+    }
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": labels, "ports": [{"name": "http", "port": 8080, "targetPort": "http"}]},
+    }
+    return [{"inline": deployment}, {"inline": service}]
+
+
 def use_kubectl():
     """The kubectl that scripts/test installs, for scenarios that call it."""
     os.environ["PATH"] = f"{PYTHON.parent}:{os.environ['PATH']}"
