@@ -193,6 +193,15 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// Parses a mean number of streams that a termination may cut.
+fn cut_limit(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        Ok(_) => Err("must be above 0: no measurement can prove that no stream is ever cut".to_owned()),
+        Err(_) => Err("expected a number of streams, such as 0.1".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,7 +45,7 @@ pub(super) struct PredictArgs {
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// Mean number of streams that a termination may cut
-    #[arg(long, value_name = "N", default_value_t = 0.1)]
+    #[arg(long, value_name = "N", default_value_t = 0.1, value_parser = super::cut_limit)]
     max_cut: f64,
     /// preStop sleep, for apps that keep serving after SIGTERM [default: the longest measured propagation window]
     #[arg(long, value_name = "D", value_parser = parse_duration)]
@@ -64,12 +64,6 @@ pub(super) struct PredictArgs {
 impl PredictArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        if !(self.max_cut > 0.0 && self.max_cut.is_finite()) {
-            bail!(
-                "--max-cut {} must be above 0: no measurement can prove that no stream is ever cut",
-                self.max_cut
-            );
-        }
         let judged = analyse(&RunDir::open(&self.run)?, &Given::default())?;
         let analysed = &judged.analysed;
         let Some(steady) = &analysed.analysis.steady else {

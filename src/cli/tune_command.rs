@@ -47,6 +47,7 @@ const EVIDENCE: [(&str, &str, EvidenceChoice); 3] = [
   rolldrop tune svc/web -n shop --image IMAGE   your own workload, on your kubeconfig's cluster
   rolldrop tune svc/web -n shop --image IMAGE -f web.yaml
                                                 also print the lines to change in its manifest
+  rolldrop tune llm.yaml --grace                also the grace period that its streams need
   rolldrop tune --resume rolldrop-tune/web-20260102T150405Z
                                                 continue after Ctrl-C, a kill, or --max-rollouts
   rolldrop tune --verify rolldrop-tune/web-20260102T150405Z
@@ -83,6 +84,16 @@ pub(super) struct TuneArgs {
     /// Source of pod names if responses lack them [default: none; the proof does not need names].
     #[arg(long, value_parser = one_of(&EVIDENCE), value_name = "SOURCE", help_heading = "Search and proof")]
     evidence: Option<EvidenceChoice>,
+    /// Also choose and prove the grace period that streams need; the load must send streams.
+    ///
+    /// A run without disruptions shows how long they last. If the app cuts its streams at SIGTERM, no grace period
+    /// helps, and a longer sleep is chosen.
+    #[arg(long, help_heading = "Search and proof")]
+    grace: bool,
+    /// Mean number of streams that a termination may cut.
+    #[arg(long, value_name = "N", default_value_t = 0.1, requires = "grace", value_parser = super::cut_limit,
+        help_heading = "Search and proof")]
+    max_cut: f64,
     /// Also prove that one second less would lose requests; takes one run per sleep tried.
     #[arg(long, help_heading = "Search and proof")]
     tight: bool,
@@ -169,6 +180,7 @@ impl TuneArgs {
             max_sleep: self.max_sleep,
             disrupt: self.disrupt,
             evidence: self.evidence,
+            max_cut: self.grace.then_some(self.max_cut),
             tight: self.tight,
             max_rollouts: self.max_rollouts,
             shutdown_budget: self.shutdown_budget,

@@ -122,7 +122,7 @@ fn unsuitable_runs_predict_nothing() {
     let refused = predict(&failed.dir().join("run"), &[]).expect_code(2);
     assert!(refused.stderr().contains("contains no streams"), "{refused}");
     let refused = predict(&streams.dir().join("run"), &["--max-cut", "0"]).expect_code(2);
-    assert!(refused.stderr().contains("--max-cut 0 must be above 0"), "{refused}");
+    assert!(refused.stderr().contains("must be above 0: no measurement"), "{refused}");
     let missing = predict(Path::new("no-such-run"), &[]).expect_code(2);
     assert!(missing.stderr().contains("no-such-run"), "{missing}");
 }

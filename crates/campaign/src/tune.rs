@@ -55,6 +55,8 @@ pub struct TuningRequest {
     pub disrupt: Option<Disrupt>,
     /// Means of naming pods if responses do not.
     pub evidence: Option<EvidenceChoice>,
+    /// Mean number of streams that a termination may cut, to choose a grace period for streams.
+    pub max_cut: Option<f64>,
     /// True to also prove that one second less would lose requests.
     pub tight: bool,
     /// Maximum number of rollouts to make.

@@ -10,6 +10,7 @@
 
 mod alike;
 mod first_sleep;
+mod grace_choice;
 mod price;
 mod proof;
 mod proof_parts;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use alike::Alike;
 pub use first_sleep::without_names;
+pub use grace_choice::{ChosenStreams, EndedStreams, GraceChoice, NoChoice};
 pub use price::{Price, RolloutShape, Strategy};
 pub use proof::{CoverageUnit, LongestWindows, Proof, Units, Unproven, proof, refuted};
 pub use proof_parts::parts;
@@ -130,6 +132,8 @@ pub enum Purpose {
     Before,
     /// Shows windows to their end.
     Windows,
+    /// Shows how long streams last, without disruptions.
+    Lengths,
     /// Proves that the chosen settings hold.
     Proof,
 }
@@ -140,6 +144,7 @@ impl Purpose {
         match self {
             Self::Before => "before",
             Self::Windows => "windows",
+            Self::Lengths => "lengths",
             Self::Proof => "proof",
         }
     }
@@ -178,6 +183,9 @@ pub struct TuningStep {
     pub lost_otherwise: Vec<LostOtherwise>,
     /// Total number of requests.
     pub requests: u64,
+    /// Streams of the pods that ended; `None` if the load sent none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<EndedStreams>,
 }
 
 impl TuningStep {
@@ -207,6 +215,7 @@ impl TuningStep {
             lost_for_a_sleep: for_a_sleep(result),
             lost_otherwise,
             requests: result.requests.total,
+            streams: EndedStreams::of(result),
         }
     }
 }
@@ -334,6 +343,9 @@ pub struct ChosenSettings {
     pub consumers: Vec<ConsumerSleep>,
     /// Time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
     pub stopping_seconds: Option<f64>,
+    /// What streams need; `None` if the tuning does not choose a grace period for streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ChosenStreams>,
 }
 
 /// The sleep that one consumer requires.
@@ -428,7 +440,8 @@ pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<ChosenS
         return Err(Unknown::Unsupported(Unsupported::Refused(why)));
     };
     let (stopping, sleep_s) = (stopping(windows), sleep_s.max(wish.least_s));
-    Ok(ChosenSettings { settings: wish.settings(sleep_s, stopping), consumers, stopping_seconds: stopping })
+    let settings = wish.settings(sleep_s, stopping);
+    Ok(ChosenSettings { settings, consumers, stopping_seconds: stopping, streams: None })
 }
 
 /// Returns the first pod that ended before its sleep was over; `None` if there is no such pod.

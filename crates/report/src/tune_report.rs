@@ -8,9 +8,10 @@ use super::summary::{Paint, TextPage, columns};
 use super::words::sentence;
 use super::{Chart, ReportFile, TextOptions};
 use rolldrop_explain::model::Verdict;
+use rolldrop_judge::prediction::OnSigterm;
 use rolldrop_judge::tuning::{
-    ChosenSettings, ConsumerSleep, CoverageUnit, LongestWindows, LostOtherwise, LostTo, PodSettings, Price,
-    Purpose, Tuning, TuningOutcome, TuningStep, Units, parts,
+    ChosenSettings, ChosenStreams, ConsumerSleep, CoverageUnit, LongestWindows, LostOtherwise, LostTo,
+    PodSettings, Price, Purpose, Tuning, TuningOutcome, TuningStep, Units, parts,
 };
 
 const COLUMNS: [&str; 7] =
@@ -36,11 +37,16 @@ pub(super) fn headline(tuning: &Tuning) -> String {
             choice.settings.termination_grace_period_seconds,
             none_lost(&proof),
         ),
-        (TuningOutcome::AlreadyRight, Some(ProvenSettings { proof, .. })) => format!(
-            "The current preStop sleep of {} s is right: it lost {}.",
-            tuning.before.pre_stop_seconds,
-            none_lost(&proof),
-        ),
+        (TuningOutcome::AlreadyRight, Some(ProvenSettings { choice, proof, .. })) => {
+            let PodSettings { pre_stop_seconds, termination_grace_period_seconds, .. } = tuning.before;
+            let right = match choice.streams {
+                Some(_) => {
+                    format!("and grace period of {termination_grace_period_seconds} s are right: they")
+                }
+                None => "is right: it".to_owned(),
+            };
+            format!("The current preStop sleep of {pre_stop_seconds} s {right} lost {}.", none_lost(&proof))
+        }
         (TuningOutcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
             format!("No preStop sleep saves the requests that are lost here ({}).", list(&causes))
@@ -95,6 +101,35 @@ fn basis(step: &TuningStep) -> String {
         percent(step.confidence),
         percent(step.coverage),
         decision_words::units(Units::of_step(step)),
+    )
+}
+
+/// Describes what the chosen settings do to streams: what is predicted, and what the proof saw.
+fn streams(chosen: &ChosenStreams, proof: &TuningStep) -> String {
+    let setting = match chosen.on_sigterm {
+        OnSigterm::Drains => "The app finishes its streams after SIGTERM: a grace period",
+        OnSigterm::Cuts => "The app cuts its streams at SIGTERM, so no grace period helps: a preStop sleep",
+    };
+    let seen = proof.streams.unwrap_or_default();
+    let price = chosen
+        .pod_seconds_each_rollout
+        .map(|seconds| format!(" The pods of a rollout terminate for {seconds:.0} pod-seconds in all."));
+    format!(
+        "{setting} of {} s or more cuts {:.2} streams per termination on average ({:.2} to {:.2}, 95 % confidence; at \
+         most {} asked), at {:.2} streams per second and pod, as {} without disruptions predict. The proof cut {} of \
+         the {} that its {} met; the prediction explains up to {}.{}",
+        chosen.least_seconds,
+        chosen.cut.estimate,
+        chosen.cut.lower,
+        chosen.cut.upper,
+        chosen.max_cut,
+        chosen.rate_per_pod,
+        counted(len(chosen.recorded), "stream"),
+        count(seen.cut),
+        count(seen.alive),
+        counted(len(proof.terminations), "termination"),
+        count(chosen.most_cut(proof.terminations)),
+        price.unwrap_or_default(),
     )
 }
 
@@ -191,6 +226,7 @@ fn purpose(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Before => "as it was",
         Purpose::Windows => "whole windows",
+        Purpose::Lengths => "without disruptions",
         Purpose::Proof => "proof",
     }
 }
@@ -251,8 +287,8 @@ fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
 fn cause(lost: &LostTo) -> String {
     let helps = match (lost.helped_by_sleep, lost.remedy.as_str()) {
         (true, _) => "a sleep saves them".to_owned(),
-        (false, "") => "no sleep saves them".to_owned(),
-        (false, remedy) => format!("no sleep saves them; {remedy}"),
+        (false, "") => "a sleep that outlasts the window does not save them".to_owned(),
+        (false, remedy) => format!("a sleep that outlasts the window does not save them; {remedy}"),
     };
     format!("{}: {}, {helps}", lost.cause.as_str(), counted(lost.requests, "request"))
 }
@@ -271,6 +307,9 @@ pub(super) fn text(tuning: &Tuning, options: &TextOptions) -> String {
             page.line(&format!("  {line}"));
         }
         page.paragraph("", 0, None, &basis(&proof));
+        if let Some(chosen) = &choice.streams {
+            page.paragraph("", 0, None, &streams(chosen, &proof));
+        }
     }
     if let Some(choice) = &tuning.chosen {
         for consumer in &choice.consumers {
@@ -342,6 +381,9 @@ pub(super) fn markdown(tuning: &Tuning) -> String {
         let lines: Vec<String> = containers.chain(around).collect();
         section(&mut out, &format!("```yaml\n{}\n```", lines.join("\n")));
         section(&mut out, &escape(&basis(&proof)));
+        if let Some(chosen) = &choice.streams {
+            section(&mut out, &escape(&streams(chosen, &proof)));
+        }
     }
     if let Some(choice) = &tuning.chosen {
         let consumers: Vec<String> =
@@ -431,8 +473,8 @@ mod tests {
              sleep can save (10 ends that left the rules separately, in 4 rollouts)."
         );
         assert!(text(&tuning, &TextOptions::default()).ends_with(
-            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  killed_in_flight: 6 requests, no \
-             sleep saves them; a longer grace period\n"
+            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  killed_in_flight: 6 requests, a \
+             sleep that outlasts the window does not save them; a longer grace period\n"
         ));
         tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
         tuning.steps[1].settings.readiness_delay_seconds = Some(4);

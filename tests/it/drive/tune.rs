@@ -104,6 +104,41 @@ fn tuning_proves_sleep_and_restores_workload() {
     });
 }
 
+#[test]
+fn grace_tuning_proves_period_for_streams() {
+    measured(|| {
+        let _turn = turn();
+        let web = Web::new(2).named().args(&["--on-sigterm=drain", "--streams-on-sigterm=finish"]);
+        let shop = Shop::of("tune-grace", web.pod(json!({"terminationGracePeriodSeconds": 2})));
+        let before = shop.spec();
+        let load = ["load.stream={kind: sse, length: exp:500ms}", "target.path=/events", "load.warmup=4s"];
+        let tuned = shop.tune(&["--grace", "--max-cut", "0.5"]).set(&load).measured();
+        assert_eq!(shop.spec(), before);
+        meets(&["--schemafile", "docs/tune.schema.json"], tuned.dir().join("tuning/tune.json"));
+        let found = tuning(tuned.dir());
+        tuned.figure(found["outcome"]["state"] == "proven");
+        let streams = &found["chosen"]["streams"];
+        assert_eq!(streams["on_sigterm"], "drains", "{found}");
+        let grace =
+            found["chosen"]["settings"]["termination_grace_period_seconds"].as_u64().expect("seconds");
+        assert_eq!(grace, streams["least_seconds"].as_u64().expect("seconds") + 1, "{found}");
+        let steps = valid_steps(&found);
+        let undisturbed = steps.iter().find(|step| step["purpose"] == "lengths").expect("a run of lengths");
+        assert_eq!(undisturbed["terminations"], 0, "{found}");
+        let proof = steps.last().expect("a proof");
+        assert!(proof["streams"]["alive"].as_u64() > Some(0), "{found}");
+        let said = tuned.stdout().replace('\n', " ");
+        assert!(said.contains(&format!("terminationGracePeriodSeconds: {grace}")), "{said}");
+        assert!(said.contains("The app finishes its streams after SIGTERM: a grace period of"), "{said}");
+    });
+}
+
+#[test]
+fn grace_tuning_needs_streams() {
+    let refused = Rolldrop::new(["tune", "naive-rollout", "--grace"]).finish().expect_code(2);
+    assert!(refused.stderr().contains("--grace needs a load of streams"), "{refused}");
+}
+
 /// This is the short form of scripts/proofs/tune-killed.
 #[test]
 fn cleanup_undoes_killed_tuning_at_once() {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::CONFIDENCE;
 use super::step_runner::{Disrupt, FIRST_LOOK, StepPlan, StepRunner};
 use super::subject::{Elsewhere, Subject};
+use super::tuner::stream_aim::FIRST_LENGTHS;
 use rolldrop_drive::run::{self, Naming, RunError};
 use rolldrop_explain::RunResult;
 use rolldrop_explain::model::figure_text::{counted, len};
@@ -165,9 +166,15 @@ impl RolloutPace {
         Leg { purpose, sleep_s, times, ended, rollouts, takes }
     }
 
+    /// Plans a run without disruptions.
+    fn undisturbed(&self, lasts: Duration) -> Leg {
+        let takes = lasts + self.around;
+        Leg { purpose: Purpose::Lengths, sleep_s: self.set_s, times: 0, ended: 0, rollouts: 0, takes }
+    }
+
     /// Returns true if a run changes the pod template and restores it.
     fn changes(&self, purpose: Purpose) -> bool {
-        self.is_changed && purpose != Purpose::Before
+        self.is_changed && matches!(purpose, Purpose::Windows | Purpose::Proof)
     }
 
     /// Returns a run's overhead, beyond its rollouts and looks.
@@ -204,7 +211,9 @@ impl StepRunner<'_> {
         }
         let first = self.subject.sleeps(self.request.max_sleep)[0];
         let windows = self.windows(self.subject.wide(first)).needed;
-        ForecastPlan(vec![pace.leg(Purpose::Windows, (first, windows), names), proof])
+        let windows = pace.leg(Purpose::Windows, (first, windows), names);
+        let lengths = self.request.max_cut.map(|_| pace.undisturbed(FIRST_LENGTHS));
+        ForecastPlan([windows].into_iter().chain(lengths).chain([proof]).collect())
     }
 
     /// Plans a proof of this sleep with this error probability.
@@ -242,6 +251,9 @@ impl ForecastPlan {
         let words = self.0.iter().map(|leg| match leg.purpose {
             Purpose::Windows => {
                 format!("{} with a sleep of {} s, to measure windows", acts(leg.times), leg.sleep_s)
+            }
+            Purpose::Lengths => {
+                format!("{} s without disruptions, to see how long streams last", leg.takes.as_secs())
             }
             _ => format!("{} with the chosen sleep, to prove it", acts(leg.times)),
         });

@@ -64,12 +64,17 @@ pub(super) struct StepPlan {
     /// Required number of units.
     pub(super) needed: usize,
     confidence: f64,
+    /// Duration of a run without disruptions; `None` if the run has some.
+    #[serde(default)]
+    pub(super) undisturbed: Option<Duration>,
 }
 
 impl StepPlan {
     /// Returns true if both plan the same run.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        let key = |plan: &Self| (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed);
+        let key = |plan: &Self| {
+            (plan.purpose, plan.settings, plan.disrupt, plan.means, plan.needed, plan.undisturbed)
+        };
         key(self) == key(other)
     }
 }
@@ -136,6 +141,12 @@ impl StepRunner<'_> {
         self.plan(Purpose::Windows, settings, 1.0 - CONFIDENCE)
     }
 
+    /// Plans a run that shows how long streams last.
+    pub(super) fn lengths(&self, lasts: Duration) -> StepPlan {
+        let plan = self.plan(Purpose::Lengths, self.subject.settings(), 1.0 - CONFIDENCE);
+        StepPlan { needed: 0, undisturbed: Some(lasts), ..plan }
+    }
+
     /// Plans a run that tests, with at most this error probability, that settings lose nothing.
     pub(super) fn proof(&self, settings: PodSettings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
@@ -150,6 +161,7 @@ impl StepRunner<'_> {
             means: Means::of(self.request.evidence),
             needed: windows_needed(self.request.coverage, confidence),
             confidence,
+            undisturbed: None,
         }
     }
 
@@ -170,6 +182,9 @@ impl StepRunner<'_> {
 
     /// Returns the maximum duration of a run.
     fn bound(plan: StepPlan, outlook: &Outlook) -> Duration {
+        if let Some(lasts) = plan.undisturbed {
+            return lasts;
+        }
         let leg =
             outlook.pace.leg(plan.purpose, (plan.settings.pre_stop_seconds, plan.needed), outlook.names);
         (leg.takes * 3).clamp(LEAST_BOUND, LONGEST)
@@ -200,7 +215,9 @@ impl StepRunner<'_> {
     ) -> Result<(Job<'a>, Option<ClusterChoice<lab::ClusterConfig>>), RunError> {
         let Self { request, subject, operator, .. } = self;
         let StepPlan { purpose, settings, .. } = plan;
-        let disruptions = format!("disruptions=[{}]", self.disruption(plan, first));
+        let disruption =
+            if plan.undisturbed.is_none() { self.disruption(plan, first) } else { String::new() };
+        let disruptions = format!("disruptions=[{disruption}]");
         let length = format!("load.duration={}s", length.as_secs());
         let mut further = vec![disruptions, length, "expect={}".to_owned()];
         further.extend(plan.means.map(Means::as_override));
@@ -208,7 +225,7 @@ impl StepRunner<'_> {
         if subject.is_own {
             set_ending(&mut scenario.manifests, &subject.sleepers, ending_of(settings))?;
         }
-        let covering = observer.filter(|_| purpose != Purpose::Before);
+        let covering = observer.filter(|_| matches!(purpose, Purpose::Windows | Purpose::Proof));
         let extras = Extras {
             policy: Policy { coverage: request.coverage, confidence: plan.confidence, margin_s: 0 },
             covering: covering.map(|(_, look)| Covering { most_rounds: MOST_ROUNDS, look }),
@@ -253,11 +270,13 @@ impl StepRunner<'_> {
         let leg = outlook.pace.leg(plan.purpose, (sleep_s, needed), outlook.names);
         let seen =
             outlook.before.map(|before| format!(", in addition to {} so far", decision_words::units(before)));
-        operator.viewer.say(&format!(
-            "{name}: a preStop sleep of {sleep_s} s, about {}{}",
-            counted(len(leg.ended.max(needed)), "termination"),
-            seen.unwrap_or_default()
-        ));
+        let what = match plan.undisturbed {
+            Some(lasts) => format!("{} s without disruptions", lasts.as_secs()),
+            None => format!("about {}", counted(len(leg.ended.max(needed)), "termination")),
+        };
+        operator
+            .viewer
+            .say(&format!("{name}: a preStop sleep of {sleep_s} s, {what}{}", seen.unwrap_or_default()));
         let out = self.out.join(name);
         let run_dir = RunDir::create(&out).map_err(RunError::failed("failed to create the run directory"))?;
         let bound = Self::bound(plan, &outlook);
@@ -271,12 +290,18 @@ impl StepRunner<'_> {
         let is_interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let analysis = analysis::report(&run_dir)?;
         let (result, took) = (&analysis.result, began.elapsed());
+        let ended = match plan.undisturbed {
+            Some(_) => String::new(),
+            None => format!(
+                " in {} ({})",
+                counted(len(result.terminations.len()), "termination"),
+                decision_words::units(Units::of(result))
+            ),
+        };
         operator.viewer.say(&format!(
-            "{name}: {} of {} requests lost in {} ({}), {:.0} s",
+            "{name}: {} of {} requests lost{ended}, {:.0} s",
             result.requests.lost(),
             result.requests.total,
-            counted(len(result.terminations.len()), "termination"),
-            decision_words::units(Units::of(result)),
             took.as_secs_f64()
         ));
         Ok(EndedRun { is_interrupted, took, gave_up: watch.gave_up.take(), analysis })
@@ -286,7 +311,8 @@ impl StepRunner<'_> {
     pub(super) fn later(&self, purpose: Purpose, plan: &ForecastPlan) -> Duration {
         let follows = |leg: &&super::forecast::Leg| match purpose {
             Purpose::Before => true,
-            Purpose::Windows => leg.purpose == Purpose::Proof,
+            Purpose::Windows => leg.purpose != Purpose::Windows,
+            Purpose::Lengths => leg.purpose == Purpose::Proof,
             Purpose::Proof => false,
         };
         plan.0.iter().filter(follows).map(|leg| leg.takes).sum()
@@ -370,10 +396,15 @@ impl<'a> RunWatch<'a> {
         let own = self.units_of(ended);
         let units = (own + outlook.counted()).min(plan.needed);
         let position = RunPosition { elapsed: self.elapsed(), units, own };
-        let left = outlook.pace.left(*plan, outlook.names, position) + outlook.later;
+        let left = match plan.undisturbed {
+            Some(lasts) => lasts.saturating_sub(position.elapsed),
+            None => outlook.pace.left(*plan, outlook.names, position),
+        };
+        let left = left + outlook.later;
         let minutes = (left.as_secs_f64() / 60.0).ceil().max(1.0);
         let done = match (plan.purpose, *self.seen.borrow()) {
             (Purpose::Before, _) => counted(len(ended), "termination"),
+            (Purpose::Lengths, _) => "recording streams".to_owned(),
             (_, None) => format!("about {units} of {} units", plan.needed),
             (_, Some((_, seen))) => {
                 format!(

@@ -74,6 +74,10 @@ impl Subject {
     pub(super) async fn find(request: &TuningRequest, interrupts: &Interrupts) -> Result<Self, RunError> {
         let TuningRequest { source, options, .. } = request;
         let Loaded { scenario, cluster } = source.load(Vec::new())?;
+        if request.max_cut.is_some() && scenario.load.settings.stream.is_none() {
+            let why = "--grace needs a load of streams: set load.stream in the scenario, or add --set load.stream.kind=sse";
+            return Err(RunError::Refused(why.to_owned()));
+        }
         let naming = source.naming(cluster.as_ref());
         let choice = source.choice(cluster, Path::new("."));
         let embedded_nodes = match &choice {

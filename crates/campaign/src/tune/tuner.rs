@@ -2,6 +2,8 @@
 //!
 //! A resumed tuning repeats the same steps but reads finished runs from their directories.
 
+pub(super) mod stream_aim;
+
 use super::evidence_choice::{EvidenceChoice, Means};
 use super::forecast::{self, ForecastPlan, RolloutPace};
 use super::state::{TuningRun, TuningState};
@@ -19,6 +21,7 @@ use rolldrop_judge::tuning::{
 use rolldrop_record::Cause;
 use rolldrop_record::run_info::Tool;
 use rolldrop_report::decision_words;
+use stream_aim::StreamAim;
 
 /// Maximum number of repetitions of an invalid run.
 const MOST_REPEATS: usize = 3;
@@ -39,6 +42,8 @@ pub(super) struct Tuner<'a> {
     pace: RolloutPace,
     names: PodNaming,
     plan: Option<ForecastPlan>,
+    /// Search for the settings that streams need, if the user asked for them.
+    streams: Option<StreamAim>,
 }
 
 /// Reason why a tuning stops without a result.
@@ -69,6 +74,7 @@ impl<'a> Tuner<'a> {
             pace: RolloutPace::assumed(steps.subject, steps.disrupt()),
             names: if steps.has_names() { PodNaming::Known } else { PodNaming::Unknown },
             plan: None,
+            streams: steps.request.max_cut.map(StreamAim::new),
         }
     }
 
@@ -115,7 +121,11 @@ impl<'a> Tuner<'a> {
         let has_starts = set != subject.settings();
         trusted(&before)?;
         let lost = lost_to(&before);
-        if !lost.is_empty() && !has_starts && lost.iter().all(|lost| !may_help(&before, lost.cause)) {
+        if self.streams.is_none()
+            && !lost.is_empty()
+            && !has_starts
+            && lost.iter().all(|lost| !may_help(&before, lost.cause))
+        {
             return Ok(TuningOutcome::NotForASleep);
         }
         if let Some(why) = subject.too_few_connections(&before) {
@@ -128,6 +138,10 @@ impl<'a> Tuner<'a> {
             }
             names => names,
         };
+        if self.streams.is_some() && self.names == PodNaming::Unknown {
+            let why = format!("{NO_NAMES}, and a grace period for streams needs that: add --evidence auto");
+            return Err(Halt::NotShown(vec![why]));
+        }
         let (sleep_s, has_lost) = (set.pre_stop_seconds, for_a_sleep(&before) > 0);
         let mut first = without_names(&before, sleep_s);
         let plan = self.steps.plan_after(&self.pace, self.names, first);
@@ -135,11 +149,17 @@ impl<'a> Tuner<'a> {
         let mut wish = Wish { before: set, may_shorten: request.shorten, least_s: 0 };
         if self.names == PodNaming::Known {
             if let Some(choice) = self.choose_by_windows(&mut wish).await? {
-                let search = SleepSearch::from_windows(choice.settings.pre_stop_seconds, request.tight);
+                let mut sleep_s = choice.settings.pre_stop_seconds;
                 self.choice = Some(choice);
-                return self.proven(search, wish).await;
+                if self.streams.is_some() {
+                    sleep_s = self.measure_lengths(sleep_s).await?;
+                }
+                return self.proven(SleepSearch::from_windows(sleep_s, request.tight), wish).await;
             }
             first = first.max(self.seen.covers_s());
+            if self.streams.is_some() {
+                first = Some(self.measure_lengths(first.unwrap_or(1)).await?);
+            }
         } else {
             self.steps.operator.viewer.note(&format!(
                 "{NO_NAMES}, so proofs will find the sleep, starting at {}",
@@ -153,6 +173,7 @@ impl<'a> Tuner<'a> {
             settings: set,
             consumers: Vec::new(),
             stopping_seconds: stopping(&before),
+            streams: None,
         });
         let most = request.max_sleep.as_secs();
         self.proven(SleepSearch::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
@@ -195,7 +216,7 @@ impl<'a> Tuner<'a> {
             let sleep_s = match search.next() {
                 Next::Prove(sleep_s) => sleep_s,
                 Next::Found(sleep_s) if self.seen.least_s() <= sleep_s => {
-                    let settings = self.settings(wish, sleep_s);
+                    let settings = self.settings(wish, sleep_s)?;
                     let is_set = settings == subject.settings();
                     return Ok(if is_set { TuningOutcome::AlreadyRight } else { TuningOutcome::Proven });
                 }
@@ -214,10 +235,10 @@ impl<'a> Tuner<'a> {
                     return Err(Halt::NotShown(vec![why]));
                 }
             };
-            let settings = self.settings(wish, sleep_s);
+            let settings = self.settings(wish, sleep_s)?;
             let plan = self.steps.proof(settings, search.error(1.0 - CONFIDENCE));
             let result = self.step(plan).await?;
-            let proof = self.judged(&result, plan);
+            let mut proof = self.judged(&result, plan);
             if let Some(lost) = lost_at_starts(&result, subject.settings(), settings) {
                 return Err(Halt::NotShown(vec![decision_words::lost_at_start(lost)]));
             }
@@ -229,10 +250,15 @@ impl<'a> Tuner<'a> {
                     let why = too_short(sleep_s, *lost, *at_least);
                     self.steps.operator.viewer.say(&format!("{why}; trying a longer one"));
                 }
+                Proof::CutsStreams { seen, most } => {
+                    let why = decision_words::cuts_streams(*seen, *most);
+                    self.steps.operator.viewer.say(&format!("{why}; allowing half as many"));
+                    proof = self.with_fewer_cuts(sleep_s, *seen, *most)?;
+                }
                 Proof::Holds => {}
             }
             search.learn(sleep_s, &proof);
-            if let (Next::Prove(next_s), Proof::TooShort { .. }) = (search.next(), &proof) {
+            if let (Next::Prove(next_s), true) = (search.next(), proof != Proof::Holds) {
                 let next = (next_s, search.error(1.0 - CONFIDENCE));
                 self.say_plan(ForecastPlan(vec![self.steps.leg_of_proof(&self.pace, self.names, next)]));
             }
@@ -254,6 +280,9 @@ impl<'a> Tuner<'a> {
             Proof::TooShort { lost, at_least } => {
                 Ok(TuningOutcome::NoLonger { why: vec![too_short(sleep_s, lost, at_least)] })
             }
+            Proof::CutsStreams { seen, most } => {
+                Ok(TuningOutcome::NoLonger { why: vec![decision_words::cuts_streams(seen, most)] })
+            }
             Proof::Unknown(why) => Err(Halt::NotShown(self.with_bound(decision_words::unproven(&why)))),
         }
     }
@@ -265,6 +294,7 @@ impl<'a> Tuner<'a> {
         let before = self.units_before(plan);
         match proof(result, plan.settings.pre_stop_seconds, plan.needed, before) {
             Proof::Holds if unclear > 0 => Proof::TooShort { lost: unclear, at_least: None },
+            Proof::Holds => self.cut_too_many(plan.settings).unwrap_or(Proof::Holds),
             proof => proof,
         }
     }
@@ -274,17 +304,18 @@ impl<'a> Tuner<'a> {
         (plan.purpose == Purpose::Proof).then(|| Units::of_parts(parts(&self.done, plan.settings))).flatten()
     }
 
-    /// Returns the settings with this sleep, and makes it the chosen sleep.
-    fn settings(&mut self, wish: Wish, sleep_s: u64) -> PodSettings {
-        let stopping_s = self.choice.as_ref().and_then(|choice| choice.stopping_seconds);
-        let settings = match sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten {
-            true => wish.before,
-            false => wish.settings(sleep_s, stopping_s),
-        };
+    /// Returns the settings with this sleep, and makes them the chosen settings.
+    fn settings(&mut self, wish: Wish, sleep_s: u64) -> Result<PodSettings, Halt> {
+        let streams = self.streams_with(sleep_s)?;
+        // Draining streams decide how long pods take to stop.
+        let drains_s = streams.and_then(|streams| streams.drains_s(sleep_s));
+        let stopping_s = drains_s.or(self.choice.as_ref().and_then(|choice| choice.stopping_seconds));
+        let is_set = sleep_s == wish.before.pre_stop_seconds && !wish.may_shorten && drains_s.is_none();
+        let settings = if is_set { wish.before } else { wish.settings(sleep_s, stopping_s) };
         if let Some(choice) = &mut self.choice {
-            choice.settings = settings;
+            (choice.settings, choice.streams) = (settings, streams);
         }
-        settings
+        Ok(settings)
     }
 
     /// Appends the reason if the last run stopped before it had enough units.
@@ -300,7 +331,8 @@ impl<'a> Tuner<'a> {
         loop {
             let result = match self.replay(plan)? {
                 Some(result) => result,
-                None => self.make(plan).await?,
+                // The future of a run is large.
+                None => Box::pin(self.make(plan)).await?,
             };
             if plan.purpose == Purpose::Before || self.first.is_none() {
                 let took = self.state.runs[self.replayed - 1].took;
@@ -387,6 +419,9 @@ impl<'a> Tuner<'a> {
     fn learn(&mut self, step: TuningStep, result: &RunResult) {
         if !matches!(result.verdict, Verdict::Invalid { .. }) {
             self.seen = self.seen.and(LongestWindows::of(result));
+            if let Some(aim) = &mut self.streams {
+                aim.learn(result);
+            }
         }
         self.done.push(step);
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::for_a_sleep;
+use super::{EndedStreams, for_a_sleep};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{Mode, RunResult, Termination, Verdict, Window, WindowBasis};
 
@@ -143,7 +143,14 @@ pub enum Proof {
         /// than the sleep.
         at_least: Option<u64>,
     },
-    /// The run shows neither of these.
+    /// No request was lost that a sleep could have saved, but more streams were cut than the prediction explains.
+    CutsStreams {
+        /// Streams of the pods that ended.
+        seen: EndedStreams,
+        /// Largest number of cut streams that the prediction explains.
+        most: u64,
+    },
+    /// The run shows none of these.
     Unknown(Unproven),
 }
 

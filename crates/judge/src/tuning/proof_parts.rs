@@ -61,6 +61,9 @@ impl TuningStep {
             all.terminations += part.terminations;
             all.requests += part.requests;
             all.lost += part.lost;
+            if let (Some(streams), Some(more)) = (&mut all.streams, part.streams) {
+                *streams += more;
+            }
         }
         all
     }

@@ -112,7 +112,8 @@ impl SleepSearch {
                 let refuted = at_least.map_or(sleep_s, |least| least - 1);
                 self.held_with = self.held_with.filter(|held| *held > refuted);
             }
-            Proof::Unknown(_) => {}
+            // The same sleep is tried again, with a longer grace period.
+            Proof::CutsStreams { .. } | Proof::Unknown(_) => {}
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Puts the reasons for a tuning's decisions into words.
 
-use crate::format::{counted, len};
+use crate::format::{count, counted, len};
 use rolldrop_judge::tuning::{
-    CoverageUnit, EndedEarly, LostAtStart, StartSetting, Units, Unproven, Unsupported,
+    CoverageUnit, EndedEarly, EndedStreams, LostAtStart, NoChoice, StartSetting, Units, Unproven, Unsupported,
 };
 
 /// Formats a number of units in words.
@@ -49,6 +49,33 @@ pub fn unproven(why: &Unproven) -> Vec<String> {
             vec![format!("only {} were seen, but {needed} are needed", units(*seen))]
         }
     }
+}
+
+/// Explains why a record of streams supports no settings.
+pub fn no_choice(why: &NoChoice) -> String {
+    match why {
+        NoChoice::NoPrediction(why) => crate::no_prediction(why),
+        NoChoice::FewStreams { recorded, more } => {
+            let needed = match more {
+                Some(more) => format!("about {} more are needed", count(*more)),
+                None => "no number of them would do".to_owned(),
+            };
+            format!(
+                "{} do not show which settings cut so few: {needed} (or a larger --max-cut)",
+                counted(len(*recorded), "stream")
+            )
+        }
+    }
+}
+
+/// States that a proof cut more streams than its settings are predicted to.
+pub fn cuts_streams(seen: EndedStreams, most: u64) -> String {
+    format!(
+        "{} of {} were cut, and the prediction explains at most {}: streams last longer in terminating pods",
+        count(seen.cut),
+        counted(seen.alive, "stream"),
+        count(most)
+    )
 }
 
 /// States that requests were lost at starts in spite of the chosen settings.

@@ -1,0 +1,238 @@
+//! Chooses a grace period, or a sleep, for a workload's streams, and judges a proof by the streams that it cut.
+//!
+//! The choice is a prediction from a run without disruptions ([`StreamPrediction`]): the least seconds with which a
+//! termination cuts at most so many streams on average. A proof refutes it if it cut more streams than that mean explains:
+//! then streams last longer in terminating pods than in serving ones, and the next choice allows half as many.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use super::RolloutShape;
+use crate::prediction::{
+    Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PredictionRequest, StreamPrediction,
+};
+use crate::statistics::counts::count_quantile;
+use rolldrop_explain::model::{RunResult, SteadyStreams};
+use rolldrop_record::Cause;
+
+/// Streams of the pods that ended in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedStreams {
+    /// Streams that were open when their pod's deletion took effect, or began later.
+    pub alive: u64,
+    /// Streams that were cut at SIGTERM, or when the grace period ran out.
+    pub cut: u64,
+}
+
+impl AddAssign for EndedStreams {
+    fn add_assign(&mut self, others: Self) {
+        self.alive += others.alive;
+        self.cut += others.cut;
+    }
+}
+
+impl EndedStreams {
+    /// Counts the streams of a run; `None` if its load sent none.
+    pub fn of(result: &RunResult) -> Option<Self> {
+        result.streams.as_ref()?;
+        let of_pods = result.terminations.iter().filter_map(|t| t.streams.as_ref());
+        let cut = [Cause::DrainedTooShort, Cause::CutAtSigterm];
+        Some(Self {
+            alive: of_pods.map(|streams| streams.alive_at_t0 + streams.began_later).sum(),
+            cut: cut.iter().filter_map(|cause| result.requests.by_cause.get(cause)).sum(),
+        })
+    }
+}
+
+/// Settings that streams need, with their predicted effect.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChosenStreams {
+    /// Mean number of streams that a termination may cut.
+    pub max_cut: f64,
+    /// Reaction of the app to SIGTERM, as seen.
+    pub on_sigterm: OnSigterm,
+    /// Least grace period for that, in seconds; if the app cuts its streams at SIGTERM, the least sleep.
+    pub least_seconds: u64,
+    /// Mean number of streams that a termination cuts with it.
+    pub cut: MeanCut,
+    /// Streams per second and pod; everything here holds for this rate.
+    pub rate_per_pod: f64,
+    /// Number of streams on which the prediction is based.
+    pub recorded: usize,
+    /// Time in seconds for which the pods of one rollout terminate, added up; `None` if the record is too short.
+    pub pod_seconds_each_rollout: Option<f64>,
+}
+
+/// Reason why a record of streams supports no settings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NoChoice {
+    /// It predicts nothing.
+    NoPrediction(NoPrediction),
+    /// It has too few streams.
+    FewStreams {
+        /// Number of streams that it has.
+        recorded: usize,
+        /// Approximate number of further streams needed; `None` if no number would do.
+        more: Option<u64>,
+    },
+}
+
+impl NoChoice {
+    /// Returns the factor by which the record must be longer; `None` if a longer one would not help.
+    pub fn factor(&self) -> Option<f64> {
+        match self {
+            Self::NoPrediction(NoPrediction::NoPods { .. }) => None,
+            Self::NoPrediction(NoPrediction::StillGrowing { .. }) => Some(3.0),
+            Self::FewStreams { recorded, more } => Some(1.0 + (*more)? as f64 / (*recorded).max(1) as f64),
+        }
+    }
+}
+
+/// Chooses settings for the streams of a record.
+#[derive(Debug)]
+pub struct GraceChoice<'a> {
+    /// Streams of a run without disruptions.
+    pub steady: &'a SteadyStreams,
+    /// Reaction of the app to SIGTERM.
+    pub on_sigterm: OnSigterm,
+    /// Time in seconds for which a pod still gets new streams after its deletion.
+    pub window_s: u64,
+    /// Mean number of streams that a termination may cut.
+    pub max_cut: f64,
+}
+
+impl GraceChoice<'_> {
+    /// Returns what the streams need if pods sleep for `sleep_s`; the sleep of an app that cuts its streams at SIGTERM
+    /// is itself chosen.
+    ///
+    /// # Errors
+    /// Fails if the record supports no settings.
+    pub fn choose(&self, sleep_s: u64, rollout: RolloutShape) -> Result<ChosenStreams, NoChoice> {
+        let request = PredictionRequest {
+            windows_s: &[self.window_s as f64],
+            sleep_s: Some(sleep_s as f64),
+            graces_s: &[],
+            terminations: None,
+            max_cut: self.max_cut,
+        };
+        let prediction = StreamPrediction::of(self.steady, &request).map_err(NoChoice::NoPrediction)?;
+        let (least, rows): (_, &[Forecast]) = match self.on_sigterm {
+            OnSigterm::Drains => (prediction.least_grace, &prediction.draining),
+            OnSigterm::Cuts => (prediction.least_sleep, &prediction.cutting),
+        };
+        let recorded = prediction.streams;
+        let known = |estimate: Estimate<u64>| match estimate {
+            Estimate::Known(seconds) => Ok(seconds),
+            Estimate::Unknown { more_streams: more } => Err(NoChoice::FewStreams { recorded, more }),
+        };
+        let least_seconds = known(least)?;
+        let forecast = rows.iter().find(|row| row.end.grace_s == least_seconds as f64);
+        let cut = forecast.and_then(|row| row.cut.known());
+        let (Some(forecast), Some(cut)) = (forecast, cut) else {
+            return Err(NoChoice::FewStreams { recorded, more: None });
+        };
+        Ok(ChosenStreams {
+            max_cut: self.max_cut,
+            on_sigterm: self.on_sigterm,
+            least_seconds,
+            cut,
+            rate_per_pod: prediction.rate_per_pod,
+            recorded,
+            pod_seconds_each_rollout: forecast.terminating_s.map(|each_s| each_s * rollout.pods as f64),
+        })
+    }
+}
+
+impl ChosenStreams {
+    /// Returns the seconds after the sleep in which an app finishes its streams; `None` if it cuts them at SIGTERM.
+    pub fn drains_s(&self, sleep_s: u64) -> Option<f64> {
+        let drains = self.on_sigterm == OnSigterm::Drains;
+        drains.then(|| self.least_seconds.saturating_sub(sleep_s) as f64)
+    }
+
+    /// Returns the largest number of streams that so many terminations cut if the prediction holds, at 97.5 %.
+    pub fn most_cut(&self, terminations: usize) -> u64 {
+        let mean = terminations as f64 * self.cut.upper;
+        count_quantile(mean, mean, 0.975)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rolldrop_explain::model::{MissingShare, SpanEnd, StreamSpan};
+    use rolldrop_record::Stamp;
+
+    use super::*;
+    use crate::tuning::Strategy;
+
+    const ROLLOUT: RolloutShape = RolloutShape { pods: 2, strategy: Strategy::Rolling { at_once: 1 } };
+
+    fn second(s: f64) -> Stamp {
+        Stamp::from_unix_ns(0).shifted_ns((s * 1e9) as i64)
+    }
+
+    /// Returns a record of two pods with two streams per second each. Their lengths are exponential with a mean of 2 s.
+    fn steady(lasts_s: u32) -> SteadyStreams {
+        let spans = (0..4 * lasts_s).map(|i| {
+            let start_s = f64::from(i / 4) + f64::from(i % 4) / 4.0;
+            // A low-discrepancy sequence in (0, 1).
+            let share = (f64::from(i) * 0.618_033_988_75 + 0.5).fract();
+            let (start, end) = (second(start_s), second(start_s - 2.0 * (1.0 - share).ln()));
+            StreamSpan { pod: i as usize % 2, start, end, ended: SpanEnd::Complete, entered: None }
+        });
+        SteadyStreams {
+            spans: spans.collect(),
+            pods: vec!["a".into(), "b".into()],
+            from: second(0.0),
+            to: second(f64::from(lasts_s)),
+            missing: Some(MissingShare::Exactly(0.0)),
+            unnamed: 0,
+            survival: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn draining_app_gets_grace_and_cutting_app_sleep() {
+        let steady = steady(1000);
+        let choice = |on_sigterm, max_cut| {
+            let choice = GraceChoice { steady: &steady, on_sigterm, window_s: 2, max_cut };
+            choice.choose(3, ROLLOUT).unwrap()
+        };
+        // A pod gets new streams for 2 s, and later cuts 4 exp(-(g - 2) / 2) of them: 0.2 after 8 s.
+        let drains = choice(OnSigterm::Drains, 0.2);
+        assert!((8..=10).contains(&drains.least_seconds), "{drains:?}");
+        assert!(drains.cut.upper <= 0.2 && drains.cut.lower > 0.0, "{drains:?}");
+        assert_eq!(drains.drains_s(3), Some(drains.least_seconds as f64 - 3.0));
+        assert!(choice(OnSigterm::Drains, 0.1).least_seconds > drains.least_seconds);
+        let cuts = choice(OnSigterm::Cuts, 0.2);
+        assert!((8..=10).contains(&cuts.least_seconds), "{cuts:?}");
+        assert_eq!(cuts.drains_s(3), None, "its grace period follows from its sleep");
+        assert!((drains.rate_per_pod - 2.0).abs() < 0.01, "{drains:?}");
+    }
+
+    #[test]
+    fn short_record_names_needed_factor() {
+        let factor = |steady: SteadyStreams| {
+            let steady = &steady;
+            let choice = GraceChoice { steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.01 };
+            choice.choose(3, ROLLOUT).unwrap_err().factor()
+        };
+        assert!(factor(steady(60)).is_some_and(|factor| factor > 2.0));
+        let missing = Some(MissingShare::AtLeast(0.3));
+        assert_eq!(factor(SteadyStreams { missing, ..steady(60) }), Some(3.0));
+        let unnamed = SteadyStreams { pods: Vec::new(), ..steady(60) };
+        assert_eq!(factor(unnamed), None, "a longer one names no pods either");
+    }
+
+    #[test]
+    fn prediction_explains_poisson_counts() {
+        let steady = steady(1000);
+        let choice =
+            GraceChoice { steady: &steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.2 };
+        let mut chosen = choice.choose(3, ROLLOUT).unwrap();
+        chosen.cut.upper = 0.1;
+        // Poisson with mean 4: P(X <= 8) = 0.979, P(X <= 7) = 0.949.
+        assert_eq!((chosen.most_cut(40), chosen.most_cut(0)), (8, 0));
+    }
+}
