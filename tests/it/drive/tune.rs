@@ -35,8 +35,12 @@ impl Shop {
     }
 
     fn of(what: &str, web: Web) -> Self {
+        Self::with(what, &web.args(&["--on-sigterm=exit"]))
+    }
+
+    fn with(what: &str, web: &Web) -> Self {
         let kubectl = Kubectl::in_namespace(what);
-        kubectl.apply(&web.args(&["--on-sigterm=exit"]).manifests());
+        kubectl.apply(&web.manifests());
         kubectl.ok(ROLLED_OUT);
         Self(kubectl)
     }
@@ -109,7 +113,7 @@ fn grace_tuning_proves_period_for_streams() {
     measured(|| {
         let _turn = turn();
         let web = Web::new(2).named().args(&["--on-sigterm=drain", "--streams-on-sigterm=finish"]);
-        let shop = Shop::of("tune-grace", web.pod(json!({"terminationGracePeriodSeconds": 2})));
+        let shop = Shop::with("tune-grace", &web.pod(json!({"terminationGracePeriodSeconds": 2})));
         let before = shop.spec();
         let load = ["load.stream={kind: sse, length: exp:500ms}", "target.path=/events", "load.warmup=4s"];
         let tuned = shop.tune(&["--grace", "--max-cut", "0.5"]).set(&load).measured();
