@@ -116,7 +116,7 @@ fn streams(chosen: &ChosenStreams, proof: &TuningStep) -> String {
         .map(|seconds| format!(" The pods of a rollout terminate for {seconds:.0} pod-seconds in all."));
     format!(
         "{setting} of {} s or more cuts {:.2} streams per termination on average ({:.2} to {:.2}, 95 % confidence; at \
-         most {} asked), at {:.2} streams per second and pod, as {} without disruptions predict. The proof cut {} of \
+         most {} allowed), at {:.2} streams per second and pod, as {} without disruptions predict. The proof cut {} of \
          the {} that its {} met; the prediction explains up to {}.{}",
         chosen.least_seconds,
         chosen.cut.estimate,
