@@ -146,6 +146,9 @@ impl Explanation<'_> {
 
 /// Returns the cause of a loss, given its possible explanations and their shares, or the reason why no cause is given.
 pub(crate) fn of(f: &LossFacts<'_>, explanations: &[(Explanation<'_>, f64)]) -> Result<Cause, Unclear> {
+    if has_gateway_cut(f) {
+        return Ok(Cause::GatewayCut);
+    }
     let by_gateway = f.gateway.and_then(|gateway| cause_by_gateway(f, gateway));
     by_gateway.map_or_else(|| outweighing(f, explanations), Ok)
 }
@@ -189,7 +192,7 @@ fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
     let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
     if f.outcome.is_broken_stream() {
-        return has_gateway_cut(f.outcome, attempts).then_some(Cause::GatewayCut);
+        return None;
     }
     if by.is_refused_by_pod && matches!(f.outcome, Outcome::HttpError | Outcome::Ok) {
         return Some(Cause::RefusedWhileEnding);
@@ -298,12 +301,13 @@ fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Ca
     }
 }
 
-/// Returns true if, according to the pod's recording proxy, the gateway closed the connection of a stream, or lost the
-/// end of a complete one. If the app itself aborted the stream, its client may have closed the connection.
-fn has_gateway_cut(outcome: Outcome, attempts: &[AttemptFacts]) -> bool {
-    match attempts.last().map(|attempt| attempt.ended) {
-        Some(ServedEnd::ClientGone) => outcome != Outcome::StreamAborted,
-        Some(ServedEnd::Complete) => outcome == Outcome::StreamCut,
+/// Returns true if the pod's recording proxy saw its client close a response that the real client was still reading, or
+/// if a complete stream lost its end. Something in between did that, even if nothing else shows a gateway. If the app
+/// itself aborted the stream, its client may have closed the connection.
+fn has_gateway_cut(f: &LossFacts<'_>) -> bool {
+    match f.served.map(|served| served.ended) {
+        Some(ServedEnd::ClientGone) => f.outcome.is_cut_off() && f.outcome != Outcome::StreamAborted,
+        Some(ServedEnd::Complete) => f.outcome == Outcome::StreamCut,
         _ => false,
     }
 }

@@ -48,6 +48,11 @@ fn gateway_cuts_streams_of_serving_pod() {
     records.served = records.requests.iter().map(of_proxy).collect();
     let by_cause = analysed(records.clone()).result.requests.by_cause;
     assert_eq!(by_cause, BTreeMap::from([(Cause::GatewayCut, 25)]));
+    // The proxies' rows suffice, even if nothing else shows a gateway.
+    let mut unknown = records.clone();
+    unknown.info.targets[0].balances = Balances::Connections;
+    let by_cause = analysed(unknown).result.requests.by_cause;
+    assert_eq!(by_cause, BTreeMap::from([(Cause::GatewayCut, 25)]));
     // The app closed the connections itself.
     for row in records.served.iter_mut().filter(|row| row.ended == ServedEnd::ClientGone) {
         row.ended = ServedEnd::UpstreamEof;
