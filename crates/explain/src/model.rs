@@ -377,6 +377,14 @@ pub struct Termination {
     pub dead_seconds: Option<f64>,
 }
 
+impl Termination {
+    /// Returns the time from SIGTERM to SIGKILL, in whole seconds, after a preStop hook that slept as long as configured.
+    /// The kubelet leaves an app 2 s, whatever the hook has used (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
+    pub fn shutdown_seconds(&self) -> u64 {
+        self.grace_period_seconds.saturating_sub(self.pre_stop_seconds.unwrap_or(0)).max(2)
+    }
+}
+
 /// Period in which a watch saw nothing, in seconds since the counted part of the load began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchGap {

@@ -79,7 +79,7 @@ const KINDS: [MarkKind; 3] = [
     },
     MarkKind {
         row: "SIGKILL",
-        meaning: "SIGKILL (t0 + grace period), where it cut streams",
+        meaning: "SIGKILL (end of the grace period), where it cut streams",
         dash: Dash::Dotted,
         at: |mark| mark.sigkill_s,
     },
@@ -119,11 +119,12 @@ fn series(analysis: &Analysis) -> Option<OpenSeries> {
 fn mark(t: &Termination) -> TerminationMark {
     let was_cut = t.streams.as_ref().is_some_and(|streams| streams.at_grace_end.cut > 0);
     let after = |s: u64| t.t0_s + s as f64;
+    let sigterm_s = t.pre_stop_seconds.map(|sleep| sleep.min(t.grace_period_seconds));
     TerminationMark {
         pod: t.pod.clone(),
         t0_s: t.t0_s,
-        sigterm_s: t.pre_stop_seconds.map(|sleep| after(sleep.min(t.grace_period_seconds))),
-        sigkill_s: was_cut.then(|| after(t.grace_period_seconds)),
+        sigterm_s: sigterm_s.map(after),
+        sigkill_s: was_cut.then(|| after(sigterm_s.unwrap_or(0) + t.shutdown_seconds())),
     }
 }
 

@@ -76,7 +76,7 @@ fn series(result: &RunResult) -> Option<SurvivalSeries> {
     let steps = result.streams.as_ref()?.survival.clone();
     steps.first()?;
     let grace = |t: &Termination| GraceLine {
-        left_s: t.grace_period_seconds.saturating_sub(t.pre_stop_seconds.unwrap_or(0)),
+        left_s: t.shutdown_seconds(),
         grace_s: t.grace_period_seconds,
         sleep_s: t.pre_stop_seconds,
     };
@@ -261,6 +261,9 @@ fn draw_graces(canvas: &mut Canvas, series: &SurvivalSeries, plot: Rect, x: &Axi
     for (i, grace) in series.graces.iter().enumerate() {
         let sleep = match grace.sleep_s {
             Some(0) => String::new(),
+            Some(s) if s + grace.left_s > grace.grace_s => {
+                format!(" − preStop {s} s, at least {} s", grace.left_s)
+            }
             Some(s) => format!(" − preStop {s} s"),
             None => " (preStop hook of unknown length)".to_owned(),
         };
@@ -289,6 +292,13 @@ mod tests {
         let graces = graces.iter().map(|s| GraceLine { left_s: *s, grace_s: s + 5, sleep_s: Some(5) });
         let steps = steps.iter().map(|(age_s, share)| step(*age_s, *share)).collect();
         SurvivalSeries { steps, graces: graces.collect(), of_graces: None }
+    }
+
+    #[test]
+    fn kubelet_leaves_two_seconds_after_sigterm() {
+        let mut result = samples::streams().result;
+        result.terminations.iter_mut().for_each(|termination| termination.grace_period_seconds = 6);
+        assert_eq!(series(&result).unwrap().graces, [GraceLine { left_s: 2, grace_s: 6, sleep_s: Some(5) }]);
     }
 
     #[test]
