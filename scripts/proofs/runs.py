@@ -48,21 +48,24 @@ def run_until_valid(binary, scenario, out, *more):
 
 def three_pods(container, **pod):
     """The manifests of three pods of this container, which knows its pod's name and address, behind a Service `web`."""
+    return [deployment("web", 3, {"app": "web"}, container, **pod), service("web", 8080)]
+
+
+def deployment(name, replicas, labels, container, **pod):
+    """Pods of a container that knows its pod's name and address."""
     variables = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
     env = [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": p}}} for n, p in variables.items()]
     container = {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]} | container
     container["env"] = env + container.get("env", [])
-    labels = {"app": "web"}
     template = {"metadata": {"labels": labels}, "spec": {**pod, "containers": [container]}}
-    deployment = {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
-        "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
-    }
-    service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"selector": labels, "ports": [{"name": "http", "port": 8080, "targetPort": "http"}]},
-    }
-    return [{"inline": deployment}, {"inline": service}]
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"inline": {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}}
+
+
+def service(app, port):
+    """A Service in front of the pods with the label `app`, and with its name."""
+    spec = {"selector": {"app": app}, "ports": [{"name": "http", "port": port, "targetPort": "http"}]}
+    return {"inline": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": app}, "spec": spec}}
 
 
 def use_kubectl():
