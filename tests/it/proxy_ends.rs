@@ -7,10 +7,11 @@ use nix::sys::signal::Signal;
 use rolldrop_explain::Analysed;
 use rolldrop_explain::timeline::clocks::Clocks;
 use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
+use rolldrop_record::parts::read_table;
 use rolldrop_record::run_info::{Role, Rows, Source};
-use rolldrop_record::{EventKind, RunDir, ServedRow, Stamp};
+use rolldrop_record::{EventKind, Outcome, RunDir, ServedEnd, ServedRow, Stamp};
 
-use crate::harness::{LIMIT, Process, Rolldrop, process_tree, wait_for};
+use crate::harness::{self, LIMIT, Process, Rolldrop, process_tree, wait_for};
 use crate::kubectl;
 use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun};
@@ -481,4 +482,48 @@ fn killed_proxy_loss_is_counted() {
     }
     let mut ids = HashSet::new();
     assert!(records.served.iter().filter_map(|row| row.request.clone()).all(|id| ids.insert(id)));
+}
+
+#[test]
+fn killed_proxy_leaves_its_open_streams() {
+    let streaming = Workload {
+        name: "streaming",
+        env: String::new(),
+        app: ", --stream-length, 600s",
+        more: "",
+        grace_s: 1,
+    };
+    let text = scenario(&[streaming], "rate: 5, duration: 60s, stream: {kind: sse}", "");
+    let text = text.replace("path: /}", "path: /events}");
+    let _turn = runs::turn();
+    let (child, dir) = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Kernel).start();
+    let mut run = Run { child, dir };
+    let path = run.dir.path().join("run");
+    let open = wait_for("open streams", LIMIT, || {
+        let rows: Vec<ServedRow> = read_table(&path).ok()?;
+        let open = rows.into_iter().filter(|row| row.ended == ServedEnd::Open);
+        let open: HashSet<_> = open.filter_map(|row| row.request).collect();
+        (!open.is_empty()).then_some(open)
+    });
+    let pod = run.pod("streaming");
+    run.proxy(&pod).kill();
+    let next = format!("{pod}~1");
+    run.until_recorded("the next proxy", |event| event["source"] == *next);
+    harness::signal(&run.child, Signal::SIGINT);
+    let code = run.child.wait().expect("its end").code();
+    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its words");
+    assert_eq!(code, Some(130), "{said}");
+
+    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+    let left = records.served.iter().filter(|row| *row.source == *pod && row.ended == ServedEnd::Open);
+    let left: HashSet<_> = left.filter_map(|row| row.request.clone()).collect();
+    assert!(open.is_subset(&left), "{open:?} {left:?}\n{said}");
+    let cut = records.requests.iter().filter(|row| row.outcome == Outcome::StreamCut);
+    let cut: HashSet<_> = cut.map(|row| records.info.request_id(row)).collect();
+    assert!(left.is_subset(&cut), "{left:?} {cut:?}\n{said}");
+    let result = runs::result(&path);
+    let findings: Vec<&str> = result.findings.iter().map(|finding| &*finding.what).collect();
+    let wanted = format!("proxy {pod} ended without handing over all its rows");
+    let says_so = |what: &&str| what.starts_with(&wanted) && what.contains("in flight at its last report");
+    assert!(!result.complete && findings.iter().any(says_so), "{wanted}: {findings:?}");
 }
