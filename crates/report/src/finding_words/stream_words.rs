@@ -47,8 +47,8 @@ pub(super) fn gateway_cut(what: String) -> Words {
     words(
         what,
         "a gateway closed streams that their pods were still serving",
-        "raise the gateway's timeouts for idle upstreams and for its own reloads above the longest stream; the gateway's \
-         log shows which one applied",
+        "set the gateway's timeout for silent upstreams above the longest gap between two events, and its limits on whole \
+         responses and its own reloads above the longest stream; the gateway's log may show which one applied",
     )
 }
 
