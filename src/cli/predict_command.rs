@@ -7,12 +7,14 @@ use std::time::Duration;
 use anyhow::bail;
 use serde::Serialize;
 
+use super::compare_args::percent;
 use super::exit::Exit;
 use super::formats::LoadFormat;
 use super::parse_duration;
 use super::say::print;
 use rolldrop_campaign::analysis::{Given, analyse};
-use rolldrop_judge::prediction::{PredictionRequest, StreamPrediction};
+use rolldrop_explain::model::figure_text;
+use rolldrop_judge::prediction::{MAX_CUT, PredictionRequest, StreamPrediction, measured_windows};
 use rolldrop_record::RunDir;
 use rolldrop_record::run_info::Tool;
 use rolldrop_report as report;
@@ -45,7 +47,7 @@ pub(super) struct PredictArgs {
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// Mean number of streams that a termination may cut
-    #[arg(long, value_name = "N", default_value_t = 0.1, value_parser = super::cut_limit)]
+    #[arg(long, value_name = "N", default_value_t = MAX_CUT, value_parser = super::cut_limit)]
     max_cut: f64,
     /// preStop sleep, for apps that keep serving after SIGTERM [default: the longest measured propagation window]
     #[arg(long, value_name = "D", value_parser = parse_duration)]
@@ -56,6 +58,9 @@ pub(super) struct PredictArgs {
     /// Number of terminations to predict the cuts of [default: one of each pod, as in a rollout]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     terminations: Option<u64>,
+    /// Confidence of each bound and interval
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value = "95%")]
+    confidence: f64,
     /// Format of the output on stdout
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
@@ -64,14 +69,16 @@ pub(super) struct PredictArgs {
 impl PredictArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if !(0.5..1.0).contains(&self.confidence) {
+            let confidence = figure_text::percent(self.confidence);
+            bail!("--confidence is {confidence}, but must be at least 50 % and below 100 %");
+        }
         let judged = analyse(&RunDir::open(&self.run)?, &Given::default())?;
         let analysed = &judged.analysed;
         let Some(steady) = &analysed.analysis.steady else {
             bail!("{} contains no streams: record some with --stream (load.stream)", self.run.display());
         };
-        let windows =
-            analysed.analysis.result.terminations.iter().flat_map(|termination| &termination.windows);
-        let windows_s: Vec<f64> = windows.filter_map(|window| window.upper_s).collect();
+        let windows_s = measured_windows(&analysed.analysis.result);
         let graces_s: Vec<f64> = self.grace.iter().map(Duration::as_secs_f64).collect();
         let request = PredictionRequest {
             windows_s: &windows_s,
@@ -79,6 +86,7 @@ impl PredictArgs {
             graces_s: &graces_s,
             terminations: self.terminations,
             max_cut: self.max_cut,
+            confidence: self.confidence,
         };
         match StreamPrediction::of(steady, &request) {
             Ok(prediction) => {

@@ -123,6 +123,8 @@ fn unsuitable_runs_predict_nothing() {
     assert!(refused.stderr().contains("contains no streams"), "{refused}");
     let refused = predict(&streams.dir().join("run"), &["--max-cut", "0"]).expect_code(2);
     assert!(refused.stderr().contains("must be above 0: no measurement"), "{refused}");
+    let refused = predict(&streams.dir().join("run"), &["--confidence", "100%"]).expect_code(2);
+    assert!(refused.stderr().contains("--confidence is 100 %"), "{refused}");
     let missing = predict(Path::new("no-such-run"), &[]).expect_code(2);
     assert!(missing.stderr().contains("no-such-run"), "{missing}");
 }

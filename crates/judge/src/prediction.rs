@@ -5,8 +5,8 @@
 //! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses and compares settings.
 //!
 //! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
-//! is twice the cuts. Propagation windows are taken as they were measured; their own spread adds to the predictions,
-//! their uncertainty does not. The source is the theory of infinite-server queues (Eick, Massey and Whitt 1993) only for
+//! is twice the cuts. Propagation windows are taken as they were measured: lower bounds of cuts have the lower bounds of
+//! the windows, everything else their upper bounds. The source is the theory of infinite-server queues (Eick, Massey and Whitt 1993) only for
 //! tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and window w.
 
 mod cuts;
@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 pub use cuts::{CutRange, Cuts, MeanCut};
 pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};
-pub use prediction_table::{CONFIDENCE, NoPrediction, PredictionRequest, StreamPrediction};
+pub use prediction_table::{
+    CONFIDENCE, MAX_CUT, NoPrediction, PredictionRequest, StreamPrediction, measured_windows,
+};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::StreamSpan;
 use rolldrop_record::Stamp;
@@ -39,8 +41,9 @@ pub struct SteadyRecord<'a> {
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
-    /// Measured propagation windows: seconds after t0 in which a pod still gets streams. Each is equally likely.
-    pub windows_s: &'a [f64],
+    /// Measured propagation windows: seconds after t0 in which a pod still gets streams, at least and at most. Each is
+    /// equally likely.
+    pub windows_s: &'a [(f64, f64)],
 }
 
 /// Time that streams have until they are cut.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use rolldrop_explain::model::MissingShare;
+use rolldrop_explain::model::figure_text::percent;
 use rolldrop_judge::prediction::{Estimate, Forecast, MeanCut, NoPrediction, StreamPrediction};
 
 /// Returns a prediction as text: what it rests on, the advice, and the tables.
@@ -16,8 +17,10 @@ pub(crate) fn text(of: &StreamPrediction) -> String {
 fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "at most {} cut per termination, 95 % sure, at {:.3} streams per second and pod:",
-        of.max_cut, of.rate_per_pod
+        "at most {} cut per termination, {} sure, at {:.3} streams per second and pod:",
+        of.max_cut,
+        percent(of.confidence),
+        of.rate_per_pod
     )?;
     writeln!(
         out,
@@ -182,6 +185,7 @@ mod tests {
                 forecast(60.0, Estimate::Unknown { more_streams: Some(120) }),
             ],
             cutting: Vec::new(),
+            confidence: 0.95,
             terminations: 3,
             max_cut: 0.1,
             least_grace: Estimate::Known(47),

@@ -52,9 +52,9 @@ impl Hits {
 /// Streams that terminations with one budget cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cuts {
-    /// Counts only streams that certainly outlast the budget.
+    /// Counts only streams that a termination certainly cuts.
     known: Moments,
-    /// Counts as well those that a cut in the record left undecided.
+    /// Counts as well those that the record leaves undecided.
     most: Moments,
 }
 
@@ -67,7 +67,8 @@ pub struct MeanCut {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Part of the estimate that is undecided, because these streams were cut in the record before the budget ended.
+    /// Part of the estimate that is undecided: these streams were cut in the record before the budget ended, or came when
+    /// the pod may have got no more streams.
     pub undecided: f64,
 }
 
@@ -125,7 +126,7 @@ impl Moments {
 }
 
 impl Cuts {
-    /// Derives the cuts from the streams that certainly outlast the budget, and from all that may. `streams` is the
+    /// Derives the cuts from the streams that are certainly cut, and from all that may be. `streams` is the
     /// number of streams in the record.
     pub(super) fn of(known: &Hits, most: &Hits, streams: usize) -> Estimate<Self> {
         let outlasting = known.by_stream.len();

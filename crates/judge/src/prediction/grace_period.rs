@@ -80,7 +80,7 @@ impl VirtualTerminations {
         let budget = end.budget();
         let cuts = self.cuts(budget);
         let needs = self.needs(budget.accepts_s);
-        let refused_s = self.windows_s.iter().map(|window| (window - budget.accepts_s).max(0.0));
+        let refused_s = self.windows_s.iter().map(|(_, upper)| (upper - budget.accepts_s).max(0.0));
         Forecast {
             end,
             refused: self.rate_per_pod() * refused_s.sum::<f64>() / self.windows_s.len() as f64,

@@ -48,7 +48,7 @@ impl<'a> PodNeeds<'a> {
     /// Derives the needs of pods that accept streams for `accepts_s` seconds after t0, and no longer than the longest
     /// propagation window.
     pub(super) fn of(record: &'a VirtualTerminations, accepts_s: f64) -> Self {
-        let window_s = record.windows_s.iter().copied().fold(0.0, f64::max).min(accepts_s);
+        let window_s = record.windows_s.iter().map(|(_, upper)| *upper).fold(0.0, f64::max).min(accepts_s);
         let by_pod: Vec<_> = record.pods.iter().map(|streams| needs(record, streams, window_s)).collect();
         let longest = |open: &OpenSpan| open.end_s - (open.start_s - window_s).max(0.0);
         let apart_s = record.pods.iter().flatten().map(longest).fold(0.0, f64::max);

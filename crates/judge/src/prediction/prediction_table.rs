@@ -3,18 +3,19 @@
 use serde::Serialize;
 
 use super::{Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, VirtualTerminations};
-use rolldrop_explain::model::MissingShare;
-use rolldrop_explain::model::SteadyStreams;
+use rolldrop_explain::model::{MissingShare, RunResult, SteadyStreams};
 
-/// Confidence of every bound.
+/// Confidence of every bound, unless the request has another.
 pub const CONFIDENCE: f64 = 0.95;
+/// Mean number of streams per termination that may be cut, unless the request has another.
+pub const MAX_CUT: f64 = 0.1;
 /// Grace periods that are always shown, in seconds.
 const GRACES_S: [u32; 6] = [10, 30, 60, 120, 300, 600];
 /// Percentile of the common rule.
 const RULE: f64 = 0.99;
 
 /// Reason why a run predicts nothing.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPrediction {
     /// Nothing names the pods of these streams.
@@ -34,8 +35,8 @@ pub enum NoPrediction {
 /// Questions to a prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictionRequest<'a> {
-    /// Measured propagation windows, in seconds.
-    pub windows_s: &'a [f64],
+    /// Measured propagation windows in seconds, lower and upper bound.
+    pub windows_s: &'a [(f64, f64)],
     /// The preStop sleep in seconds; `None` for the longest window.
     pub sleep_s: Option<f64>,
     /// Grace periods, and sleeps of apps that cut their streams, to be shown in any case, in seconds.
@@ -44,6 +45,8 @@ pub struct PredictionRequest<'a> {
     pub terminations: Option<u64>,
     /// Mean number of streams per termination that may be cut.
     pub max_cut: f64,
+    /// Confidence of every bound, in (0, 1).
+    pub confidence: f64,
 }
 
 /// Streams that terminations would cut, for pairs of sleep and grace period.
@@ -69,6 +72,8 @@ pub struct StreamPrediction {
     pub draining: Vec<Forecast>,
     /// Effect of sleeps, if the app cuts its streams at SIGTERM. No grace period helps then.
     pub cutting: Vec<Forecast>,
+    /// Confidence of every bound.
+    pub confidence: f64,
     /// Number of further terminations that the forecasts are for.
     pub terminations: u64,
     /// Number of streams per termination that may be cut.
@@ -85,6 +90,30 @@ pub struct StreamPrediction {
     pub rule_cuts: Option<Estimate<MeanCut>>,
 }
 
+impl VirtualTerminations {
+    /// Prepares the steady part of a run.
+    ///
+    /// # Errors
+    /// Fails with the reason why the run predicts nothing.
+    pub(super) fn of_steady(steady: &SteadyStreams, windows_s: &[(f64, f64)]) -> Result<Self, NoPrediction> {
+        if steady.pods.is_empty() {
+            return Err(NoPrediction::NoPods { unnamed: steady.unnamed });
+        }
+        let (spans, from, to, pods) = (&steady.spans[..], steady.from, steady.to, steady.pods.len());
+        let growing = NoPrediction::StillGrowing { after_s: to.seconds_since(from), missing: steady.missing };
+        if !steady.is_stationary() {
+            return Err(growing);
+        }
+        Self::of(&SteadyRecord { spans, from, to, pods, windows_s }).ok_or(growing)
+    }
+}
+
+/// Returns the propagation windows that a run measured, in seconds: lower and upper bound.
+pub fn measured_windows(result: &RunResult) -> Vec<(f64, f64)> {
+    let windows = result.terminations.iter().flat_map(|of| &of.windows);
+    windows.filter_map(|window| Some((window.lower_s.unwrap_or(0.0), window.upper_s?))).collect()
+}
+
 impl StreamPrediction {
     /// Predicts from the steady part of a run.
     ///
@@ -92,24 +121,15 @@ impl StreamPrediction {
     /// Fails with the reason why the run predicts nothing.
     pub fn of(
         steady: &SteadyStreams,
-        &PredictionRequest { windows_s, sleep_s, graces_s, terminations, max_cut }: &PredictionRequest<'_>,
+        &PredictionRequest { windows_s, sleep_s, graces_s, terminations, max_cut, confidence }: &PredictionRequest<'_>,
     ) -> Result<Self, NoPrediction> {
-        let steady_s = steady.to.seconds_since(steady.from);
-        let growing = NoPrediction::StillGrowing { after_s: steady_s, missing: steady.missing };
-        if steady.pods.is_empty() {
-            return Err(NoPrediction::NoPods { unnamed: steady.unnamed });
-        }
-        if !steady.is_stationary() {
-            return Err(growing);
-        }
-        let (spans, from, to, pods) = (&steady.spans[..], steady.from, steady.to, steady.pods.len());
-        let record = SteadyRecord { spans, from, to, pods, windows_s };
-        let Some(virtually) = VirtualTerminations::of(&record) else { return Err(growing) };
-        let window_s = windows_s.iter().copied().reduce(f64::max);
+        let virtually = VirtualTerminations::of_steady(steady, windows_s)?;
+        let (steady_s, pods) = (steady.to.seconds_since(steady.from), steady.pods.len());
+        let window_s = windows_s.iter().map(|(_, upper)| *upper).reduce(f64::max);
         let sleep_s = sleep_s.unwrap_or_else(|| window_s.unwrap_or(0.0).ceil());
         let terminations = terminations.unwrap_or(pods as u64);
-        let least_grace = virtually.least_grace(sleep_s, max_cut, CONFIDENCE);
-        let least_sleep = virtually.least_sleep(max_cut, CONFIDENCE);
+        let least_grace = virtually.least_grace(sleep_s, max_cut, confidence);
+        let least_sleep = virtually.least_sleep(max_cut, confidence);
         let forecasts = |least: Estimate<u64>, end: &dyn Fn(f64) -> PodShutdown| {
             let mut seconds: Vec<f64> = GRACES_S.map(f64::from).to_vec();
             seconds.extend(graces_s);
@@ -119,7 +139,7 @@ impl StreamPrediction {
             seconds.retain(|seconds| *seconds <= steady_s);
             seconds
                 .into_iter()
-                .map(|seconds| virtually.forecast(end(seconds), terminations, CONFIDENCE))
+                .map(|seconds| virtually.forecast(end(seconds), terminations, confidence))
                 .collect()
         };
         let rule = virtually.percentile_rule(RULE, sleep_s);
@@ -142,13 +162,14 @@ impl StreamPrediction {
                 grace_s: sleep_s,
                 on_sigterm: OnSigterm::Cuts,
             }),
+            confidence,
             terminations,
             max_cut,
             least_grace,
             least_sleep,
             rule_grace_s: rule.map(|rule| rule.grace_s),
             rule_expects: rule.map(|rule| rule.expected),
-            rule_cuts: rule.map(|rule| rule.cuts.map(|cuts| cuts.mean(CONFIDENCE))),
+            rule_cuts: rule.map(|rule| rule.cuts.map(|cuts| cuts.mean(confidence))),
         })
     }
 }

@@ -11,8 +11,14 @@ use rolldrop_explain::model::MissingShare;
 use rolldrop_explain::model::SpanEnd;
 use rolldrop_explain::model::SteadyStreams;
 
+/// Returns windows whose bounds are equal.
+fn exactly(windows_s: &[f64]) -> Vec<(f64, f64)> {
+    windows_s.iter().map(|window| (*window, *window)).collect()
+}
+
 /// Returns the virtual terminations of 1000 s.
 fn prepared(spans: &[StreamSpan], pods: usize, windows_s: &[f64]) -> VirtualTerminations {
+    let windows_s = &exactly(windows_s)[..];
     let record = SteadyRecord { spans, from: second(0.0), to: second(1000.0), pods, windows_s };
     VirtualTerminations::of(&record).unwrap()
 }
@@ -60,6 +66,20 @@ fn cut_streams_are_undecided() {
     let Estimate::Unknown { more_streams: None } = needs.covering(0.95, 0.95) else { panic!("{needs:?}") };
     let uncut = needs.uncut(4.0, 0.95);
     assert!(close(uncut.estimate.unwrap(), 1.0 - 400.0 / 996.0) && uncut.upper > 0.75, "{uncut:?}");
+}
+
+#[test]
+fn uncertain_window_leaves_streams_undecided() {
+    let spans = row_of_streams(10.0, SpanEnd::Complete);
+    let windows_s = &[(1.0, 3.0)];
+    let record = SteadyRecord { spans: &spans, from: second(0.0), to: second(1000.0), pods: 1, windows_s };
+    let record = VirtualTerminations::of(&record).unwrap();
+    let mean = record.cuts(budget(4.0)).known().unwrap().mean(0.95);
+    assert!(
+        close(mean.estimate, 40.0 * 9.0 / 996.0) && close(mean.undecided, 40.0 * 2.0 / 996.0),
+        "{mean:?}"
+    );
+    assert!(mean.lower < 40.0 * 7.0 / 996.0, "{mean:?}");
 }
 
 #[test]
@@ -171,7 +191,7 @@ fn bounds_contain_theoretical_values() {
             from: second(0.0),
             to: second(20_000.0),
             pods: 2,
-            windows_s: &[2.0],
+            windows_s: &[(2.0, 2.0)],
         };
         let record = VirtualTerminations::of(&record).unwrap();
         let (truth, mean) =
@@ -219,8 +239,15 @@ fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
 }
 
 /// Asks for at most 0.1 cuts per termination.
-fn asked(windows_s: &[f64], sleep_s: Option<f64>) -> PredictionRequest<'_> {
-    PredictionRequest { windows_s, sleep_s, graces_s: &[], terminations: None, max_cut: 0.1 }
+fn asked(windows_s: &[(f64, f64)], sleep_s: Option<f64>) -> PredictionRequest<'_> {
+    PredictionRequest {
+        windows_s,
+        sleep_s,
+        graces_s: &[],
+        terminations: None,
+        max_cut: 0.1,
+        confidence: CONFIDENCE,
+    }
 }
 
 #[test]
@@ -235,9 +262,9 @@ fn prediction_finds_least_grace() {
     let shown: Vec<f64> = predicted.draining.iter().map(|row| row.end.grace_s).collect();
     assert_eq!(shown, [10.0, grace_s as f64, 30.0, 60.0, 120.0, 300.0, 600.0]);
     assert!(close(predicted.rule_expects.unwrap(), 0.01 * predicted.open_per_pod));
-    let slept = StreamPrediction::of(&steady, &asked(&[1.5, 2.2], Some(4.0))).unwrap();
+    let slept = StreamPrediction::of(&steady, &asked(&exactly(&[1.5, 2.2]), Some(4.0))).unwrap();
     assert_eq!((slept.sleep_s, slept.window_s), (4.0, Some(2.2)));
-    assert_eq!(StreamPrediction::of(&steady, &asked(&[1.5, 2.2], None)).unwrap().sleep_s, 3.0);
+    assert_eq!(StreamPrediction::of(&steady, &asked(&exactly(&[1.5, 2.2]), None)).unwrap().sleep_s, 3.0);
 }
 
 #[test]

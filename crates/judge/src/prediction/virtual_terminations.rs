@@ -23,8 +23,8 @@ pub struct VirtualTerminations {
     pub(super) step_s: f64,
     /// Number of instants per pod.
     pub(super) per_pod: usize,
-    /// Propagation windows in seconds, at least one. Instants take them in turn.
-    pub(super) windows_s: Vec<f64>,
+    /// Propagation windows in seconds, lower and upper bound, at least one. Instants take them in turn.
+    pub(super) windows_s: Vec<(f64, f64)>,
     /// Number of streams that were open in the period.
     pub(super) streams: usize,
     rate_per_pod: f64,
@@ -38,13 +38,14 @@ pub(super) struct OpenSpan {
     pub(super) ended: SpanEnd,
 }
 
-/// Assumption about a stream of which it is unknown whether it would have outlasted a budget.
+/// Assumption about streams of which it is unknown whether a budget would have cut them: those that were cut in the
+/// record, and those that came when the pod may have got no more streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Undecided {
-    /// It would have ended just then.
-    Ended,
-    /// It would have outlasted the budget.
-    Outlasted,
+    /// Cut streams would have ended just then, and pods got streams no longer than is certain.
+    Saved,
+    /// Cut streams would have outlasted the budget, and pods got streams as long as is possible.
+    Cut,
 }
 
 impl VirtualTerminations {
@@ -68,7 +69,7 @@ impl VirtualTerminations {
         pods.iter_mut().for_each(|pod| pod.sort_by(|a, b| a.start_s.total_cmp(&b.start_s)));
         let per_pod = (INSTANTS / pods.len()).max(LEAST_PER_POD);
         let started = pods.iter().flatten().filter(|open| open.start_s >= 0.0).count();
-        let windows_s = if record.windows_s.is_empty() { &[0.0] } else { record.windows_s };
+        let windows_s = if record.windows_s.is_empty() { &[(0.0, 0.0)] } else { record.windows_s };
         Some(Self {
             length_s,
             step_s: length_s / per_pod as f64,
@@ -93,9 +94,11 @@ impl VirtualTerminations {
 
     /// Returns the streams that terminations with this budget would cut. Unknown if fewer than 30 streams outlast it.
     pub fn cuts(&self, budget: StreamBudget) -> Estimate<Cuts> {
-        let known = self.hits(budget, Undecided::Ended);
+        let known = self.hits(budget, Undecided::Saved);
         let is_cut = |open: &OpenSpan| open.ended == SpanEnd::Censored && open.end_s < self.length_s;
-        let most = (self.pods.iter().flatten().any(is_cut)).then(|| self.hits(budget, Undecided::Outlasted));
+        let is_undecided = self.windows_s.iter().any(|(lower, upper)| lower < upper)
+            || self.pods.iter().flatten().any(is_cut);
+        let most = is_undecided.then(|| self.hits(budget, Undecided::Cut));
         Cuts::of(&known, most.as_ref().unwrap_or(&known), self.streams)
     }
 
@@ -120,13 +123,17 @@ impl VirtualTerminations {
         let instants = self.followed(budget.seconds);
         // A stream that came after the budget would meet no pod.
         let accepts_s = budget.accepts_s.min(budget.seconds);
-        let windows: Vec<f64> = self.windows_s.iter().map(|window| window.min(accepts_s)).collect();
+        let window = |&(lower, upper): &(f64, f64)| match undecided {
+            Undecided::Saved => lower.min(accepts_s),
+            Undecided::Cut => upper.min(accepts_s),
+        };
+        let windows: Vec<f64> = self.windows_s.iter().map(window).collect();
         let longest = windows.iter().copied().fold(0.0, f64::max);
         let mut hits = Hits::new(self.pods.len() * instants, instants as f64 * self.step_s);
         for (pod, streams) in self.pods.iter().enumerate() {
             for open in streams {
                 let until_s = match (open.ended, undecided) {
-                    (SpanEnd::Censored, Undecided::Outlasted) => open.end_s,
+                    (SpanEnd::Censored, Undecided::Cut) => open.end_s,
                     _ => open.end_s - budget.seconds,
                 };
                 let first = stats::index(((open.start_s - longest) / self.step_s - 0.5).ceil());

@@ -87,7 +87,7 @@ impl Row {
             from: second(0.0),
             to: second(length_s),
             pods: PODS,
-            windows_s: &[workload.window_s],
+            windows_s: &[(workload.window_s, workload.window_s)],
         };
         let record = VirtualTerminations::of(&record).unwrap();
         let rule = record.percentile_rule(0.99, f64::INFINITY).unwrap();
