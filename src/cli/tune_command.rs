@@ -18,6 +18,7 @@ use super::say::{text_options, write_out};
 use super::signals::SignalListener;
 use rolldrop_campaign::tune::{self, Disrupt, EvidenceChoice, Means, TuningEnd, TuningRequest, TuningState};
 use rolldrop_drive::run::RunSource;
+use rolldrop_judge::prediction::MAX_CUT;
 use rolldrop_judge::tuning::TuningOutcome;
 use rolldrop_record::Clock;
 use rolldrop_scenario::{self as scenario, Workload};
@@ -91,7 +92,7 @@ pub(super) struct TuneArgs {
     #[arg(long, help_heading = "Search and proof")]
     grace: bool,
     /// Mean number of streams that a termination may cut.
-    #[arg(long, value_name = "N", default_value_t = 0.1, requires = "grace", value_parser = super::cut_limit,
+    #[arg(long, value_name = "N", default_value_t = MAX_CUT, requires = "grace", value_parser = super::cut_limit,
         help_heading = "Search and proof")]
     max_cut: f64,
     /// Also prove that one second less would lose requests; takes one run per sleep tried.

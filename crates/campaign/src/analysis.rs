@@ -5,6 +5,7 @@ use std::path::Path;
 use rolldrop_drive::run::RunError;
 use rolldrop_explain::{Analysed, Analysis};
 use rolldrop_judge::judgements::gate_check::Check;
+use rolldrop_judge::prediction::further_cuts;
 use rolldrop_record::service_proxy::ServiceProxy;
 use rolldrop_record::{Expect, RunDir, RunLog, Tables, run_dir};
 use rolldrop_report as report;
@@ -54,6 +55,10 @@ pub fn analyse(run_dir: &RunDir, given: &Given<'_>) -> Result<JudgedRun, RunErro
 pub fn analyse_recorded(log: RunLog, tables: Tables, expect: &Expect) -> Result<JudgedRun, RunError> {
     let mut analysed = Analysed::of(log, tables).map_err(RunError::failed(UNREAD))?;
     report::tell(&mut analysed.analysis);
+    let further = further_cuts(&analysed.analysis);
+    if let Some(streams) = &mut analysed.analysis.result.streams {
+        streams.predicted = report::predicted_cuts(&further);
+    }
     let checks = rolldrop_judge::check(&analysed.analysis.result, expect);
     Ok(JudgedRun::new(analysed, checks))
 }

@@ -29,8 +29,8 @@ pub use propagation_window::{NoBound, Unbounded, Window, WindowBasis, apart};
 pub use reported_findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use run_aim::Aim;
 pub use stream_results::{
-    LostData, OpenStreamCounts, StreamEnds, StreamPhase, StreamResult, StreamTimes, TerminationStreams,
-    UnevenStreams,
+    LostData, OpenStreamCounts, PredictedCut, PredictedMean, SettingsOrigin, StreamEnds, StreamPhase,
+    StreamResult, StreamTimes, TerminationStreams, UnevenStreams,
 };
 pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};

@@ -3,13 +3,16 @@
 //! No law of lengths is assumed. [`VirtualTerminations`] ends every pod at many instants of the record, at which nobody
 //! did, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and predicts further
 //! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses and compares settings.
+//! [`further_cuts`] predicts for the settings that the pods of a run had.
 //!
 //! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
 //! is twice the cuts. Propagation windows are taken as they were measured: lower bounds of cuts have the lower bounds of
-//! the windows, everything else their upper bounds. The source is the theory of infinite-server queues (Eick, Massey and Whitt 1993) only for
-//! tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and window w.
+//! the windows, everything else their upper bounds. The source is the theory of infinite-server queues (Eick, Massey and
+//! Whitt 1993) only for tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and
+//! window w.
 
 mod cuts;
+mod further_cuts;
 mod grace_period;
 mod needs;
 mod prediction_table;
@@ -18,6 +21,7 @@ mod virtual_terminations;
 use serde::{Deserialize, Serialize};
 
 pub use cuts::{CutRange, Cuts, MeanCut};
+pub use further_cuts::{CutUnknown, FurtherCut, further_cuts};
 pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};
 pub use prediction_table::{

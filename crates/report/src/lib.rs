@@ -38,11 +38,11 @@ use std::sync::Arc;
 
 use comparison_report::ComparisonText;
 use rolldrop_explain::Analysis;
-use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, RunResult};
+use rolldrop_explain::model::{ChartData, CheckText, Deed, LostRequest, PredictedCut, RunResult};
 use rolldrop_judge::compare::Incomparable;
 use rolldrop_judge::judgements::comparison::{Comparison, SideChart};
 use rolldrop_judge::judgements::gate_check::Check;
-use rolldrop_judge::prediction::{NoPrediction, StreamPrediction};
+use rolldrop_judge::prediction::{FurtherCut, NoPrediction, StreamPrediction};
 use rolldrop_judge::tuning::Tuning;
 use rolldrop_record::shown;
 
@@ -233,6 +233,11 @@ pub fn prediction_text(prediction: &StreamPrediction) -> String {
 /// Returns the reason why a run predicts nothing, with what would help.
 pub fn no_prediction(why: &NoPrediction) -> String {
     prediction_words::refusal(why)
+}
+
+/// Converts the predicted cuts of a further termination to the form used in `result.json`.
+pub fn predicted_cuts(cuts: &[FurtherCut]) -> Vec<PredictedCut> {
+    cuts.iter().map(prediction_words::predicted).collect()
 }
 
 /// Renders a comparison for a terminal: the conclusion first, then each figure.

@@ -2,9 +2,12 @@
 
 use std::fmt::Write;
 
-use rolldrop_explain::model::MissingShare;
+use super::format::count;
 use rolldrop_explain::model::figure_text::percent;
-use rolldrop_judge::prediction::{Estimate, Forecast, MeanCut, NoPrediction, StreamPrediction};
+use rolldrop_explain::model::{MissingShare, PredictedCut};
+use rolldrop_judge::prediction::{
+    CutUnknown, Estimate, Forecast, FurtherCut, MeanCut, NoPrediction, StreamPrediction,
+};
 
 /// Returns a prediction as text: what it rests on, the advice, and the tables.
 pub(crate) fn text(of: &StreamPrediction) -> String {
@@ -155,8 +158,35 @@ pub(crate) fn refusal(why: &NoPrediction) -> String {
     }
 }
 
+/// Converts a prediction to the form used in `result.json`.
+pub(crate) fn predicted(of: &FurtherCut) -> PredictedCut {
+    PredictedCut {
+        settings: of.settings,
+        pre_stop_seconds: of.pre_stop_s,
+        grace_period_seconds: of.grace_s,
+        cut: of.cut.ok(),
+        unknown_because: of.cut.err().map(|why| unknown(&why)),
+    }
+}
+
+fn unknown(why: &CutUnknown) -> String {
+    match why {
+        CutUnknown::RunNotValid => "the run is not valid, or not complete".to_owned(),
+        CutUnknown::NoPrediction(why) => refusal(why),
+        CutUnknown::ReactionNotSeen => {
+            "no stream was open at SIGTERM: the run does not show if the app serves its streams on".to_owned()
+        }
+        CutUnknown::SleepHidden => "a preStop hook other than a sleep hides the time of SIGTERM".to_owned(),
+        CutUnknown::TooFew(more) => {
+            let more = more.map(|more| format!(": record about {} more streams", count(more)));
+            format!("too few streams of the steady part last long enough{}", more.unwrap_or_default())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rolldrop_explain::model::SettingsOrigin;
     use rolldrop_judge::prediction::{CutRange, OnSigterm, PodShutdown, UncutShare};
 
     use super::*;
@@ -212,6 +242,15 @@ mod tests {
                   30 s  0.61 (0.52 to 0.73)     0 to 5              91 % (84 to 96)               12.5 s a pod
                   60 s  unknown                 unknown             91 % (84 to 96)               12.5 s a pod
         "#);
+    }
+
+    #[test]
+    fn unknown_cut_has_reason_in_words() {
+        let settings = SettingsOrigin::Current;
+        let cut = Err(CutUnknown::TooFew(Some(1200)));
+        let few = predicted(&FurtherCut { settings, pre_stop_s: Some(5), grace_s: Some(60), cut });
+        assert_eq!((few.pre_stop_seconds, few.grace_period_seconds, few.cut), (Some(5), Some(60), None));
+        assert!(few.unknown_because.unwrap().ends_with("long enough: record about 1,200 more streams"));
     }
 
     #[test]

@@ -182,7 +182,10 @@ pub(super) fn ten_thousand() -> Analysis {
 /// Returns a run with streams, of which pods that end cut some.
 pub(super) fn streams() -> Analysis {
     let records = rolldrop_simulation::drained_streams();
-    Analysed::of(records.log(), records).unwrap().analysis
+    let mut analysis = Analysed::of(records.log(), records).unwrap().analysis;
+    let predicted = super::predicted_cuts(&rolldrop_judge::prediction::further_cuts(&analysis));
+    analysis.result.streams.as_mut().unwrap().predicted = predicted;
+    analysis
 }
 
 /// Behaviour of a terminating pod in a sample.

@@ -1,8 +1,9 @@
 //! The contents of the section on streams, for all formats. Runs without streams have no such section.
 
-use super::format::{NONE, count, counted, len, list, millis, or_none, seconds_unit};
+use super::format::{NONE, count, counted, len, list, millis, or_none, plain, seconds_unit};
 use rolldrop_explain::model::{
-    Percentiles, RunResult, StreamEnds, StreamPhase, StreamResult, Termination, TerminationStreams,
+    Percentiles, PredictedCut, PredictedMean, RunResult, SettingsOrigin, StreamEnds, StreamPhase,
+    StreamResult, Termination, TerminationStreams,
 };
 
 /// Maximum number of terminations in text and in Markdown.
@@ -50,6 +51,32 @@ pub(super) fn sentence(streams: &StreamResult) -> String {
     delivered.extend(lost.tokens_lost.map(|n| counted(n, "token")));
     delivered.push(counted(lost.bytes_lost, "byte"));
     format!("{told} The incomplete streams had delivered {}.", list(&delivered))
+}
+
+/// Describes what one further termination would cut, as far as it is known.
+pub(super) fn predicted(streams: &StreamResult) -> Option<String> {
+    let known: Vec<(PredictedMean, String)> =
+        streams.predicted.iter().filter_map(cut_with_settings).collect();
+    let (of, _) = known.first()?;
+    let rate = plain(of.rate_per_pod);
+    let cuts: Vec<&str> = known.iter().map(|(_, cut)| cut.as_str()).collect();
+    Some(format!(
+        "At {rate} streams per second and pod, one further termination would cut on average {} (95 % bounds).",
+        list(&cuts)
+    ))
+}
+
+fn cut_with_settings(of: &PredictedCut) -> Option<(PredictedMean, String)> {
+    let (mean, sleep, grace) = (of.cut?, of.pre_stop_seconds?, of.grace_period_seconds?);
+    let settings = match of.settings {
+        SettingsOrigin::Current => "as now",
+        SettingsOrigin::Advised => "as advised",
+    };
+    let PredictedMean { estimate, lower, upper, .. } = mean;
+    let cut = format!(
+        "{estimate:.2} ({lower:.2} to {upper:.2}) with a preStop sleep of {sleep} s and a grace period of {grace} s, {settings}"
+    );
+    Some((mean, cut))
 }
 
 /// Returns the streams of all terminated pods together; `None` if nothing names the pods of streams.

@@ -37,6 +37,9 @@ pub struct StreamResult {
     pub longest_gap_ms: StreamTimes,
     /// Share of streams that are still open by age, while their pods are not terminating.
     pub survival: Vec<SurvivalStep>,
+    /// Streams that one further termination would cut; filled in by `judge`. Empty if no pod with streams was terminated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predicted: Vec<PredictedCut>,
     /// Uneven distribution of the streams over the pods when the load ended, if chance does not explain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uneven: Option<UnevenStreams>,
@@ -139,6 +142,44 @@ impl TerminationStreams {
         self.phases().into_iter().for_each(|(_, ends)| all += ends);
         all
     }
+}
+
+rolldrop_record::named! {
+    /// Origin of the settings that a prediction is for.
+    pub enum SettingsOrigin {
+        /// Settings that terminated pods had.
+        Current = "current",
+        /// Settings that would cut few streams.
+        Advised = "advised",
+    }
+}
+
+/// Mean number of streams that one further termination would cut, with one pair of settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PredictedCut {
+    /// Origin of the settings.
+    pub settings: SettingsOrigin,
+    /// Seconds of preStop sleep; `None` if unknown.
+    pub pre_stop_seconds: Option<u64>,
+    /// Grace period in seconds; `None` if unknown.
+    pub grace_period_seconds: Option<u64>,
+    /// The mean; `None` if unknown.
+    pub cut: Option<PredictedMean>,
+    /// Reason why the mean is unknown, in words.
+    pub unknown_because: Option<String>,
+}
+
+/// Predicted mean with bounds that each hold at 95 % confidence.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PredictedMean {
+    /// Best estimate. It counts undecided streams as cut.
+    pub estimate: f64,
+    /// Lower bound.
+    pub lower: f64,
+    /// Upper bound.
+    pub upper: f64,
+    /// Streams that began per second and pod, for which the prediction holds.
+    pub rate_per_pod: f64,
 }
 
 /// Pods that held more or fewer streams than chance explains.

@@ -1,5 +1,6 @@
 //! Tests predictions by hand, against the theory of infinite-server queues, and against simulated terminations.
 
+mod further;
 mod laws;
 mod study;
 

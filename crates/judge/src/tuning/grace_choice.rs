@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RolloutShape;
 use crate::prediction::{
-    Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PredictionRequest, StreamPrediction,
+    CONFIDENCE, Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PredictionRequest, StreamPrediction,
 };
 use crate::statistics::counts::count_quantile;
 use rolldrop_explain::model::{RunResult, SteadyStreams};
@@ -109,12 +109,14 @@ impl GraceChoice<'_> {
     /// # Errors
     /// Fails if the record supports no settings.
     pub fn choose(&self, sleep_s: u64, rollout: RolloutShape) -> Result<ChosenStreams, NoChoice> {
+        let window_s = self.window_s as f64;
         let request = PredictionRequest {
-            windows_s: &[self.window_s as f64],
+            windows_s: &[(window_s, window_s)],
             sleep_s: Some(sleep_s as f64),
             graces_s: &[],
             terminations: None,
             max_cut: self.max_cut,
+            confidence: CONFIDENCE,
         };
         let prediction = StreamPrediction::of(self.steady, &request).map_err(NoChoice::NoPrediction)?;
         let (least, rows): (_, &[Forecast]) = match self.on_sigterm {

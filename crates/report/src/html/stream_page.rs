@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::super::stream_sections::{
-    BY_PHASE, BY_PHASE_NOTE, NUMBERS, TIMES, by_phase, sentence, streams, times, unnamed,
+    BY_PHASE, BY_PHASE_NOTE, NUMBERS, TIMES, by_phase, predicted, sentence, streams, times, unnamed,
 };
 use super::{HtmlCell, scrolled, table_body};
 use rolldrop_explain::model::RunResult;
@@ -33,6 +33,7 @@ pub(super) fn html(result: &RunResult) -> Markup {
     html! {
         h2 #streams { "Streams" }
         p { (sentence(streams)) }
+        @if let Some(predicted) = predicted(streams) { p { (predicted) } }
         @if !phases.is_empty() {
             p { (BY_PHASE_NOTE) }
             (scrolled("Streams by termination and phase", table_body(&BY_PHASE, phases)))

@@ -1,7 +1,8 @@
 //! The section on streams in Markdown.
 
 use super::super::stream_sections::{
-    BY_PHASE, BY_PHASE_NOTE, LISTED, NUMBERS, TIMES, by_phase, more, sentence, streams, times, unnamed,
+    BY_PHASE, BY_PHASE_NOTE, LISTED, NUMBERS, TIMES, by_phase, more, predicted, sentence, streams, times,
+    unnamed,
 };
 use super::{escape, section, table};
 use rolldrop_explain::model::RunResult;
@@ -10,6 +11,7 @@ use rolldrop_explain::model::RunResult;
 pub(super) fn markdown(out: &mut String, result: &RunResult) {
     let Some(streams) = streams(result) else { return };
     section(out, &format!("## Streams\n\n{}", sentence(streams)));
+    section(out, &predicted(streams).unwrap_or_default());
     let (rows, left_out) = by_phase(result, LISTED);
     if !rows.is_empty() {
         section(out, BY_PHASE_NOTE);

@@ -2,7 +2,7 @@
 
 use super::super::format::shorten;
 use super::super::stream_sections::{
-    BY_PHASE, LISTED, NUMBERS, TIMES, by_phase, more, sentence, streams, times, unnamed,
+    BY_PHASE, LISTED, NUMBERS, TIMES, by_phase, more, predicted, sentence, streams, times, unnamed,
 };
 use super::{TextPage, columns};
 use rolldrop_explain::model::RunResult;
@@ -15,7 +15,9 @@ const TEXT_NOTE: &str =
 pub(super) fn text(page: &mut TextPage, result: &RunResult) {
     let Some(streams) = streams(result) else { return };
     page.heading("STREAMS", "");
-    page.paragraph("", 2, None, &sentence(streams));
+    for told in std::iter::once(sentence(streams)).chain(predicted(streams)) {
+        page.paragraph("", 2, None, &told);
+    }
     let (rows, left_out) = by_phase(result, LISTED);
     if !rows.is_empty() {
         page.line("");

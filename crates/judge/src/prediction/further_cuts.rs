@@ -1,0 +1,143 @@
+//! Streams that one further termination would cut, with the settings that a run's pods had and with better ones.
+
+use std::collections::BTreeSet;
+
+use super::prediction_table::{CONFIDENCE, MAX_CUT, NoPrediction, measured_windows};
+use super::{Estimate, MeanCut, StreamBudget, VirtualTerminations};
+use rolldrop_explain::model::account::{Finding, Loss};
+use rolldrop_explain::model::{
+    Analysis, PredictedMean, Recommendation, RunResult, SettingsOrigin, Termination, TerminationStreams,
+    Verdict,
+};
+
+/// Prediction for one pair of settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FurtherCut {
+    /// Origin of the settings.
+    pub settings: SettingsOrigin,
+    /// Seconds of preStop sleep; `None` if unknown.
+    pub pre_stop_s: Option<u64>,
+    /// Grace period in seconds; `None` if unknown.
+    pub grace_s: Option<u64>,
+    /// Mean number of streams cut.
+    pub cut: Result<PredictedMean, CutUnknown>,
+}
+
+/// Reason why the number of cut streams is unknown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CutUnknown {
+    /// The run is invalid or partial.
+    RunNotValid,
+    /// The steady part of the run predicts nothing.
+    NoPrediction(NoPrediction),
+    /// No pod had a stream at SIGTERM, so the reaction of the app is unknown.
+    ReactionNotSeen,
+    /// A preStop hook other than a sleep hides the time of SIGTERM.
+    SleepHidden,
+    /// Too few streams of the steady part last long enough. Holds the number of further streams that would suffice.
+    TooFew(Option<u64>),
+}
+
+/// Predicts the cuts of one further termination: for each pair of settings that pods with streams had, and for the
+/// least settings with which it cuts at most [`MAX_CUT`] streams on average, if these are longer.
+pub fn further_cuts(analysis: &Analysis) -> Vec<FurtherCut> {
+    let result = &analysis.result;
+    let with_streams = streams_of(result).filter(|(_, of)| of.alive_at_t0 + of.began_later > 0);
+    let had: BTreeSet<(Option<u64>, u64)> =
+        with_streams.map(|(of, _)| (of.pre_stop_seconds, of.grace_period_seconds)).collect();
+    let further = FurtherTermination::of(analysis);
+    let current = |&(pre_stop_s, grace_s): &(Option<u64>, u64)| FurtherCut {
+        settings: SettingsOrigin::Current,
+        pre_stop_s,
+        grace_s: Some(grace_s),
+        cut: further
+            .as_ref()
+            .map_err(|why| *why)
+            .and_then(|further| further.cut(pre_stop_s.ok_or(CutUnknown::SleepHidden)?, grace_s)),
+    };
+    let mut cuts: Vec<FurtherCut> = had.iter().map(current).collect();
+    if let (Ok(further), Some(&(Some(pre_stop_s), grace_s))) = (&further, had.last()) {
+        let advised = further.advised(pre_stop_s.max(advised_sleep_s(result)), grace_s);
+        cuts.extend(
+            Some(advised).filter(|it| (it.pre_stop_s, it.grace_s) != (Some(pre_stop_s), Some(grace_s))),
+        );
+    }
+    cuts
+}
+
+fn streams_of(result: &RunResult) -> impl Iterator<Item = (&Termination, &TerminationStreams)> {
+    result.terminations.iter().filter_map(|of| Some((of, of.streams.as_ref()?)))
+}
+
+/// Returns the preStop sleep that the propagation windows call for; 0 if they call for none.
+fn advised_sleep_s(result: &RunResult) -> u64 {
+    let longest = Recommendation::longest(&result.recommendation, &result.terminations, &result.groups);
+    longest.and_then(Recommendation::advised_seconds).unwrap_or(0)
+}
+
+/// Termination of a pod like those of the run.
+struct FurtherTermination {
+    record: VirtualTerminations,
+    /// Seconds from SIGTERM until the app cuts its streams; infinite if it serves them to their ends.
+    served_s: f64,
+}
+
+impl FurtherTermination {
+    fn of(analysis: &Analysis) -> Result<Self, CutUnknown> {
+        let steady = analysis.steady.as_ref().filter(|_| analysis.result.verdict == Verdict::Valid);
+        let windows_s = measured_windows(&analysis.result);
+        let record = VirtualTerminations::of_steady(steady.ok_or(CutUnknown::RunNotValid)?, &windows_s);
+        let served_s = served_s(analysis).ok_or(CutUnknown::ReactionNotSeen)?;
+        Ok(Self { record: record.map_err(CutUnknown::NoPrediction)?, served_s })
+    }
+
+    /// Predicts the cuts with a preStop sleep and a grace period.
+    fn cut(&self, sleep_s: u64, grace_s: u64) -> Result<PredictedMean, CutUnknown> {
+        let seconds = (sleep_s as f64 + self.served_s).min(grace_s as f64);
+        let budget = StreamBudget { seconds, accepts_s: (sleep_s as f64).min(seconds) };
+        match self.record.cuts(budget).map(|cuts| cuts.mean(CONFIDENCE)) {
+            Estimate::Known(MeanCut { estimate, lower, upper, .. }) => {
+                Ok(PredictedMean { estimate, lower, upper, rate_per_pod: self.record.rate_per_pod() })
+            }
+            Estimate::Unknown { more_streams } => Err(CutUnknown::TooFew(more_streams)),
+        }
+    }
+
+    /// Predicts the cuts with the least settings that cut few streams, and are no shorter than these.
+    fn advised(&self, sleep_s: u64, grace_s: u64) -> FurtherCut {
+        let least = if self.served_s.is_finite() {
+            let sleep = self.record.least_sleep(MAX_CUT, CONFIDENCE);
+            sleep.map(|least_s| (least_s.max(sleep_s), grace_s + least_s.saturating_sub(sleep_s)))
+        } else {
+            let grace = self.record.least_grace(sleep_s as f64, MAX_CUT, CONFIDENCE);
+            grace.map(|least_s| (sleep_s, least_s.max(grace_s)))
+        };
+        let settings = SettingsOrigin::Advised;
+        match least {
+            Estimate::Known((sleep_s, grace_s)) => FurtherCut {
+                settings,
+                pre_stop_s: Some(sleep_s),
+                grace_s: Some(grace_s),
+                cut: self.cut(sleep_s, grace_s),
+            },
+            Estimate::Unknown { more_streams } => {
+                let cut = Err(CutUnknown::TooFew(more_streams));
+                FurtherCut { settings, pre_stop_s: None, grace_s: None, cut }
+            }
+        }
+    }
+}
+
+/// Returns the least time from SIGTERM until the app cut a stream, in seconds; infinite if it served all of them on.
+/// `None` if no stream was open at SIGTERM.
+fn served_s(analysis: &Analysis) -> Option<f64> {
+    let cut_s = analysis.account.findings.iter().find_map(|finding| match finding {
+        Finding::Lost { by: Loss::CutAtSigterm(cut), .. } => {
+            Some(cut.after_s.map_or(0.0, |(least_s, _)| least_s))
+        }
+        _ => None,
+    });
+    let is_served = streams_of(&analysis.result)
+        .any(|(_, of)| of.after_sigterm.completed + of.at_grace_end.told + of.at_grace_end.cut > 0);
+    cut_s.or(is_served.then_some(f64::INFINITY))
+}
