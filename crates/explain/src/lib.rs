@@ -41,7 +41,7 @@ use count::while_ending::{self, ErrorWhileEnding};
 use math::stats;
 use model::account::{Account, Incomplete, Invalid, MeasuredQuantity};
 pub use model::{Analysis, RunResult};
-use model::{LoadResult, Mode, RequestCounts, Termination, Unbounded, Verdict};
+use model::{LoadResult, Mode, RequestCounts, StreamTimes, Termination, Unbounded, Verdict};
 use route::facts::Facts;
 use route::observations::ObservedTotals;
 use route::window;
@@ -202,7 +202,8 @@ impl<'a> Explained<'a> {
         let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
         let mut terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
         let records = StreamRecord::read(requests, |r| facts.pod(r).map(Arc::clone))?;
-        let streams = StreamTotals::of(timeline, &disrupted, &records);
+        let gaps = StreamTimes::between_events(requests, &disrupted)?;
+        let streams = StreamTotals::of(timeline, &disrupted, &records, gaps);
         let by_termination = streams.iter().flat_map(|streams| &streams.by_termination);
         for (termination, streams) in terminations.iter_mut().zip(by_termination) {
             termination.streams = Some(streams.clone());

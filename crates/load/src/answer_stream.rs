@@ -116,6 +116,11 @@ impl StreamReader {
         }
     }
 
+    /// Returns the number of events so far, and the arrival of the last.
+    pub(super) fn events(&self) -> (u64, Option<Stamp>) {
+        (self.progress.events, self.progress.span.map(|(_, last)| last))
+    }
+
     fn is_mid_event(&self) -> bool {
         match &self.parser {
             AnyParser::Sse(parser) => parser.is_mid_event(),

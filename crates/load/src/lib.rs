@@ -27,6 +27,7 @@ mod feed;
 mod first_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod gap_counts;
 mod grpc;
 mod http1_client;
 mod http1_pool;

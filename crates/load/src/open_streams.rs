@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer_stream::{StreamReader, TransportEnd};
+use super::gap_counts::GapCounts;
 use rolldrop_record::load::StreamSettings;
-use rolldrop_record::{Outcome, RequestRow, Stamp, StreamRow};
+use rolldrop_record::{GapRow, Outcome, Phase, RequestRow, Stamp, StreamRow};
 use rolldrop_wire::answer_events::TooLong;
 
 /// Minimum time between two lists of the open streams.
@@ -25,6 +26,7 @@ pub(super) struct OpenStreams {
     open: RefCell<HashMap<u64, OpenStream>>,
     /// Rows of streams that have ended.
     ended: RefCell<Vec<StreamRow>>,
+    gaps: RefCell<GapCounts>,
     listed: Cell<Option<Stamp>>,
 }
 
@@ -43,10 +45,15 @@ pub(super) struct OpenRows {
 }
 
 impl OpenStreams {
-    /// Creates the list for requests with these settings; `None` for requests that ask for no streams.
-    pub(super) fn new(settings: Option<&StreamSettings>) -> Self {
-        let settings = settings.cloned().map(Arc::new);
-        Self { settings, open: RefCell::default(), ended: RefCell::default(), listed: Cell::new(None) }
+    /// Creates the list of a source for requests with these settings; `None` for requests that ask for no streams.
+    pub(super) fn new(source: Arc<str>, settings: Option<&StreamSettings>) -> Self {
+        Self {
+            settings: settings.cloned().map(Arc::new),
+            open: RefCell::default(),
+            ended: RefCell::default(),
+            gaps: RefCell::new(GapCounts::new(source)),
+            listed: Cell::new(None),
+        }
     }
 
     /// Returns the settings if requests ask for streams.
@@ -66,7 +73,20 @@ impl OpenStreams {
     /// # Errors
     /// Fails if an event is too long.
     pub(super) fn push(&self, seq: u64, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
-        self.open.borrow_mut().get_mut(&seq).map_or(Ok(()), |stream| stream.reader.push(now, bytes))
+        let mut open = self.open.borrow_mut();
+        let Some(OpenStream { row, reader }) = open.get_mut(&seq) else { return Ok(()) };
+        let (before, last) = reader.events();
+        let pushed = reader.push(now, bytes);
+        let new = reader.events().0 - before;
+        if new > 0 && row.phase == Phase::Main {
+            let mut gaps = self.gaps.borrow_mut();
+            // Events that arrive together have no time between them.
+            gaps.add(now, 0, new - 1);
+            if let Some(last) = last {
+                gaps.add(now, now.ns_since(last), 1);
+            }
+        }
+        pushed
     }
 
     /// Ends a request's stream, if it has one that is open. Returns its outcome as described for
@@ -80,6 +100,12 @@ impl OpenStreams {
     /// Takes the rows of streams that have ended since the last call.
     pub(super) fn take_ended(&self) -> Vec<StreamRow> {
         self.ended.take()
+    }
+
+    /// Takes the counted gaps between events; those of the present second only if no stream is open.
+    pub(super) fn take_gaps(&self, now: Stamp) -> Vec<GapRow> {
+        let is_idle = self.open.borrow().is_empty();
+        self.gaps.borrow_mut().take((!is_idle).then_some(now))
     }
 
     /// Returns the open streams if the last list is old enough.

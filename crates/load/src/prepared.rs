@@ -329,7 +329,7 @@ impl Prepared {
                     endpoints: endpoints(&plan, number, &routes),
                     deadlines: Deadlines::new(clock),
                     buffers: Buffers::default(),
-                    streams: OpenStreams::new(plan.settings.stream.as_ref()),
+                    streams: OpenStreams::new(source.as_str().into(), plan.settings.stream.as_ref()),
                     is_aborted: Cell::new(false),
                 },
                 feed: RequestFeed::new(&plan, number, plan.share.of, zero),

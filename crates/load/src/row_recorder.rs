@@ -20,7 +20,7 @@ use super::second_series::{LoadSecond, SecondSeries};
 use super::tally::{self, Times};
 use super::worker::RowBatch;
 use rolldrop_record::parts::{PartWriter, replace_open};
-use rolldrop_record::{Clock, Phase, RequestRow, Stamp, StreamRow};
+use rolldrop_record::{Clock, GapRow, Phase, RequestRow, Stamp, StreamRow};
 
 /// Time within which the row of an ended request arrives, unless the disk stalls. Each interval of the log is written
 /// this long after the interval ended.
@@ -51,11 +51,12 @@ pub(super) struct RecorderOutputs {
     pub(super) listener: Option<ConntrackListener>,
 }
 
-/// Table of one worker's streams, with the list of those that are open.
+/// Tables of one worker's streams, with the list of those that are open.
 pub(super) struct StreamTable {
     run_dir: PathBuf,
     source: String,
     ended: PartWriter<StreamRow>,
+    gaps: PartWriter<GapRow>,
 }
 
 impl StreamTable {
@@ -65,12 +66,14 @@ impl StreamTable {
     /// Returns an error if the table's directory cannot be created.
     pub(super) fn create(run_dir: &Path, source: &str, clock: Clock) -> Result<Self> {
         let ended = PartWriter::create(run_dir, source, clock)?;
-        Ok(Self { run_dir: run_dir.to_owned(), source: source.to_owned(), ended })
+        let gaps = PartWriter::create(run_dir, source, clock)?;
+        Ok(Self { run_dir: run_dir.to_owned(), source: source.to_owned(), ended, gaps })
     }
 
-    fn write(&mut self, ended: &[StreamRow], open: Option<&OpenRows>) -> Result<()> {
-        self.ended.extend(ended)?;
-        if let Some(OpenRows { requests, streams }) = open {
+    fn write(&mut self, batch: &RowBatch) -> Result<()> {
+        self.ended.extend(&batch.streams)?;
+        self.gaps.extend(&batch.gaps)?;
+        if let Some(OpenRows { requests, streams }) = &batch.open {
             replace_open(&self.run_dir, &self.source, requests)?;
             replace_open(&self.run_dir, &self.source, streams)?;
         }
@@ -80,6 +83,7 @@ impl StreamTable {
     /// Closes the table. Call this after the table of the requests is closed: no stream is open then.
     fn finish(self) -> Result<()> {
         self.ended.finish()?;
+        self.gaps.finish()?;
         let (run_dir, source) = (&self.run_dir, &self.source);
         replace_open::<StreamRow>(run_dir, source, &[])?;
         Ok(replace_open::<RequestRow>(run_dir, source, &[])?)
@@ -179,7 +183,7 @@ impl<'a> RowRecorder<'a> {
         {
             table.extend(&batch.rows)?;
             if let Some(streams) = self.files.streams.get_mut(batch.worker) {
-                streams.write(&batch.streams, batch.open.as_ref())?;
+                streams.write(&batch)?;
             }
         }
         for table in &mut self.files.tables {
@@ -187,6 +191,7 @@ impl<'a> RowRecorder<'a> {
         }
         for streams in &mut self.files.streams {
             streams.ended.tick()?;
+            streams.gaps.tick()?;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ use super::tally::Tally;
 use super::websocket_client;
 use rolldrop_record::event::AnswerHeaders;
 use rolldrop_record::load::{ConnectionMode, Http};
-use rolldrop_record::{RequestRow, Stamp, StreamRow};
+use rolldrop_record::{GapRow, RequestRow, Stamp, StreamRow};
 
 /// Number of rows at which the worker flushes a batch; that many still fit in the processor's cache.
 const BATCH_ROWS: usize = 512;
@@ -59,6 +59,8 @@ pub(super) struct RowBatch {
     pub(super) rows: Vec<RequestRow>,
     /// Rows of their streams, in any order.
     pub(super) streams: Vec<StreamRow>,
+    /// Times between the events of streams.
+    pub(super) gaps: Vec<GapRow>,
     /// Streams that are open, if it is time to list them.
     pub(super) open: Option<OpenRows>,
     /// Number of requests that the worker has scheduled so far.
@@ -399,11 +401,13 @@ impl WorkerState {
     }
 
     fn flush(&mut self, context: &ExchangeContext) {
+        let now = context.clock.now();
         let batch = RowBatch {
             worker: self.worker,
             rows: std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS)),
             streams: context.streams.take_ended(),
-            open: context.streams.list(context.clock.now()),
+            gaps: context.streams.take_gaps(now),
+            open: context.streams.list(now),
             scheduled: self.scheduled,
             in_flight: self.in_flight as u64,
         };

@@ -51,7 +51,7 @@ pub use mode::Mode;
 pub use outcome::Outcome;
 pub use policy::Policy;
 pub use rounds::{Rounds, RoundsEnd};
-pub use row::{Phase, Protocol, RequestRow, ServedEnd, ServedKey, ServedRow, StreamRow, TlsSession};
+pub use row::{GapRow, Phase, Protocol, RequestRow, ServedEnd, ServedKey, ServedRow, StreamRow, TlsSession};
 pub use rows::{LIVE_DIR, RowSource, Tables};
 pub use run_dir::{Records, RunDir, RunDirError, RunLog};
 pub use run_info::{RunInfo, routing};

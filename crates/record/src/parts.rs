@@ -34,7 +34,7 @@ pub mod csv;
 mod read;
 mod tables;
 
-pub use tables::{RequestRow, ServedRow, StreamRow};
+pub use tables::{GapRow, RequestRow, ServedRow, StreamRow};
 
 /// Age at which a part is closed.
 pub const PART_AGE: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ pub enum PartError {
 
 /// A row type that is stored in a table: a directory of parts with a common schema.
 ///
-/// Sealed: the tables are [`RequestRow`], [`StreamRow`] and [`ServedRow`].
+/// Sealed: the tables are [`RequestRow`], [`StreamRow`], [`GapRow`] and [`ServedRow`].
 pub trait Row: Clone + Send + 'static + sealed::Columns {
     /// Name of the table's directory in the run directory.
     const TABLE: &'static str;
@@ -652,6 +652,7 @@ mod tests {
         let columns = column_names::<RequestRow>();
         assert_eq!(documented("requests"), columns.iter().copied().collect());
         assert_eq!(documented("streams"), column_names::<StreamRow>().into_iter().collect());
+        assert_eq!(documented("gaps"), column_names::<GapRow>().into_iter().collect());
         assert_eq!(documented("served"), column_names::<ServedRow>().into_iter().collect());
         let json = serde_json::to_string(&request(0)).unwrap();
         let json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&json).unwrap();

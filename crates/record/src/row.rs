@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::names::named;
-pub use super::parts::{RequestRow, ServedRow, StreamRow};
+pub use super::parts::{GapRow, RequestRow, ServedRow, StreamRow};
 use super::{Outcome, Stamp};
 
 /// Name of the response header with the name of the proxy's pod.

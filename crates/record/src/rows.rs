@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::parts::{self, ClosedPart, Lane, PartError, Row, checksum};
-use super::{RequestRow, ServedRow, StreamRow};
+use super::{GapRow, RequestRow, ServedRow, StreamRow};
 
 /// Directory for rows transferred from remote load sources during the load. It is removed once all other rows have
 /// arrived.
@@ -30,6 +30,12 @@ pub trait RowSource: Debug + Send + Sync {
     /// # Errors
     /// Fails if the rows cannot be read.
     fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError>;
+
+    /// Passes the times between events of these streams to the lanes in the same way.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    fn gaps(&self, lanes: &mut [&mut dyn Lane<GapRow>]) -> Result<(), PartError>;
 
     /// Returns true if proxies recorded any rows.
     fn has_served(&self) -> bool;
@@ -62,6 +68,7 @@ pub struct Tables {
     /// Readable parts of each table.
     requests: Vec<ClosedPart>,
     streams: Vec<ClosedPart>,
+    gaps: Vec<ClosedPart>,
     served: Vec<ClosedPart>,
     /// Rows in no part: transferred during the load, from sources whose remaining rows were not fetched, or of streams
     /// and responses that were open when their recorder was killed or the run ended.
@@ -91,6 +98,7 @@ impl Tables {
     ) -> Result<Self, PartError> {
         let (requests, open_requests) = whole_parts::<RequestRow>(run_dir, corrupt)?;
         let (streams, open_streams) = whole_parts::<StreamRow>(run_dir, corrupt)?;
+        let (gaps, _) = whole_parts::<GapRow>(run_dir, corrupt)?;
         let (served, open_served) = whole_parts::<ServedRow>(run_dir, corrupt)?;
         let mut live = parts::read_table::<RequestRow>(&run_dir.join(LIVE_DIR))?;
         retain_missing(&mut live, &requests, request_key)?;
@@ -119,6 +127,7 @@ impl Tables {
         Ok(Self {
             requests: open(requests)?,
             streams: open(streams)?,
+            gaps: open(gaps)?,
             served: open(served)?,
             loose_requests,
             loose_streams,
@@ -184,6 +193,10 @@ impl RowSource for Tables {
         parts::read_side_by_side(&self.streams, lanes)?;
         give(&self.loose_streams, lanes);
         Ok(())
+    }
+
+    fn gaps(&self, lanes: &mut [&mut dyn Lane<GapRow>]) -> Result<(), PartError> {
+        parts::read_side_by_side(&self.gaps, lanes)
     }
 
     fn has_served(&self) -> bool {
@@ -340,6 +353,7 @@ mod tests {
         let empty = || Tables {
             requests: Vec::new(),
             streams: Vec::new(),
+            gaps: Vec::new(),
             served: Vec::new(),
             loose_requests: Vec::new(),
             loose_streams: Vec::new(),

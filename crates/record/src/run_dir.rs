@@ -9,7 +9,7 @@ use super::event::{EVENT_VERSION, EventKind};
 use super::parts::{self, Lane, PartError, PartWriter, Row};
 use super::rows::give;
 use super::run_info::{EventsWritten, FORMAT_VERSION};
-use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, StreamRow, Tables};
+use super::{Clock, Event, GapRow, RequestRow, RowSource, RunInfo, ServedRow, StreamRow, Tables};
 
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
@@ -80,6 +80,8 @@ pub struct Records {
     pub requests: Vec<RequestRow>,
     /// Rows of streams/*.parquet.
     pub streams: Vec<StreamRow>,
+    /// Rows of gaps/*.parquet.
+    pub gaps: Vec<GapRow>,
     /// Rows of served/*.parquet.
     pub served: Vec<ServedRow>,
     /// Same as in [`RunLog`].
@@ -103,6 +105,11 @@ impl RowSource for Records {
 
     fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
         give(&self.streams, lanes);
+        Ok(())
+    }
+
+    fn gaps(&self, lanes: &mut [&mut dyn Lane<GapRow>]) -> Result<(), PartError> {
+        give(&self.gaps, lanes);
         Ok(())
     }
 
@@ -273,7 +280,7 @@ impl RunDir {
             }
         }
         let tables = Tables::open(&self.path, &mut torn, &mut corrupt)?;
-        for table in [RequestRow::TABLE, StreamRow::TABLE, ServedRow::TABLE] {
+        for table in [RequestRow::TABLE, StreamRow::TABLE, GapRow::TABLE, ServedRow::TABLE] {
             let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
             for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
                 torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
@@ -288,11 +295,13 @@ impl RunDir {
     /// Fails if a file that should be complete is not.
     pub fn read(&self) -> Result<Records, RunDirError> {
         let (RunLog { info, events, torn, corrupt, altered }, tables) = self.recorded()?;
-        let (mut requests, mut streams, mut served) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut requests, mut streams) = (Vec::new(), Vec::new());
+        let (mut gaps, mut served) = (Vec::new(), Vec::new());
         tables.requests(&mut [&mut parts::each(|row: &RequestRow| requests.push(row.clone()))])?;
         tables.streams(&mut [&mut parts::each(|row: &StreamRow| streams.push(row.clone()))])?;
+        tables.gaps(&mut [&mut parts::each(|row: &GapRow| gaps.push(row.clone()))])?;
         tables.served(&mut [&mut parts::each(|row: &ServedRow| served.push(row.clone()))])?;
-        Ok(Records { info, events, requests, streams, served, torn, corrupt, altered })
+        Ok(Records { info, events, requests, streams, gaps, served, torn, corrupt, altered })
     }
 
     /// Reads the event log. Events of another version are ignored because their meaning is unknown; `corrupt` lists how

@@ -18,7 +18,7 @@ pub(super) const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 pub(super) const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
      told (the app ended them with a message), or were cut. The last end counts from t0.";
 /// Columns of the times.
-pub(super) const TIMES: [&str; 4] = ["", "streams", "p50", "p99"];
+pub(super) const TIMES: [&str; 4] = ["", "number", "p50", "p99"];
 
 /// Returns the streams, if the run has any.
 pub(super) fn streams(result: &RunResult) -> Option<&StreamResult> {
@@ -163,14 +163,17 @@ pub(super) fn more(left_out: usize) -> Option<String> {
     (left_out > 0).then(|| format!("and {} with fewer cut streams", counted(len(left_out), "more pod")))
 }
 
-/// Returns the rows of first events and longest gaps.
+/// Returns the rows of first events and gaps.
 pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
-    let (first, gap) = (&streams.first_event_ms, &streams.longest_gap_ms);
-    let rows: [(&str, Percentiles); 4] = [
+    let (first, longest) = (&streams.first_event_ms, &streams.longest_gap_ms);
+    let gap = streams.gap_ms.unwrap_or_default();
+    let rows: [(&str, Percentiles); 6] = [
         ("first event, steady", first.steady),
         ("first event, while a pod ended", first.disrupted),
-        ("longest gap, steady", gap.steady),
-        ("longest gap, while a pod ended", gap.disrupted),
+        ("between events, steady", gap.steady),
+        ("between events, while a pod ended", gap.disrupted),
+        ("longest gap, steady", longest.steady),
+        ("longest gap, while a pod ended", longest.disrupted),
     ];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0);
     rows.map(|(name, p)| {

@@ -95,6 +95,7 @@ pub fn records() -> Records {
         events,
         requests: Vec::new(),
         streams: Vec::new(),
+        gaps: Vec::new(),
         served: Vec::new(),
         torn: Vec::new(),
         corrupt: Vec::new(),

@@ -1,6 +1,7 @@
 //! Outcomes of a run's streams, in total and for each terminated pod.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
@@ -11,8 +12,9 @@ use crate::model::{
     LostData, OpenStreamCounts, SteadyStreams, StreamEnds, StreamPhase, StreamResult, StreamTimes,
     TerminationStreams, UnevenStreams,
 };
-use crate::timeline::Timeline;
 use crate::timeline::periods::Periods;
+use crate::timeline::{Requests, Timeline};
+use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Stamp};
 
 /// Probability of an equally uneven distribution by chance, below which it counts as uneven.
@@ -37,7 +39,12 @@ pub(crate) struct StreamTotals {
 
 impl StreamTotals {
     /// Returns the totals of a run that was disrupted in these periods; `None` if it has no streams.
-    pub(crate) fn of(timeline: &Timeline, disrupted: &Periods, records: &[StreamRecord]) -> Option<Self> {
+    pub(crate) fn of(
+        timeline: &Timeline,
+        disrupted: &Periods,
+        records: &[StreamRecord],
+        gap_ms: StreamTimes,
+    ) -> Option<Self> {
         let steady = SteadyStreams::of(timeline, records)?;
         let counted: Vec<&StreamRecord> = records.iter().filter(|record| record.is_counted).collect();
         let mut result = StreamResult {
@@ -45,6 +52,7 @@ impl StreamTotals {
             missing: steady.missing,
             survival: steady.survival.clone(),
             uneven: uneven(timeline, records),
+            gap_ms: (gap_ms != StreamTimes::default()).then_some(gap_ms),
             ..times(&counted, disrupted)
         };
         for record in &counted {
@@ -102,11 +110,32 @@ fn times(records: &[&StreamRecord], disrupted: &Periods) -> StreamResult {
             gaps[place(start, start.shifted_ns(ns))].add(ns);
         }
     }
-    let times = |[steady, disrupted]: [ValueHistogram; 2]| StreamTimes {
-        steady: steady.percentiles(),
-        disrupted: disrupted.percentiles(),
-    };
-    StreamResult { first_event_ms: times(first), longest_gap_ms: times(gaps), ..StreamResult::default() }
+    StreamResult {
+        first_event_ms: StreamTimes::of(first),
+        longest_gap_ms: StreamTimes::of(gaps),
+        ..StreamResult::default()
+    }
+}
+
+impl StreamTimes {
+    fn of([steady, disrupted]: [ValueHistogram; 2]) -> Self {
+        Self { steady: steady.percentiles(), disrupted: disrupted.percentiles() }
+    }
+
+    /// Returns the times between events, steady and disrupted. The time at which a gap ended is known to a second. A
+    /// gap that may have overlapped a disruption counts as disrupted.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    pub(crate) fn between_events(requests: &Requests, disrupted: &Periods) -> Result<Self, PartError> {
+        let mut gaps = <[ValueHistogram; 2]>::default();
+        requests.each_gap(|row| {
+            let from = row.second.shifted_ns(-i64::try_from(row.gap_ns).unwrap_or(i64::MAX));
+            let place = usize::from(disrupted.meet(from, row.second + Duration::from_secs(1)));
+            gaps[place].add_equal(row.gap_ns, row.gaps);
+        })?;
+        Ok(Self::of(gaps))
+    }
 }
 
 /// Returns the streams of each terminated pod from t0 on; none if nothing names the pods.

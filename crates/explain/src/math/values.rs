@@ -45,9 +45,14 @@ impl SendLag {
 impl ValueHistogram {
     /// Adds a value; a negative one counts as 0.
     pub(crate) fn add(&mut self, ns: i64) {
+        self.add_equal(u64::try_from(ns).unwrap_or(0), 1);
+    }
+
+    /// Adds `n` equal values.
+    pub(crate) fn add_equal(&mut self, ns: u64, n: u64) {
         if let Some(h) = &mut self.histogram {
-            // The histogram grows as needed; only a value beyond the range of u64 could cause an error.
-            let _ = h.record(u64::try_from(ns).unwrap_or(0));
+            // The histogram grows as needed; only a value beyond its range could cause an error.
+            let _ = h.record_n(ns, n);
         }
     }
 
@@ -121,11 +126,7 @@ impl FewValues {
     /// Converts the buckets to [`ValueHistogram`].
     pub(crate) fn values(&self) -> ValueHistogram {
         let mut values = ValueHistogram::default();
-        if let Some(h) = &mut values.histogram {
-            for (ns, n) in &self.0 {
-                let _ = h.record_n(*ns, *n);
-            }
-        }
+        self.0.iter().for_each(|(ns, n)| values.add_equal(*ns, *n));
         values
     }
 }

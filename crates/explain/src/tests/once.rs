@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use super::*;
 use rolldrop_record::parts::{Lane, Wanted};
 use rolldrop_record::service_proxy::ServiceProxy;
-use rolldrop_record::{RunDir, StreamRow};
+use rolldrop_record::{GapRow, RunDir, StreamRow};
 
 /// Returns a pod's address.
 fn address(pod: &str) -> [u8; 4] {
@@ -153,6 +153,10 @@ impl RowSource for Watched {
 
     fn streams(&self, lanes: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
         self.0.streams(lanes)
+    }
+
+    fn gaps(&self, lanes: &mut [&mut dyn Lane<GapRow>]) -> Result<(), PartError> {
+        self.0.gaps(lanes)
     }
 
     fn has_served(&self) -> bool {

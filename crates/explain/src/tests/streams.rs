@@ -1,6 +1,7 @@
 //! Streams that a termination finds open: their phases, causes and totals.
 
 use super::*;
+use rolldrop_record::GapRow;
 
 #[test]
 fn streams_cut_by_sigkill_drained_too_short() {
@@ -80,4 +81,22 @@ fn new_pods_without_streams_are_uneven() {
             .contains(&Finding::UnevenStreams(UnevenStreams { fewest: ("c".to_owned(), 0), ..uneven }))
     );
     assert!(charts.open_streams.iter().any(|at| at.ends.cut > 0));
+}
+
+#[test]
+fn gaps_are_split_by_disruption() {
+    let mut records = streams(StreamPodEnd { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) });
+    let row =
+        |second_ms, gap_ns, gaps| GapRow { source: "load-0".into(), second: at(second_ms), gap_ns, gaps };
+    // Pod b is deleted at 5 s.
+    records.gaps = vec![row(1000, 20_000_000, 90), row(5000, 20_000_000, 5), row(5000, 900_000_000, 5)];
+    let gap_ms = analysed(records.clone()).result.streams.unwrap().gap_ms.unwrap();
+    assert_eq!((gap_ms.steady.n, gap_ms.disrupted.n), (90, 10));
+    let about = |found: f64, ms: f64| (found / ms - 1.0).abs() < 0.002;
+    assert!(about(gap_ms.steady.p99, 20.0) && about(gap_ms.disrupted.p99, 900.0), "{gap_ms:?}");
+    // A gap of 9 s that ended after the disruption began in it.
+    records.gaps = vec![row(12_000, 9_000_000_000, 1)];
+    assert_eq!(analysed(records.clone()).result.streams.unwrap().gap_ms.unwrap().disrupted.n, 1);
+    records.gaps.clear();
+    assert_eq!(analysed(records).result.streams.unwrap().gap_ms, None);
 }

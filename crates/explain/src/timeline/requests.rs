@@ -20,7 +20,7 @@ use super::span::TimeSpan;
 use crate::timeline::by_name::ValuesByName;
 use rolldrop_record::parts::{self, PartError, Wanted};
 use rolldrop_record::{
-    ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp, StreamRow,
+    ClockOffset, Event, GapRow, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp, StreamRow,
 };
 
 /// Connection, identified by its load source and its number there.
@@ -412,6 +412,16 @@ impl Requests {
             streams.entry(Arc::clone(&row.source)).or_default().insert(row.seq, row);
         })])?;
         Ok(streams)
+    }
+
+    /// Passes on the times between events of streams.
+    ///
+    /// # Errors
+    /// Fails if the rows cannot be read.
+    pub(crate) fn each_gap(&self, mut each: impl FnMut(&GapRow) + Send) -> Result<(), PartError> {
+        self.rows.gaps(&mut [&mut parts::each(|row: &GapRow| {
+            each(&GapRow { second: self.clocks.place(&row.source, row.second), ..row.clone() });
+        })])
     }
 
     /// Aggregates the plainly answered requests, reading only the wanted columns and the data derived from them.

@@ -86,6 +86,7 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
         events,
         requests: vec![],
         streams: vec![],
+        gaps: vec![],
         served: vec![],
         torn: vec![],
         corrupt: vec![],

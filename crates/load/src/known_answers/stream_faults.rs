@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rolldrop_record::load::{StreamKind, StreamSettings};
-use rolldrop_record::{StreamEnd, StreamRow};
+use rolldrop_record::{GapRow, StreamEnd, StreamRow};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -130,6 +130,9 @@ async fn run_streams(settings: Load) -> (Vec<RequestRow>, BTreeMap<u64, StreamRo
     let rows = read_table::<RequestRow>(dir.path()).unwrap();
     assert_accounted(&summary, &rows);
     let streams = read_table::<StreamRow>(dir.path()).unwrap();
+    let gaps: u64 = read_table::<GapRow>(dir.path()).unwrap().iter().map(|row| row.gaps).sum();
+    let between: u64 = streams.iter().map(|row| row.events.saturating_sub(1)).sum();
+    assert_eq!(gaps, between, "gaps between events");
     let count = streams.len();
     let by_seq: BTreeMap<u64, StreamRow> = streams.into_iter().map(|row| (row.seq, row)).collect();
     assert_eq!(by_seq.len(), count, "a stream has two rows");

@@ -13,12 +13,12 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 use rolldrop_record::parts::{self, PartError, Row};
-use rolldrop_record::{RequestRow, StreamRow};
+use rolldrop_record::{GapRow, RequestRow, StreamRow};
 
 /// Path of the list of parts; each part is served below it.
 pub const PARTS_PATH: &str = "/parts";
 /// Tables that load workers write.
-const FETCHED_TABLES: [&str; 2] = [RequestRow::TABLE, StreamRow::TABLE];
+const FETCHED_TABLES: [&str; 3] = [RequestRow::TABLE, StreamRow::TABLE, GapRow::TABLE];
 /// Suffix of part names.
 pub const PART_SUFFIX: &str = ".parquet";
 
@@ -86,8 +86,11 @@ impl Shelf {
     /// Lists the parts. Reads new ones completely.
     pub(super) fn list(&self) -> Result<Vec<ListedPart>, ShelfError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let paths =
-            [parts::parts_of::<RequestRow>(&self.run_dir)?, parts::parts_of::<StreamRow>(&self.run_dir)?];
+        let paths = [
+            parts::parts_of::<RequestRow>(&self.run_dir)?,
+            parts::parts_of::<StreamRow>(&self.run_dir)?,
+            parts::parts_of::<GapRow>(&self.run_dir)?,
+        ];
         for path in paths.into_iter().flatten().filter(|path| !parts::is_open(path)) {
             let Some(name) = path.strip_prefix(&self.run_dir).ok().and_then(Path::to_str) else { continue };
             if !known.contains_key(name) {

@@ -223,6 +223,23 @@ table! {
 }
 
 table! {
+    /// Times between two successive events of streams in the counted part, of equal length and from the same second,
+    /// with the columns of `gaps/*.parquet`.
+    ///
+    /// All stamps are on the clock of `source`.
+    pub struct GapRow in GapColumns, read from GapGroup as "gaps", json by columns {
+        /// Load worker that received the events.
+        "source" => source: Arc<str>,
+        /// Beginning of the second in which the later events arrived.
+        "second_ns" => second: Stamp,
+        /// Length in nanoseconds, at most 1.6 % off.
+        "gap_ns" => gap_ns: u64,
+        /// Number of such gaps.
+        "gaps" => gaps: u64,
+    }
+}
+
+table! {
     /// A request as seen by a proxy, or a connection whose requests are invisible to the proxy, with the columns of
     /// `served/*.parquet`.
     ///

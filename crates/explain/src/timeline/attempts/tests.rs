@@ -67,6 +67,7 @@ fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>
         events: Vec::new(),
         requests,
         streams: Vec::new(),
+        gaps: Vec::new(),
         served,
         torn: Vec::new(),
         corrupt: Vec::new(),

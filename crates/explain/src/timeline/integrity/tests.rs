@@ -70,6 +70,7 @@ fn whole() -> Records {
         events,
         requests: (0..100).map(request).collect(),
         streams: vec![],
+        gaps: vec![],
         served: (0..100).map(served).collect(),
         torn: Vec::new(),
         corrupt: Vec::new(),
