@@ -22,6 +22,7 @@ mod due_timer;
 mod error;
 mod exchange;
 mod exchange_context;
+mod expected_open;
 mod failure;
 mod feed;
 mod first_answer;

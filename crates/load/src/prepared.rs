@@ -16,6 +16,7 @@ use super::control::Control;
 use super::deadlines::Deadlines;
 use super::error::{LoadError, Result};
 use super::exchange_context::{ExchangeContext, TargetEndpoint};
+use super::expected_open::expected_open;
 use super::feed::RequestFeed;
 use super::first_answer::{self, first_answer};
 use super::latency_log::LatencyLogFile;
@@ -118,19 +119,35 @@ impl Prepared {
     /// Limits the streams that are open at a time to those that this machine has descriptors and ports for.
     ///
     /// # Errors
-    /// Returns an error if the user asked for more.
+    /// Returns an error if the user asked for more, or if so many are expected to be open.
     fn limit_open(&mut self) -> Result<(), PlanError> {
-        let Some(stream) = &self.plan.settings.stream else { return Ok(()) };
-        let ports = self.all_ports().unwrap_or(usize::MAX);
+        let settings = &self.plan.settings;
+        let Some(stream) = &settings.stream else { return Ok(()) };
+        let is_chosen = stream.max_open.or(settings.connections.max).is_some();
+        let own = |plan: &Plan| plan.own_workers().map(|worker| plan.part_of_connections(worker)).sum();
+        let allowed: usize = own(&self.plan);
+        let expected = expected_open(&self.plan);
         let limits = [
+            ("the default of --max-open (stream.maxOpen)", allowed),
             ("the open-file limit (ulimit -Hn)", connection::most_open()),
-            ("the number of source ports (net.ipv4.ip_local_port_range)", ports),
+            (
+                "the number of source ports (net.ipv4.ip_local_port_range)",
+                self.all_ports().unwrap_or(usize::MAX),
+            ),
         ];
         for (limit, most) in limits {
-            if let Some(asked) = stream.max_open.filter(|asked| *asked > most) {
-                return Err(PlanError::TooManyOpen { asked, limit, most });
+            match expected {
+                _ if is_chosen && allowed > most => {
+                    return Err(PlanError::TooManyOpen { asked: allowed, limit, most });
+                }
+                Some(expected) if !is_chosen && expected > most => {
+                    return Err(PlanError::TooManyExpected { expected, limit, most });
+                }
+                _ => {}
             }
-            self.plan.max_connections = self.plan.max_connections.min(most);
+            if own(&self.plan) > most {
+                self.plan.max_connections = most * self.plan.share.of / self.plan.settings.workers;
+            }
         }
         Ok(())
     }

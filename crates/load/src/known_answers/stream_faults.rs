@@ -182,6 +182,38 @@ async fn streams_beyond_limit_are_not_sent() {
     assert!(refused > 0 && refused < rows.len(), "{refused} of {}", rows.len());
 }
 
+#[tokio::test]
+async fn too_many_streams_are_an_error_before_start() {
+    let refused = async |ports: Option<&str>, max_open: Option<usize>, length: Option<&str>| {
+        let length = length.map(|law| law.parse().unwrap());
+        let stream = StreamSettings { max_open, length, ..StreamSettings::new(StreamKind::Sse) };
+        let settings = Load {
+            pace: Pace::constant(5.0, Duration::from_secs(20)),
+            stream: Some(stream),
+            source_ports: ports.map(|range| range.parse().unwrap()),
+            ..Load::new("http://127.0.0.1:8080/")
+        };
+        Prepared::new(Plan::new(settings).unwrap()).await.err().map(|error| error.to_string())
+    };
+    let ports = Some("20000-20049");
+    for (ports, max_open, length, named) in [
+        (
+            ports,
+            Some(51),
+            None,
+            "51 open streams exceed the number of source ports (net.ipv4.ip_local_port_range), 50:",
+        ),
+        (ports, None, Some("11s"), "about 55 streams open, which exceeds the number of source ports"),
+        (None, Some(1 << 40), None, "(ulimit -Hn)"),
+    ] {
+        let error = refused(ports, max_open, length).await.unwrap();
+        assert!(error.contains(named), "{error}");
+    }
+    for (max_open, length) in [(Some(50), None), (None, Some("9s")), (Some(20), Some("11s")), (None, None)] {
+        assert_eq!(refused(ports, max_open, length).await, None, "{max_open:?} {length:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_streams_survive_a_killed_recorder() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

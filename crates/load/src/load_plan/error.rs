@@ -34,6 +34,12 @@ pub enum PlanError {
         "{asked} open streams exceed {limit}, {most}: raise that limit or ask for fewer streams (--max-open, stream.maxOpen)"
     )]
     TooManyOpen { asked: usize, limit: &'static str, most: usize },
+    /// More streams are expected to be open than the machine, or the default, allows.
+    #[error(
+        "the rate and the lengths keep about {expected} streams open, which exceeds {limit}, {most}: raise that \
+         limit, lower the rate or the lengths, or set --max-open (stream.maxOpen) to leave requests unsent"
+    )]
+    TooManyExpected { expected: usize, limit: &'static str, most: usize },
     /// Fresh connections need more source ports than there are.
     #[error(
         "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, but there are only {ports} \
