@@ -129,4 +129,4 @@ fn whole(streams: f64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,7 @@
 //! Tests predictions by hand, against the theory of infinite-server queues, and against simulated terminations.
 
 mod further;
-mod laws;
+pub(crate) mod laws;
 mod study;
 
 use rand::{SeedableRng, rngs::SmallRng};

@@ -162,32 +162,24 @@ impl ChosenStreams {
 
 #[cfg(test)]
 mod tests {
-    use rolldrop_explain::model::{MissingShare, SpanEnd, StreamSpan};
-    use rolldrop_record::Stamp;
+    use rand::{SeedableRng, rngs::SmallRng};
+    use rolldrop_explain::model::MissingShare;
 
     use super::*;
+    use crate::prediction::tests::laws::{Arrivals, Law, Workload, second};
     use crate::tuning::Strategy;
 
     const ROLLOUT: RolloutShape = RolloutShape { pods: 2, strategy: Strategy::Rolling { at_once: 1 } };
 
-    fn second(s: f64) -> Stamp {
-        Stamp::from_unix_ns(0).shifted_ns((s * 1e9) as i64)
-    }
-
     /// Returns a record of two pods with two streams per second each. Their lengths are exponential with a mean of 2 s.
-    fn steady(lasts_s: u32) -> SteadyStreams {
-        let spans = (0..4 * lasts_s).map(|i| {
-            let start_s = f64::from(i / 4) + f64::from(i % 4) / 4.0;
-            // A low-discrepancy sequence in (0, 1).
-            let share = (f64::from(i) * 0.618_033_988_75 + 0.5).fract();
-            let (start, end) = (second(start_s), second(start_s - 2.0 * (1.0 - share).ln()));
-            StreamSpan { pod: i as usize % 2, start, end, ended: SpanEnd::Complete, entered: None }
-        });
+    fn steady(lasts_s: f64) -> SteadyStreams {
+        let law = Law::Exponential { mean: 2.0 };
+        let workload = Workload { law, arrivals: Arrivals { rate: 2.0, burst: 1 }, window_s: 0.0 };
         SteadyStreams {
-            spans: spans.collect(),
+            spans: workload.record(2, lasts_s, &mut SmallRng::seed_from_u64(7)),
             pods: vec!["a".into(), "b".into()],
             from: second(0.0),
-            to: second(f64::from(lasts_s)),
+            to: second(lasts_s),
             missing: Some(MissingShare::Exactly(0.0)),
             unnamed: 0,
             survival: Vec::new(),
@@ -196,7 +188,7 @@ mod tests {
 
     #[test]
     fn draining_app_gets_grace_and_cutting_app_sleep() {
-        let steady = steady(1000);
+        let steady = steady(1000.0);
         let choice = |on_sigterm, max_cut| {
             let choice = GraceChoice { steady: &steady, on_sigterm, window_s: 2, max_cut };
             choice.choose(3, ROLLOUT).unwrap()
@@ -220,16 +212,16 @@ mod tests {
             let choice = GraceChoice { steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.01 };
             choice.choose(3, ROLLOUT).unwrap_err().factor()
         };
-        assert!(factor(steady(60)).is_some_and(|factor| factor > 2.0));
+        assert!(factor(steady(60.0)).is_some_and(|factor| factor > 2.0));
         let missing = Some(MissingShare::AtLeast(0.3));
-        assert_eq!(factor(SteadyStreams { missing, ..steady(60) }), Some(3.0));
-        let unnamed = SteadyStreams { pods: Vec::new(), ..steady(60) };
+        assert_eq!(factor(SteadyStreams { missing, ..steady(60.0) }), Some(3.0));
+        let unnamed = SteadyStreams { pods: Vec::new(), ..steady(60.0) };
         assert_eq!(factor(unnamed), None, "a longer one names no pods either");
     }
 
     #[test]
     fn prediction_explains_poisson_counts() {
-        let steady = steady(1000);
+        let steady = steady(1000.0);
         let choice =
             GraceChoice { steady: &steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.2 };
         let mut chosen = choice.choose(3, ROLLOUT).unwrap();

@@ -10,7 +10,7 @@ use crate::statistics::exact::{below, z};
 
 /// Law of the lengths of streams, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Law {
+pub(crate) enum Law {
     Exponential {
         mean: f64,
     },
@@ -20,27 +20,27 @@ pub(super) enum Law {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lognormal {
-    pub(super) median: f64,
-    pub(super) sigma: f64,
+pub(crate) struct Lognormal {
+    pub(crate) median: f64,
+    pub(crate) sigma: f64,
 }
 
 /// Arrivals of streams at one pod: so many per second, in bursts of so many at random times.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrivals {
-    pub(super) rate: f64,
-    pub(super) burst: u32,
+pub(crate) struct Arrivals {
+    pub(crate) rate: f64,
+    pub(crate) burst: u32,
 }
 
 /// A law with its arrivals, and the propagation window.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Workload {
-    pub(super) law: Law,
-    pub(super) arrivals: Arrivals,
-    pub(super) window_s: f64,
+pub(crate) struct Workload {
+    pub(crate) law: Law,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) window_s: f64,
 }
 
-pub(super) fn lognormal(median: f64, sigma: f64) -> Law {
+pub(crate) fn lognormal(median: f64, sigma: f64) -> Law {
     Law::Lognormal(Lognormal { median, sigma })
 }
 
@@ -81,12 +81,12 @@ impl Lognormal {
 }
 
 impl Law {
-    pub(super) fn mean(self) -> f64 {
+    pub(crate) fn mean(self) -> f64 {
         self.excess(f64::MIN_POSITIVE)
     }
 
     /// Returns E[(D - s)+].
-    pub(super) fn excess(self, s: f64) -> f64 {
+    pub(crate) fn excess(self, s: f64) -> f64 {
         match self {
             Self::Exponential { mean } => mean * (-s / mean).exp(),
             Self::Lognormal(law) => law.excess(s),
@@ -95,7 +95,7 @@ impl Law {
     }
 
     /// Returns P(D > s).
-    pub(super) fn beyond(self, s: f64) -> f64 {
+    pub(crate) fn beyond(self, s: f64) -> f64 {
         match self {
             Self::Exponential { mean } => (-s / mean).exp(),
             Self::Lognormal(law) => law.beyond(s),
@@ -131,20 +131,20 @@ impl Law {
 
 impl Workload {
     /// Returns the mean number of streams cut per termination: the theory of infinite-server queues.
-    pub(super) fn cut(self, budget_s: f64) -> f64 {
+    pub(crate) fn cut(self, budget_s: f64) -> f64 {
         self.arrivals.rate * self.law.excess(budget_s - self.window_s)
     }
 
     /// Returns the variance of the number of streams cut by a termination, divided by its mean. Pairs of one burst are
     /// cut together if both outlast the budget.
-    pub(super) fn dispersion(self, budget_s: f64) -> f64 {
+    pub(crate) fn dispersion(self, budget_s: f64) -> f64 {
         let pairs = f64::from(self.arrivals.burst - 1);
         let both = self.over_ages(budget_s, |open| pairs * open.powi(2));
         1.0 + self.arrivals.rate * both / self.cut(budget_s)
     }
 
     /// Returns the share of terminations that cut no stream: no burst has a stream that outlasts the budget.
-    pub(super) fn uncut(self, budget_s: f64) -> f64 {
+    pub(crate) fn uncut(self, budget_s: f64) -> f64 {
         let Arrivals { rate, burst } = self.arrivals;
         let some = self.over_ages(budget_s, |open| 1.0 - (1.0 - open).powf(f64::from(burst)));
         (-rate / f64::from(burst) * some).exp()
@@ -172,7 +172,7 @@ impl Workload {
     }
 
     /// Simulates a steady record of pods, from second 0 on.
-    pub(super) fn record(self, pods: usize, length_s: f64, rng: &mut SmallRng) -> Vec<StreamSpan> {
+    pub(crate) fn record(self, pods: usize, length_s: f64, rng: &mut SmallRng) -> Vec<StreamSpan> {
         let warm_up_s = self.law.warm_up_s();
         let mut spans = Vec::new();
         for pod in 0..pods {
@@ -186,7 +186,7 @@ impl Workload {
     }
 
     /// Simulates one further termination, and returns the number of streams that it cuts.
-    pub(super) fn terminate(self, budget_s: f64, rng: &mut SmallRng) -> u64 {
+    pub(crate) fn terminate(self, budget_s: f64, rng: &mut SmallRng) -> u64 {
         let mut cut = 0;
         let mut add = |start_s: f64, lasts_s: f64| cut += u64::from(start_s + lasts_s > budget_s);
         if self.arrivals.burst > 1 {
@@ -206,12 +206,12 @@ impl Workload {
 }
 
 /// Returns a span from its times in seconds.
-pub(super) fn span(pod: usize, start_s: f64, end_s: f64, ended: SpanEnd) -> StreamSpan {
+pub(crate) fn span(pod: usize, start_s: f64, end_s: f64, ended: SpanEnd) -> StreamSpan {
     StreamSpan { pod, start: second(start_s), end: second(end_s), ended, entered: None }
 }
 
 /// Returns the stamp of a second.
-pub(super) fn second(s: f64) -> Stamp {
+pub(crate) fn second(s: f64) -> Stamp {
     #[expect(clippy::cast_possible_truncation, reason = "simulated times are far from the limits")]
     let ns = (s * 1e9) as i64;
     Stamp::from_unix_ns(ns)
