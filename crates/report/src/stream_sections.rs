@@ -187,7 +187,7 @@ pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
 mod tests {
     use super::*;
     use crate::samples;
-    use rolldrop_explain::model::LostData;
+    use rolldrop_explain::model::{LostData, StreamTimes};
 
     #[test]
     fn sentence_names_each_end_once() {
@@ -233,6 +233,14 @@ mod tests {
         assert_eq!((of_pods.told, of_pods.cut), (streams.aborted, streams.cut));
         let (few, left_out) = by_phase(&result, 1);
         assert_eq!((few.len() < rows.len(), left_out), (true, 2));
+    }
+
+    #[test]
+    fn times_include_recorded_gaps() {
+        let disrupted = Percentiles { n: 7, p50: 100.0, p99: 900.0, ..Percentiles::default() };
+        let gap_ms = Some(StreamTimes { disrupted, ..StreamTimes::default() });
+        let rows = times(&StreamResult { gap_ms, ..StreamResult::default() });
+        assert_eq!(rows, [["between events, while a pod ended", "7", "100 ms", "900 ms"]]);
     }
 
     #[test]

@@ -363,11 +363,11 @@ fn stream_section_shows_phases_and_times() {
       web-7d4b9c6f5-vc4hd     51      0  before SIGTERM        22     0    0   5.000 s
                                          after SIGTERM          0     0   29
 
-                                       number     p50     p99
-      first event, steady               2,088  100 ms  100 ms
-      first event, while a pod ended      912  100 ms  100 ms
-      longest gap, steady               1,946  100 ms  100 ms
-      longest gap, while a pod ended      891  100 ms  100 ms
+                                      number     p50     p99
+      first event, steady              2,088  100 ms  100 ms
+      first event, while a pod ended     912  100 ms  100 ms
+      longest gap, steady              1,946  100 ms  100 ms
+      longest gap, while a pod ended     891  100 ms  100 ms
     ");
     let markdown = markdown(&samples::streams());
     for line in [
