@@ -273,7 +273,7 @@ impl Connection {
     pub(super) async fn secured(self, client: &TlsClient) -> io::Result<Self> {
         let transport = match self.transport {
             SocketTransport::Plain(socket) => SocketTransport::Tls(client.handshake(socket).await?),
-            secured @ SocketTransport::Tls(_) => secured,
+            other @ (SocketTransport::Tls(_) | SocketTransport::Taken) => other,
         };
         Ok(Self { transport, ..self })
     }
@@ -281,7 +281,7 @@ impl Connection {
     /// Returns the version of the TLS session and whether it was resumed; `None` without TLS.
     pub(super) fn tls_session(&self) -> Option<TlsSession> {
         match &self.transport {
-            SocketTransport::Plain(_) => None,
+            SocketTransport::Plain(_) | SocketTransport::Taken => None,
             SocketTransport::Tls(tls) => client_tls::session(tls),
         }
     }
@@ -289,7 +289,7 @@ impl Connection {
     /// Returns true if the connection speaks HTTP/2: as negotiated by TLS (ALPN), or as `wanted` without TLS.
     pub(super) fn speaks_http2(&self, wanted: Http) -> bool {
         match &self.transport {
-            SocketTransport::Plain(_) => wanted == Http::Http2,
+            SocketTransport::Plain(_) | SocketTransport::Taken => wanted == Http::Http2,
             SocketTransport::Tls(tls) => tls.session().alpn_protocol() == Some(client_tls::HTTP2),
         }
     }
@@ -298,6 +298,21 @@ impl Connection {
     /// been read from it.
     pub(super) fn into_transport(self) -> SocketTransport {
         self.transport
+    }
+
+    /// Takes a cleartext TCP socket out of the runtime, for a reader of its own; `None` for other transports. The
+    /// connection is useless until the socket is put back.
+    pub(super) fn take_tcp(&mut self) -> Option<io::Result<StdTcpStream>> {
+        self.transport.take_tcp()
+    }
+
+    /// Puts the socket back.
+    ///
+    /// # Errors
+    /// Returns an error if the runtime cannot register the socket.
+    pub(super) fn put_back(&mut self, socket: StdTcpStream) -> io::Result<()> {
+        self.transport = SocketTransport::Plain(Either::Left(TcpStream::from_std(socket)?));
+        Ok(())
     }
 
     /// Returns only the buffer, and closes the connection.

@@ -9,7 +9,6 @@ use std::pin::pin;
 
 use tokio::time::sleep;
 
-use super::answer_stream::TransportEnd;
 use super::carry::{carry, connect};
 use super::connection::Connection;
 use super::exchange_context::ExchangeContext;
@@ -87,9 +86,6 @@ impl Exchange {
                 false
             }
         };
-        if row.outcome == Outcome::Cancelled {
-            context.streams.end(row.seq, TransportEnd::Cancelled);
-        }
         if !is_reusable && let Some(connection) = via.take() {
             context.buffers.give(connection.into_buffer());
         }

@@ -1,7 +1,9 @@
 //! State shared by the exchanges of one worker: the load, its targets, and its timeouts.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,6 +22,7 @@ use super::pod_body::Beginning;
 use super::request::{self, Http1Template, WebSocket};
 use super::resolve::AddressCursor;
 use super::source_port_pool::SourcePorts;
+use super::stream_poller::StreamPoller;
 use rolldrop_record::load::Http;
 use rolldrop_record::{Clock, Outcome, RequestRow, Stamp};
 
@@ -42,11 +45,24 @@ pub(super) struct ExchangeContext {
     pub(super) buffers: Buffers,
     /// Streams that are being read.
     pub(super) streams: OpenStreams,
+    /// Reader of streams; `None` if requests ask for none, or if exchanges read theirs themselves.
+    pub(super) poller: Option<StreamPoller>,
     /// True if all exchanges should end at once. The code that sets it also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
 impl ExchangeContext {
+    /// Reads the open streams. Works only while it is polled.
+    ///
+    /// # Errors
+    /// Returns an error if the operating system does not tell which sockets are ready.
+    pub(super) async fn poll_streams(&self) -> io::Result<Infallible> {
+        match &self.poller {
+            Some(poller) => poller.keep(&self.streams).await,
+            None => pending().await,
+        }
+    }
+
     /// Returns the output of `future`, or `None` if the load is aborted first.
     pub(super) async fn unless_aborted<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|context| match future.as_mut().poll(context) {

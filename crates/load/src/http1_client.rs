@@ -1,15 +1,19 @@
 //! HTTP/1.1 over a connection: writes the request, and reads the response to its end.
 
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer_stream::TransportEnd;
+use super::body_end::{BodyEnd, ReadEnd, take_body};
 use super::connection::Connection;
 use super::deadlines::Elapsed;
 use super::exchange_context::{ExchangeContext, TargetEndpoint};
 use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, Result, ended_early, lost, overdue};
+use super::open_streams::{ReceivedBytes, StreamHandle};
+use super::polled_stream::PolledBody;
 use super::request::Persistence;
 use super::response::{self, Head};
 use rolldrop_record::load::StreamSettings;
@@ -61,7 +65,7 @@ impl Http1Exchange<'_> {
     /// after that, only silence is limited. Returns true if the connection can carry another request.
     pub(super) async fn receive_stream(
         &mut self,
-        settings: &StreamSettings,
+        settings: &Arc<StreamSettings>,
         persistence: Persistence,
     ) -> Result<bool> {
         let context = self.context;
@@ -73,13 +77,13 @@ impl Http1Exchange<'_> {
             let ended = context.deadlines.within(asked, limit, pin!(self.receive_body(head))).await;
             return ended.unwrap_or_else(|Elapsed| Err(overdue(self.row)));
         }
-        context.streams.begin(self.row);
-        let (end, failure) = match self.read_body(&mut head, Some(settings.stall_timeout)).await {
+        let stream = context.streams.begin(settings, self.row);
+        let (end, failure) = match self.read_stream(&mut head, &stream, settings.stall_timeout).await {
             Ok(end) => (end, None),
             Err((end, failure)) => (end, Some(failure)),
         };
         self.row.end = context.clock.now();
-        let outcome = context.streams.end(self.row.seq, end);
+        let outcome = stream.end(end);
         if outcome == Some(Outcome::Ok) {
             self.row.outcome = Outcome::Ok;
             return Ok(failure.is_none() && self.is_reusable(&head));
@@ -88,6 +92,42 @@ impl Http1Exchange<'_> {
         // A transport that ended well needs the stream's own outcome.
         let failure = failure.unwrap_or(PROTOCOL_ERROR);
         Err(ExchangeFailure { outcome: outcome.unwrap_or(failure.outcome), ..failure })
+    }
+
+    /// Reads the body of a stream to its end. The worker's poller reads it if it can, and if the body is not searched for
+    /// the pod's name.
+    async fn read_stream(
+        &mut self,
+        head: &mut Head,
+        stream: &StreamHandle<'_>,
+        stall_timeout: Duration,
+    ) -> BodyEnd {
+        let Self { context, connection, row, write_error, .. } = self;
+        let poller = context.poller.as_ref().filter(|_| connection.beginning.is_none());
+        let taken = poller.and_then(|poller| Some((poller, connection.take_tcp()?)));
+        let Some((poller, socket)) = taken else {
+            return self.read_body(head, Some((stream, stall_timeout))).await;
+        };
+        let end = match socket {
+            Err(e) => ReadEnd::Lost(e),
+            Ok(socket) => {
+                let body = mem::replace(&mut head.body, Body::NONE);
+                let polled = PolledBody { socket, body, rest: Vec::new() };
+                let ended = poller.begin(stream, polled, &connection.buffer);
+                context.buffers.give(mem::take(&mut connection.buffer));
+                let received = ReceivedBytes { stream, bytes: &mut row.bytes_received };
+                let Ok((polled, end)) = ended.await else {
+                    unreachable!("the stream has the sender until it has ended")
+                };
+                drop(received);
+                head.body = polled.body;
+                connection.buffer = polled.rest;
+                // Without its socket, a connection is not used again.
+                let _ = connection.put_back(polled.socket);
+                end
+            }
+        };
+        end.of_response(&head.body, row, write_error.as_ref())
     }
 
     /// Keeps the headers of a response that did not end well.
@@ -108,7 +148,7 @@ impl Http1Exchange<'_> {
             Persistence::Keep => &self.endpoint.keeping,
         };
         // The connection's buffer is empty between requests, so it is used for the request first.
-        let mut request = std::mem::take(&mut self.connection.buffer);
+        let mut request = mem::take(&mut self.connection.buffer);
         template.fill(self.row.seq, self.row.attempts, &mut request);
         self.write_error = self.connection.write_all(&request, &mut self.row.bytes_sent).await.err();
         self.connection.buffer = request;
@@ -193,55 +233,44 @@ impl Http1Exchange<'_> {
     }
 
     /// Reads the body to the end of its transport, and keeps its beginning if that is to be searched for the pod's name.
-    /// With a stall timeout, the body is a stream, whose events are read and whose silence is limited.
+    /// With a stream and its stall timeout, the stream gets the content, and its silence is limited.
     ///
     /// # Errors
     /// Returns how the transport ended, and the outcome of a plain response that ends like that, if it did not end well.
     pub(super) async fn read_body(
         &mut self,
         head: &mut Head,
-        stall_timeout: Option<Duration>,
-    ) -> Result<TransportEnd, (TransportEnd, ExchangeFailure)> {
+        stream: Option<(&StreamHandle<'_>, Duration)>,
+    ) -> BodyEnd {
         let Self { context, connection, row, write_error, .. } = self;
-        let (body, write_error) = (&mut head.body, write_error.as_ref());
-        loop {
-            let now = stall_timeout.map(|_| context.clock.now());
-            let mut pushed = Ok(());
+        let body = &mut head.body;
+        let end = loop {
+            let stream = stream.map(|(stream, limit)| (stream, limit, context.clock.now()));
             let Connection { buffer, beginning, .. } = &mut **connection;
-            let taken = body.take_with(buffer, |piece| {
+            let taken = take_body(body, buffer, |piece| {
                 if let Some(beginning) = beginning {
                     beginning.add(piece);
                 }
-                if let Some(now) = now {
-                    pushed = pushed.and_then(|()| context.streams.push(row.seq, now, piece));
-                }
+                stream.map_or(Ok(()), |(stream, _, now)| stream.push(now, piece))
             });
-            let taken = taken.map_err(|_| (TransportEnd::Malformed, PROTOCOL_ERROR))?;
-            pushed.map_err(|_| (TransportEnd::EventTooLong, PROTOCOL_ERROR))?;
-            buffer.drain(..taken);
-            if body.is_done() {
-                return Ok(match body {
-                    Body::Length(_) => TransportEnd::ContentLength,
-                    Body::Chunked(_) | Body::UntilClose => TransportEnd::LastChunk,
-                });
+            match taken {
+                Ok(taken) => drop(buffer.drain(..taken)),
+                Err(end) => break end,
             }
-            let read = match now.zip(stall_timeout) {
+            if body.is_done() {
+                break ReadEnd::Complete;
+            }
+            let read = match stream {
                 None => Ok(connection.read().await),
-                Some((now, limit)) => context.deadlines.within(now, limit, pin!(connection.read())).await,
+                Some((_, limit, now)) => context.deadlines.within(now, limit, pin!(connection.read())).await,
             };
             match read {
-                Err(Elapsed) => return Err((TransportEnd::Stalled, overdue(row))),
-                Ok(Ok(0)) if *body == Body::UntilClose && write_error.is_none() => {
-                    return Ok(TransportEnd::Close);
-                }
-                Ok(Ok(0)) => {
-                    return Err((TransportEnd::Truncated, ended_early(ResponseProgress::Body, write_error)));
-                }
+                Err(Elapsed) => break ReadEnd::Stalled,
+                Ok(Ok(0)) => break ReadEnd::Closed,
                 Ok(Ok(count)) => row.bytes_received += count as u64,
-                Ok(Err(e)) => {
-                    return Err((TransportEnd::Reset, lost(ResponseProgress::Body, &e, write_error)));
-                }
+                Ok(Err(e)) => break ReadEnd::Lost(e),
             }
-        }
+        };
+        end.of_response(body, row, write_error.as_ref())
     }
 }

@@ -352,6 +352,7 @@ fn late_worker_marks_requests_not_sent() {
             deadlines: Deadlines::new(clock),
             buffers: Buffers::default(),
             streams: OpenStreams::new("load-0".into(), None),
+            poller: None,
             is_aborted: Cell::new(false),
         },
         feed: RequestFeed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),

@@ -12,6 +12,7 @@
 
 mod answer_headers;
 pub mod answer_stream;
+mod body_end;
 mod carry;
 mod client_tls;
 mod connection;
@@ -44,6 +45,7 @@ mod open_streams;
 mod placeholders;
 mod planned_target;
 mod pod_body;
+mod polled_stream;
 mod prepared;
 mod random;
 mod record_file;
@@ -58,6 +60,7 @@ mod schedule;
 mod second_series;
 mod socket_transport;
 mod source_port_pool;
+mod stream_poller;
 mod tally;
 pub mod targets_file;
 mod websocket_client;

@@ -4,12 +4,12 @@
 //! recorder that is killed then leaves a row for each of them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer_stream::{StreamReader, TransportEnd};
 use super::gap_counts::GapCounts;
+use super::polled_stream::PolledStream;
 use rolldrop_record::load::StreamSettings;
 use rolldrop_record::{GapRow, Outcome, Phase, RequestRow, Stamp, StreamRow};
 use rolldrop_wire::answer_events::TooLong;
@@ -19,22 +19,42 @@ const LIST_EVERY: Duration = Duration::from_secs(5);
 /// Detail of a row whose recorder was lost before the stream ended.
 const RECORDER_LOST: &str = "recorder_lost";
 
-/// Open streams, by the sequence number of their request.
+/// Open streams, each in a slot.
 #[derive(Debug)]
 pub(super) struct OpenStreams {
     settings: Option<Arc<StreamSettings>>,
-    open: RefCell<HashMap<u64, OpenStream>>,
+    slots: RefCell<Vec<Option<Box<OpenStream>>>>,
+    /// Slots without a stream.
+    free: RefCell<Vec<usize>>,
     /// Rows of streams that have ended.
     ended: RefCell<Vec<StreamRow>>,
     gaps: RefCell<GapCounts>,
     listed: Cell<Option<Stamp>>,
 }
 
+/// A stream that has not ended.
 #[derive(Debug)]
-struct OpenStream {
+pub(super) struct OpenStream {
     /// Row of the request as of its response head.
-    row: RequestRow,
-    reader: StreamReader,
+    pub(super) row: RequestRow,
+    pub(super) reader: StreamReader,
+    /// Number of bytes that the poller has received.
+    pub(super) received: u64,
+    /// The stream's body, while the poller reads it.
+    pub(super) polled: Option<PolledStream>,
+}
+
+/// Handle of an open stream. Dropping it ends the stream as cancelled.
+pub(super) struct StreamHandle<'a> {
+    streams: &'a OpenStreams,
+    pub(super) slot: usize,
+}
+
+/// Adds the bytes that the poller receives to those of the request when it is dropped, so also if the request is
+/// cancelled first.
+pub(super) struct ReceivedBytes<'a> {
+    pub(super) stream: &'a StreamHandle<'a>,
+    pub(super) bytes: &'a mut u64,
 }
 
 /// A list of streams that were open at one time, as rows for the case that the recorder is killed.
@@ -49,7 +69,8 @@ impl OpenStreams {
     pub(super) fn new(source: Arc<str>, settings: Option<&StreamSettings>) -> Self {
         Self {
             settings: settings.cloned().map(Arc::new),
-            open: RefCell::default(),
+            slots: RefCell::default(),
+            free: RefCell::default(),
             ended: RefCell::default(),
             gaps: RefCell::new(GapCounts::new(source)),
             listed: Cell::new(None),
@@ -57,42 +78,55 @@ impl OpenStreams {
     }
 
     /// Returns the settings if requests ask for streams.
-    pub(super) fn settings(&self) -> Option<&StreamSettings> {
-        self.settings.as_deref()
+    pub(super) fn settings(&self) -> Option<&Arc<StreamSettings>> {
+        self.settings.as_ref()
     }
 
     /// Begins the stream of a request whose response head has arrived.
-    pub(super) fn begin(&self, row: &RequestRow) {
-        let Some(settings) = &self.settings else { return };
-        let opened = OpenStream { row: row.clone(), reader: StreamReader::new(Arc::clone(settings)) };
-        self.open.borrow_mut().insert(row.seq, opened);
-    }
-
-    /// Adds body bytes of a stream that arrived at `now`.
-    ///
-    /// # Errors
-    /// Fails if an event is too long.
-    pub(super) fn push(&self, seq: u64, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
-        let mut open = self.open.borrow_mut();
-        let Some(OpenStream { row, reader }) = open.get_mut(&seq) else { return Ok(()) };
-        let (before, last) = reader.events();
-        let pushed = reader.push(now, bytes);
-        let new = reader.events().0 - before;
-        if new > 0 && row.phase == Phase::Main {
-            let mut gaps = self.gaps.borrow_mut();
-            // Events that arrive together have no time between them.
-            gaps.add(now, 0, new - 1);
-            if let Some(last) = last {
-                gaps.add(now, now.ns_since(last), 1);
+    pub(super) fn begin(&self, settings: &Arc<StreamSettings>, row: &RequestRow) -> StreamHandle<'_> {
+        let reader = StreamReader::new(Arc::clone(settings));
+        let opened = Some(Box::new(OpenStream { row: row.clone(), reader, received: 0, polled: None }));
+        let mut slots = self.slots.borrow_mut();
+        let slot = match self.free.borrow_mut().pop() {
+            Some(slot) => {
+                slots[slot] = opened;
+                slot
             }
-        }
-        pushed
+            None => {
+                slots.push(opened);
+                slots.len() - 1
+            }
+        };
+        StreamHandle { streams: self, slot }
     }
 
-    /// Ends a request's stream, if it has one that is open. Returns its outcome as described for
-    /// [`StreamReader::outcome`].
-    pub(super) fn end(&self, seq: u64, end: TransportEnd) -> Option<Outcome> {
-        let stream = self.open.borrow_mut().remove(&seq)?;
+    /// Calls `f` with the stream in a slot, if there is one.
+    pub(super) fn with<T>(&self, slot: usize, f: impl FnOnce(&mut OpenStream) -> T) -> Option<T> {
+        self.slots.borrow_mut().get_mut(slot)?.as_deref_mut().map(f)
+    }
+
+    /// Calls `read` with the stream in a slot, if there is one, and counts the times between the events that it reads
+    /// at `now`.
+    pub(super) fn read<T>(&self, slot: usize, now: Stamp, read: impl FnOnce(&mut OpenStream) -> T) -> Option<T> {
+        self.with(slot, |stream| {
+            let (before, last) = stream.reader.events();
+            let result = read(stream);
+            let new = stream.reader.events().0 - before;
+            if new > 0 && stream.row.phase == Phase::Main {
+                let mut gaps = self.gaps.borrow_mut();
+                // Events that arrive together have no time between them.
+                gaps.add(now, 0, new - 1);
+                if let Some(last) = last {
+                    gaps.add(now, now.ns_since(last), 1);
+                }
+            }
+            result
+        })
+    }
+
+    fn end(&self, slot: usize, end: TransportEnd) -> Option<Outcome> {
+        let stream = self.slots.borrow_mut()[slot].take()?;
+        self.free.borrow_mut().push(slot);
         self.ended.borrow_mut().push(stream.row(end));
         stream.reader.outcome(end)
     }
@@ -115,9 +149,10 @@ impl OpenStreams {
             return None;
         }
         self.listed.set(Some(now));
-        let open = self.open.borrow();
+        let slots = self.slots.borrow();
+        let open = || slots.iter().flatten();
         let mut rows = OpenRows::default();
-        for OpenStream { row, .. } in open.values() {
+        for OpenStream { row, .. } in open().map(|stream| &**stream) {
             rows.requests.push(RequestRow {
                 end: now,
                 outcome: Outcome::Cancelled,
@@ -126,8 +161,44 @@ impl OpenStreams {
                 ..row.clone()
             });
         }
-        rows.streams = open.values().map(|stream| stream.row(TransportEnd::Cancelled)).collect();
+        rows.streams = open().map(|stream| stream.row(TransportEnd::Cancelled)).collect();
         Some(rows)
+    }
+}
+
+impl StreamHandle<'_> {
+    /// Calls `f` with the stream.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut OpenStream) -> T) -> T {
+        let Some(result) = self.streams.with(self.slot, f) else {
+            unreachable!("the slot has the stream until the handle is dropped")
+        };
+        result
+    }
+
+    /// Adds body bytes that arrived at `now`.
+    ///
+    /// # Errors
+    /// Fails if an event is too long.
+    pub(super) fn push(&self, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
+        let pushed = self.streams.read(self.slot, now, |stream| stream.reader.push(now, bytes));
+        pushed.unwrap_or(Ok(()))
+    }
+
+    /// Ends the stream. Returns its outcome as described for [`StreamReader::outcome`].
+    pub(super) fn end(self, end: TransportEnd) -> Option<Outcome> {
+        self.streams.end(self.slot, end)
+    }
+}
+
+impl Drop for ReceivedBytes<'_> {
+    fn drop(&mut self) {
+        *self.bytes += self.stream.with(|open| open.received);
+    }
+}
+
+impl Drop for StreamHandle<'_> {
+    fn drop(&mut self) {
+        self.streams.end(self.slot, TransportEnd::Cancelled);
     }
 }
 

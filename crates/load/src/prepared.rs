@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -30,6 +31,7 @@ use super::resolve::{AddressCursor, FollowedNames, TargetRoute};
 use super::row_recorder::{RecorderOutputs, StreamTable};
 use super::running::{LoadRun, RunningLoad};
 use super::source_port_pool::{self, PortMemory, PortWalk, PortsBefore};
+use super::stream_poller::StreamPoller;
 use super::worker::Task;
 use rolldrop_record::load::{Family, Http, Load};
 use rolldrop_record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
@@ -347,6 +349,7 @@ impl Prepared {
                     deadlines: Deadlines::new(clock),
                     buffers: Buffers::default(),
                     streams: OpenStreams::new(source.as_str().into(), plan.settings.stream.as_ref()),
+                    poller: poller(&plan, clock).map_err(LoadError::Worker)?,
                     is_aborted: Cell::new(false),
                 },
                 feed: RequestFeed::new(&plan, number, plan.share.of, zero),
@@ -369,6 +372,14 @@ impl Prepared {
             log,
         };
         run.begin(control)
+    }
+}
+
+/// Returns the poller for a worker's streams, if its requests ask for streams and there is a poller for this system.
+fn poller(plan: &Plan, clock: Clock) -> io::Result<Option<StreamPoller>> {
+    match &plan.settings.stream {
+        Some(stream) => StreamPoller::new(clock, stream.stall_timeout),
+        None => Ok(None),
     }
 }
 

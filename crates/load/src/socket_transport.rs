@@ -4,6 +4,8 @@
 //! that reads and writes by itself, such as HTTP/2, takes the [`SocketTransport`].
 
 use std::io::{self, Read};
+use std::mem;
+use std::net::TcpStream as StdTcpStream;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -24,6 +26,8 @@ pub(super) enum SocketTransport {
     Plain(ClientSocket),
     /// TLS over a socket.
     Tls(TlsTransport),
+    /// The socket has been taken out.
+    Taken,
 }
 
 /// A TLS session after its handshake. Dropping it sends close_notify to the peer.
@@ -97,6 +101,17 @@ fn try_read(socket: &ClientSocket, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 impl SocketTransport {
+    /// Takes a cleartext TCP socket out of the runtime; `None` for other transports, which stay as they are.
+    pub(super) fn take_tcp(&mut self) -> Option<io::Result<StdTcpStream>> {
+        match mem::replace(self, Self::Taken) {
+            Self::Plain(Either::Left(tcp)) => Some(tcp.into_std()),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
     /// Writes as much as the socket accepts immediately, without asking the runtime; returns `None` if it accepts
     /// nothing, or if the bytes must be encrypted first.
     ///
@@ -109,6 +124,7 @@ impl SocketTransport {
                 sent => sent.map(Some),
             },
             SocketTransport::Tls(_) => Ok(None),
+            SocketTransport::Taken => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -125,6 +141,7 @@ impl SocketTransport {
                 let mut context = Context::from_waker(Waker::noop());
                 tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }
+            SocketTransport::Taken => false,
         }
     }
 }
@@ -138,6 +155,7 @@ impl AsyncRead for SocketTransport {
         match self.get_mut() {
             SocketTransport::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
             SocketTransport::Tls(tls) => tls.poll_read(context, buffer),
+            SocketTransport::Taken => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -147,6 +165,7 @@ impl AsyncWrite for SocketTransport {
         match self.get_mut() {
             SocketTransport::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
             SocketTransport::Tls(tls) => Pin::new(&mut tls.stream).poll_write(context, bytes),
+            SocketTransport::Taken => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
@@ -154,6 +173,7 @@ impl AsyncWrite for SocketTransport {
         match self.get_mut() {
             SocketTransport::Plain(socket) => Pin::new(socket).poll_flush(context),
             SocketTransport::Tls(tls) => Pin::new(&mut tls.stream).poll_flush(context),
+            SocketTransport::Taken => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
@@ -161,6 +181,7 @@ impl AsyncWrite for SocketTransport {
         match self.get_mut() {
             SocketTransport::Plain(socket) => Pin::new(socket).poll_shutdown(context),
             SocketTransport::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(context),
+            SocketTransport::Taken => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }

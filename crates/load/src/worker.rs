@@ -167,6 +167,7 @@ impl Worker {
         let mut lanes = JoinSet::new();
         let (mut stopped, mut aborted) = (pin!(control.stop.cancelled()), pin!(control.abort.cancelled()));
         let mut deadlines = pin!(self.context.deadlines.keep());
+        let mut streams = pin!(self.context.poll_streams());
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -188,6 +189,7 @@ impl Worker {
                 reached = timer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 () = self.turn.notified() => {}
                 never = &mut deadlines => match never {},
+                failed = &mut streams => match failed? {},
                 Some(Err(e)) = lanes.join_next() => std::panic::resume_unwind(e.into_panic()),
                 _ = flush.tick() => self.state.borrow_mut().flush(&self.context),
             }

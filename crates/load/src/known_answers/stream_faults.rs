@@ -1,6 +1,6 @@
 //! Streams that end in every way that a server can end them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rolldrop_record::load::{StreamKind, StreamSettings};
@@ -223,7 +223,10 @@ async fn open_streams_survive_a_killed_recorder() {
         while let Ok((mut connection, _)) = listener.accept().await {
             let mut request = [0; 1024];
             assert!(connection.read(&mut request).await.unwrap() > 0);
-            connection.write_all([CHUNKED, HELLO].concat().as_bytes()).await.unwrap();
+            // In two pieces, so that the event is not read with the head.
+            connection.write_all(CHUNKED.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            connection.write_all(HELLO.as_bytes()).await.unwrap();
             held.push(connection);
         }
     });
@@ -258,5 +261,62 @@ async fn open_streams_survive_a_killed_recorder() {
     assert!(!open.exists());
     let streams = read_table::<StreamRow>(dir.path()).unwrap();
     assert!(streams.len() >= left.len());
+    let whole: BTreeSet<u64> = streams.iter().filter(|row| row.events == 1).map(|row| row.seq).collect();
+    let cancelled = read_table::<RequestRow>(dir.path()).unwrap();
+    let cancelled: Vec<_> = cancelled.iter().filter(|row| whole.contains(&row.seq)).collect();
+    assert!(!cancelled.is_empty());
+    assert!(cancelled.iter().all(|row| row.bytes_received == (CHUNKED.len() + HELLO.len()) as u64));
     server.abort();
+}
+
+/// Serves streams with these pieces, one after another on each connection, with a gap before each piece.
+async fn serve_streams(pieces: &'static [&'static str], gap: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = [0; 1024];
+                while connection.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    for piece in pieces {
+                        tokio::time::sleep(gap).await;
+                        connection.write_all(piece.as_bytes()).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_carry_streams_in_turn() {
+    let address = serve_streams(&[CHUNKED, HELLO, DONE, END], Duration::from_millis(5)).await;
+    let (rows, streams) = run_streams(Load {
+        pace: Pace::constant(20.0, Duration::from_secs(2)),
+        stream: Some(StreamSettings::new(StreamKind::OpenAi)),
+        connections: Connections::KEEPALIVE,
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    })
+    .await;
+    assert!(rows.iter().all(|row| row.outcome == Outcome::Ok && streams[&row.seq].events == 2), "{rows:?}");
+    let size = [CHUNKED, HELLO, DONE, END].concat().len() as u64;
+    assert!(rows.iter().all(|row| row.bytes_received == size), "{rows:?}");
+    assert!(rows.iter().any(|row| row.conn_reused));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_longer_than_stall_timeout_is_ok() {
+    let pieces = &[CHUNKED, HELLO, HELLO, HELLO, DONE, END];
+    let address = serve_streams(pieces, Duration::from_secs(1)).await;
+    let stall_timeout = Duration::from_secs(3);
+    let (rows, streams) = run_streams(Load {
+        pace: Pace::constant(10.0, Duration::from_millis(200)),
+        stream: Some(StreamSettings { stall_timeout, ..StreamSettings::new(StreamKind::OpenAi) }),
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    })
+    .await;
+    assert!(rows.iter().all(|row| row.outcome == Outcome::Ok && streams[&row.seq].events == 4), "{rows:?}");
 }

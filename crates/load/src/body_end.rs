@@ -1,0 +1,69 @@
+//! Steps of reading the body of an HTTP/1.1 response, whoever reads the bytes.
+
+use std::io;
+
+use super::answer_stream::TransportEnd;
+use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, ended_early, lost, overdue};
+use rolldrop_record::RequestRow;
+use rolldrop_wire::answer_events::TooLong;
+use rolldrop_wire::http1::Body;
+
+/// End of a body's transport, with the outcome of a plain response that ends like that if it did not end well.
+pub(super) type BodyEnd = Result<TransportEnd, (TransportEnd, ExchangeFailure)>;
+
+/// Reason why no more of a body is read.
+#[derive(Debug)]
+pub(super) enum ReadEnd {
+    /// The body is complete.
+    Complete,
+    /// The peer closed the connection.
+    Closed,
+    /// The connection was reset or lost.
+    Lost(io::Error),
+    /// The framing is invalid.
+    Malformed,
+    /// An event is too long.
+    EventTooLong,
+    /// Nothing arrived within the stall timeout.
+    Stalled,
+}
+
+/// Passes the content of the body at the beginning of `bytes` to `content`. Returns the number of bytes that belong to
+/// the body.
+///
+/// # Errors
+/// Returns the end of the body if it cannot be read any further.
+pub(super) fn take_body(
+    body: &mut Body,
+    bytes: &[u8],
+    mut content: impl FnMut(&[u8]) -> Result<(), TooLong>,
+) -> Result<usize, ReadEnd> {
+    let mut passed = Ok(());
+    let taken = body.take_with(bytes, |piece| passed = passed.and_then(|()| content(piece)));
+    let taken = taken.map_err(|_| ReadEnd::Malformed)?;
+    passed.map_err(|TooLong| ReadEnd::EventTooLong)?;
+    Ok(taken)
+}
+
+impl ReadEnd {
+    /// Returns the end of a request's response, whose body is at `body`.
+    pub(super) fn of_response(
+        self,
+        body: &Body,
+        row: &RequestRow,
+        write_error: Option<&io::Error>,
+    ) -> BodyEnd {
+        match self {
+            Self::Complete => Ok(match body {
+                Body::Length(_) => TransportEnd::ContentLength,
+                Body::Chunked(_) | Body::UntilClose => TransportEnd::LastChunk,
+            }),
+            Self::Closed if *body == Body::UntilClose && write_error.is_none() => Ok(TransportEnd::Close),
+            Self::Closed => Err((TransportEnd::Truncated, ended_early(ResponseProgress::Body, write_error))),
+            Self::Lost(e) => Err((TransportEnd::Reset, lost(ResponseProgress::Body, &e, write_error))),
+            Self::Malformed => Err((TransportEnd::Malformed, PROTOCOL_ERROR)),
+            Self::EventTooLong => Err((TransportEnd::EventTooLong, PROTOCOL_ERROR)),
+            Self::Stalled => Err((TransportEnd::Stalled, overdue(row))),
+        }
+    }
+}
