@@ -107,7 +107,12 @@ impl OpenStreams {
 
     /// Calls `read` with the stream in a slot, if there is one, and counts the times between the events that it reads
     /// at `now`.
-    pub(super) fn read<T>(&self, slot: usize, now: Stamp, read: impl FnOnce(&mut OpenStream) -> T) -> Option<T> {
+    pub(super) fn read<T>(
+        &self,
+        slot: usize,
+        now: Stamp,
+        read: impl FnOnce(&mut OpenStream) -> T,
+    ) -> Option<T> {
         self.with(slot, |stream| {
             let (before, last) = stream.reader.events();
             let result = read(stream);
