@@ -143,7 +143,7 @@ impl OpenStreams {
 
     /// Takes the counted gaps between events; those of the present second only if no stream is open.
     pub(super) fn take_gaps(&self, now: Stamp) -> Vec<GapRow> {
-        let is_idle = self.open.borrow().is_empty();
+        let is_idle = self.slots.borrow().len() == self.free.borrow().len();
         self.gaps.borrow_mut().take((!is_idle).then_some(now))
     }
 
