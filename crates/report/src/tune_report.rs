@@ -472,10 +472,14 @@ mod tests {
             "With 97.5 % confidence, at least 70 % of future pods that end in rollouts like these lose nothing that a \
              sleep can save (10 ends that left the rules separately, in 4 rollouts)."
         );
-        assert!(text(&tuning, &TextOptions::default()).ends_with(
-            "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  killed_in_flight: 6 requests, a \
-             sleep that outlasts the window does not save them; a longer grace period\n"
-        ));
+        let before = text(&tuning, &TextOptions::default());
+        assert!(
+            before.ends_with(
+                "LOST BEFORE\n  routed_to_dead_pod: 100 requests, a sleep saves them\n  killed_in_flight: 6 requests, a \
+                 sleep that outlasts the window does not save them; a longer grace\n  period\n"
+            ),
+            "{before}"
+        );
         tuning.chosen.as_mut().unwrap().settings.readiness_delay_seconds = Some(4);
         tuning.steps[1].settings.readiness_delay_seconds = Some(4);
         assert!(markdown(&tuning).contains("readinessProbe: {initialDelaySeconds: 4}   # container app"));
