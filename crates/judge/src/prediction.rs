@@ -3,7 +3,7 @@
 //! No law of lengths is assumed. [`VirtualTerminations`] ends every pod at many instants of the record, at which nobody
 //! did, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and predicts further
 //! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses and compares settings.
-//! [`further_cuts`] predicts for the settings that the pods of a run had.
+//! [`further_cuts()`] predicts for the settings that the pods of a run had.
 //!
 //! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
 //! is twice the cuts. Propagation windows are taken as they were measured: lower bounds of cuts have the lower bounds of
