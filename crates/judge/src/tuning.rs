@@ -343,7 +343,7 @@ pub struct ChosenSettings {
     pub consumers: Vec<ConsumerSleep>,
     /// Time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
     pub stopping_seconds: Option<f64>,
-    /// What streams need; `None` if the tuning does not choose a grace period for streams.
+    /// Settings that streams need; `None` if the tuning does not choose a grace period for streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ChosenStreams>,
 }

@@ -52,4 +52,10 @@ impl Cause {
     pub const fn is_helped_by_sleep(self) -> bool {
         matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }
+
+    /// Returns true if the cause is a pod that ended before its streams. Only settings for their lengths prevent such
+    /// losses.
+    pub const fn is_cut_stream(self) -> bool {
+        matches!(self, Cause::DrainedTooShort | Cause::CutAtSigterm)
+    }
 }

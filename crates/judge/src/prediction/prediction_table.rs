@@ -95,7 +95,7 @@ impl VirtualTerminations {
     ///
     /// # Errors
     /// Fails with the reason why the run predicts nothing.
-    pub(super) fn of_steady(steady: &SteadyStreams, windows_s: &[(f64, f64)]) -> Result<Self, NoPrediction> {
+    pub(crate) fn of_steady(steady: &SteadyStreams, windows_s: &[(f64, f64)]) -> Result<Self, NoPrediction> {
         if steady.pods.is_empty() {
             return Err(NoPrediction::NoPods { unnamed: steady.unnamed });
         }

@@ -26,7 +26,7 @@ pub struct VirtualTerminations {
     /// Propagation windows in seconds, lower and upper bound, at least one. Instants take them in turn.
     pub(super) windows_s: Vec<(f64, f64)>,
     /// Number of streams that were open in the period.
-    pub(super) streams: usize,
+    pub(crate) streams: usize,
     rate_per_pod: f64,
 }
 

@@ -1,6 +1,6 @@
 //! Chooses a grace period, or a sleep, for a workload's streams, and judges a proof by the streams that it cut.
 //!
-//! The choice is a prediction from a run without disruptions ([`StreamPrediction`]): the least seconds with which a
+//! The choice is a prediction from a run without disruptions ([`VirtualTerminations`]): the least seconds with which a
 //! termination cuts at most so many streams on average. A proof refutes it if it cut more streams than that mean explains:
 //! then streams last longer in terminating pods than in serving ones, and the next choice allows half as many.
 
@@ -10,11 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::RolloutShape;
 use crate::prediction::{
-    CONFIDENCE, Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PredictionRequest, StreamPrediction,
+    CONFIDENCE, Estimate, Forecast, MeanCut, NoPrediction, OnSigterm, PodShutdown, VirtualTerminations,
 };
 use crate::statistics::counts::count_quantile;
 use rolldrop_explain::model::{RunResult, SteadyStreams};
-use rolldrop_record::Cause;
 
 /// Streams of the pods that ended in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,10 +36,10 @@ impl EndedStreams {
     pub fn of(result: &RunResult) -> Option<Self> {
         result.streams.as_ref()?;
         let of_pods = result.terminations.iter().filter_map(|t| t.streams.as_ref());
-        let cut = [Cause::DrainedTooShort, Cause::CutAtSigterm];
+        let by_cause = result.requests.by_cause.iter();
         Some(Self {
             alive: of_pods.map(|streams| streams.alive_at_t0 + streams.began_later).sum(),
-            cut: cut.iter().filter_map(|cause| result.requests.by_cause.get(cause)).sum(),
+            cut: by_cause.filter(|(cause, _)| cause.is_cut_stream()).map(|(_, n)| n).sum(),
         })
     }
 }
@@ -110,38 +109,34 @@ impl GraceChoice<'_> {
     /// Fails if the record supports no settings.
     pub fn choose(&self, sleep_s: u64, rollout: RolloutShape) -> Result<ChosenStreams, NoChoice> {
         let window_s = self.window_s as f64;
-        let request = PredictionRequest {
-            windows_s: &[(window_s, window_s)],
-            sleep_s: Some(sleep_s as f64),
-            graces_s: &[],
-            terminations: None,
-            max_cut: self.max_cut,
-            confidence: CONFIDENCE,
+        let virtually = VirtualTerminations::of_steady(self.steady, &[(window_s, window_s)]);
+        let virtually = virtually.map_err(NoChoice::NoPrediction)?;
+        let (least, sleep_s) = match self.on_sigterm {
+            OnSigterm::Drains => {
+                (virtually.least_grace(sleep_s as f64, self.max_cut, CONFIDENCE), Some(sleep_s))
+            }
+            OnSigterm::Cuts => (virtually.least_sleep(self.max_cut, CONFIDENCE), None),
         };
-        let prediction = StreamPrediction::of(self.steady, &request).map_err(NoChoice::NoPrediction)?;
-        let (least, rows): (_, &[Forecast]) = match self.on_sigterm {
-            OnSigterm::Drains => (prediction.least_grace, &prediction.draining),
-            OnSigterm::Cuts => (prediction.least_sleep, &prediction.cutting),
+        let recorded = virtually.streams;
+        let few = |more| NoChoice::FewStreams { recorded, more };
+        let least_seconds = match least {
+            Estimate::Known(seconds) => seconds,
+            Estimate::Unknown { more_streams } => return Err(few(more_streams)),
         };
-        let recorded = prediction.streams;
-        let known = |estimate: Estimate<u64>| match estimate {
-            Estimate::Known(seconds) => Ok(seconds),
-            Estimate::Unknown { more_streams: more } => Err(NoChoice::FewStreams { recorded, more }),
+        let end = PodShutdown {
+            sleep_s: sleep_s.unwrap_or(least_seconds) as f64,
+            grace_s: least_seconds as f64,
+            on_sigterm: self.on_sigterm,
         };
-        let least_seconds = known(least)?;
-        let forecast = rows.iter().find(|row| row.end.grace_s == least_seconds as f64);
-        let cut = forecast.and_then(|row| row.cut.known());
-        let (Some(forecast), Some(cut)) = (forecast, cut) else {
-            return Err(NoChoice::FewStreams { recorded, more: None });
-        };
+        let Forecast { cut, terminating_s, .. } = virtually.forecast(end, rollout.pods, CONFIDENCE);
         Ok(ChosenStreams {
             max_cut: self.max_cut,
             on_sigterm: self.on_sigterm,
             least_seconds,
-            cut,
-            rate_per_pod: prediction.rate_per_pod,
+            cut: cut.known().ok_or(few(None))?,
+            rate_per_pod: virtually.rate_per_pod(),
             recorded,
-            pod_seconds_each_rollout: forecast.terminating_s.map(|each_s| each_s * rollout.pods as f64),
+            pod_seconds_each_rollout: terminating_s.map(|each_s| each_s * rollout.pods as f64),
         })
     }
 }
