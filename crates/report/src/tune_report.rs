@@ -49,7 +49,14 @@ pub(super) fn headline(tuning: &Tuning) -> String {
         }
         (TuningOutcome::NotForASleep, _) => {
             let causes: Vec<&str> = tuning.lost_before.iter().map(|lost| lost.cause.as_str()).collect();
-            format!("No preStop sleep saves the requests that are lost here ({}).", list(&causes))
+            let causes = list(&causes);
+            if tuning.lost_before.iter().any(|lost| lost.cause.is_cut_stream()) {
+                return format!(
+                    "A preStop sleep that outlasts the window saves none of the requests that are lost here ({causes}): \
+                     use --grace, which chooses settings for streams."
+                );
+            }
+            format!("No preStop sleep saves the requests that are lost here ({causes}).")
         }
         (TuningOutcome::NotShown { why }, _) => format!("Not shown: {}.", why.join("; ")),
         (TuningOutcome::NoLonger { why }, _) => {
@@ -66,10 +73,20 @@ fn lost(step: &TuningStep) -> String {
 }
 
 fn none_lost(step: &TuningStep) -> String {
-    match step.lost {
-        0 => lost(step).replacen("0 of", "none of", 1),
-        _ => format!("{}, none of which a sleep would have saved", lost(step)),
+    match (step.lost, cut_streams(step)) {
+        (0, _) => lost(step).replacen("0 of", "none of", 1),
+        (_, 0) => format!("{}, none of which a sleep would have saved", lost(step)),
+        (all, cut) if all == cut => format!("{}, all of them streams that were cut", lost(step)),
+        (_, cut) => format!(
+            "{}, {} of them streams that were cut; no sleep would have saved the others",
+            lost(step),
+            count(cut)
+        ),
     }
+}
+
+fn cut_streams(step: &TuningStep) -> u64 {
+    step.streams.map_or(0, |streams| streams.cut)
 }
 
 /// Describes how pods ended in a run.
@@ -96,8 +113,9 @@ fn basis(step: &TuningStep) -> String {
         CoverageUnit::Rollouts => "rollouts",
         CoverageUnit::Deletions => "deletions of pods one at a time (this says nothing about rollouts)",
     };
+    let aside = if cut_streams(step) > 0 { ", apart from the cut streams" } else { "" };
     format!(
-        "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save ({}).",
+        "With {} confidence, at least {} of future {of} like these lose nothing that a sleep can save{aside} ({}).",
         percent(step.confidence),
         percent(step.coverage),
         decision_words::units(Units::of_step(step)),
@@ -431,6 +449,7 @@ pub(super) fn files(tuning: &Tuning, chart: Chart) -> Vec<ReportFile> {
 
 #[cfg(test)]
 mod tests {
+    use rolldrop_judge::prediction::MeanCut;
     use serde_json::json;
 
     use super::*;
@@ -533,5 +552,44 @@ mod tests {
             "none of 4,000 requests in 36 deletions of pods one at a time, which says nothing about rollouts";
         assert_eq!(none_lost(&step), told);
         assert!(basis(&step).contains("deletions of pods one at a time (this says nothing about rollouts)"));
+    }
+
+    #[test]
+    fn cut_streams_are_told_apart() {
+        let settings = json!({"pre_stop_seconds": 6, "termination_grace_period_seconds": 9, "min_ready_seconds": 0, "readiness_delay_seconds": null});
+        let mut step: TuningStep = serde_json::from_value(json!({
+            "purpose": "proof", "run": "4-proof", "settings": settings, "verdict": {"state": "valid"},
+            "modes": ["rollout"], "terminations": 10, "rollouts": 5, "unit": "ends", "units": 9,
+            "confidence": 0.975, "coverage": 0.66, "lost": 3, "lost_for_a_sleep": 0, "lost_otherwise": [],
+            "requests": 2930, "streams": {"alive": 228, "cut": 3},
+        }))
+        .unwrap();
+        let of = "3 of 2,930 requests in 5 rollouts (10 terminations)";
+        assert_eq!(none_lost(&step), format!("{of}, all of them streams that were cut"));
+        assert!(basis(&step).contains("nothing that a sleep can save, apart from the cut streams (9 ends"));
+        let chosen = ChosenStreams {
+            max_cut: 0.5,
+            on_sigterm: OnSigterm::Cuts,
+            least_seconds: 6,
+            cut: MeanCut { estimate: 0.35, lower: 0.25, upper: 0.48, undecided: 0.0 },
+            rate_per_pod: 15.0,
+            recorded: 3617,
+            pod_seconds_each_rollout: Some(12.2),
+        };
+        // Poisson with mean 4.8: P(X <= 10) = 0.990, P(X <= 9) = 0.975.
+        assert_eq!(
+            streams(&chosen, &step),
+            "The app cuts its streams at SIGTERM, so no grace period helps: a preStop sleep of 6 s or more cuts 0.35 \
+             streams per termination on average (0.25 to 0.48, 95 % confidence; at most 0.5 allowed), at 15.00 streams \
+             per second and pod, as 3,617 streams without disruptions predict. The proof cut 3 of the 228 that its 10 \
+             terminations met; the prediction explains up to 10. The pods of a rollout terminate for 12 pod-seconds in \
+             all."
+        );
+        step.lost = 5;
+        let others = "3 of them streams that were cut; no sleep would have saved the others";
+        assert_eq!(
+            none_lost(&step),
+            format!("5 of 2,930 requests in 5 rollouts (10 terminations), {others}")
+        );
     }
 }
