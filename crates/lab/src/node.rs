@@ -1,4 +1,4 @@
-//! The node agent, which does a kubelet's job with processes of this machine.
+//! The node agent, which does a kubelet's job with processes on this machine.
 //!
 //! Each node's agent watches the pods bound to the node and runs a worker for each (`pod`). Containers are child
 //! processes in their own process groups. `container_runner` starts, probes and restarts them; `container_termination`
@@ -87,7 +87,7 @@ struct Agent {
 enum Pause {
     /// The agent's watch fell behind, so it lists the pods again.
     Behind,
-    /// The agent exits and starts again at once.
+    /// The agent exits and starts again immediately.
     Restart,
     /// The agent exits, or the node is off, until a restart.
     Off,
@@ -165,7 +165,7 @@ impl Agent {
     }
 
     fn say(&self, readiness: NodeReadiness) {
-        note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status");
+        note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status not written");
     }
 
     /// Returns true if the node was shut down and its last pod has terminated.
@@ -227,7 +227,7 @@ impl Agent {
             pod["status"]["reason"] = json!(verdict.reason());
             pod["status"]["message"] = json!(verdict.message());
         });
-        note_failure(written, "pod status");
+        note_failure(written, "pod status not written");
         registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), COMPONENT);
     }
 }

@@ -1,4 +1,4 @@
-//! Mode of a node agent, as far as its pods need to know it.
+//! Mode of a node agent, as seen by its pods.
 
 use tokio::sync::watch;
 

@@ -19,7 +19,7 @@ use super::outside_commands::Outside;
 
 /// User agent for probes.
 pub(super) const PROBE_AGENT: &str = "kube-probe/1.36";
-/// Pause before a gRPC probe redials a server that was not there (`BaseDelay` of
+/// Pause before a gRPC probe redials an unreachable server (`BaseDelay` of
 /// google.golang.org/grpc/backoff.DefaultConfig).
 const GRPC_DIAL_BACK_OFF: Duration = Duration::from_secs(1);
 
@@ -62,12 +62,12 @@ impl NotDone {
     }
 }
 
-/// Container that actions are aimed at.
+/// Container on which actions are performed.
 #[derive(Clone, Debug)]
 pub(super) struct ActionTarget {
     pub(super) pod_ip: String,
     pub(super) ports: Vec<ContainerPort>,
-    /// Launch of the container, whose environment commands run in.
+    /// Launch of the container; commands run in its environment.
     pub(super) launch: Launch,
 }
 
@@ -105,7 +105,7 @@ impl ContainerAction {
     ///
     /// # Errors
     ///
-    /// The action could not be performed.
+    /// Fails if the action could not be performed.
     pub(super) async fn probe(&self, longest: Duration) -> Result<ActionOutcome, NotDone> {
         if let Self::GrpcCheck(check) = self {
             // The check itself reports what took too long.

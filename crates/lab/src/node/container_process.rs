@@ -23,7 +23,7 @@ use crate::network::{FirstProcess, Placement, StartedProcess, pid_of};
 
 /// Environment variable of every process in a container. Its value identifies the container.
 const MARK: &str = "ROLLDROP_CONTAINER_ID";
-/// Maximum number of bytes kept from a command's output, the same as the kubelet keeps from a probe's.
+/// Maximum number of bytes kept from a command's output, the same as the kubelet's limit for probes.
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 
 /// Program to run, with its environment.
@@ -31,7 +31,7 @@ const MAX_OUTPUT_BYTES: usize = 10 * 1024;
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// Whole environment except for the marks; nothing is inherited.
+    /// Entire environment except for the marks; nothing is inherited.
     pub(super) env: Vec<(String, String)>,
     /// `None` for the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
@@ -104,7 +104,7 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// The program cannot be started.
+    /// Fails if the program cannot be started.
     pub(super) fn start(&self, log: ContainerLog) -> io::Result<(ContainerProcess, Keeper)> {
         let mut command = self.command();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -133,7 +133,7 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// The program cannot be started.
+    /// Fails if the program cannot be started.
     pub(super) async fn run(&self) -> io::Result<(ProcessExit, String)> {
         let mut child = self.placement.spawn(self.command().stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let group = ProcessGroup::of(pid_of(&child))?;
@@ -145,7 +145,7 @@ impl Launch {
             never = async { tokio::join!(read_some(&mut stdout, &mut out), read_some(&mut stderr, &mut err)).0 } => match never {},
         };
         drop(group);
-        // A process that the program left running may hold the other end indefinitely.
+        // A process that the program left running may keep the other end open indefinitely.
         stdout.iter().for_each(|stdout| read_available(stdout, |chunk| keep_some(&mut out, chunk)));
         stderr.iter().for_each(|stderr| read_available(stderr, |chunk| keep_some(&mut err, chunk)));
         out.extend(err);
@@ -170,8 +170,8 @@ impl Launch {
 /// found below it until it exits. It also resets the signals that a shell makes its background jobs ignore, and that
 /// nohup makes its command ignore, because programs inherit this.
 ///
-/// On the machine itself, the process dies with this process, or precisely with the thread that starts it: a worker of
-/// the runtime, which lives as long. The process's own children do not die with it.
+/// On the machine itself, the process dies with this process, or more precisely with the thread that starts it: a
+/// runtime worker, which lives just as long. The process's own children do not die with it.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
 fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
     let begin = move || {
@@ -229,7 +229,7 @@ impl ContainerProcess {
     /// Waits until the process has exited.
     pub(super) async fn exited(&self) -> ProcessExit {
         let mut exit = self.exit.clone();
-        // An error means that the keeper was aborted with the cluster, so nobody is left to notice.
+        // An error means that the keeper was aborted with the cluster, so no one is left to notice.
         match exit.wait_for(Option::is_some).await {
             Ok(exit) => (*exit).unwrap_or(ProcessExit::with(137)),
             Err(_) => ProcessExit::with(137),
@@ -252,7 +252,7 @@ impl Keeper {
             tokio::select! {
                 status = self.first.wait() => break status,
                 Some(signal) = self.signals.recv() => {
-                    // Processes that exist by now are found wherever they hide afterwards.
+                    // Processes that exist by now will be found later, wherever they hide.
                     members.extend(self.below().await);
                     self.signal(signal);
                 }
@@ -262,7 +262,7 @@ impl Keeper {
         drop(self.group);
         let mark = self.mark;
         let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
-        // All output is in the log before anybody learns of the exit.
+        // All output must be in the log before the exit is announced.
         self.recorder.finish();
         let exit = status.map_or(ProcessExit::with(255), ProcessExit::of);
         self.exit.send_replace(Some(exit));
@@ -357,7 +357,7 @@ mod tests {
     async fn process_exit_kills_its_group() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        // The shell's child would outlive it by far.
+        // The shell's child would far outlive it.
         let (process, keeper) =
             shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(log_at(&log)).unwrap();
         let keeper = tokio::spawn(keeper.run());

@@ -79,7 +79,7 @@ impl Supervisor {
     }
 
     /// Runs the container when the pod orders it, and restarts it according to its restart policy. Drop this future to
-    /// kill everything at once.
+    /// kill everything immediately.
     pub(super) async fn run(mut self) {
         // The pod holds the other end while this is running.
         let _ = self.order.wait_for(|order| *order != ContainerOrder::Hold).await;
@@ -192,7 +192,7 @@ impl Supervisor {
     /// Supervises one run of the container until it exits; never returns once the pod is being stopped.
     #[expect(
         clippy::too_many_lines,
-        reason = "all that can happen to a container in one place, with what it does to the others"
+        reason = "shows all events of a container, and how each affects the others, in one place"
     )]
     async fn attend(
         &self,

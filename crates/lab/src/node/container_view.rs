@@ -75,13 +75,13 @@ pub(super) struct TerminatedState {
 }
 
 impl TerminatedState {
-    /// Returns the result, at that time, for a container that never ran.
+    /// Returns the result for a container that never ran, as of this time.
     pub(super) fn unknown(at: String) -> Self {
         Self { code: 137, container_id: None, started_at: at.clone(), finished_at: at }
     }
 }
 
-/// State of a container as far as others need to know it.
+/// State of a container, as seen by the rest of the pod.
 #[derive(Clone, Debug)]
 pub(super) struct ContainerView {
     pub(super) state: RunState,

@@ -19,7 +19,7 @@ const LONGEST_HOST_NAME: usize = 63;
 /// Data of a ConfigMap or Secret.
 pub(super) type ConfigData = BTreeMap<String, Vec<u8>>;
 
-/// Data besides the container's manifest that its environment, or a volume, depends on.
+/// Data, besides the container's manifest, on which its environment or a volume depends.
 pub(super) struct Surroundings<'a> {
     pub(super) pod: &'a Pod,
     pub(super) pod_ip: &'a str,
@@ -57,7 +57,7 @@ pub(super) fn not_found(kind: KeySource, name: &str) -> String {
 ///
 /// # Errors
 ///
-/// A required value is missing.
+/// Fails if a required value is missing.
 pub(super) fn environment(
     container: &Container,
     around: &Surroundings<'_>,
@@ -148,11 +148,11 @@ fn value_from(
     }
 }
 
-/// Returns the value of a pod field as the downward API gives it.
+/// Returns the value of a pod field as the downward API reports it.
 ///
 /// # Errors
 ///
-/// The downward API does not support the field.
+/// Fails if the downward API does not support the field.
 pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, String> {
     let metadata = &around.pod.metadata;
     let spec = around.pod.spec.as_ref();
@@ -204,7 +204,7 @@ pub(super) fn host_name(pod: &Pod) -> String {
 ///
 /// # Errors
 ///
-/// The resource does not exist.
+/// Fails if the resource does not exist.
 pub(super) fn resource_value(
     field: &ResourceFieldSelector,
     own: &Container,

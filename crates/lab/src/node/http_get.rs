@@ -1,7 +1,7 @@
 //! HTTP client for probes and hooks: one GET on its own connection.
 //!
 //! Like a kubelet's client, it does not verify an HTTPS server's certificate. Unlike one, it does not follow redirects.
-//! Its errors use Go's wording, since people search for it.
+//! Its errors use Go's wording, because people search for it.
 
 use std::io;
 use std::net::IpAddr;

@@ -11,8 +11,8 @@ use super::expand::expand;
 use super::volumes::{self, MadeVolumes, Mount, on_machine};
 use crate::network::Placement;
 
-/// Variables from the agent's own environment that every container gets: the host's programs need them to be found and
-/// to run.
+/// Variables from the agent's own environment that every container gets: the host's programs need them in order to be
+/// found and to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 
 /// Name of the image that stands for this program.
@@ -132,7 +132,7 @@ impl ProgramPaths<'_> {
     ///
     /// # Errors
     ///
-    /// The program does not exist.
+    /// Fails if the program does not exist.
     pub(super) fn find_program(&self, word: &str) -> Result<PathBuf, LaunchError> {
         if let Some(program) = self.own_program.filter(|_| word == OWN_PROGRAM) {
             return Ok(program.to_owned());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named() {
+    fn launch_error_names_missing_program() {
         let error = try_launch(json!({"name": "c", "command": ["/no/such/file"]})).unwrap_err();
         assert_eq!(error.reason, "RunContainerError");
         assert!(error.to_string().contains("/no/such/file"), "{error}");

@@ -144,7 +144,7 @@ impl PodWorker {
         self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is already gone was deleted by force.
-        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "final delete");
+        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "pod not deleted");
     }
 
     /// Runs the pod from its binding until no main container will run again.
@@ -172,8 +172,8 @@ impl PodWorker {
         }
     }
 
-    /// Creates the pod's sandbox, with as many attempts as it takes. The time that this really takes counts towards the
-    /// measured time.
+    /// Creates the pod's sandbox, with as many attempts as it takes. The actual time taken counts towards the measured
+    /// delay.
     async fn prepare_sandbox(&self) {
         let measured = self.context.shared.delay(|latencies| latencies.scheduled_to_sandbox);
         let prepared = async {
@@ -242,7 +242,7 @@ impl PodWorker {
     }
 
     /// Terminates all containers once. The status keeps each container's last state, except readiness, until all of
-    /// them have exited and the kubelet has looked.
+    /// them have exited and the kubelet has noticed.
     async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<TerminatedState>> {
         let observed = self.context.shared.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
@@ -303,7 +303,7 @@ impl PodWorker {
                 snapshot.write_into(pod);
             }
         });
-        note_failure(written, "pod status");
+        note_failure(written, "pod status not written");
     }
 }
 

@@ -202,7 +202,7 @@ impl PodContext {
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     fn name_resolution(&self) -> io::Result<Option<Bind>> {
         let policy = self.spec().and_then(|spec| spec.dns_policy.as_deref());
         let service = self.shared.registry.get(Resource::Services, "kube-system", "kube-dns");
@@ -217,7 +217,7 @@ impl PodContext {
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     fn known_hosts(&self, container: &Container) -> io::Result<Option<Bind>> {
         let mut mounts = container.volume_mounts.iter().flatten();
         let Some(store) = self.store().filter(|_| !mounts.any(|mount| mount.mount_path == "/etc/hosts"))
@@ -325,7 +325,7 @@ impl PodContext {
             KeySource::Secret => Resource::Secrets,
         };
         let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
-            // Pods must start even if somebody deleted this ConfigMap, which every namespace has.
+            // Pods must start even if a user has deleted this ConfigMap, which every namespace has.
             let is_root_ca = kind == KeySource::ConfigMap && name == ROOT_CA;
             let ca = || self.shared.registry.authority().as_bytes().to_vec();
             return is_root_ca.then(|| ConfigData::from([("ca.crt".to_owned(), ca())]));
@@ -383,7 +383,7 @@ impl Drop for PodContext {
 
 /// Writes a file to be mounted in `/etc`.
 fn in_etc(store: &MountDirectory, name: &str, text: &str) -> io::Result<Bind> {
-    // The dot keeps the name distinct from that of any volume.
+    // The dot keeps the name distinct from any volume's name.
     let file = format!("etc.{name}");
     std::fs::create_dir_all(&store.made_at)?;
     std::fs::write(store.made_at.join(&file), text)?;

@@ -34,7 +34,7 @@ pub(super) enum FirstProbe {
     Missed(Duration),
 }
 
-/// Counter of results until enough equal ones have come in a row.
+/// Counter of consecutive equal results, up to the threshold.
 #[derive(Clone, Debug)]
 struct Threshold {
     success: u32,

@@ -34,7 +34,7 @@ pub(super) fn variables(dir: &Path) -> [(String, String); 2] {
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub(super) fn write_kubeconfig(
     dir: &Path,
     services: &BTreeMap<String, String>,

@@ -74,7 +74,7 @@ pub(super) async fn stop(
     exit
 }
 
-/// Waits until the process exits, while a hook may be running that completes earlier.
+/// Waits until the process exits. A hook may still be running and may complete first.
 async fn beside(hook: &mut Option<RunningHook>, process: &ContainerProcess) -> ProcessExit {
     if let Some(running) = hook {
         tokio::select! {
@@ -144,7 +144,7 @@ impl RunningHook {
             },
             _ = process.exited(), if self.ends_with_container => {
                 self.run.abort_all();
-                Err("the container has ended".to_owned())
+                Err("the container has exited".to_owned())
             }
         };
         if let Err(why) = result {

@@ -370,7 +370,7 @@ async fn init_containers_precede_main_in_order() {
 }
 
 #[tokio::test]
-async fn init_failure_fails_never_restarting_pod() {
+async fn init_failure_fails_pod_under_never_policy() {
     let node = Node::start();
     let mut pods = node.pod(json!({
         "restartPolicy": "Never",

@@ -143,7 +143,7 @@ fn mounted_volumes(pod: &Pod) -> Vec<&str> {
 ///
 /// # Errors
 ///
-/// A path within a volume cannot be used.
+/// Fails if a path within a volume cannot be used.
 pub(super) fn mounts(
     container: &Container,
     made: &MadeVolumes,

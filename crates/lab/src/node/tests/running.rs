@@ -98,7 +98,7 @@ async fn first_crash_restarts_immediately() {
 }
 
 #[tokio::test]
-async fn a_failed_probe_says_why() {
+async fn failed_probe_event_states_reason() {
     let node = Node::start();
     let mut app = shell("app", SLEEP);
     app["readinessProbe"] = json!({"exec": {"command": ["sh", "-c", "echo not yet; exit 1"]}});

@@ -53,7 +53,7 @@ async fn failed_pre_stop_hook_emits_event() {
 
 /// On this dataplane, process 1 is the machine's own.
 #[tokio::test]
-async fn userspace_refuses_signalling_process_1() {
+async fn userspace_refuses_to_signal_process_1() {
     let node = Node::start();
     let process_1 =
         || std::fs::read_to_string("/proc/1/stat").unwrap().split(' ').nth(21).unwrap().to_owned();
