@@ -96,8 +96,8 @@ impl AddressBlock {
     }
 
     /// Returns an address for a new pod on node `index` (from 0), or `None` if all are in use. Addresses are handed out
-    /// in turn: a pod's address is reused only after some 61,000 others (on a private network: after the other 252 of
-    /// its node).
+    /// in turn: a pod's address is reused only after some 61,000 others (on a private network, after the node's other
+    /// 252).
     pub(crate) fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
         match &self.0 {
             AddressPlan::Loopback { second_octet, next_pod, .. } => {

@@ -119,7 +119,7 @@ pub enum ConfigError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// The image's STOPSIGNAL, such as `SIGQUIT`, for containers that name no stop signal themselves.
+    /// The image's STOPSIGNAL, such as `SIGQUIT`, for containers that specify no stop signal of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
 }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_survives_json() {
+    fn config_round_trips_through_json() {
         let config: ClusterConfig =
             serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms", "link": {"app=a": "1ms", "node-3": "2ms"}}}"#).unwrap();
         let again: ClusterConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();

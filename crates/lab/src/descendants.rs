@@ -26,7 +26,7 @@ impl KillDescendants {
     ///
     /// # Errors
     ///
-    /// The operating system refuses.
+    /// Fails if the operating system refuses.
     pub fn on_drop() -> io::Result<Self> {
         adopt_orphans()?;
         Ok(Self(()))
@@ -43,13 +43,13 @@ impl Drop for KillDescendants {
 ///
 /// # Errors
 ///
-/// The operating system refuses.
+/// Fails if the operating system refuses.
 pub fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(true).map_err(io::Error::from)
 }
 
 /// Returns an environment variable that every pod process gets, and its value: the PID of the cluster's process. It
-/// identifies these processes even after that process was killed or they have left its session.
+/// identifies pod processes even after the cluster's process is killed or they leave its session.
 pub fn mark() -> (&'static str, String) {
     (MARK, std::process::id().to_string())
 }
@@ -101,7 +101,7 @@ pub fn kill_marked(variable: &str, members: &BTreeSet<ProcessIdentity>) {
             found = true;
             // It may already be gone, which is fine.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            // Nobody else reaps an adopted orphan. A process that this one started itself leads its own group, and
+            // No other process reaps an adopted orphan. A process that this one started itself leads its own group, and
             // another task waits for it.
             if process.parent == own && process.group != pid {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stat_lines_survive_any_name() {
+    fn stat_parser_accepts_any_process_name() {
         let stat = "17 (a) b (c)) S 5 6 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0";
         let process = parse_stat(stat).unwrap();
         assert_eq!((process.parent, process.group, process.session), (5, 6, 7));
@@ -262,7 +262,7 @@ mod tests {
             std::thread::sleep(PERIOD);
         }
         let _reaped_before = child.wait();
-        assert!(other.try_wait().unwrap().is_none(), "not of the cluster");
+        assert!(other.try_wait().unwrap().is_none(), "not part of the cluster");
         other.kill().unwrap();
         other.wait().unwrap();
     }

@@ -37,7 +37,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of TCP connections served at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Returns the text of a `resolv.conf` that looks names up at `server` as a pod in `namespace` does.
+/// Returns the text of a `resolv.conf` that resolves names through `server` as for a pod in `namespace`.
 pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String {
     format!(
         "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
@@ -138,7 +138,7 @@ pub(crate) fn fuzz(question: &[u8]) {
 async fn keep_up(shared: ClusterContext, zone: Arc<RwLock<DnsRecords>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
     let mut events = follow(&shared.registry, &followed);
-    // Changes that are not visible yet; none overtakes an earlier one.
+    // Changes that are not visible yet. A change never overtakes an earlier one.
     let mut coming: VecDeque<(Instant, (Resource, WatchEvent))> = VecDeque::new();
     loop {
         let next = coming.front().map(|(at, _)| *at);

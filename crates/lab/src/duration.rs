@@ -60,7 +60,7 @@ pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Re
 ///
 /// # Errors
 ///
-/// The value is not a string or not a duration.
+/// Fails if the value is not a string or not a duration.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse(&text).map_err(serde::de::Error::custom)

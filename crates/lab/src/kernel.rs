@@ -68,7 +68,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// The kernel, `ip` or `nft` rejects part of the setup.
+    /// Fails if the kernel, `ip` or `nft` rejects part of the setup.
     pub fn build(
         entered: Entered,
         control_plane: Ipv4Addr,
@@ -107,11 +107,11 @@ impl Fabric {
         self.delays = Some(Arc::new(delays));
     }
 
-    /// Sets the name resolution for outside commands, given the text of a `resolv.conf`.
+    /// Sets up name resolution for outside commands, given the text of a `resolv.conf`.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn look_names_up_by(&self, resolv_conf: &str) -> Result<(), KernelError> {
         fs::write(self.names.join(RESOLV_CONF), resolv_conf).map_err(|source| KernelError::Network { source })
     }
@@ -120,7 +120,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// The state of the PID namespace cannot be read.
+    /// Fails if the state of the PID namespace cannot be read.
     pub async fn ended(&self) -> io::Result<()> {
         let mut pipe = pipe::Receiver::from_owned_fd(self.entered.sign_of_life()?)?;
         while pipe.read(&mut [0; 64]).await? > 0 {}
@@ -131,7 +131,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// `work` fails, or there is no such node.
+    /// Fails if `work` fails or there is no such node.
     pub fn on_node<T: Send>(&self, index: u8, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.node(index)?.net.run(work)
     }
@@ -141,7 +141,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// The kernel or `ip` rejects part of the setup.
+    /// Fails if the kernel or `ip` rejects part of the setup.
     pub fn pod(
         self: &Arc<Self>,
         index: u8,
@@ -229,7 +229,7 @@ impl PodNetwork {
     ///
     /// # Errors
     ///
-    /// A mount fails.
+    /// Fails if something cannot be mounted.
     pub fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<ContainerNamespaces> {
         let mounts = mounts::container(self.fabric.entered.mounts(), binds)?;
         link(&mounts, &self.names.join("mnt"))?;
@@ -249,7 +249,7 @@ impl PodNetwork {
     ///
     /// # Errors
     ///
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn remove(&self) -> io::Result<()> {
         if let Some(delays) = &self.fabric.delays {
             delays.remove(self.address);
@@ -262,7 +262,7 @@ impl PodNetwork {
 impl Drop for PodNetwork {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.names) {
-            tracing::debug!(%error, path = %self.names.display(), "not removed");
+            tracing::debug!(%error, path = %self.names.display(), "cannot remove the links to a pod's namespaces");
         }
     }
 }
@@ -294,7 +294,7 @@ impl ContainerNamespaces {
     ///
     /// # Errors
     ///
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub fn start(&self, command: &mut Command) -> io::Result<(Child, Option<First>)> {
         let Some(own_pids) = &self.own_pids else { return Ok((self.spawn(command)?, None)) };
         let birth = first_process::Birth::of(command)?;
@@ -315,7 +315,7 @@ impl ContainerNamespaces {
     ///
     /// # Errors
     ///
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let runtime = tokio::runtime::Handle::current();
         let directory = std::env::current_dir()?;
@@ -325,8 +325,8 @@ impl ContainerNamespaces {
             let pids = self.own_pids.as_ref().and_then(OnceLock::get);
             pids.unwrap_or(self.fabric.entered.pids()).join()?;
             self.mounts.join()?;
-            // Keep the directory that it would have without namespaces; the manifest may name another, and a volume may
-            // cover it.
+            // Keep the directory that the command would have without namespaces. The manifest may name another, and a
+            // volume may cover this one.
             nix::unistd::chdir(&directory).or_else(|_| nix::unistd::chdir("/"))?;
             let _reactor = runtime.enter();
             command.spawn()
@@ -334,7 +334,7 @@ impl ContainerNamespaces {
     }
 }
 
-/// Name of the file in the links directory that holds the name resolution for outside commands.
+/// Name of the file in the links directory that configures name resolution for outside commands.
 const RESOLV_CONF: &str = "resolv.conf";
 
 /// Returns the directory for links to namespaces, within a cluster's log directory.
@@ -345,7 +345,7 @@ pub fn names_dir(log_dir: &Path) -> PathBuf {
 impl Drop for Fabric {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.names) {
-            tracing::debug!(%error, path = %self.names.display(), "not removed");
+            tracing::debug!(%error, path = %self.names.display(), "cannot remove the links to namespaces");
         }
     }
 }

@@ -114,7 +114,7 @@ pub enum EmbeddedError {
     /// The Service proxies failed.
     #[error(transparent)]
     ServiceProxy(#[from] service_proxies::ServiceProxyError),
-    /// Somebody killed the first process of the containers' PID namespace and, with it, all containers.
+    /// Another process killed the first process of the containers' PID namespace and, with it, all containers.
     #[error("another process killed all containers")]
     Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
@@ -152,7 +152,7 @@ impl Embedded {
     ///
     /// # Errors
     ///
-    /// A parameter cannot be honoured, or the machine rejects part of the setup.
+    /// Fails if a parameter cannot be honoured, or the machine rejects part of the setup.
     pub async fn start(config: ClusterConfig, options: EmbeddedOptions) -> Result<Self, EmbeddedError> {
         config.validate()?;
         std::fs::create_dir_all(&options.log_dir)

@@ -84,7 +84,7 @@ impl PodSandbox {
     ///
     /// # Errors
     ///
-    /// No address is free, or the system rejects part of the setup. The caller may try again.
+    /// Fails if no address is free, or the system rejects part of the setup. The caller may try again.
     pub(crate) async fn prepare(&self) -> io::Result<()> {
         let taken = || io::Error::other("all pod addresses of the node are in use");
         let address = match self.address() {
@@ -109,7 +109,7 @@ impl PodSandbox {
     ///
     /// # Errors
     ///
-    /// A mount fails.
+    /// Fails if something cannot be mounted.
     pub(crate) fn place(&self, binds: &[Bind], pids: Pids) -> io::Result<Placement> {
         match &self.network {
             Network::Userspace => Ok(Placement { place: None, pids }),
@@ -148,8 +148,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Returns true if the place is the machine itself. There, only this process kills the processes that it has
-    /// started.
+    /// Returns true if the place is the machine itself. There, the kernel kills none of the processes that this process
+    /// has started, so this process has to.
     pub(crate) fn is_the_machine(&self) -> bool {
         self.place.is_none()
     }
@@ -163,7 +163,7 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub(crate) fn start(&self, command: &mut Command) -> io::Result<StartedProcess> {
         let (mut child, first) = match &self.place {
             None => (command.spawn()?, None),
@@ -178,7 +178,7 @@ impl Placement {
     ///
     /// # Errors
     ///
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         match &self.place {
             None => command.spawn(),
@@ -222,7 +222,7 @@ impl FirstProcess {
     ///
     /// # Errors
     ///
-    /// The exit status cannot be read.
+    /// Fails if the exit status cannot be read.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         match self {
             Self::Child(child) => child.wait().await,

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn no_parameter_is_left_out() {
+    fn parameters_cover_every_setting() {
         let mut found = Vec::new();
         paths(&serde_json::to_value(ClusterConfig::default()).unwrap(), "", &mut found);
         let mut listed: Vec<_> = all().into_iter().map(|parameter| parameter.name).collect();

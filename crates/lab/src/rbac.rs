@@ -81,7 +81,8 @@ impl Attributes {
 ///
 /// # Errors
 ///
-/// No rule allows the action. The error lists bound roles that do not exist, and is empty if all of them exist.
+/// Fails if no rule allows the action. The error lists bound roles that do not exist, and is empty if all of them
+/// exist.
 pub(crate) fn decide(registry: &Registry, user: &User, attributes: &Attributes) -> Result<(), String> {
     if *user == User::Admin {
         return Ok(());

@@ -56,7 +56,7 @@ pub(crate) fn required_name(fields: &str) -> Option<&str> {
         .find_map(|(path, value, equal)| (equal && path.trim() == "metadata.name").then(|| value.trim()))
 }
 
-/// Label requirements, all of which must hold. An empty selector matches everything.
+/// Label requirements, all of which must be met. An empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {
     requirements: Vec<LabelRequirement>,

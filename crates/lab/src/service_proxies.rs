@@ -60,7 +60,7 @@ pub enum ServiceProxyError {
 ///
 /// # Errors
 ///
-/// The log cannot be opened or written, or `nft` is missing.
+/// Fails if the log cannot be opened or written, or `nft` is missing.
 pub(crate) async fn run(shared: ClusterContext, nodes: Vec<String>) -> Result<(), ServiceProxyError> {
     let path = shared.log_dir.join(LOG_FILE);
     let log_error = |source| ServiceProxyError::Log { path: path.clone(), source };
@@ -161,7 +161,7 @@ fn compute(shared: &ClusterContext, node: &str) -> ServiceTable {
     service_table::compute(&services, &slices, node)
 }
 
-/// Returns the objects of a resource, except those that cannot be decoded: the proxy cannot route by them.
+/// Returns the objects of a resource, except those that cannot be decoded: the proxy cannot use them for routing.
 fn objects<T: DeserializeOwned>(shared: &ClusterContext, resource: Resource) -> Vec<T> {
     shared.registry.all(resource, None).iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
 }

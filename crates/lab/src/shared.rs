@@ -41,7 +41,7 @@ impl ClusterContext {
     }
 
     /// Deletes a pod as the API server does, including the delays: the pod is marked and, if it has no grace period,
-    /// then removed. If this future is dropped in between, the pod is removed at once.
+    /// then removed. If this future is dropped in between, the pod is removed immediately.
     pub(crate) async fn delete_pod(
         &self,
         namespace: &str,

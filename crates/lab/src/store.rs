@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiting_watch_wakes_up() {
+    async fn waiting_watch_wakes_on_change() {
         let store = Store::default();
         let mut watch = store.watch(Resource::Pods, 0).unwrap();
         let waiting = tokio::spawn(async move { watch.next().await.unwrap().version });
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn outrun_watch_returns_gone() {
+    async fn lagging_watch_reports_expired_version() {
         let store = Store::default();
         store.create(Resource::Pods, "default", "a", object(0)).unwrap();
         let mut slow = store.watch(Resource::Pods, 0).unwrap();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn page_begins_after_start() {
+    fn page_begins_after_start_key() {
         let store = Store::default();
         let named = |name: &str| json!({"metadata": {"namespace": "default", "name": name}});
         for name in ["a", "b"] {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_lists_only_its_objects() {
+    fn list_is_limited_to_its_namespace() {
         let store = Store::default();
         for (namespace, name) in [("a", "x"), ("ab", "y"), ("a", "z")] {
             store.create(Resource::Pods, namespace, name, object(0)).unwrap();

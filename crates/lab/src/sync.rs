@@ -1,4 +1,4 @@
-//! Locks that tolerate panics of their holders, because the guarded data is consistent between any two steps.
+//! Locks that stay usable after a holder panics, because the guarded data is consistent between any two steps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -243,7 +243,7 @@ async fn api_server_streams_pod_port() {
 }
 
 #[tokio::test]
-async fn deployment_rolls_scales_and_leaves_nothing() {
+async fn deployment_rolls_scales_and_cleans_up() {
     let fixture = start().await;
     let deployments = Api::<Deployment>::default_namespaced(fixture.client.clone());
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
@@ -394,7 +394,7 @@ async fn dns_follows_services_and_ready_pods() {
     pods.delete("idle", &DeleteParams::default().grace_period(1)).await.unwrap();
     becomes("db.default.svc.cluster.local.", (ResponseCode::NXDomain, Vec::new())).await;
 
-    // The Service that pods use for DNS leads to the same server, over TCP as well.
+    // The Service that pods use for DNS leads to the same server, also over TCP.
     let system = Api::<Service>::namespaced(fixture.client.clone(), "kube-system");
     let ports = system.get("kube-dns").await.unwrap().spec.unwrap().ports.unwrap();
     assert!(ports.iter().all(|port| port.port == i32::from(server.port())));

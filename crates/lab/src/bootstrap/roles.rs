@@ -1,4 +1,4 @@
-//! The roles that a cluster has from the start, and their bindings, as `roles.yaml` has them.
+//! Default roles of a cluster and their bindings, from `roles.yaml`.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::registry::Registry;
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// A role, in the file.
+/// A role as defined in `roles.yaml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BootstrapRole {
     name: String,
     rules: Vec<Value>,
-    /// An earlier role whose rules it has as well.
+    /// Earlier role whose rules this role includes.
     includes: Option<String>,
-    /// The group that it is bound to.
+    /// Group to which the role is bound.
     group: Option<String>,
 }
 
 /// Creates the roles and their bindings.
 pub(super) fn create(registry: &Registry) -> Result<(), Status> {
     let roles: Vec<BootstrapRole> = serde_saphyr::from_str(include_str!("roles.yaml"))
-        .map_err(|error| Status::internal(format!("the cluster's roles: {error}")))?;
+        .map_err(|error| Status::internal(format!("cannot read the default roles: {error}")))?;
     let mut known = BTreeMap::new();
     for BootstrapRole { name, rules, includes, group } in roles {
         let included: Vec<Value> = includes.and_then(|role| known.get(&role).cloned()).unwrap_or_default();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_answers_addresses_services_and_absences() {
+    fn dns_response_code_matches_name() {
         let records = records(2);
         let a = ask(&records, "DB.shop.svc.cluster.local.", RecordType::A, DnsTransport::Udp);
         assert_eq!(

@@ -58,7 +58,7 @@ impl Delays {
 ///
 /// # Errors
 ///
-/// There is no `/dev/net/tun`, or the system refuses to create the device.
+/// Fails if there is no `/dev/net/tun`, or the system refuses to create the device.
 #[expect(unsafe_code, reason = "no crate in use here wraps this call")]
 pub(super) fn tun(name: &str) -> io::Result<File> {
     let path = "/dev/net/tun";
@@ -95,7 +95,7 @@ impl DelayedLink {
     ///
     /// # Errors
     ///
-    /// The system refuses to watch the devices.
+    /// Fails if the system refuses to watch the devices.
     pub(super) fn between(node: File, pod: File, delays: &Arc<Delays>) -> io::Result<Self> {
         let (node, pod) = (Arc::new(watched(node)?), Arc::new(watched(pod)?));
         let mut passing = JoinSet::new();
@@ -105,7 +105,7 @@ impl DelayedLink {
     }
 }
 
-#[expect(unsafe_code, reason = "tokio wants to be told that the descriptor stays open")]
+#[expect(unsafe_code, reason = "the caller must guarantee that the descriptor stays open")]
 fn watched(device: File) -> io::Result<AsyncFd<File>> {
     // SAFETY: the file is not replaced, and stays open until it is dropped.
     Ok(unsafe { AsyncFd::register(device) }?)
@@ -126,7 +126,7 @@ async fn pass(
             read = from.async_io(Interest::READABLE, |mut device| device.read(&mut buffer)) => {
                 let Ok(length) = read else { return };
                 let packet = &buffer[..length];
-                // No process here waits for anything but IPv4.
+                // Other packets are dropped: no process here waits for anything but IPv4.
                 if let Some(peer) = peer(packet) {
                     under_way.send(packet, peer, Instant::now() + delays.sample(peer));
                 }

@@ -77,7 +77,7 @@ pub struct Entered {
 ///
 /// # Errors
 ///
-/// The system refuses to create a namespace. The process may already be in some of the others.
+/// Fails if the system refuses to create a namespace. The process may already be in some of the others.
 pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     match unshare(CloneFlags::CLONE_NEWNET) {
@@ -160,7 +160,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
         // The first process exits once every process in its namespace has been reaped. This process must reap those
-        // that it has started itself, because no other process still does.
+        // that it started itself, because no other process does so any longer.
         loop {
             match waitpid(None, None) {
                 Ok(status)
@@ -170,7 +170,7 @@ impl Drop for Entered {
                 }
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the containers' first process");
+                    tracing::debug!(%error, "cannot wait for the containers' first process");
                     return;
                 }
             }

@@ -1,6 +1,6 @@
 //! A container's first process, which is process 1 of its own PID namespace, as a container runtime starts it. The
-//! kernel does not deliver a signal to it for which it has no handler, and kills all other processes in the namespace
-//! when it exits.
+//! kernel delivers to it only signals for which it has a handler, and kills all other processes in the namespace when
+//! it exits.
 //!
 //! The new namespace is below the PID namespace of all containers, so only a process in that namespace can create it. A
 //! child of this process joins it, creates the new namespace, starts the first process as its own sibling, and exits.
@@ -26,7 +26,7 @@ use tokio::process::Command;
 
 use super::mounts;
 
-/// First process that was started. If this is dropped before the process exits, the process is reaped when it does.
+/// A started first process. If this is dropped before the process exits, the process is reaped once it exits.
 #[derive(Debug)]
 pub struct First {
     pid: Pid,
@@ -45,7 +45,7 @@ impl First {
     ///
     /// # Errors
     ///
-    /// The exit status cannot be read.
+    /// Fails if the exit status cannot be read.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let _ended = self.end.readable().await?;
         self.is_reaped = true;
@@ -116,13 +116,13 @@ pub(super) fn watched(pid: Pid) -> io::Result<First> {
     Ok(First { pid, end, is_reaped: false })
 }
 
-/// Exits in this process, a child between fork and exec, and continues as the first process of a new PID namespace, its
-/// sibling.
-#[expect(unsafe_code, reason = "no library knows fork with CLONE_PARENT")]
+/// Continues as the first process of a new PID namespace, in a sibling of this process. This process, a child between
+/// fork and exec, exits.
+#[expect(unsafe_code, reason = "no library offers fork with CLONE_PARENT")]
 fn become_first(socket: RawFd) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWPID)?;
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
-    // SAFETY: without a stack and without shared memory this is a fork; what follows makes system calls only.
+    // SAFETY: without a stack or shared memory, this is a fork; the code below makes only system calls.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {}

@@ -27,7 +27,7 @@ pub(super) const READY: &str = "ready";
 ///
 /// # Errors
 ///
-/// This is not the first process of a PID namespace, or cannot set the namespace up.
+/// Fails if this is not the first process of a PID namespace, or it cannot set the namespace up.
 pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
     if Pid::this().as_raw() != 1 {
         return Err(io::Error::other(
@@ -78,6 +78,6 @@ fn remove(path: &Path) {
     if let Err(error) = removed
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, path = %path.display(), "not removed");
+        tracing::warn!(%error, path = %path.display(), "cannot remove a leftover file or directory");
     }
 }

@@ -86,7 +86,7 @@ impl Whereabouts {
     ///
     /// # Errors
     ///
-    /// The cluster, the node or the pod does not exist, or the command cannot be started.
+    /// Fails if the cluster, the node or the pod does not exist, or the command cannot be started.
     pub fn run(&self, spot: &Spot, mut command: Command) -> Result<ExitStatus, JoinError> {
         if start_ticks(self.pid) != Some(self.started) {
             return Err(JoinError::Gone(self.pid));
@@ -104,7 +104,7 @@ impl Whereabouts {
                     &[(link, CloneFlags::CLONE_NEWNET)],
                 )?;
                 if let Err(errno) = look_names_up_as(&names.join(RESOLV_CONF)) {
-                    tracing::debug!(%errno, "the cluster's names are not known to the command");
+                    tracing::debug!(%errno, "the command cannot resolve the cluster's names");
                 }
                 Err(start(command.exec()))
             }

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 /// Address of the node's end of every pod link, the same as Calico's. Node links need a different gateway, because a
-/// node answers no ARP request that comes from one of its own addresses.
+/// node does not answer ARP requests from its own addresses.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 /// Name of the pod's end of its link.
@@ -40,7 +40,7 @@ pub(super) struct Scripts {
 }
 
 /// Lets this thread's network namespace send every ICMP error, so that a measuring client sees each refusal. By
-/// default, a peer in another namespace gets six at once and then one per second, and the attempts in between stall.
+/// default, a peer in another namespace gets six in a burst and then one per second, and the attempts in between stall.
 pub(super) fn send_all_icmp_errors() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }
@@ -49,11 +49,10 @@ pub(super) fn send_all_icmp_errors() -> io::Result<()> {
 pub(super) fn forward_packets() -> io::Result<()> {
     const SETTINGS: [(&str, &str); 6] = [
         ("ip_forward", "1"),
-        // Interfaces take the default when they are created.
+        // New interfaces inherit the default.
         ("conf/default/rp_filter", "0"),
         ("conf/all/rp_filter", "0"),
-        // A packet may leave through the interface on which it arrived, when a pod connects to itself through its
-        // Service.
+        // A packet may leave through the interface on which it arrived if a pod connects to itself through its Service.
         ("conf/default/send_redirects", "0"),
         ("conf/all/send_redirects", "0"),
         ("conf/lo/rp_filter", "0"),

@@ -55,7 +55,7 @@ pub(super) fn private_root() -> io::Result<()> {
     }
     fs::create_dir("/proc")?;
     if show_own_processes().is_err() {
-        // The machine's own `/proc` works as well, but shows the machine's process ids.
+        // The machine's own `/proc` also works, but shows the machine's process ids.
         bind(&Path::new(MACHINE).join("proc"), Path::new("/proc"))?;
     }
     umount2(MACHINE, MntFlags::MNT_DETACH)?;
@@ -88,7 +88,7 @@ pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespac
     })
 }
 
-/// Hides the directory with all pods' volumes, since the container has its own volumes mounted elsewhere.
+/// Hides the directory with all pods' volumes, because the container has its own volumes mounted elsewhere.
 fn hide_store() -> io::Result<()> {
     let store = Path::new(STORE);
     if !store.exists() {
@@ -169,7 +169,7 @@ impl MountTree {
     }
 }
 
-/// Makes a directory entry appear in the directory `into` as well.
+/// Makes a directory entry also appear in the directory `into`.
 fn repeat(entry: &fs::DirEntry, into: &Path) -> io::Result<()> {
     let path = into.join(entry.file_name());
     let kind = entry.file_type()?;

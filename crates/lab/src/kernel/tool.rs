@@ -31,7 +31,7 @@ impl HostTool {
     ///
     /// # Errors
     ///
-    /// The program cannot be started, or it fails.
+    /// Fails if the program cannot be started, or exits with an error.
     pub(crate) fn run(&self, args: &[&str], input: &str) -> io::Result<()> {
         let mut command = self.command();
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::hop_latency::{HopLatency, Sampler};
 
-/// Maximum number of a connection's pieces under way in one direction.
+/// Maximum number of pieces in flight on a connection, per direction.
 const MAX_UNDER_WAY: usize = 256;
-/// Size of a piece.
+/// Maximum size of a piece.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Link between a node and pods.
@@ -73,7 +73,7 @@ impl PodLink {
                 Err(error) => Arrival::Reset(error),
             };
             let is_last = !matches!(arrival, Arrival::Bytes(_));
-            // Arrivals stay in order, whatever delay each of them has drawn.
+            // Arrivals stay in order, whatever delay was drawn for each.
             last = last.max(Instant::now() + self.sampler.sample(&self.delay));
             if under_way.send((last, arrival)).await.is_err() || is_last {
                 return;

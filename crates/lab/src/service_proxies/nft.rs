@@ -48,7 +48,7 @@ impl Nft {
     ///
     /// # Errors
     ///
-    /// The process cannot be started, or `nft` rejects the script.
+    /// Fails if the process cannot be started, or `nft` rejects the script.
     pub(super) async fn run_script(&self, script: String) -> io::Result<()> {
         let (fabric, tool, node) = (Arc::clone(&self.fabric), self.tool.clone(), self.node);
         let run = move || fabric.on_node(node, || tool.run(&["-f", "-"], &script));
@@ -59,7 +59,7 @@ impl Nft {
     ///
     /// # Errors
     ///
-    /// `nft` rejects the script, or the process does not respond.
+    /// Fails if `nft` rejects the script, or the process does not respond.
     pub(super) async fn run_lines(&mut self, script: String) -> io::Result<()> {
         let Interactive::Running(session) = &mut self.interactive else {
             return self.run_script(script).await;
@@ -77,7 +77,7 @@ impl Nft {
             self.interactive = match self.session().await {
                 Ok(session) => Interactive::Running(Box::new(session)),
                 Err(error) => {
-                    tracing::debug!(%error, "no interactive nft: a process for each transaction");
+                    tracing::debug!(%error, "no interactive nft: starting a process for each transaction");
                     Interactive::Unsupported
                 }
             };
@@ -93,7 +93,7 @@ impl Nft {
         let mut command = Command::from(self.tool.command());
         command
             .arg("--interactive")
-            // This must not write to the history of commands that a user typed.
+            // Keeps `nft` from writing to the history of commands that a user typed.
             .env("HOME", "/dev/null")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -104,7 +104,7 @@ impl Nft {
             let _reactor = runtime.enter();
             command.spawn()
         })?;
-        let gone = || io::Error::other("its pipes are gone");
+        let gone = || io::Error::other("its pipes are missing");
         let input = child.stdin.take().ok_or_else(gone)?;
         let said = BufReader::new(child.stderr.take().ok_or_else(gone)?).lines();
         let mut session = NftSession { input, said, transactions: 0, _child: child };
@@ -147,7 +147,7 @@ impl NftSession {
 /// Returns the complaints about all commands except the final, invalid one, whose own error comes last.
 fn complaint(said: &[String]) -> Option<String> {
     let (_of_the_end, said) = said.split_last()?;
-    // Lines of marks point to the mistake; those of the previous final command come first.
+    // Lines of markers point to the mistake; those for the previous final command come first.
     let is_text = |line: &&str| !line.is_empty() && line.chars().any(|c| !matches!(c, '^' | '~' | ' '));
     let text: Vec<_> = said.iter().map(|line| line.trim()).filter(is_text).collect();
     (!text.is_empty()).then(|| text.join("; "))

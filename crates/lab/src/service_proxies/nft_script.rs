@@ -1,9 +1,9 @@
 //! nftables rules of a node, as scripts for `nft -f`. Pure.
 //!
-//! Names and layout follow kube-proxy's nftables mode, except for one rule (`dnat`): a map leads from Service addresses
-//! to one chain each, which picks an endpoint at random; node ports have a similar map; with session affinity, each
+//! Names and layout follow kube-proxy's nftables mode, except for one rule (`dnat`): a map leads from each Service
+//! address to a chain, which picks an endpoint at random; node ports have a similar map; with session affinity, each
 //! endpoint has a set of the clients that stay with it. Connections to Services without endpoints are rejected, and
-//! those to ports that the policy Local leaves without one are dropped. A script changes the differences between two
+//! those to ports that the policy Local leaves without one are dropped. A script applies the differences between two
 //! tables in one transaction. Like kube-proxy's rules, it leaves established connections alone: they follow their
 //! conntrack entries, and so does any packet that matches the entry of an earlier connection.
 
@@ -52,7 +52,7 @@ pub(super) fn script(before: Option<&ServiceTable>, after: &ServiceTable, node: 
     script.0
 }
 
-/// Returns a script for a trial, which needs all kernel features that the other scripts need.
+/// Returns a trial script, which needs every kernel feature that the other scripts need.
 pub(crate) fn trial(address: Ipv4Addr) -> String {
     let node = NodeAddresses { address, pods: node_pods(0) };
     let service: Arc<str> = "default/trial".into();
@@ -174,8 +174,8 @@ impl NftScript {
         }
     }
 
-    /// Updates the endpoints' hairpin entries: a pod that reaches itself through its Service must see a different
-    /// sender from itself.
+    /// Updates the endpoints' hairpin entries: a pod that reaches itself through its Service must see a sender other
+    /// than itself.
     fn hairpins(&mut self, before: &ServiceTable, after: &ServiceTable) {
         let addresses = |table: &ServiceTable| -> BTreeSet<IpAddr> {
             let all = table.values().flat_map(|endpoints| endpoints.cluster.iter().chain(&*endpoints.local));
@@ -195,7 +195,7 @@ impl NftScript {
 struct PortRules {
     /// Rules by chain name.
     chains: BTreeMap<String, Vec<String>>,
-    /// Map elements, each with its map.
+    /// Map elements, each with the name of its map.
     elements: BTreeSet<String>,
     /// Names of the sets of clients that stay with an endpoint, each with the time for which clients stay after
     /// their last connection.
@@ -300,7 +300,7 @@ fn verdict(way: ConnectionFate<'_>) -> Option<&'static str> {
 }
 
 /// Returns the rules that pick one of these backends at random: each rule takes an equal share of the connections that
-/// the earlier ones left over.
+/// the earlier ones left.
 ///
 /// kube-proxy has one rule with a map of all endpoints. A packet that meets such a map at the moment its rule is
 /// replaced finds nothing in the map, and its connection is lost (docs/proofs.md). This is caused by the kernel, not by
@@ -312,7 +312,7 @@ fn dnat(port: &ServicePort, backends: &[Backend]) -> Vec<String> {
     shares(backends).map(rule).collect()
 }
 
-/// Returns each of these backends with a match that lets it take an equal share of what the earlier ones left over.
+/// Returns each backend with a match that gives it an equal share of the connections that the earlier ones left.
 fn shares(backends: &[Backend]) -> impl Iterator<Item = (String, &Backend)> {
     backends.iter().enumerate().map(|(n, backend)| match backends.len() - n {
         1 => (String::new(), backend),

@@ -247,7 +247,7 @@ mod tests {
 
     /// The server closes an idle connection while a request is on its way.
     #[tokio::test]
-    async fn delayed_link_drops_crossing_request() {
+    async fn delayed_link_loses_crossing_request() {
         let proxy = proxy_over(HopLatency::constant(Duration::from_millis(300))).await;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         proxy.route_to(server.local_addr().unwrap());
@@ -257,7 +257,7 @@ mod tests {
         let mut first = [0; 5];
         pod.read_exact(&mut first).await.unwrap();
         client.write_all(b"second").await.unwrap();
-        // The pod knows of no second request.
+        // The pod never learns of the second request.
         drop(pod);
         let read = client.read_u8().await.unwrap_err().kind();
         assert!([io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&read), "{read:?}");
@@ -309,7 +309,7 @@ mod tests {
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 
-        // Nobody ever listens on this address.
+        // Nothing ever listens on this address.
         proxy.route_to("127.0.0.1:1".parse().unwrap());
         let mut client = TcpStream::connect(proxy.address).await.unwrap();
         assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);

@@ -1,7 +1,8 @@
 //! Timing of syncs: kube-proxy's `BoundedFrequencyRunner` (kubernetes/kubernetes, `pkg/proxy/runner`).
 //!
-//! A change on an idle proxy is synced at once. After that, no sync starts until the minimum period has passed since
-//! the last one completed, even if that one changed nothing. One sync covers all changes that arrived in the meantime.
+//! A change on an idle proxy is synced immediately. After that, no sync starts until the minimum period has passed
+//! since the last one completed, even if that one changed nothing. One sync covers all changes that arrived in the
+//! meantime.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 /// Reason for a sync to start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncReason {
-    /// A change, which the sync follows at once.
+    /// A change, which is synced immediately.
     AtOnce,
     /// Changes that arrived before a sync was allowed.
     HeldBack,
@@ -36,8 +37,8 @@ impl Throttle {
         if let Some(not_before) = self.not_before {
             sleep_until(not_before).await;
         }
-        // The permit that `Notify` keeps is the pending run: changes that arrived during the last sync or the pause
-        // after it cause one run together.
+        // `Notify` keeps one permit, which stands for the pending run: all changes that arrive during the last sync or
+        // the pause after it cause a single run.
         let mut changed = pin!(changes.notified());
         if changed.as_mut().enable() {
             return if self.not_before.is_some() { SyncReason::HeldBack } else { SyncReason::AtOnce };

@@ -1,8 +1,8 @@
 //! Puts a node's table into effect with listeners on loopback addresses.
 //!
 //! The first node's proxy carries connections to Services' own addresses; every node's proxy carries those to node
-//! ports at the node's own address. The proxy cannot tell who connects, so every connection to a node port counts as
-//! one from outside.
+//! ports at the node's own address. The proxy cannot tell where a connection to a node port comes from, so it treats
+//! each as coming from outside.
 
 use std::collections::BTreeMap;
 use std::io;
