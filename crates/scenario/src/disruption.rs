@@ -245,7 +245,7 @@ impl DisruptionAction {
         }
     }
 
-    /// Returns true if the action terminates pods, or may.
+    /// Returns true if the action terminates pods or may do so.
     pub const fn ends_pods(&self) -> bool {
         !matches!(
             self,
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn another_round_draws_anew() {
+    fn each_round_draws_new_values() {
         let first = Disruption {
             at: Duration::ZERO,
             every: Duration::ZERO,

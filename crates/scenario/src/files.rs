@@ -1,4 +1,4 @@
-//! Reading of files that a scenario names: only regular files of bounded size.
+//! Reads the files that a scenario names: only regular files of bounded size.
 
 use std::fs::File;
 use std::io::{self, Read};

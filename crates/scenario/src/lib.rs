@@ -1,8 +1,8 @@
 //! Turns YAML into a validated scenario: what to deploy, load, disrupt and expect.
 //!
-//! The text becomes a tree that remembers line numbers (`yaml`), then a raw form in which every key is checked (`raw`),
-//! then a [`Scenario`] without contradictions. Errors name the file, line, key and remedy. Nothing here talks to a
-//! cluster.
+//! The text becomes a tree that remembers line numbers (`document`), then a raw form in which every key is checked
+//! (`raw`), then a [`Scenario`] without contradictions. Errors name the file, line, key and remedy. Nothing here talks
+//! to a cluster.
 
 mod builtin;
 mod disruption;
@@ -56,7 +56,7 @@ pub struct Scenario {
     pub load: LoadSpec,
     /// True if the recording proxy is added to the manifests as a sidecar.
     pub inject_sidecar: bool,
-    /// Workloads that get the sidecar or are tuned, where no target determines them.
+    /// Workloads that get the sidecar or are tuned, if no target determines them.
     pub sidecar_workloads: Vec<Workload>,
     /// Disruptions that terminate pods, with their times.
     pub disruptions: Vec<Disruption>,
@@ -395,7 +395,7 @@ spec:
     }
 
     #[test]
-    fn source_ports_are_a_range() {
+    fn source_ports_parse_as_range() {
         let set = |range: &str| {
             let overrides = [format!("load.sourcePorts={range}")];
             let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides);
@@ -441,7 +441,7 @@ spec:
     }
 
     #[test]
-    fn unmatched_selector_is_an_error() {
+    fn unmatched_selector_is_refused() {
         let text = BUILTIN[0].yaml.replace("selector: app=web", "selector: app=wbe");
         let error = load_text(&text).unwrap_err();
         assert!(error.contains("matches no pod template"), "{error}");

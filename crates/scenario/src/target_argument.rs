@@ -133,7 +133,7 @@ mod tests {
     use crate::{Place, parse};
 
     #[test]
-    fn target_argument_becomes_a_scenario() {
+    fn target_argument_becomes_scenario() {
         let load = |text: &str| {
             let target: TargetArg = text.parse().unwrap();
             let overrides: Vec<String> = as_override(std::slice::from_ref(&target)).into_iter().collect();

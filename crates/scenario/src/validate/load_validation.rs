@@ -139,7 +139,7 @@ fn with_files(mut given: TlsSettings, document: &Document, dir: &Path) -> Result
     for (key, text) in [("ca", ca_pem), ("cert", cert_pem), ("key", key_pem)] {
         if let Some(file) = text {
             let bytes = read(file.expose(), &format!("spec.load.tls.{key}"), document, dir)?;
-            // Bytes that are not text cannot be PEM. The error follows when they are used.
+            // Bytes that are not text cannot be PEM. Using them fails later.
             *file = String::from_utf8_lossy(&bytes).into();
         }
     }
