@@ -21,7 +21,7 @@ pub(super) struct ParsedText<'a> {
     pub(super) text: &'a str,
     pub(super) form: ManifestFormat,
     pub(super) root: &'a Node,
-    /// Line break that ends the lines of the text.
+    /// Line break used in the text.
     pub(super) line_break: &'static str,
 }
 

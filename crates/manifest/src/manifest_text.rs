@@ -213,8 +213,8 @@ fn json_documents(text: &str) -> Result<Vec<DocumentEntry>, Problem> {
     Ok(documents)
 }
 
-/// Converts JSON to YAML with the same byte positions. Tabs and halves of surrogate pairs, which YAML does not accept,
-/// are not part of the structure.
+/// Converts JSON to YAML with the same byte positions. Tabs and `\u` escapes are replaced, because YAML accepts neither
+/// tabs nor halves of surrogate pairs; this does not affect the structure.
 fn as_yaml(text: &str) -> String {
     let mut text = text.replace('\t', " ");
     let escapes: Vec<usize> = text.match_indices("\\u").map(|(at, _)| at + 2).collect();

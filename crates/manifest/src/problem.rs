@@ -42,7 +42,7 @@ impl Problem {
 
     /// Makes a problem from a parser error at a position.
     pub(super) fn of_kind(text: &str, place: usize, kind: &ErrorKind) -> Self {
-        // The parser's position is the value before the tab.
+        // The parser reports the position of the value before the tab.
         let tab = text.get(place..).and_then(|rest| rest.find('\t')).filter(|_| is_tab(kind));
         Self::new(place + tab.unwrap_or(0), why(kind))
     }

@@ -141,7 +141,7 @@ fn empty_documents_yield_no_object() {
 }
 
 #[test]
-fn edits_undo_without_a_trace() {
+fn undone_edits_leave_no_trace() {
     let text = "\
 a:
   # first
