@@ -161,7 +161,7 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 0}",
-            "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have ended: use \
+            "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have exited: use \
              force: true",
         ),
         (

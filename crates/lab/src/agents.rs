@@ -54,7 +54,7 @@ impl Agents {
         lock(&self.senders).get(node).is_some_and(|sender| sender.send(command).is_ok())
     }
 
-    /// Kills the process of a pod's container, if it is running; the agent notices by itself. Returns true if it was
+    /// Kills the process of a pod's container, if it is running; the agent notices on its own. Returns true if it was
     /// running.
     pub(crate) fn kill(&self, pod_uid: &str, container: &str) -> bool {
         let running = lock(&self.running);

@@ -15,7 +15,7 @@ use crate::status::Status;
 pub(crate) enum NodeReadiness {
     /// The node runs pods.
     Ready,
-    /// The node accepts no more pods.
+    /// The node accepts no new pods.
     ShuttingDown,
 }
 

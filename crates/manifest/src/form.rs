@@ -1,4 +1,4 @@
-//! The two forms of a text: YAML and JSON.
+//! The two text formats: YAML and JSON.
 
 use serde_json::Value;
 

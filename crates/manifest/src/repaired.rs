@@ -1,7 +1,7 @@
 //! Repairs quoted text that continues on a line with too little indentation. YAML forbids this, but kubectl accepts it
 //! (as libyaml does), and the official Gateway API CRDs contain it.
 //!
-//! Leading space on such a line has no meaning. Therefore the lines are indented further and parsed again, and later
+//! Leading space on such a line has no meaning. The lines are therefore indented further and parsed again, and later
 //! positions are mapped back to the original text.
 
 use std::borrow::Cow;

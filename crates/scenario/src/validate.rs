@@ -155,7 +155,7 @@ fn targets(
 
 fn sidecar_workloads(raw: &raw::SidecarKeys, document: &Document) -> Result<Vec<Workload>> {
     if !raw.inject && !raw.workloads.is_empty() {
-        return Err(document.error("spec.sidecar.workloads", "needs inject: true as well"));
+        return Err(document.error("spec.sidecar.workloads", "also needs inject: true"));
     }
     let workload = |(index, text): (usize, &String)| {
         text.parse::<Workload>()

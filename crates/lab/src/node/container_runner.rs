@@ -161,7 +161,7 @@ impl Supervisor {
             && target.launch.placement.stands_for_process_1()
         {
             let message = format!(
-                "the default action of {signal} ended the first process, although the process handles {signal}. As \
+                "the default action of {signal} killed the first process, although the process handles {signal}. As \
                  process 1 of a real container, it would run until SIGKILL. Use the kernel dataplane, where it is \
                  process 1"
             );

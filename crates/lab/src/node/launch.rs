@@ -15,7 +15,7 @@ use crate::network::Placement;
 /// found and to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 
-/// Name of the image that stands for this program.
+/// Name of the image that represents this program.
 const OWN_IMAGE: &str = "rolldrop";
 /// Path of this program in that image.
 const OWN_PROGRAM: &str = "/rolldrop";

@@ -1,7 +1,7 @@
 //! Detects commands that would signal processes outside their pod on the userspace dataplane, where containers see all
 //! of the machine's processes and process 1 is the machine's own.
 //!
-//! It checks only the words of a command, not what a program does by itself.
+//! It checks only the words of a command, not what the program itself does.
 
 /// Processes outside its pod that a command is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -144,7 +144,7 @@ impl PodWorker {
         self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is already gone was deleted by force.
-        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "pod not deleted");
+        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "not deleted");
     }
 
     /// Runs the pod from its binding until no main container will run again.

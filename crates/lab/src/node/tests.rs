@@ -332,7 +332,7 @@ async fn later_delete_keeps_container_grace() {
     pods.until("the kill", |pod| pod["status"]["observedGeneration"] == 2).await;
     node.delete(0);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
-    // The container keeps running with its first grace period and exits by itself.
+    // The container keeps running with its first grace period and exits on its own.
     node.log_with(&pods, "app", "drained").await;
     node.stop().await;
 }

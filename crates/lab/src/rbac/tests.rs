@@ -131,7 +131,7 @@ fn binding_matches_users_groups_and_accounts() {
         assert_eq!(is_bound(&binding, &web), bound, "{subject}");
         assert_eq!(is_bound(&binding, &account("shop", "api")), others, "{subject} for another account");
     }
-    assert!(!is_bound(&json!({"metadata": {"namespace": "shop"}}), &web), "nobody is bound");
+    assert!(!is_bound(&json!({"metadata": {"namespace": "shop"}}), &web), "no one is bound");
 }
 
 fn registry() -> Registry {

@@ -37,7 +37,7 @@ impl Throttle {
         if let Some(not_before) = self.not_before {
             sleep_until(not_before).await;
         }
-        // `Notify` keeps one permit, which stands for the pending run: all changes that arrive during the last sync or
+        // `Notify` keeps one permit, which represents the pending run: all changes that arrive during the last sync or
         // the pause after it cause a single run.
         let mut changed = pin!(changes.notified());
         if changed.as_mut().enable() {

@@ -238,7 +238,7 @@ impl Checked<'_> {
         }
         if raw.spacing.is_some() && raw.batch.is_none() {
             return Err(
-                self.wrong("spacing", "is the time between batches: set batch as well, such as batch: 1")
+                self.wrong("spacing", "is the time between batches: also set batch, such as batch: 1")
             );
         }
         let grace_seconds = match (raw.force, raw.grace_period_seconds) {
@@ -248,7 +248,7 @@ impl Checked<'_> {
                 return Err(self.wrong("gracePeriodSeconds", why));
             }
             (false, Some(0)) => {
-                let why = "is 0, which removes a pod before its containers have ended: use force: true";
+                let why = "is 0, which removes a pod before its containers have exited: use force: true";
                 return Err(self.wrong("gracePeriodSeconds", why));
             }
             (false, seconds) => seconds,
