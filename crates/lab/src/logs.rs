@@ -100,7 +100,7 @@ impl ContainerLog {
     ///
     /// # Errors
     ///
-    /// An error from the operating system.
+    /// Fails with the operating system's error.
     pub(crate) fn begin(path: &Path, clock: Clock) -> io::Result<Self> {
         if path.exists() {
             fs::rename(path, path.with_extension("previous.log"))?;

@@ -77,12 +77,12 @@ impl fmt::Display for Until {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Until::RolloutComplete => f.write_str("the rollout is complete"),
-            Until::Terminations(1) => f.write_str("a pod has ended"),
-            Until::Terminations(number) => write!(f, "{number} pods have ended"),
+            Until::Terminations(1) => f.write_str("a pod has terminated"),
+            Until::Terminations(number) => write!(f, "{number} pods have terminated"),
             Until::Windows { coverage, confidence } => {
                 let (coverage, confidence) = (coverage * 100.0, confidence * 100.0);
                 let number = self.terminations().unwrap_or(usize::MAX);
-                write!(f, "{number} pods have ended one by one (p{coverage:.0} at {confidence:.0} %)")
+                write!(f, "{number} pods have terminated one by one (p{coverage:.0} at {confidence:.0} %)")
             }
         }
     }
@@ -90,8 +90,8 @@ impl fmt::Display for Until {
 
 impl Disruption {
     /// Computes when a repetition, counted from 0, is due, from the start of the counted part of the load. If a
-    /// consumer works on a cycle of its own with this `period`, repetitions must hit every phase of the cycle: each one
-    /// is delayed by a random share of the period, or of the jitter if that is longer.
+    /// consumer works in cycles of this `period`, repetitions must hit every phase of the cycle: each one is delayed by
+    /// a random share of the period, or of the jitter if that is longer.
     pub fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
@@ -174,8 +174,8 @@ pub enum DisruptionAction {
     Evict(Pods),
     /// Kills the first process in one container of each pod: the named container, or else the pod's only or first one.
     Crash { pods: Pods, container: Option<String> },
-    /// Takes running pods out of their Services by changing this label, or else one that a Service selects by, until
-    /// the label is restored.
+    /// Takes running pods out of their Services by changing this label or, if none is given, one that a Service selects
+    /// by, until the label is restored.
     Relabel { pods: Pods, label: Option<String>, restore: Restore },
     /// Makes a workload replace all of its pods.
     RollingRestart(Workload),

@@ -333,7 +333,7 @@ spec:
         assert!(wrong("weight: 4", "wieght: 4").contains("spec.load.requests[0].wieght: unknown field"));
         assert!(wrong("weight: 4", "weight: 0").contains("spec.load.requests[0].weight: must be at least 1"));
         assert!(wrong("ramp: linear", "ramp: steep").contains("spec.load.stages[0].ramp"));
-        assert!(wrong(", ramp: linear", "").contains("only a ramp starts at another rate"));
+        assert!(wrong(", ramp: linear", "").contains("only a ramp can start at another rate"));
         assert!(wrong("body: '", "bodyFile: missing.json, body: '").contains("spec.load.requests[1].body"));
     }
 

@@ -27,7 +27,7 @@ pub(super) fn validate<C>(raw: raw::ScenarioFile<C>, document: &Document, dir: &
         return Err(document.error("kind", format!("is {:?}, must be Scenario", raw.kind)));
     }
     if !is_name(&raw.metadata.name) {
-        return Err(document.error("metadata.name", "must have only lowercase letters, digits and dashes"));
+        return Err(document.error("metadata.name", "may contain only lowercase letters, digits and dashes"));
     }
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;

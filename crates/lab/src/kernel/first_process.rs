@@ -66,7 +66,7 @@ fn exit_status(status: WaitStatus) -> io::Result<ExitStatus> {
     match status {
         WaitStatus::Exited(_, code) => Ok(ExitStatus::from_raw(code << 8)),
         WaitStatus::Signaled(_, signal, _) => Ok(ExitStatus::from_raw(signal as i32)),
-        other => Err(io::Error::other(format!("{other:?} is not an exit"))),
+        other => Err(io::Error::other(format!("{other:?} is not an exit status"))),
     }
 }
 

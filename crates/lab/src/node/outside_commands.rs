@@ -3,7 +3,7 @@
 //!
 //! It checks only the words of a command, not what the program itself does.
 
-/// Processes outside its pod that a command is aimed at.
+/// Processes outside its pod that a command would signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Outside {
     /// `kill 1`.

@@ -1,4 +1,4 @@
-//! Node that a proxy works for, and the proxy's reports about it.
+//! Node that a proxy serves, and the proxy's reports about it.
 
 use super::service_table::{Routes, ServicePort};
 use super::truth::{ProxyLogLine, TruthLog};
@@ -7,7 +7,7 @@ use crate::resource::Resource;
 use crate::shared::ClusterContext;
 use rolldrop_record::clock::Stamp;
 
-/// Node that a proxy works for.
+/// Node that a proxy serves.
 pub(super) struct ProxiedNode {
     pub(super) shared: ClusterContext,
     pub(super) name: String,

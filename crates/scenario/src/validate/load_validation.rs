@@ -78,7 +78,7 @@ fn settings(raw: raw::LoadKeys, document: &Document, dir: &Path) -> Result<Load,
 fn job(raw: raw::LoadJobKeys, document: &Document) -> Result<LoadJobSpec, ScenarioError> {
     let wrong = |key: &str, why: String| Err(document.error(&format!("spec.load.job.{key}"), why));
     if raw.workers.is_some_and(|workers| !(1..=MAX_LOAD_PODS).contains(&workers)) {
-        return wrong("workers", format!("must be 1 to {MAX_LOAD_PODS}"));
+        return wrong("workers", format!("must be between 1 and {MAX_LOAD_PODS}"));
     }
     let start_limit = raw.start_limit.map_or(defaults::START_LIMIT, |span| span.0);
     if start_limit.is_zero() || start_limit > MAX_START_LIMIT {
@@ -286,7 +286,7 @@ fn stages(raw: &raw::LoadKeys, document: &Document) -> Result<Vec<RateStage>, Sc
             (None, Some(raw::Ramp::Linear)) => before,
             (None, None) => to,
             (Some(_), None) => {
-                let why = "only a ramp starts at another rate: add ramp: linear, or remove it";
+                let why = "only a ramp can start at another rate: add ramp: linear, or remove it";
                 return Err(document.error(&format!("{key}.from"), why));
             }
         };
