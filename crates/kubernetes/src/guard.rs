@@ -1,9 +1,9 @@
-//! Guards the path between the API server and its callers: an object that was not asked for never passes.
+//! Guards the path between the API server and its callers: an unrequested object never passes.
 //!
 //! This layer wraps every client that the program's `cluster` hands out, so all objects enter here. Like client-go and
 //! apimachinery, it checks:
 //!
-//! - names and namespaces: in a request before it is sent, in an object before anybody sees it;
+//! - names and namespaces: in a request before it is sent, in an object before any caller sees it;
 //! - that an object is in the requested namespace, has the requested name and matches the requested selectors;
 //! - that a response is not longer than [`ANSWER_BYTES`], and a watch line not longer than [`WATCH_LINE_BYTES`].
 //!
@@ -35,12 +35,12 @@ use asked::{GuardedRequest, ResponseReading};
 
 /// Maximum length of an API server response, in bytes. A page of [`PAGE`] pods takes one or two MiB.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum length of a watch line, in bytes; etcd takes objects of 1.5 MiB.
+/// Maximum length of a watch line, in bytes; etcd accepts objects of up to 1.5 MiB.
 pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum length of an error from a pod or node that is asked through the API server, in bytes.
+/// Maximum length of an error from a pod or node that is queried through the API server, in bytes.
 pub const ERROR_BYTES: usize = 64 * 1024;
-/// Number of objects per page of a list. A page is in memory as received, as text and as objects, and allocators keep
-/// much of that memory.
+/// Number of objects per page of a list. A page is held in memory as received, as text and as objects, and allocators
+/// keep much of that memory.
 pub const PAGE: u32 = 100;
 /// Maximum number of pages per list, enough for 150,000 objects.
 pub const MOST_PAGES: u32 = 1500;

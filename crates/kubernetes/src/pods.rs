@@ -1,7 +1,7 @@
 //! Pods read from lists and watches, with only the fields that are used here.
 //!
 //! A namespace may have tens of thousands of pods. Most of each pod's text is its environment, volumes, annotations and
-//! `managedFields`, which as objects take five times the length of their text.
+//! `managedFields`, which take five times as much memory once parsed.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,7 +16,7 @@ use super::Listed;
 #[serde(from = "Pod")]
 pub struct ListedPod(pub Pod);
 
-/// Pod of which thousands are held at once, with the fields that decide whether and how it may be terminated.
+/// Pod with only the fields that decide whether and how it may be terminated, because thousands are held at a time.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Pod")]
 pub struct Candidate {
@@ -26,7 +26,7 @@ pub struct Candidate {
     pub node: Option<String>,
     /// Names of the containers, without sidecars.
     pub containers: Vec<String>,
-    /// True if the Ready condition is True and the pod is not about to terminate.
+    /// True if the Ready condition is True and the pod is not being deleted.
     pub is_ready: bool,
 }
 
@@ -89,7 +89,7 @@ fn reduce_status(read: ContainerStatus) -> ContainerStatus {
     }
 }
 
-/// The API server treats both types as pods, and both are read here.
+/// Lets a type be requested as pods, and compiles its list parser in this crate.
 macro_rules! asked_for_as_pods {
     ($type:ty, $($metadata:tt).+) => {
         impl k8s_openapi::Resource for $type {
@@ -132,7 +132,7 @@ mod tests {
     use rolldrop_record::event::Change;
     use rolldrop_sidecar::observed::{pod_event, statuses};
 
-    /// Returns a pod that has every field that is read from pods, and more.
+    /// Returns a pod with every field that this crate reads, and more.
     fn whole() -> Value {
         let reference = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": true});
         json!({

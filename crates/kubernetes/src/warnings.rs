@@ -48,7 +48,7 @@ impl<S> Layer<S> for Warnings {
     }
 }
 
-/// Client service whose warnings are collected.
+/// Client service that collects the warnings it receives.
 #[derive(Clone, Debug)]
 pub struct WarningCollector<S> {
     inner: S,

@@ -47,7 +47,7 @@ pub(crate) async fn run(shared: ClusterContext) {
     tasks.spawn(events::run(shared));
     tokio::select! {
         () = stop.cancelled() => {}
-        // Controllers never return by themselves; one that does has panicked.
+        // Controllers never return on their own; one that does has panicked.
         Some(ended) = tasks.join_next() => {
             if let Err(error) = ended {
                 tracing::error!(%error, "a controller failed; stopping the cluster");

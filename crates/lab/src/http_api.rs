@@ -68,7 +68,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of connections. Once all are in use and none is idle, new connections wait.
 const MAX_CONNECTIONS: usize = 512;
 
-/// State of the API server: that of the cluster, its users' tokens, and its access to the node agents.
+/// State of the API server: the cluster's shared state, the users' tokens, and access to the node agents.
 #[derive(Debug)]
 pub(crate) struct ApiServerState {
     pub(crate) shared: ClusterContext,

@@ -18,7 +18,7 @@ pub(super) enum ResponseReading {
     Passing,
 }
 
-/// Objects that are requested.
+/// Requested objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestedObjects {
     /// Information about the API server itself, such as its version and its kinds.
@@ -29,11 +29,11 @@ pub(super) enum RequestedObjects {
     New,
     /// The object with this name.
     One(String),
-    /// Something about the object with this name.
+    /// A subresource of the object with this name.
     About(String),
 }
 
-/// Request, as far as its response can be checked.
+/// Parts of a request that its response can be checked against.
 #[derive(Clone, Debug)]
 pub(super) struct GuardedRequest {
     pub(super) reading: ResponseReading,
@@ -65,7 +65,7 @@ pub(super) struct FieldTerm {
     pub(super) value: String,
 }
 
-/// Query parameters allowed for each kind of request: any other parameter came in through a name.
+/// Query parameters allowed for each kind of request: any other parameter was smuggled in through a name.
 const OF_LISTS: &[&str] = &[
     "allowWatchBookmarks",
     "continue",
@@ -87,7 +87,7 @@ impl GuardedRequest {
     /// Extracts the facts that the response can be checked against.
     ///
     /// # Errors
-    /// Fails with the reason not to send the request: it contains an invalid name, namespace or selector.
+    /// Fails if the request must not be sent, because it contains an invalid name, namespace or selector.
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Untrusted> {
         let refuse = |why: String| Untrusted::Request(why);
         let path = request.uri().path();

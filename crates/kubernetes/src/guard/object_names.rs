@@ -52,7 +52,7 @@ pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
     }
 }
 
-/// Returns a name in its form for a URL path.
+/// Encodes a name for use in a URL path.
 pub fn in_path(name: &str) -> Cow<'_, str> {
     // RFC 3986: unreserved characters, and those without a special meaning in a path segment.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
@@ -66,7 +66,7 @@ pub fn in_path(name: &str) -> Cow<'_, str> {
     name.bytes().map(escaped).collect::<String>().into()
 }
 
-/// Returns the name that this segment of a URL path stands for; `None` if it is not a name.
+/// Decodes a URL path segment into a name; `None` if it is not valid.
 pub(super) fn from_path(part: &str) -> Option<String> {
     let mut bytes = part.bytes();
     let mut name = Vec::with_capacity(part.len());

@@ -58,7 +58,7 @@ pub(super) fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// Checks that a successful response matches the request; an error gives the reason why it does not.
+/// Checks that a successful response matches the request; the error says why it does not.
 pub(super) fn check_answer(asked: &GuardedRequest, answer: &[u8]) -> Result<(), String> {
     let parsed: Result<ResponseObject, _> = serde_json::from_slice(answer);
     let object = match (parsed, &asked.of) {
@@ -79,7 +79,7 @@ pub(super) fn check_answer(asked: &GuardedRequest, answer: &[u8]) -> Result<(), 
     }
 }
 
-/// Checks that a line of a watch matches the request; an error gives the reason why it does not.
+/// Checks that a line of a watch matches the request; the error says why it does not.
 pub(super) fn check_event(asked: &GuardedRequest, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
     let line: WatchLine = parsed.map_err(|error| format!("a watch line is not an event: {error}"))?;

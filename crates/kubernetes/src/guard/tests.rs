@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Returns a client behind a guard, whose API server answers every request with these pieces, and the number of its
-/// requests.
+/// Returns a guarded client whose API server answers every request with these pieces, and a counter of its requests.
 fn client(status: u16, pieces: Vec<Vec<u8>>) -> (Client, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -76,7 +75,7 @@ async fn guard_rejects_unrequested_objects() {
         let read = reading.get("web").await.map(drop);
         let deleted = deleting.delete("web", &DeleteParams::default()).await.map(drop);
         if lie["metadata"].is_null() {
-            // An object that says nothing lies about nothing, but it cannot be read.
+            // An empty object contradicts nothing, but it cannot be parsed.
             assert!(read.is_err());
         } else {
             assert!(why(&read.unwrap_err()).contains(", not "), "{lie}");
@@ -107,7 +106,7 @@ async fn invalid_names_are_never_requested() {
         assert!(elsewhere.list(&ListParams::default()).await.is_err(), "{name}");
     }
     // A "#" cannot be seen here: the client itself cuts it off together with everything after it.
-    assert_eq!(asked.load(Ordering::SeqCst), 3, "no other name is asked for");
+    assert_eq!(asked.load(Ordering::SeqCst), 3, "no other name is requested");
     let unclear = ListParams::default().labels("a~b");
     assert!(why(&pods(client.clone()).list(&unclear).await.unwrap_err()).contains("cannot check responses"));
     let request = |uri: &str| Request::get(uri).body(()).unwrap();

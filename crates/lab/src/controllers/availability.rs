@@ -10,7 +10,7 @@ use crate::conditions::unix_seconds;
 use crate::object_fields::is_ready;
 use crate::value::number;
 
-/// Judge of the availability of one workload's pods at a given time.
+/// Availability check for one workload's pods at a given time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge {
     min_ready_seconds: i64,

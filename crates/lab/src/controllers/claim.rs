@@ -17,7 +17,7 @@ use crate::status::Status;
 use crate::value::list;
 
 /// Adopts and releases objects of `resource` for `owner`, and returns those that now belong to it. Objects for which
-/// `considered` is false stay unchanged.
+/// `considered` is false are left unchanged.
 pub(super) fn claim(
     registry: &Registry,
     owner: &Value,

@@ -57,7 +57,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> Recon
         let steps = DaemonSetView { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
         take(control, &set, &hash, steps).await
     };
-    // The steps took time, in which the template may have changed: the status is about the one that they had.
+    // The template may have changed while the steps ran: the status describes the template that they used.
     let generation = &set["metadata"]["generation"];
     let Ok(now) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
     let pods = own_pods(&control.shared, &now)?;
@@ -106,7 +106,8 @@ async fn take(
     control.delete(set, &steps.delete).await
 }
 
-/// Computes the set's status from its pods (`updateDaemonSetStatus`). `is_new` judges by the template of `generation`.
+/// Computes the set's status from its pods (`updateDaemonSetStatus`). `is_new` compares with the template of
+/// `generation`.
 fn status_of(
     generation: &Value,
     places: &DaemonPlacements,

@@ -112,7 +112,7 @@ fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(Stri
     Some((uid(&object).to_owned(), number(&object["spec"]["replicas"])))
 }
 
-/// Writes the counts. Returns the time until the next approved eviction expires that has not led to a deletion.
+/// Writes the counts. Returns the time until the next approved eviction without a deletion expires.
 fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &str) -> Option<Duration> {
     let mut disrupted = Map::new();
     let (mut healthy, mut again) = (0, None);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn budgets_are_numbers_or_percentages() {
+    async fn budget_accepts_number_or_percentage() {
         let cases = [
             (json!({"minAvailable": 2}), [1, 3, 2, 3]),
             (json!({"minAvailable": "50%"}), [1, 3, 2, 3]),
@@ -253,12 +253,12 @@ mod tests {
         counts_become(&bench, [0, 2, 2, 3]).await;
         let name = key(&pods[0]).1;
         bench.registry().delete(Resource::Pods, "default", &name, &Default::default()).unwrap();
-        bench.holds("replaced", |bench| !bench.run_nodes() && counts(bench) == [1, 3, 2, 3]).await;
+        bench.holds("the pod is replaced", |bench| !bench.run_nodes() && counts(bench) == [1, 3, 2, 3]).await;
         assert_eq!(evict(1), Ok(()));
     }
 
     #[tokio::test]
-    async fn unhealthy_pod_evicts_without_consuming_budget() {
+    async fn unhealthy_pod_eviction_consumes_no_budget() {
         let bench = bench_with(json!({"minAvailable": 2})).await;
         counts_become(&bench, [1, 3, 2, 3]).await;
         let name = key(&bench.live_pods()[0]).1;

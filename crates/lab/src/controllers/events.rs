@@ -24,7 +24,7 @@ fn forget_old(registry: &Registry) {
         let times = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
         let last = times.into_iter().find_map(unix_seconds);
         if last.is_none_or(|last| last + LIFETIME_SECONDS <= now) {
-            note_failure(registry.remove(Resource::Events, &event), "event not forgotten");
+            note_failure(registry.remove(Resource::Events, &event), "failed to delete an expired event");
         }
     }
 }

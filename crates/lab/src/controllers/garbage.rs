@@ -48,7 +48,7 @@ fn collect(registry: &Registry, resource: Resource, object: &Value) {
     if !owners.is_empty() && !is_being_deleted(object) && is_orphan() {
         let (namespace, name) = key(object);
         let options = DeleteOptions::of(uid(object));
-        note_failure(registry.delete(resource, &namespace, &name, &options), "not collected");
+        note_failure(registry.delete(resource, &namespace, &name, &options), "failed to delete a dependent");
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
         map(&bench, "shared", &["going", "staying"]);
         map(&bench, "lone", &["going"]);
         delete(&bench, "going");
-        bench.holds("the lone one is gone", |bench| names(bench) == ["shared", "staying"]).await;
+        bench.holds("the lone dependent is gone", |bench| names(bench) == ["shared", "staying"]).await;
         delete(&bench, "staying");
         bench.holds("all are gone", |bench| names(bench).is_empty()).await;
     }

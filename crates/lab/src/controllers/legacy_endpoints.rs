@@ -55,7 +55,7 @@ pub(super) async fn write<'a>(
 
 /// Deletes the Endpoints object of a Service that is gone.
 pub(super) fn remove(shared: &ClusterContext, service: &Value) {
-    note_failure(shared.registry.remove(Resource::Endpoints, service), "Endpoints not deleted");
+    note_failure(shared.registry.remove(Resource::Endpoints, service), "failed to delete the Endpoints");
 }
 
 fn subset(ports: &Value, endpoints: &[Value]) -> Option<Value> {

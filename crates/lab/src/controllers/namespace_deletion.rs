@@ -52,11 +52,14 @@ fn empty(shared: &ClusterContext, namespace: &str) {
     }
     for resource in contents() {
         for object in registry.all(resource, Some(namespace)) {
-            note_failure(registry.remove(resource, &object), "not deleted with its namespace");
+            note_failure(
+                registry.remove(resource, &object),
+                "failed to delete an object in a terminating namespace",
+            );
         }
     }
     let is_empty = |resource| registry.all(resource, Some(namespace)).is_empty();
     if contents().all(is_empty) {
-        note_failure(registry.remove_namespace(namespace), "namespace not removed");
+        note_failure(registry.remove_namespace(namespace), "failed to remove the namespace");
     }
 }

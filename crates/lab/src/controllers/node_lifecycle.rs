@@ -3,7 +3,7 @@
 //!
 //! Based on pkg/controller/nodelifecycle and pkg/controller/tainteviction. Only the status reported by the node counts:
 //! nothing checks that its agent is alive. `tolerationSeconds` is ignored, so tolerations never expire. Taint-based
-//! evictions are ordinary deletions, which no PodDisruptionBudget limits.
+//! evictions are ordinary deletions, to which no PodDisruptionBudget applies.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Creates and deletes a workload's pods, and records events about that.
+//! Creates and deletes a workload's pods, and records events about these actions.
 //!
 //! Based on `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset):
 //! pods are created in batches of 1, 2, 4, …, so that a faulty template is rejected once and not a hundred times.

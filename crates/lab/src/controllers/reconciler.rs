@@ -87,7 +87,7 @@ pub(super) async fn run<E, K, W>(
                     Err(status) => {
                         let count = failures.entry(key.clone()).or_default();
                         *count += 1;
-                        tracing::debug!(%status, ?key, failures = *count, "to be tried again");
+                        tracing::debug!(%status, ?key, failures = *count, "pass failed; retrying later");
                         queue.add(key, back_off.after(*count));
                     }
                 }

@@ -24,7 +24,7 @@ use crate::status::note_failure;
 
 const COMPONENT: &str = "default-scheduler";
 
-/// Delay before a pod that fitted on no node is tried again (`DefaultPodInitialBackoffDuration` in
+/// Delay before retrying a pod that fits on no node (`DefaultPodInitialBackoffDuration` in
 /// pkg/scheduler/backend/queue).
 const POD_BACK_OFF: Duration = Duration::from_secs(1);
 
@@ -83,7 +83,7 @@ fn schedule(shared: &ClusterContext, pod_key: &ObjectKey, waiting: &mut BTreeSet
             let message = format!("Successfully assigned {namespace}/{name} to {node}");
             registry.record_event(&pod, EventType::Normal, "Scheduled", &message, COMPONENT);
         }
-        Err(status) => tracing::debug!(%status, "not bound"),
+        Err(status) => tracing::debug!(%status, "failed to bind the pod"),
     }
 }
 
@@ -102,7 +102,7 @@ fn mark_unschedulable(shared: &ClusterContext, pod: &Value, message: &str) {
         let marked = registry.change(Resource::Pods, pod, ObjectPart::Status, |pod| {
             conditions::put(pod, scheduled, &now);
         });
-        note_failure(marked, "not marked as unschedulable");
+        note_failure(marked, "failed to mark the pod as unschedulable");
     }
     registry.record_event(pod, EventType::Warning, "FailedScheduling", message, COMPONENT);
 }
@@ -137,7 +137,11 @@ mod tests {
             node["spec"]["unschedulable"] = json!(true)
         });
         bench.create(Resource::Pods, pod("a"));
-        bench.holds("it says so", |bench| !bench.events("FailedScheduling").is_empty()).await;
+        bench
+            .holds("the failure is recorded as an event", |bench| {
+                !bench.events("FailedScheduling").is_empty()
+            })
+            .await;
         let message = &bench.events("FailedScheduling")[0];
         assert!(message.starts_with("0/1 nodes are available: 1 node(s) were unschedulable."), "{message}");
         let waiting = bench.get(Resource::Pods, "a");
@@ -146,7 +150,7 @@ mod tests {
         bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
             node["spec"]["unschedulable"] = json!(false)
         });
-        bench.holds("bound", |bench| node_of(bench, "a").as_deref() == Some("node-1")).await;
+        bench.holds("the pod is bound", |bench| node_of(bench, "a").as_deref() == Some("node-1")).await;
         assert_eq!(bench.events("Scheduled"), ["Successfully assigned default/a to node-1"]);
     }
 
@@ -163,7 +167,7 @@ mod tests {
             bench.list(Resource::Pods).iter().filter(|pod| pod["spec"]["nodeName"] == node).count()
         };
         bench
-            .holds("three on each", |bench| {
+            .holds("each node has three pods", |bench| {
                 ["node-1", "node-2", "node-3"].iter().all(|node| bound(bench, node) == 3)
             })
             .await;

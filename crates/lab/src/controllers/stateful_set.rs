@@ -60,7 +60,7 @@ fn own_pods(shared: &ClusterContext, set: &Value) -> Result<Vec<Arc<Value>>, Sta
 struct StatefulSetPass<'a> {
     control: &'a PodControl,
     set: &'a Value,
-    /// Current revision, which the pods have or had before an update that is not complete.
+    /// Revision that the pods have, or had before an unfinished update.
     current: String,
     /// Revision of the latest template.
     update: String,

@@ -47,7 +47,7 @@ pub(super) enum Subresource {
     None,
     Status,
     Scale,
-    /// Eviction of a pod, if its PodDisruptionBudget allows that.
+    /// Eviction of a pod, if its PodDisruptionBudget allows it.
     Eviction,
     /// Output of a pod's container.
     Log,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_paths_name_nothing() {
+    fn unknown_paths_have_no_route() {
         for path in [
             "/",
             "/nope",

@@ -165,7 +165,8 @@ fn openapi_index() -> Value {
 }
 
 /// Returns an OpenAPI v3 document with the facts that kubectl needs before it writes: which kinds can be patched, and
-/// that the server honours `fieldValidation` and `dryRun`. It has no schemas, so kubectl merges by its built-in types.
+/// that the server honours `fieldValidation` and `dryRun`. It has no schemas, so kubectl merges with its built-in
+/// types.
 fn openapi(group: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let parameters = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter);

@@ -16,7 +16,7 @@ use super::super::status::Status;
 use super::query::Query;
 use super::respond::{self, ApiResponse};
 
-/// Evicts a pod, if its PodDisruptionBudget allows that.
+/// Evicts a pod, if its PodDisruptionBudget allows it.
 pub(super) async fn answer(
     request: Request<Incoming>,
     shared: &ClusterContext,

@@ -1,5 +1,5 @@
 //! Object fields that the embedded cluster acts on. Any other field set by a client is stored and reported: with a
-//! warning in the response, like those of a real API server, and with an event on the object.
+//! warning in the response, as a real API server sends, and with an event on the object.
 //!
 //! The table is an allowlist: any field that it does not list is not modelled.
 
@@ -61,7 +61,7 @@ fn parse_field(word: &'static str) -> (&'static str, Extent) {
     }
 }
 
-/// Records an event on `object` about fields that a client has set but that are not modelled. Fields that were set
+/// Records an event on `object` about fields that a client has set but the cluster does not model. Fields that were set
 /// `before` are skipped. Returns a sentence for each reported field.
 pub(super) fn record(
     shared: &ClusterContext,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_never_reported_unmodelled() {
+    fn defaults_are_never_reported_as_unmodelled() {
         let registry = Registry::new(
             Clock::start(),
             AddressBlock::claim(rand::random_range(0..128)).unwrap(),

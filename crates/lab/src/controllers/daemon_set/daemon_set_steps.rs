@@ -49,7 +49,7 @@ struct OnNode<'a> {
 }
 
 impl DaemonSetView<'_> {
-    /// Returns the next steps. Creating missing pods and deleting surplus ones comes first. Once there is nothing left
+    /// Returns the next steps. Creating missing pods and deleting surplus ones come first. Once there is nothing left
     /// to create or delete, the update continues.
     pub(super) fn steps(&self) -> DaemonSetSteps {
         let steps = self.manage();

@@ -54,7 +54,7 @@ fn pods(bench: &Bench) -> Vec<String> {
     all
 }
 
-/// Starts the pods that are bound to a node, and removes none.
+/// Starts the pods that are bound to a node, without removing any.
 fn start_pods(bench: &Bench) {
     for pod in bench.list(Resource::Pods) {
         if pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending" {
@@ -83,7 +83,7 @@ async fn settle(bench: &Bench) {
                 .iter()
                 .all(|count| number(&status[count]) == wanted)
     };
-    bench.holds("the set is as asked", is_settled).await;
+    bench.holds("the DaemonSet is up to date", is_settled).await;
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn new_node_gets_daemon_pod() {
     assert_eq!(pods(&bench), ["node-1 v1", "node-2 v1"]);
     node(&bench, "node-3");
     bench
-        .holds("a third", |bench| {
+        .holds("a third pod starts", |bench| {
             start_pods(bench);
             pods(bench).contains(&"node-3 v1".to_owned())
         })
@@ -111,11 +111,11 @@ async fn rollout_waits_for_pod_deletion() {
     let bench = bench_with(json!({}));
     settle(&bench).await;
     set_version(&bench, "v2");
-    bench.holds("the first goes", |bench| pods(bench) == ["node-1 v1 ending", "node-2 v1"]).await;
+    bench.holds("the first pod terminates", |bench| pods(bench) == ["node-1 v1 ending", "node-2 v1"]).await;
     end_pods(&bench);
-    bench.holds("it is replaced", |bench| pods(bench) == ["node-1 v2", "node-2 v1"]).await;
+    bench.holds("the first pod is replaced", |bench| pods(bench) == ["node-1 v2", "node-2 v1"]).await;
     start_pods(&bench);
-    bench.holds("the second goes", |bench| pods(bench) == ["node-1 v2", "node-2 v1 ending"]).await;
+    bench.holds("the second pod terminates", |bench| pods(bench) == ["node-1 v2", "node-2 v1 ending"]).await;
     settle(&bench).await;
 }
 
@@ -125,9 +125,13 @@ async fn max_surge_starts_new_pod_first() {
     let bench = bench_with(json!({"updateStrategy": strategy}));
     settle(&bench).await;
     set_version(&bench, "v2");
-    bench.holds("beside it", |bench| pods(bench) == ["node-1 v1", "node-1 v2", "node-2 v1"]).await;
+    bench
+        .holds("the new pod runs beside the old one", |bench| {
+            pods(bench) == ["node-1 v1", "node-1 v2", "node-2 v1"]
+        })
+        .await;
     start_pods(&bench);
-    bench.holds("the old one goes", |bench| pods(bench).contains(&"node-1 v1 ending".to_owned())).await;
+    bench.holds("the old pod terminates", |bench| pods(bench).contains(&"node-1 v1 ending".to_owned())).await;
     settle(&bench).await;
     assert_eq!(pods(&bench), ["node-1 v2", "node-2 v2"]);
 }

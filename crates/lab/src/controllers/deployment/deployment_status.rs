@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_stops_the_clock() {
+    fn pause_stops_progress_deadline() {
         let mut paused = deployment(json!({"conditions": [progress("ReplicaSetUpdated", "True", NOW)]}));
         paused["spec"]["paused"] = json!(true);
         let mut draft = Draft::of(&paused, NOW);

@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_step_breaks_the_limits(
+        fn steps_stay_within_limits(
             wanted in 1_i64..20,
             max_surge in 0_i64..6,
             max_unavailable in 0_i64..6,
@@ -213,7 +213,7 @@ mod tests {
                 old = size(target, old.available.min(target));
                 prop_assert!(new.replicas + old.replicas <= wanted + max_surge);
                 prop_assert!(new.available + old.available >= wanted - max_unavailable);
-                let Some(more) = becomes_available.pop() else { return Err(TestCaseError::fail("does not end")) };
+                let Some(more) = becomes_available.pop() else { return Err(TestCaseError::fail("rollout stalls")) };
                 // In every other step, at least one pod becomes available, so that the rollout can complete.
                 let more = more.max(i64::from(becomes_available.len() % 2 == 0));
                 new.available = (new.available + more).min(new.replicas);

@@ -97,13 +97,13 @@ async fn rollout_respects_surge_and_unavailable() {
     settle(&bench).await;
     set_version(&bench, "v2");
     bench
-        .holds("one by one", |bench| {
+        .holds("the rollout completes", |bench| {
             let live = bench.live_pods();
             let ready = live.iter().filter(|pod| crate::object_fields::is_ready(pod)).count();
             // The limit applies to the requested sizes, because the new ReplicaSet may create a pod before the old
             // one deletes one (Kubernetes' own test counts the same way).
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();
-            assert!(asked_for <= 4, "too many pods asked for: {asked_for}");
+            assert!(asked_for <= 4, "too many pods requested: {asked_for}");
             assert!(ready >= 3, "too few ready pods: {ready}");
             // Proceed one pod at a time, so that every intermediate state is checked.
             match live.iter().find(|pod| pod["status"]["phase"] == "Pending") {
@@ -127,14 +127,16 @@ async fn scaling_continues_while_rollout_paused() {
     settle(&bench).await;
     set_version(&bench, "v2");
     // None of the new pods becomes ready, so the rollout stops at 8 old and 5 new pods.
-    bench.holds("stuck", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 5)]).await;
+    bench.holds("the rollout stalls", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 5)]).await;
     change(&bench, |spec| spec["replicas"] = json!(15));
-    bench.holds("larger", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 10)]).await;
+    bench
+        .holds("the new ReplicaSet grows", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 10)])
+        .await;
     change(&bench, |spec| spec["paused"] = json!(true));
-    bench.holds("paused", |bench| progress(bench) == "DeploymentPaused").await;
+    bench.holds("the rollout is paused", |bench| progress(bench) == "DeploymentPaused").await;
     set_version(&bench, "v3");
     bench
-        .holds("seen", |bench| {
+        .holds("the controller observes v3", |bench| {
             let web = web(bench);
             web["status"]["observedGeneration"] == web["metadata"]["generation"]
         })
@@ -142,7 +144,7 @@ async fn scaling_continues_while_rollout_paused() {
     assert_eq!(history(&bench).len(), 2);
     change(&bench, |spec| spec["replicas"] = json!(20));
     let larger = [entry(1, "v1", 8), entry(2, "v2", 12)];
-    bench.holds("larger while paused", |bench| history(bench) == larger).await;
+    bench.holds("the new ReplicaSet grows while paused", |bench| history(bench) == larger).await;
     change(&bench, |spec| spec["paused"] = json!(false));
     settle(&bench).await;
     assert_eq!(history(&bench).last().unwrap(), &entry(3, "v3", 20));
@@ -152,7 +154,7 @@ async fn scaling_continues_while_rollout_paused() {
 async fn stalled_rollout_exceeds_progress_deadline() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(1, json!({"progressDeadlineSeconds": 1})));
-    bench.holds("timed out", |bench| progress(bench) == "ProgressDeadlineExceeded").await;
+    bench.holds("the rollout times out", |bench| progress(bench) == "ProgressDeadlineExceeded").await;
     let web = web(&bench);
     let progressing = condition(&web, "Progressing");
     assert_eq!(progressing["status"], "False");
@@ -173,7 +175,11 @@ async fn history_limit_deletes_old_revisions() {
         set_version(&bench, version);
         settle(&bench).await;
     }
-    bench.holds("forgotten", |bench| history(bench) == [entry(3, "v3", 0), entry(4, "v4", 1)]).await;
+    bench
+        .holds("old ReplicaSets are deleted", |bench| {
+            history(bench) == [entry(3, "v3", 0), entry(4, "v4", 1)]
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -182,7 +188,7 @@ async fn recreate_waits_for_old_pods() {
     bench.create(Resource::Deployments, deployment(2, json!({"strategy": {"type": "Recreate"}})));
     settle(&bench).await;
     set_version(&bench, "v2");
-    bench.holds("old pods end", |bench| bench.live_pods().is_empty()).await;
+    bench.holds("the old pods terminate", |bench| bench.live_pods().is_empty()).await;
     assert_eq!(bench.list(Resource::Pods).len(), 2);
     assert_eq!(history(&bench), [entry(1, "v1", 0)]);
     settle(&bench).await;

@@ -119,7 +119,7 @@ fn web() -> Value {
 #[tokio::test]
 async fn endpoint_conditions_follow_pod_lifecycle() {
     let bench = start_with_service(web());
-    bench.holds("an empty slice", |bench| bench.list(Resource::EndpointSlices).len() == 1).await;
+    bench.holds("an empty slice appears", |bench| bench.list(Resource::EndpointSlices).len() == 1).await;
     bench.create(Resource::Pods, running("a"));
     bench.set_ready("a", false);
     let conditions =
@@ -140,12 +140,12 @@ async fn endpoint_conditions_follow_pod_lifecycle() {
     bench.registry().delete(Resource::Pods, "default", "a", &DeleteOptions::default()).unwrap();
     bench.holds("terminating", is(conditions(false, true, true))).await;
     bench
-        .holds("dropped from the legacy object", |bench| {
+        .holds("the pod leaves the legacy Endpoints", |bench| {
             bench.get(Resource::Endpoints, "web")["subsets"].is_null()
         })
         .await;
     bench.modify(Resource::Pods, "a", ObjectPart::Status, |pod| pod["status"]["phase"] = json!("Succeeded"));
-    bench.holds("gone", |bench| shown(bench).is_empty()).await;
+    bench.holds("the pod is removed", |bench| shown(bench).is_empty()).await;
     assert_eq!(bench.list(Resource::EndpointSlices).len(), 1);
 }
 
@@ -154,16 +154,16 @@ async fn label_adds_and_removes_endpoint() {
     let bench = start_with_service(web());
     bench.create(Resource::Pods, running("a"));
     bench.set_ready("a", true);
-    bench.holds("in", |bench| shown(bench).contains_key("a")).await;
+    bench.holds("the pod is listed", |bench| shown(bench).contains_key("a")).await;
     let label = |bench: &Bench, app: &str| {
         bench.modify(Resource::Pods, "a", ObjectPart::Main, |pod| {
             pod["metadata"]["labels"]["app"] = json!(app)
         });
     };
     label(&bench, "debug");
-    bench.holds("out", |bench| shown(bench).is_empty()).await;
+    bench.holds("the pod is removed", |bench| shown(bench).is_empty()).await;
     label(&bench, "web");
-    bench.holds("in again", |bench| shown(bench).contains_key("a")).await;
+    bench.holds("the pod is listed again", |bench| shown(bench).contains_key("a")).await;
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn one_slice_holds_130_pods() {
         bench.create(Resource::Pods, running(&name));
         bench.set_ready(&name, true);
     }
-    bench.holds("all are shown", |bench| shown(bench).len() == 130).await;
+    bench.holds("all pods are listed", |bench| shown(bench).len() == 130).await;
     let slices = bench.list(Resource::EndpointSlices);
     assert_eq!(slices.len(), 1);
     assert_eq!(slices[0]["metadata"]["labels"][HEADLESS], "");
@@ -191,6 +191,8 @@ async fn selectorless_service_gets_no_endpoints() {
     });
     bench.create(Resource::EndpointSlices, own);
     bench.create(Resource::Services, json!({"metadata": {"name": "other"}, "spec": web()}));
-    bench.holds("the other one has a slice", |bench| bench.list(Resource::EndpointSlices).len() == 2).await;
+    bench
+        .holds("the other Service has a slice", |bench| bench.list(Resource::EndpointSlices).len() == 2)
+        .await;
     assert!(bench.registry().get(Resource::Endpoints, "default", "web").is_err());
 }

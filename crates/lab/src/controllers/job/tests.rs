@@ -65,7 +65,7 @@ async fn indexed_job_completes_each_index() {
     assert_eq!(first["spec"]["containers"][0]["env"][0]["name"], "JOB_COMPLETION_INDEX");
     bench.finish(&names[0], "Failed");
     bench
-        .holds("index 0 again", |bench| {
+        .holds("index 0 is retried", |bench| {
             bench.live_pods().iter().any(|pod| key(pod).1 != names[0] && indexes::of(pod) == Some(0))
         })
         .await;
@@ -82,7 +82,7 @@ async fn indexed_job_completes_each_index() {
     assert_eq!(counts, [Some(3), Some(1), Some(0), Some(0), None]);
     assert_eq!(status["completedIndexes"], "0-2");
     assert!(status["completionTime"].is_string() && status["startTime"].is_string());
-    bench.holds("told", |bench| bench.events("Completed") == ["Job completed"]).await;
+    bench.holds("the event is recorded", |bench| bench.events("Completed") == ["Job completed"]).await;
 }
 
 #[tokio::test]
@@ -93,27 +93,35 @@ async fn job_failure_waits_for_last_pod() {
     bench.set_ready(&names[1], true);
     bench.registry().bind("default", &names[1], "node-1").unwrap();
     bench.finish(&names[0], "Failed");
-    bench.holds("certain", |bench| reasons(bench).iter().any(|(kind, _)| kind == "FailureTarget")).await;
-    bench.holds("the other one goes", |bench| is_being_deleted(&bench.get(Resource::Pods, &names[1]))).await;
+    bench
+        .holds("the failure is certain", |bench| {
+            reasons(bench).iter().any(|(kind, _)| kind == "FailureTarget")
+        })
+        .await;
+    bench
+        .holds("the other pod is deleted", |bench| is_being_deleted(&bench.get(Resource::Pods, &names[1])))
+        .await;
     assert_eq!(finished_at(&load(&bench)), None);
     bench.end_pod(&names[1]);
     bench
         .holds("failed", |bench| condition(&load(bench), "Failed")["reason"] == "BackoffLimitExceeded")
         .await;
     assert_eq!(load(&bench)["status"]["failed"], 2);
-    bench.holds("told", |bench| !bench.events("BackoffLimitExceeded").is_empty()).await;
+    bench.holds("the event is recorded", |bench| !bench.events("BackoffLimitExceeded").is_empty()).await;
 }
 
 #[tokio::test]
-async fn job_deadline_fails_and_ttl_deletes() {
+async fn deadline_fails_job_and_ttl_deletes_it() {
     let bench = start();
     bench.create(Resource::Jobs, job(json!({"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1})));
     let names = pods(&bench, 1).await;
     bench
-        .holds("its time is up", |bench| condition(&load(bench), "Failed")["reason"] == "DeadlineExceeded")
+        .holds("the deadline expires", |bench| {
+            condition(&load(bench), "Failed")["reason"] == "DeadlineExceeded"
+        })
         .await;
     assert!(bench.registry().get(Resource::Pods, "default", &names[0]).is_err());
-    bench.holds("removed", |bench| bench.list(Resource::Jobs).is_empty()).await;
+    bench.holds("the Job is removed", |bench| bench.list(Resource::Jobs).is_empty()).await;
 }
 
 #[tokio::test]
@@ -123,7 +131,9 @@ async fn job_replaces_and_counts_deleted_pod() {
     let names = pods(&bench, 1).await;
     bench.end_pod(&names[0]);
     bench
-        .holds("replaced", |bench| load(bench)["status"]["failed"] == 1 && bench.live_pods().len() == 1)
+        .holds("the pod is replaced", |bench| {
+            load(bench)["status"]["failed"] == 1 && bench.live_pods().len() == 1
+        })
         .await;
     finish_all(&bench, "Succeeded");
     bench.holds("complete", |bench| condition(&load(bench), "Complete")["status"] == "True").await;

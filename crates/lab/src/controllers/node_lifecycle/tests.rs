@@ -43,13 +43,13 @@ fn pod(name: &str, tolerations: Value) -> Value {
 async fn taint_follows_node_readiness() {
     let bench = cluster();
     say_ready(&bench, "False");
-    bench.holds("tainted", |bench| keys_and_effects(bench) == no_schedule(NOT_READY)).await;
+    bench.holds("the node is tainted", |bench| keys_and_effects(bench) == no_schedule(NOT_READY)).await;
     say_ready(&bench, "True");
-    bench.holds("taint is gone", |bench| keys_and_effects(bench).is_empty()).await;
+    bench.holds("the taint is removed", |bench| keys_and_effects(bench).is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_cordoned_node_is_tainted() {
+async fn cordoned_node_is_tainted() {
     let bench = cluster();
     let cordon = |cordoned: bool| {
         bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
@@ -57,9 +57,9 @@ async fn a_cordoned_node_is_tainted() {
         });
     };
     cordon(true);
-    bench.holds("tainted", |bench| keys_and_effects(bench) == no_schedule(UNSCHEDULABLE)).await;
+    bench.holds("the node is tainted", |bench| keys_and_effects(bench) == no_schedule(UNSCHEDULABLE)).await;
     cordon(false);
-    bench.holds("taint is gone", |bench| keys_and_effects(bench).is_empty()).await;
+    bench.holds("the taint is removed", |bench| keys_and_effects(bench).is_empty()).await;
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn no_execute_evicts_intolerant_pods() {
     bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {
         node["spec"]["taints"] = json!([{"key": "maintenance", "value": "now", "effect": NO_EXECUTE}]);
     });
-    bench.holds("evicted", |bench| is_being_deleted(&bench.get(Resource::Pods, "web"))).await;
+    bench.holds("the pod is evicted", |bench| is_being_deleted(&bench.get(Resource::Pods, "web"))).await;
     let evicted = bench.get(Resource::Pods, "web");
     assert_eq!(condition(&evicted, "DisruptionTarget")["reason"], "DeletionByTaintManager");
     assert_eq!(bench.events("TaintManagerEviction"), ["Marking for deletion Pod default/web"]);

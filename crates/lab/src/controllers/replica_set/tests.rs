@@ -30,7 +30,9 @@ fn status(bench: &Bench) -> Value {
 async fn terminating_pod_is_replaced_immediately() {
     let bench = Bench::start(&ALONE);
     bench.create(Resource::ReplicaSets, replica_set(3, 0));
-    bench.holds("three ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 3).await;
+    bench
+        .holds("three pods are ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 3)
+        .await;
     let expected = json!({
         "replicas": 3, "fullyLabeledReplicas": 3, "readyReplicas": 3, "availableReplicas": 3,
         "terminatingReplicas": 0, "observedGeneration": 1,
@@ -40,12 +42,16 @@ async fn terminating_pod_is_replaced_immediately() {
     let victim = key(&bench.live_pods()[0]).1;
     bench.registry().delete(Resource::Pods, "default", &victim, &DeleteOptions::default()).unwrap();
     bench
-        .holds("a fourth pod beside the terminating one", |bench| bench.list(Resource::Pods).len() == 4)
+        .holds("a fourth pod starts beside the terminating one", |bench| {
+            bench.list(Resource::Pods).len() == 4
+        })
         .await;
-    bench.holds("it is counted", |bench| status(bench)["terminatingReplicas"] == 1).await;
+    bench.holds("the terminating pod is counted", |bench| status(bench)["terminatingReplicas"] == 1).await;
     bench.modify(Resource::ReplicaSets, "web", ObjectPart::Main, |set| set["spec"]["replicas"] = json!(1));
-    bench.holds("two more go", |bench| bench.live_pods().len() == 1).await;
-    bench.holds("it says so", |bench| bench.events("SuccessfulDelete").len() == 2).await;
+    bench.holds("two more pods are deleted", |bench| bench.live_pods().len() == 1).await;
+    bench
+        .holds("the deletions are recorded as events", |bench| bench.events("SuccessfulDelete").len() == 2)
+        .await;
 }
 
 #[tokio::test]
@@ -62,25 +68,29 @@ async fn labels_adopt_and_release_pod() {
     let owned = |bench: &Bench| {
         is_controlled_by(&bench.get(Resource::Pods, "stray"), &bench.get(Resource::ReplicaSets, "web"))
     };
-    bench.holds("adopted", owned).await;
+    bench.holds("the pod is adopted", owned).await;
     assert_eq!(bench.list(Resource::Pods).len(), 1);
     bench.modify(Resource::Pods, "stray", ObjectPart::Main, |pod| {
         pod["metadata"]["labels"]["app"] = json!("debug")
     });
-    bench.holds("let go and replaced", |bench| !owned(bench) && bench.list(Resource::Pods).len() == 2).await;
+    bench
+        .holds("the pod is released and replaced", |bench| {
+            !owned(bench) && bench.list(Resource::Pods).len() == 2
+        })
+        .await;
     bench.modify(Resource::Pods, "stray", ObjectPart::Main, |pod| {
         pod["metadata"]["labels"]["app"] = json!("web")
     });
-    bench.holds("back, so one is too many", |bench| bench.live_pods().len() == 1).await;
+    bench.holds("the surplus pod is deleted", |bench| bench.live_pods().len() == 1).await;
 }
 
 #[tokio::test]
 async fn min_ready_seconds_delay_availability() {
     let bench = Bench::start(&ALONE);
     bench.create(Resource::ReplicaSets, replica_set(1, 2));
-    bench.holds("ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 1).await;
+    bench.holds("the pod is ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 1).await;
     assert_eq!(status(&bench)["availableReplicas"], Value::Null);
-    bench.holds("available", |bench| status(bench)["availableReplicas"] == 1).await;
+    bench.holds("the pod is available", |bench| status(bench)["availableReplicas"] == 1).await;
 }
 
 #[tokio::test]
@@ -110,6 +120,6 @@ async fn pod_creation_follows_client_rate() {
     let start = tokio::time::Instant::now();
     manage(&control, &set, Vec::new()).await.unwrap();
     assert_eq!(bench.list(Resource::Pods).len(), 40);
-    // The first 30 are created at once, and the other ten at a rate of twenty per second.
+    // The first 30 are created immediately, and the other ten at a rate of twenty per second.
     assert_eq!(start.elapsed().as_millis(), 500);
 }

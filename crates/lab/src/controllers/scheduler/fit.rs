@@ -21,7 +21,7 @@ type UnschedulableReason = (&'static str, &'static str);
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// State of the cluster in which to place a pod.
+/// Cluster state in which a pod is placed.
 pub(super) struct SchedulerSnapshot<'a> {
     nodes: &'a [Arc<Value>],
     /// Pods that are bound to a node and not terminal.
@@ -224,7 +224,7 @@ mod tests {
             matches_affinity(&pod, &node)
         };
         assert!(named("node-1") && !named("node-2"));
-        // With an unknown operator, the pod fits nowhere, rather than anywhere.
+        // With an unknown operator, the pod fits no node rather than every node.
         assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }
 }

@@ -1,7 +1,7 @@
 //! Decides the next steps for a StatefulSet. Pure: objects in, steps out.
 //!
 //! The steps follow `updateStatefulSet` (pkg/controller/statefulset/stateful_set_control.go) with the feature gate
-//! `MaxUnavailableStatefulSet`, which is on by default in v1.36: first come the desired pods, then surplus pods, then
+//! `MaxUnavailableStatefulSet`, which is on by default in v1.36: the desired pods come first, then surplus pods, then
 //! the update. With the policy `OrderedReady`, the first pod that is not in its desired state blocks all later steps.
 
 use std::collections::BTreeMap;

@@ -77,7 +77,7 @@ async fn settle(bench: &Bench) {
                 .iter()
                 .all(|count| number(&status[count]) == number(&spec["replicas"]))
     };
-    bench.holds("the set is as asked", |bench| !bench.run_nodes() && is_settled(bench)).await;
+    bench.holds("the StatefulSet is up to date", |bench| !bench.run_nodes() && is_settled(bench)).await;
 }
 
 #[tokio::test]
@@ -150,14 +150,14 @@ async fn rollout_starts_at_highest_ordinal() {
 }
 
 #[tokio::test]
-async fn partition_keeps_lower_ordinals_old() {
+async fn partition_leaves_lower_ordinals_unchanged() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 2}});
     let bench = bench_with(json!({"updateStrategy": strategy})).await;
     settle(&bench).await;
     set_version(&bench, "v2");
     let rolled = |bench: &Bench| !bench.run_nodes() && pods(bench) == ["web-0 v1", "web-1 v1", "web-2 v2"];
-    bench.holds("the highest is new", rolled).await;
-    bench.holds("the old ones are counted", |bench| status(bench)["currentReplicas"] == 2).await;
+    bench.holds("the highest pod is updated", rolled).await;
+    bench.holds("the old pods are counted", |bench| status(bench)["currentReplicas"] == 2).await;
     assert_ne!(status(&bench)["currentRevision"], status(&bench)["updateRevision"]);
     change(&bench, |spec| spec["updateStrategy"]["rollingUpdate"]["partition"] = json!(0));
     settle(&bench).await;
@@ -169,11 +169,11 @@ async fn on_delete_updates_only_deleted_pods() {
     let bench = bench_with(json!({"updateStrategy": {"type": "OnDelete"}})).await;
     settle(&bench).await;
     set_version(&bench, "v2");
-    bench.holds("the change is seen", |bench| status(bench)["observedGeneration"] == 2).await;
+    bench.holds("the change is observed", |bench| status(bench)["observedGeneration"] == 2).await;
     assert_eq!(pods(&bench), ["web-0 v1", "web-1 v1", "web-2 v1"]);
     bench.registry().delete(Resource::Pods, "default", "web-1", &DeleteOptions::default()).unwrap();
     let replaced = |bench: &Bench| !bench.run_nodes() && pods(bench) == ["web-0 v1", "web-1 v2", "web-2 v1"];
-    bench.holds("one is new", replaced).await;
+    bench.holds("the deleted pod is updated", replaced).await;
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn min_ready_seconds_delay_next_pod() {
     let bench = bench_with(json!({"minReadySeconds": 2, "replicas": 2})).await;
     pods_become(&bench, &["web-0 v1"]).await;
     bench.run_nodes();
-    bench.holds("ready", |bench| status(bench)["readyReplicas"] == 1).await;
+    bench.holds("the pod is ready", |bench| status(bench)["readyReplicas"] == 1).await;
     assert_eq!(pods(&bench), ["web-0 v1"]);
     let ready_since = condition(&bench.get(Resource::Pods, "web-0"), "Ready")["lastTransitionTime"].clone();
     pods_become(&bench, &["web-0 v1", "web-1 v1"]).await;
@@ -228,5 +228,5 @@ async fn set_deletion_removes_pods() {
     let options = DeleteOptions::default();
     bench.registry().delete(Resource::StatefulSets, "default", "web", &options).unwrap();
     let all_gone = |bench: &Bench| !bench.run_nodes() && bench.list(Resource::Pods).is_empty();
-    bench.holds("all are gone", all_gone).await;
+    bench.holds("all pods are gone", all_gone).await;
 }

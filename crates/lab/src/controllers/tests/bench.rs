@@ -91,7 +91,7 @@ impl Bench {
         self.registry().modify(resource, namespace, name, part, change).unwrap();
     }
 
-    /// Returns the pods that are not being deleted.
+    /// Returns the pods that are neither being deleted nor terminal.
     pub(in super::super) fn live_pods(&self) -> Vec<Arc<Value>> {
         let mut pods = self.list(Resource::Pods);
         pods.retain(|pod| !is_being_deleted(pod) && !is_terminal(pod));
@@ -114,7 +114,7 @@ impl Bench {
         };
         tokio::time::timeout(PATIENCE, search)
             .await
-            .unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+            .unwrap_or_else(|_| panic!("timed out after {PATIENCE:?} waiting for: {what}"))
     }
 
     /// Waits until the condition `holds` is true.
