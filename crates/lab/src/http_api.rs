@@ -1,9 +1,9 @@
 //! Serves the Kubernetes API over HTTPS on loopback, to clients with a token.
 //!
-//! HTTP/1.1 and JSON only. This module turns requests into calls to the [registry](super::registry), which implements
-//! the semantics, and turns the results into responses. `api_route` parses paths, `auth` authorizes users through
-//! [RBAC](super::rbac), `object_handlers` handles verbs on objects, `watch_feed` serves watches, `pod_proxy` forwards
-//! requests to pod ports, and `pod_log` serves pod logs.
+//! HTTP/1.1 only, with objects in responses as JSON. This module turns requests into calls to the
+//! [registry](super::registry), which implements the semantics, and turns the results into responses. `api_route`
+//! parses paths, `auth` authorizes users through [RBAC](super::rbac), `object_handlers` handles verbs on objects,
+//! `watch_feed` serves watches, `pod_proxy` forwards requests to pod ports, and `pod_log` serves pod logs.
 //!
 //! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for the TLS handshake and for the head of each
 //! request, and its connection is closed if it reads nothing of a response for `STALL_TIMEOUT`. Idle connections are

@@ -193,7 +193,7 @@ impl Registry {
         Ok(ObjectWatch { existing, changes, namespace: namespace.map(str::to_owned), selection })
     }
 
-    /// Binds a pod to a node, as the scheduler does. Leaves pods unchanged that are already bound or being deleted.
+    /// Binds a pod to a node, as the scheduler does. Leaves pods that are already bound or being deleted unchanged.
     ///
     /// # Errors
     ///

@@ -109,7 +109,7 @@ fn unmodelled_field_warns_only_once() {
     let events = events["items"].as_array().expect("a list");
     let said: Vec<_> = events.iter().map(|event| (&event["count"], &event["message"])).collect();
     let message = "the embedded cluster does not model spec.template.spec.topologySpreadConstraints: the \
-                   scheduler only spreads the pods of one owner over the nodes";
+                   scheduler only spreads pods with the same owner across nodes";
     assert_eq!(said, [(&Value::from(1), &Value::from(message))]);
     kubectl.ok("rollout status deployment web --timeout=300s");
 }

@@ -2,8 +2,9 @@
 //!
 //! These commands exist only in the embedded cluster. `POST /api/v1/nodes/NAME/proxy/restart` restarts the agent,
 //! starts it if it was stopped, and boots a node that was shut down. `.../proxy/stop` stops only the agent.
-//! `.../proxy/shutdown?grace=SECONDS` shuts down the node. `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. All of them accept only POST. Other methods get
-//! a 405 response, which tells the client that the path exists.
+//! `.../proxy/shutdown?grace=SECONDS` shuts down the node. `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's
+//! process. All of them accept only POST. Other methods get a 405 response, which tells the client that the path
+//! exists.
 
 use http::{Method, Request, StatusCode};
 use serde_json::Value;

@@ -163,12 +163,12 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> ApiResponse {
     respond::success(StatusCode::OK, details)
 }
 
-/// Reads the paging parameters from the query. Every list shows the present state, which is never older than the
+/// Reads the paging parameters from the query. Every list shows the current state, which is never older than the
 /// version that a client asks for.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     if !matches!(query.get("resourceVersionMatch"), "" | "NotOlderThan") {
         return Err(Status::bad_request(
-            "lists show the present state only: use resourceVersionMatch=NotOlderThan",
+            "lists show only the current state: use resourceVersionMatch=NotOlderThan",
         ));
     }
     let number = |name: &str| match query.get(name) {

@@ -107,14 +107,14 @@ impl PodLogOptions {
             text => match text.parse::<u32>() {
                 Ok(number) => Ok(Some(number)),
                 Err(_) => {
-                    Err(Status::bad_request(format!("invalid {field}: {text:?}; use a number of at least 0")))
+                    Err(Status::bad_request(format!("invalid {field}: {text:?}; use a non-negative number")))
                 }
             },
         };
         let since_time = match query.get("sinceTime") {
             "" => None,
             text => Some(text.parse::<Timestamp>().map_err(|_| {
-                Status::bad_request(format!("invalid sinceTime: {text:?}; use a time in RFC 3339"))
+                Status::bad_request(format!("invalid sinceTime: {text:?}; use an RFC 3339 time"))
             })?),
         };
         let since_seconds = number("sinceSeconds")?;

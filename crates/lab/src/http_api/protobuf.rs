@@ -19,7 +19,7 @@ const TRUNCATED: &str = "the body ends inside a field";
 pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     // In the envelope, field 1 is the type (1 apiVersion, 2 kind) and field 2 is the object itself.
     let envelope = ProtobufMessage::of(
-        body.strip_prefix(MAGIC).ok_or("the body does not start like a protobuf object")?,
+        body.strip_prefix(MAGIC).ok_or("the body does not start with the protobuf prefix")?,
     )?;
     let type_meta = ProtobufMessage::of(envelope.bytes(1, "typeMeta")?)?;
     let (api_version, kind) = (type_meta.text(1, "apiVersion")?, type_meta.text(2, "kind")?);
@@ -33,7 +33,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     Ok(Value::Object(fields))
 }
 
-/// Reads into `object` the fields whose path of numbers begins with `path`.
+/// Reads the fields whose path of field numbers begins with `path` into `object`.
 fn read_structure(
     bytes: &[u8],
     structure: &Structure,
@@ -45,7 +45,7 @@ fn read_structure(
         let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
         match (found, data) {
             (Some((name, field)), data) if field.protobuf == here => read_field(name, field, data, object)?,
-            // JSON has the fields of this message in the enclosing object.
+            // In JSON, the fields of this message are in the enclosing object.
             (Some(_), ProtobufValue::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
             _ => {}
         }
@@ -127,7 +127,7 @@ fn read_value(name: &str, kind: &FieldType, data: ProtobufValue<'_>) -> Result<V
     })
 }
 
-/// Value of a field, decoded only as far as possible without the schema.
+/// Field value, decoded as far as possible without the schema.
 #[derive(Clone, Copy)]
 enum ProtobufValue<'a> {
     Number(u64),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_protobuf_is_explained() {
+    fn protobuf_errors_name_the_cause() {
         let name_is_number = envelope("v1", "Pod", &message(1, &number(1, 5)));
         let unknown = envelope("v9", "Thing", b"");
         for (bytes, why) in [

@@ -11,7 +11,7 @@ use super::super::status::Status;
 /// Response whose body may be a stream.
 pub(super) type ApiResponse = Response<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Reason why a body was cut short. The client only learns that it was.
+/// Reason why a body was cut short. The client learns only that it was cut short.
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Builds a JSON response.

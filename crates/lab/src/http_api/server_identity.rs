@@ -47,7 +47,7 @@ impl ServerIdentity {
     ///
     /// # Errors
     ///
-    /// Generating the keys or the certificates failed.
+    /// Fails if the keys or certificates cannot be generated.
     pub(crate) fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
         let mut authority = CertificateParams::new([])?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

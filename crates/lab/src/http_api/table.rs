@@ -15,7 +15,7 @@ pub(super) use table_cells::selector;
 /// Part of the object that each row includes besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
-    /// None.
+    /// No part of the object.
     Nothing,
     /// The object's metadata.
     Metadata,

@@ -1,5 +1,5 @@
 //! Pod subresources that a real cluster serves but this one does not, such as entering a container, forwarding its
-//! ports, or adding one. The response says so and suggests an alternative.
+//! ports, or adding a container. The response says so and suggests an alternative.
 
 use super::super::network::Network;
 use super::super::resource::Resource;
@@ -21,7 +21,7 @@ pub(super) fn answer(subresource: &str, shared: &ClusterContext, namespace: &str
             ("exec", format!("use `rolldrop cluster exec --pod {namespace}/{name} -- COMMAND`"))
         }
         "exec" => {
-            ("exec", "its containers are processes of this machine, so run the command here".to_owned())
+            ("exec", "its containers are processes on this machine, so run the command here".to_owned())
         }
         "portforward" if on_kernel => (
             "port-forward",

@@ -27,7 +27,7 @@ impl Registry {
         let name = named.unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
         let account = match self.get(Resource::ServiceAccounts, namespace, &name) {
             Ok(account) => account["automountServiceAccountToken"].clone(),
-            // Somebody deleted the default account. A real cluster would restore it.
+            // The user deleted the default account. A real cluster would restore it.
             Err(_) if name == DEFAULT_ACCOUNT => Value::Null,
             Err(_) => {
                 let pod = pod["metadata"]["name"].as_str().unwrap_or_default();

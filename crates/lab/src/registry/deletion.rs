@@ -339,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn later_deletes_never_lengthen(
+        fn later_deletes_never_lengthen_grace(
             first in 1_i64..200,
             later in prop::collection::vec((0_i64..60, prop::option::of(-5_i64..300)), 0..6),
         ) {
@@ -365,7 +365,7 @@ mod tests {
                             break;
                         }
                     }
-                    StoreAction::Remove => prop_assert!(false, "a pod is marked before it goes"),
+                    StoreAction::Remove => prop_assert!(false, "a pod is marked before it is removed"),
                 }
             }
         }

@@ -113,7 +113,7 @@ impl Registry {
         }
         match self.create(Resource::Events, namespace, event) {
             Ok(_) => drop(recorded.insert(what, name)),
-            Err(status) => tracing::debug!(%status, reason, object_name, "event not recorded"),
+            Err(status) => tracing::debug!(%status, reason, object_name, "failed to record an event"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Fills in fields that an object omits.
 //!
-//! The values are Kubernetes' own. `field_rules` has the defaults that depend on no other field. [`fill_defaults`] does
-//! the work of pkg/apis/*/v1/defaults.go. [`prepare`] does the work of the strategies in pkg/registry and, for pods, of
-//! the admission plugins that examine only the pod itself (DefaultTolerationSeconds, Priority).
+//! The values are Kubernetes' own. `field_rules` has the defaults that depend on no other field. [`fill_defaults`]
+//! corresponds to pkg/apis/*/v1/defaults.go. [`prepare`] corresponds to the strategies in pkg/registry and, for pods,
+//! to the admission plugins that examine only the pod itself (DefaultTolerationSeconds, Priority).
 
 use base64::Engine as _;
 use serde_json::{Value, json};

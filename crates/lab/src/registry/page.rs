@@ -1,8 +1,8 @@
 //! Pagination of lists.
 //!
-//! The token for the next page has the version of the first page, and the last object before the next one. Each page
-//! shows the current state but reports the first page's version, so a client that watches from that version sees all
-//! later changes.
+//! The token for the next page contains the version of the first page and the last object of the current page. Each
+//! page shows the current state but reports the first page's version, so a client that watches from that version sees
+//! all later changes.
 
 use serde_json::Value;
 

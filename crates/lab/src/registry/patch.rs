@@ -2,7 +2,7 @@
 //!
 //! A server-side apply is merged into the object like a strategic merge patch, because the embedded cluster does not
 //! track field ownership. The `json-patch` crate applies JSON patches and merge patches. Strategic merge is implemented
-//! here, since no crate knows the merge keys of Kubernetes' lists.
+//! here, because no crate knows the merge keys of Kubernetes' lists.
 
 use serde_json::{Map, Value};
 
@@ -225,8 +225,8 @@ fn merge_list(
     Ok(())
 }
 
-/// Rearranges the elements listed in `order` into that order. Each other element stays ahead of those that follow it
-/// now.
+/// Rearranges the elements listed in `order` into that order. Every other element stays ahead of the elements that
+/// currently follow it.
 fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
     let Some(list) = elements.as_array_mut() else { return };
     let key =
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn listless_strategic_patch_equals_merge(
+        fn strategic_patch_without_lists_equals_merge(
             current in prop::collection::btree_map("[a-d]", json_value(), 0..4),
             body in prop::collection::btree_map("[a-d]", json_value(), 0..4),
         ) {

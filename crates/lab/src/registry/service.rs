@@ -1,7 +1,7 @@
 //! Allocation of addresses and node ports to Services.
 //!
-//! Each one is allocated only once. A Service may request a specific address or port, which must be free and within the
-//! cluster's range (pkg/registry/core/service).
+//! Each address and port is allocated only once. A Service may request a specific address or port, which must be free
+//! and within the cluster's range (pkg/registry/core/service).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ pub(super) struct Allocation<'a> {
 }
 
 impl Registry {
-    /// Waits for the right to allocate for the Service of that name. Returns `None` for any other resource.
+    /// Waits for the right to allocate for the named Service. Returns `None` for any other resource.
     pub(super) fn begin_allocation(
         &self,
         resource: Resource,

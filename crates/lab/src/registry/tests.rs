@@ -123,7 +123,7 @@ async fn zero_grace_emits_modified_then_deleted() {
 }
 
 #[test]
-fn unscheduled_and_finished_pods_delete_immediately() {
+fn unscheduled_or_finished_pod_is_deleted_immediately() {
     let registry = registry();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     assert!(matches!(delete(&registry, None).unwrap(), Deleted::Removed(_)));
@@ -169,7 +169,7 @@ fn deployment() -> Value {
 }
 
 #[test]
-fn a_stale_write_conflicts() {
+fn stale_write_conflicts() {
     let registry = registry();
     let first = registry.create(Resource::Deployments, "default", deployment()).unwrap();
     let mut changed = (*first).clone();
@@ -195,7 +195,7 @@ fn generation_counts_only_spec_changes() {
     assert_eq!(modify(ObjectPart::Main, |object| object["spec"]["replicas"] = json!(2)), 2);
     let same = registry.get(Resource::Deployments, "default", "web").unwrap();
     let unchanged = registry.update(Resource::Deployments, "default", "web", (*same).clone()).unwrap();
-    assert_eq!(same, unchanged, "a write that changes nothing makes no version");
+    assert_eq!(same, unchanged, "a write that changes nothing creates no version");
 }
 
 #[test]
@@ -299,7 +299,7 @@ async fn filtered_watch_translates_relabelling() {
 }
 
 #[test]
-fn a_repeated_event_is_counted() {
+fn repeated_event_is_counted() {
     let registry = registry_with_pod();
     let pod = registry.get(Resource::Pods, "default", "a").unwrap();
     for _ in 0..3 {

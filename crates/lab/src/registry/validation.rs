@@ -25,7 +25,7 @@ pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Stat
 ///
 /// # Errors
 ///
-/// 400. Errors about types are worded as by a real server.
+/// 400. Type errors are worded as a real server words them.
 pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
     let kind = top.name;
     if !object.is_object() {
@@ -82,7 +82,7 @@ fn check(of: &Structure, path: &str, holder: &Value, old: Option<&Value>, errors
             }
         }
         if let Some(field) = of.fields.get(rule.field) {
-            // Nothing tells which elements of two lists are the same.
+            // Nothing identifies which elements of two lists correspond.
             let old = old.filter(|_| matches!(field.kind, FieldType::Structure(_)));
             schema::each_structure(&field.kind, value, &path, &mut |of, value, path| {
                 check(of, path, value, old, errors);

@@ -133,7 +133,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Replaces the object of that name with `object`, except for the status.
+    /// Replaces the named object with `object`, except for the status.
     #[cfg(test)]
     pub(crate) fn update(
         &self,

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_one_word() {
+    fn pod_status_is_one_word() {
         let (spec, status) = one(json!({"running": {}}), true);
         assert_eq!(shown(spec.clone(), status.clone(), false), "1/1 Running 0");
         assert_eq!(shown(spec.clone(), status, true), "1/1 Terminating 0");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn some_containers_may_have_completed() {
+    fn partly_completed_pod_shows_readiness() {
         let done = json!({"name": "a", "ready": false, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}});
         let up = json!({"name": "b", "ready": true, "state": {"running": {}}});
         let spec = json!({"containers": [{"name": "a"}, {"name": "b"}]});

@@ -123,7 +123,7 @@ fn registry_rejects_invalid_pods() {
     for (pod, complaint) in cases {
         assert_eq!(complaints(Resource::Pods, pod), [complaint]);
     }
-    // The sleep of an exec is not checked, and a negative grace period means the minimum.
+    // The sleep in an exec hook is not checked, and a negative grace period means the minimum.
     let fine = pod_with(|spec| {
         spec["terminationGracePeriodSeconds"] = json!(-5);
         spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "99"]}}});

@@ -80,7 +80,7 @@ fn terminating_namespace_refuses_new_objects() {
 }
 
 #[test]
-fn pages_share_version_of_first() {
+fn pages_share_first_page_version() {
     let registry = registry();
     let names = |page: &ListPage| {
         let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap().to_owned();
