@@ -1,5 +1,5 @@
-//! Requests the server's own pod from the API server again and again, as an operator or a client in a leader election
-//! does, so that the log shows how long this works.
+//! Requests the server's own pod from the API server repeatedly, as an operator or a leader-election client does, so
+//! that the log shows how long this works.
 //!
 //! It finds the API server and its credentials like any program in a pod: through the kubeconfig that `KUBECONFIG`
 //! names (as on the embedded cluster's userspace dataplane, where no file can be put at the usual path), or else
@@ -26,7 +26,7 @@ pub enum ApiError {
     /// The process has no service account or no address for the API server.
     #[error("use the service account (this works only in a pod)")]
     ServiceAccount(#[from] InClusterError),
-    /// No client could be made.
+    /// No client could be created.
     #[error("create a client")]
     Client(#[from] kube::Error),
 }
@@ -43,7 +43,7 @@ impl Asker {
     ///
     /// # Errors
     ///
-    /// Fails if there are no credentials or there is no address for the API server.
+    /// Fails if the credentials or the address of the API server are missing.
     pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
         let mut config = match std::env::var_os("KUBECONFIG") {
             Some(_) => Config::from_kubeconfig(&KubeConfigOptions::default()).await?,

@@ -4,7 +4,7 @@
 //! request id, so that a measurement can be checked against the truth. It runs on one thread: a response is handed to
 //! the kernel and logged in one step that no signal can interrupt.
 //!
-//! Of the rest of the program it knows the law of a stream's length; the caller supplies the clock.
+//! From the rest of the program, it uses only the law of stream lengths; the caller supplies the clock.
 
 mod ask_api;
 mod http2_service;
@@ -32,14 +32,14 @@ pub use workload_server::WorkloadServer;
 /// The server's reaction to a stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// Exits at once with code 0; requests in flight are lost.
+    /// Exits immediately with code 0; requests in flight are lost.
     Exit,
     /// Reports that it is not ready, keeps serving for a while with `Connection: close`, then stops accepting, serves
     /// the connections in the accept queue, and exits 0.
     Drain,
     /// Does nothing until the kubelet kills the server.
     Ignore,
-    /// Stops accepting at once, finishes the requests in flight, and exits 0.
+    /// Stops accepting immediately, finishes the requests in flight, and exits 0.
     Finish,
     /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even if a request has arrived unread.
     CloseIdle,
@@ -58,7 +58,7 @@ pub struct WorkloadConfig {
     pub on_signal: BTreeMap<StopSignal, Habit>,
     /// Time for which [`Habit::Drain`] and [`Habit::CloseIdle`] keep serving.
     pub drain_for: Duration,
-    /// Time for which the server is busy after a stop signal before it acts on it. Meanwhile it reads and answers
+    /// Time for which the server is busy after a stop signal before acting on it. Meanwhile, it reads and answers
     /// nothing.
     pub stop_work: Duration,
     /// Longest time that an HTTP/1.1 connection may stay idle before the server closes it.
@@ -71,11 +71,11 @@ pub struct WorkloadConfig {
     pub body_bytes: Option<usize>,
     /// Time from the start until the server becomes ready.
     pub ready_after: Duration,
-    /// Streams.
+    /// Settings of the event streams.
     pub streams: SampleStreamSettings,
     /// Interval at which the server requests its own pod from the API server; `None` if it does not.
     pub ask_api_every: Option<Duration>,
-    /// Destination of the log; `None` for no log.
+    /// Log destination; `None` for no log.
     pub log: Option<LogTarget>,
     /// Name of the pod, returned in `rolldrop-pod`.
     pub pod_name: Option<String>,

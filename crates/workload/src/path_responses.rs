@@ -49,7 +49,7 @@ impl UnsentResponse {
 
     /// Returns the response to a request that is meant to fail.
     pub(super) fn failure() -> Self {
-        Self::text(StatusCode::INTERNAL_SERVER_ERROR, "failed on request\n")
+        Self::text(StatusCode::INTERNAL_SERVER_ERROR, "configured failure\n")
     }
 
     pub(super) fn bad_request(why: &'static str) -> Self {
@@ -93,7 +93,7 @@ pub(super) fn answer(
         _ => match path.strip_prefix("/status/") {
             Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
                 Some(status) => {
-                    UnsentResponse::text(status, if bodiless(status) { "" } else { "status on request\n" })
+                    UnsentResponse::text(status, if bodiless(status) { "" } else { "requested status\n" })
                 }
                 None => UnsentResponse::bad_request("use a status from 200 to 599\n"),
             },

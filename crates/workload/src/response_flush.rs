@@ -1,6 +1,6 @@
 //! Detects when a response has left the process.
 //!
-//! hyper flushes the transport only after the kernel has taken every byte that hyper has buffered. A finished body
+//! hyper flushes the transport only after the kernel has accepted every byte that hyper has buffered. A finished body
 //! therefore leaves its exchange with the connection, and the next completed flush closes the exchange. In HTTP/2, h2
 //! does the same unless flow control holds a response back.
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::workload_log::LoggedExchange;
 
-/// Actions that wait until the kernel has taken every byte that the connection has buffered.
+/// Actions that wait until the kernel has accepted every byte that the connection has buffered.
 #[derive(Clone, Default)]
 pub(super) struct Unflushed(Rc<RefCell<Vec<FlushAction>>>);
 
@@ -51,7 +51,7 @@ impl LoggedTransport {
 
     /// Resets the connection.
     pub(super) fn reset(self) {
-        // If this fails, the connection is gone already.
+        // If this fails, the connection is already gone.
         let _ = self.stream.set_zero_linger();
     }
 }
@@ -107,7 +107,7 @@ pub(super) struct PacedBody {
 }
 
 impl PacedBody {
-    /// Returns a body that sends all of `content` at once.
+    /// Returns a body that sends all of `content` in one piece.
     pub(super) fn whole(content: Bytes, exchange: LoggedExchange, unflushed: Unflushed) -> Self {
         let piece_bytes = content.len().max(1);
         Self {

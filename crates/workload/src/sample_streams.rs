@@ -1,8 +1,8 @@
-//! Streams of events, as servers of language models and of server-sent events send them: seeded, with faults on
-//! request, and with a habit of their own when the server is told to stop.
+//! Event streams like those of language models and server-sent events: drawn from a seed, with optional faults, and
+//! with their own reaction to a stop of the server.
 //!
-//! `stream_plan` draws the course of a stream, `event_format` has the bytes of its events, `stream_body` sends them
-//! in time, and `stream_journal` logs how far it got.
+//! `stream_plan` draws the course of a stream, `event_format` encodes its events, `stream_body` sends them on schedule,
+//! and `stream_journal` logs how far the stream got.
 
 mod event_format;
 mod stream_body;
@@ -22,11 +22,11 @@ pub(super) use stream_body::{StreamBody, StreamCut, StreamRequest};
 /// Settings of the streams.
 #[derive(Clone, Debug)]
 pub struct SampleStreamSettings {
-    /// Length of a stream whose request does not ask for one.
+    /// Length of a stream whose request does not specify one.
     pub length: LengthLaw,
     /// Gap between two events; at least a millisecond.
     pub gap: LengthLaw,
-    /// Size of the content of an event, and of a piece of a download.
+    /// Content size of an event or a piece of a download.
     pub event_bytes: usize,
     /// Seed from which lengths, gaps and faults are drawn.
     pub seed: u64,
@@ -39,7 +39,7 @@ pub struct SampleStreamSettings {
 }
 
 rolldrop_record::named! {
-    /// Way in which a stream goes wrong at a random moment. Downloads have the faults of the transport only.
+    /// Fault that hits a stream at a random moment. Downloads have only transport faults.
     pub enum StreamFault else UnknownStreamFault
         "{0:?} is not one of cut-fin, cut-rst, unfinished, abort, error-event and stall"
     {
@@ -51,7 +51,7 @@ rolldrop_record::named! {
         Unfinished = "unfinished",
         /// The finish reason is `abort`, and the stream ends properly.
         Abort = "abort",
-        /// An error event is the last one, and the response ends properly.
+        /// The last event is an error event, and the response ends properly.
         ErrorEvent = "error-event",
         /// Nothing more is sent until the connection is closed.
         Stall = "stall",
@@ -70,7 +70,7 @@ rolldrop_record::named! {
     }
 }
 
-/// Reaction of open streams when a signal begins to stop the server. Those that begin later do the same.
+/// Reaction of open streams when a signal begins to stop the server. Streams that begin later react in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStopHabit {
     /// Streams run to their end, and the server waits for them.
@@ -116,30 +116,30 @@ impl SampleStreams {
         self.settings.framing
     }
 
-    /// Notes that the server was asked to stop, whatever it will do.
+    /// Records that a stop signal has arrived, whatever the server's habit.
     pub(super) fn note_stop_signal(&self) {
         self.after_stop_signal.set(true);
     }
 
-    /// Begins the reaction to a signal that stops the server in the end.
+    /// Begins the reaction to a signal that eventually stops the server.
     pub(super) fn stop(&self) {
         self.note_stop_signal();
         self.stopped.set(Some(Instant::now()));
         self.stopping.cancel();
     }
 
-    /// Notes that the process exits at once, so that streams that end now were cut by the server.
+    /// Records that the process is exiting immediately, so that streams that end now count as cut by the server.
     pub(super) fn exit(&self) {
         self.exiting.set(true);
     }
 
-    /// Returns the number of a new stream, from 1.
+    /// Returns the number of a new stream, counting from 1.
     fn next_number(&self) -> u64 {
         self.begun.set(self.begun.get() + 1);
         self.begun.get()
     }
 
-    /// Waits until streams must end because the server stops; forever if they may finish.
+    /// Waits until streams must end because the server is stopping. Never returns if they may finish.
     async fn stop_act(&self) -> StopAct {
         self.stopping.cancelled().await;
         let stopped = self.stopped.get().unwrap_or_else(Instant::now);

@@ -30,7 +30,7 @@ pub(super) struct ServerState {
     pub(super) idle_timeout: Duration,
     response_time: Duration,
     fail_share: f64,
-    /// Number of requests so far that were allowed to fail.
+    /// Number of requests so far, not counting probes.
     counted: Cell<u64>,
     index: Bytes,
     pub(super) pod: Option<HeaderValue>,
@@ -92,7 +92,7 @@ impl ServerState {
         }
     }
 
-    /// Returns the header fields about the connection: while the server drains, it closes each after a response.
+    /// Returns the connection header fields: while draining, the server closes each connection after a response.
     pub(super) fn connection_fields(&self) -> HeaderMap {
         let close = (CONNECTION, HeaderValue::from_static("close"));
         HeaderMap::from_iter(self.draining.get().then_some(close))
@@ -109,7 +109,7 @@ impl ServerState {
         response
     }
 
-    /// Logs a signal, or that the process continues; returns the signal if it can have a habit.
+    /// Logs a signal or the resumption of the process, and returns the signal if it can have a habit.
     pub(super) fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {

@@ -1,6 +1,6 @@
-//! Signals that the server notices.
+//! Signals that the server handles.
 //!
-//! No process can notice SIGKILL or SIGSTOP. A process that was stopped finds out afterwards, through SIGCONT and the
+//! No process can handle SIGKILL or SIGSTOP. A process that was stopped finds out afterwards, through SIGCONT and the
 //! gap in its log.
 
 use std::fmt;
@@ -43,7 +43,7 @@ impl FromStr for StopSignal {
     }
 }
 
-/// Signal, or the end of a stop.
+/// Signal, or the resumption after a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noticed {
     Signal(StopSignal),
@@ -51,7 +51,7 @@ pub(super) enum Noticed {
     Continued,
 }
 
-/// Stream of signals from now on.
+/// Stream of signals that arrive after its creation.
 pub(super) struct SignalStream {
     all: Vec<(Noticed, Signal)>,
 }

@@ -17,13 +17,14 @@ use super::sample_streams::{SampleStreamKind, StreamBody, StreamCut, StreamFrami
 use super::server_state::ServerState;
 use super::workload_log::LoggedExchange;
 
-/// Length that a request asks for, as a header. The query has it as `length`.
+/// Header for the requested stream length; the query parameter is `length`.
 const LENGTH: HeaderName = HeaderName::from_static(LENGTH_HEADER);
 
-/// Body of a response: of known content, or a stream.
+/// Response body: known content or a stream.
 pub(super) type ServedBody = Either<PacedBody, StreamBody>;
 
-/// Reads a request for a stream; `None` if it is for something else. A request that gets no stream has its response.
+/// Parses a request for a stream; `None` if it is for something else. The error is the response to a request that gets
+/// no stream.
 pub(super) fn requested(
     request: &Request<Incoming>,
     shared: &ServerState,
@@ -78,13 +79,13 @@ pub(super) async fn respond(
     let body = StreamBody::begin(&shared.streams, &shared.log, unflushed, requested, exchange);
     let mut response = shared.response(StatusCode::OK, fields, Either::Right(body));
     if is_close_delimited {
-        // hyper delimits a body of unknown size by chunks in any later version.
+        // In any later version, hyper sends a body of unknown size in chunks.
         *response.version_mut() = Version::HTTP_10;
     }
     response
 }
 
-/// Returns true if a stream on the connection ended by a reset that is still to be sent.
+/// Returns true if a stream on the connection ended with a reset that has yet to be sent.
 pub(super) fn is_to_reset(ended: &hyper::Result<()>) -> bool {
     let cause = ended.as_ref().err().and_then(Error::source);
     cause.and_then(|cause| cause.downcast_ref()) == Some(&StreamCut::Reset)

@@ -24,7 +24,7 @@ use super::workload_log::LoggedExchange;
 
 /// Maximum time that a client may take to respond to a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// Prefix of a message's first line, which gives its id, as a header does for a request.
+/// Prefix of a message's first line, which contains its id, as a header does for a request.
 const ID_LINE: &str = "rolldrop-id: ";
 
 /// Returns the header fields that switch a connection to WebSocket; `None` if the request did not ask for it.
@@ -39,7 +39,8 @@ pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
     ]))
 }
 
-/// Echoes messages until the client closes the connection or the server shuts down. `early` has already arrived.
+/// Echoes messages until the client closes the connection or the server shuts down. `early` contains bytes that have
+/// already arrived.
 pub(super) async fn serve(
     transport: LoggedTransport,
     early: Bytes,

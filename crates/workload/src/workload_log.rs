@@ -37,7 +37,7 @@ pub(super) enum ServerEvent<'a> {
     Answered { id: &'a str, status: u16 },
     /// The request ended before its response was handed over.
     Aborted { id: &'a str },
-    /// A stream stopped sending, because its fault is to stall.
+    /// A stream stopped sending because of a stall fault.
     StreamStalled { id: &'a str },
     /// A stream ended.
     StreamEnded(StreamEntry<'a>),
@@ -115,7 +115,7 @@ pub(super) struct LoggedExchange {
     /// Request id from the client; a request without one is not logged.
     id: Option<String>,
     status: u16,
-    /// Share in the connection's requests in flight.
+    /// Handle that counts this exchange among the connection's requests in flight.
     _share: Option<Rc<()>>,
 }
 
@@ -127,13 +127,13 @@ impl LoggedExchange {
         Self { log: log.clone(), id, status: 0, _share: None }
     }
 
-    /// Holds a share of `in_flight` until the exchange is over.
+    /// Holds a clone of `in_flight` until the exchange is over.
     pub(super) fn with_share_of(mut self, in_flight: Rc<()>) -> Self {
         self._share = Some(in_flight);
         self
     }
 
-    /// Sets the status that the response will carry.
+    /// Sets the status of the response.
     pub(super) fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
@@ -143,7 +143,7 @@ impl LoggedExchange {
         self.id.as_deref()
     }
 
-    /// Records that the kernel has the whole response.
+    /// Records that the kernel has accepted the whole response.
     pub(super) fn answered(mut self) {
         if let Some(id) = self.id.take() {
             self.log.write(ServerEvent::Answered { id: &id, status: self.status });

@@ -35,11 +35,11 @@ use super::{Habit, WorkloadConfig, WorkloadError};
 
 /// Maximum number of connections in the accept queue.
 const BACKLOG: u32 = 4096;
-/// Time for which a connection without a request may still send one after the server stopped accepting: it was
+/// Time for which a connection may still send its first request after the server has stopped accepting: it was
 /// accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Server that does not listen yet.
+/// Server that is not listening yet.
 pub struct WorkloadServer {
     signals: SignalStream,
     shared: Rc<ServerState>,
@@ -60,9 +60,9 @@ impl WorkloadServer {
     ///
     /// # Errors
     ///
-    /// Fails if the log cannot be opened.
+    /// Fails if the log cannot be opened or the signal handlers cannot be installed.
     pub fn new(config: &WorkloadConfig, now: NowNs) -> Result<Self, WorkloadError> {
-        // Comes first, so that no signal meets its default action once clients can connect.
+        // Install the handlers first, so that no signal has its default effect once clients can connect.
         let signals = SignalStream::install().map_err(WorkloadError::Signals)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
@@ -73,8 +73,8 @@ impl WorkloadServer {
     ///
     /// # Errors
     ///
-    /// Fails if the address is in use or cannot be listened on, or if `ask_api_every` is set but the API server cannot
-    /// be asked.
+    /// Fails if the server cannot listen on the address, or if `ask_api_every` is set but the API server cannot be
+    /// queried.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
         // Not an async function, so that this crate compiles it and its own optimisations apply.
         self.serve().boxed_local()
@@ -220,7 +220,7 @@ async fn serve(
     shared.log.write(ServerEvent::Exiting);
 }
 
-/// Waits until an instant; forever if there is none.
+/// Waits until an instant. Never returns if there is none.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant).await,
@@ -228,9 +228,9 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Closes the listener after accepting the connections in its accept queue, which the kernel would reset.
+/// Closes the listener after accepting the connections in its accept queue, which the kernel would otherwise reset.
 ///
-/// It asks the kernel directly, because the runtime learns of a connection only some time later.
+/// This asks the kernel directly, because the runtime learns of a connection only some time later.
 fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     let mut waiting = Vec::new();
     if let Ok(listener) = listener.into_std() {
@@ -245,8 +245,8 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     waiting.into_iter().filter_map(|stream| adopt(stream).ok()).collect()
 }
 
-/// Ignores an accept error of a single connection, but pauses after an error of the process (no descriptors left),
-/// which would make the loop spin.
+/// Ignores an accept error that affects a single connection, but pauses after one that affects the process (no
+/// descriptors left), which would make the loop spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         eprintln!("rolldrop workload: accept: {error}");
@@ -283,7 +283,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<ServerState>, finish: Ca
     }
     let unflushed = Unflushed::default();
     let asked = Rc::new(Cell::new(ProtocolInUse::Nothing));
-    // Each exchange holds a share of it.
+    // Each exchange holds a clone.
     let in_flight = Rc::new(());
     let service = service_fn(|request| {
         asked.set(ProtocolInUse::Http);
@@ -301,10 +301,10 @@ async fn serve_connection(stream: TcpStream, shared: Rc<ServerState>, finish: Ca
         // The timeout starts when the server begins to wait for the next head.
         .header_read_timeout(shared.idle_timeout)
         .serve_connection(transport, service);
-    // If the connection fails, the log already has each of its requests.
+    // If the connection fails, the log already contains each of its requests.
     let ended = tokio::select! {
         biased;
-        // Comes before the connection reads what has arrived, so that the kernel resets it.
+        // Checked before the connection reads what has arrived, so that the kernel resets it.
         () = is_to_close => return,
         ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = finish.cancelled() => {
@@ -351,7 +351,7 @@ async fn respond(
         && let Some(fields) = websocket_echo::switch(&request)
     {
         asked.set(ProtocolInUse::WebSocket);
-        // The log has the connection's messages, each with its id, but not the switch.
+        // The log contains the connection's messages, each with its id, but not the upgrade.
         let exchange = LoggedExchange::received(&shared.log, None);
         let body = PacedBody::whole(Bytes::new(), exchange, unflushed);
         return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, Either::Left(body)));

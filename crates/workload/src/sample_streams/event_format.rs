@@ -1,4 +1,4 @@
-//! The bytes of a stream's events.
+//! Encoding of a stream's events.
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
@@ -10,7 +10,7 @@ const DONE_DATA: &str = "data: [DONE]\n\n";
 const DONE_EVENT: &str = "event: done\n";
 const ABORT_EVENT: &str = "event: abort\ndata: {\"finish_reason\":\"abort\"}\n\n";
 
-/// Kind of a stream, which its path chooses.
+/// Kind of stream, selected by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SampleStreamKind {
     /// Chunks of a chat completion, in OpenAI's shape.
@@ -44,7 +44,7 @@ impl SampleStreamKind {
         })
     }
 
-    /// Returns true if such a stream can show the fault: a download has no events that could report one.
+    /// Returns true if a stream of this kind can have the fault: a download has no events that could report one.
     pub(super) fn can_have(self, fault: StreamFault) -> bool {
         match fault {
             StreamFault::CutFin | StreamFault::CutRst | StreamFault::Stall => true,
@@ -53,13 +53,13 @@ impl SampleStreamKind {
     }
 }
 
-/// Bytes that are sent at once, with their meaning.
+/// Bytes that are sent together, with their meaning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) bytes: Bytes,
-    /// Number of events in it.
+    /// Number of events in the piece.
     pub(super) events: u64,
-    /// Number of its event, if it is numbered.
+    /// Number of the piece's event, if it is numbered.
     pub(super) number: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct EventFormat {
 }
 
 impl EventFormat {
-    /// Returns the event with this number, from 1.
+    /// Returns the event with this number, counting from 1.
     pub(super) fn event(&self, number: u64) -> Piece {
         let number_text = number.to_string();
         let filler = "x".repeat(self.event_bytes.saturating_sub(number_text.len()));
@@ -104,7 +104,7 @@ impl EventFormat {
         Piece { bytes: text.into(), events: 1, number: Some(number) }
     }
 
-    /// Returns the last piece of a complete stream. `number` is the number of its event if it has one.
+    /// Returns the last piece of a complete stream. `number` is the number of its event, if it has one.
     pub(super) fn terminal(&self, number: u64) -> Piece {
         match self.kind {
             SampleStreamKind::Chat => Piece::unnumbered(2, self.chunk("{}", r#""stop""#) + DONE_DATA),
@@ -122,10 +122,10 @@ impl EventFormat {
         Piece::unnumbered(2, text)
     }
 
-    /// Returns the last piece of a stream that an error ended.
+    /// Returns the last piece of a stream that ends with an error.
     pub(super) fn error(&self, error: ToldError) -> Piece {
         let (code, message) = match error {
-            ToldError::Failed => ("internal_error", "the sample server failed on request"),
+            ToldError::Failed => ("internal_error", "configured failure of the sample server"),
             ToldError::ShuttingDown => ("shutting_down", "the server is shutting down"),
         };
         let name = if self.kind == SampleStreamKind::Chat { "" } else { "event: error\n" };
@@ -133,7 +133,7 @@ impl EventFormat {
         Piece::unnumbered(1, format!("{name}data: {data}\n\n"))
     }
 
-    /// Returns the size of all events up to this number.
+    /// Returns the total size of all events up to this number.
     pub(super) fn bytes_until(&self, number: u64) -> u64 {
         (1..=number).map(|number| self.event(number).bytes.len() as u64).sum()
     }

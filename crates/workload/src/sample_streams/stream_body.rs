@@ -1,7 +1,7 @@
-//! Sends a stream's events in time, as the body of its response.
+//! Sends a stream's events on schedule, as the body of its response.
 //!
-//! The next event waits until the kernel has the one before, so that the journal knows how far a cut stream got, and a
-//! client that does not read slows its stream down.
+//! Each event waits until the kernel has accepted the previous one, so that the journal knows how far a cut stream got,
+//! and a client that does not read slows down its stream.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -28,11 +28,11 @@ pub(crate) struct StreamRequest {
     pub(crate) kind: SampleStreamKind,
     /// Time at which the head of the request was read.
     pub(crate) accepted_ns: i64,
-    /// Length that it asks for.
+    /// Requested length.
     pub(crate) length: Option<LengthLaw>,
 }
 
-/// Error of a body that ends in the middle, which says how its connection is to be closed.
+/// Error that ends a body early and says how to close its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StreamCut {
     /// In the ordinary way.
@@ -134,12 +134,12 @@ impl Body for StreamBody {
 struct EventSender {
     journal: Rc<StreamJournal>,
     unflushed: Unflushed,
-    /// Notified when the kernel has the event that was sent last.
+    /// Notified when the kernel has accepted the last event.
     flushed: Rc<Notify>,
     format: EventFormat,
     began: Instant,
     times: EventTimes,
-    /// Number of events so far.
+    /// Number of events sent so far.
     sent: u64,
     end: Instant,
     fault: Option<(StreamFault, Instant)>,
@@ -156,7 +156,7 @@ enum Turn {
 type NextFrame = Option<(Result<BodyFrame, StreamCut>, Option<EventSender>)>;
 
 impl EventSender {
-    /// Waits for the next frame; returns it with the sender if more will follow.
+    /// Waits for the next frame, and returns it with the sender if more frames follow.
     async fn next(mut self) -> NextFrame {
         match self.turn().await {
             Turn::Event => {
@@ -179,7 +179,7 @@ impl EventSender {
     async fn turn(&mut self) -> Turn {
         let due = self.times.next().map(|time| self.began + time);
         if self.sent == 0 {
-            // Each stream has a first event, whatever happens to it later.
+            // Every stream sends a first event, whatever happens later.
             return Turn::Event;
         }
         let next = async {
@@ -207,7 +207,7 @@ impl EventSender {
         bytes
     }
 
-    /// Ends the stream with a last piece and a clean end.
+    /// Ends the stream cleanly, with a last piece.
     fn last(self, piece: Piece, end: ServedStreamEnd) -> NextFrame {
         let bytes = piece.bytes.clone();
         let journal = self.journal;
@@ -220,7 +220,7 @@ impl EventSender {
 
     /// Ends the stream in the middle of its response.
     async fn cut(self, how: StreamCut, end: ServedStreamEnd) -> NextFrame {
-        // Lets the connection flush an event that it took just now.
+        // Let the connection flush an event that it has just received.
         tokio::task::yield_now().await;
         self.journal.end.set(Some(end));
         Some((Err(how), None))
@@ -252,7 +252,7 @@ impl EventSender {
     }
 }
 
-/// Waits for a fault; forever if there is none.
+/// Waits for a fault. Never returns if there is none.
 async fn occurrence(fault: Option<(StreamFault, Instant)>) -> StreamFault {
     match fault {
         Some((fault, time)) => {

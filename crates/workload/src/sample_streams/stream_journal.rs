@@ -18,7 +18,7 @@ pub(super) struct StreamJournal {
     pub(super) accepted_ns: i64,
     pub(super) length: Duration,
     pub(super) progress: Cell<WrittenSoFar>,
-    /// End that the server gave the stream; `None` while the stream is open.
+    /// End chosen by the server; `None` while the stream is open.
     pub(super) end: Cell<Option<ServedStreamEnd>>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct WrittenSoFar {
 }
 
 impl StreamJournal {
-    /// Records that the kernel has a whole piece.
+    /// Records that the kernel has accepted a whole piece.
     pub(super) fn record(&self, piece: &Piece) {
         let WrittenSoFar { started_ns, events, bytes, last_event } = self.progress.get();
         self.progress.set(WrittenSoFar {
@@ -51,7 +51,7 @@ impl StreamJournal {
         }
     }
 
-    /// Returns the end of a stream that has ended.
+    /// Returns how the stream ended.
     fn ended(&self) -> ServedStreamEnd {
         match self.end.get() {
             // The process exits while the connection is open.

@@ -10,22 +10,22 @@ use super::{SampleStreamKind, SampleStreamSettings, StreamFault};
 
 /// Shortest gap between two events: the resolution of the timer.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
-/// Longest stream: instants cannot be arbitrarily far away.
+/// Longest stream: instants cannot be arbitrarily far in the future.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Course of one stream. Times count from its beginning.
 #[derive(Clone, Debug)]
 pub(super) struct StreamPlan {
-    /// Time of the end.
+    /// Time at which the stream ends.
     pub(super) length: Duration,
     /// Fault, with its time.
     pub(super) fault: Option<(StreamFault, Duration)>,
-    /// Times of the events before the end, the first of them at 0.
+    /// Times of the events before the end; the first one is 0.
     pub(super) times: EventTimes,
 }
 
 impl StreamPlan {
-    /// Draws the course of the server's stream number `number`. `asked` is the length that its request asked for.
+    /// Draws the course of the server's stream number `number`. `asked` is the length that its request specifies.
     pub(super) fn draw(
         settings: &SampleStreamSettings,
         kind: SampleStreamKind,
@@ -41,7 +41,7 @@ impl StreamPlan {
     }
 }
 
-/// Returns the fault for a number from 0 to 1.
+/// Returns the fault for a random number from 0 to 1.
 fn fault(faults: &[(StreamFault, f64)], drawn: f64) -> Option<StreamFault> {
     let mut reached = 0.0;
     faults.iter().find_map(|(fault, share)| {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn same_seed_gives_same_course() {
+    fn same_seed_produces_same_course() {
         let course = |settings: &SampleStreamSettings| -> Vec<_> {
             let all = (1..=50).map(|number| drawn(settings, number));
             all.map(|plan| (plan.length, plan.fault, plan.times.collect::<Vec<_>>())).collect()
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_follow_law_over_streams() {
+    fn stream_lengths_follow_law() {
         let settings = settings();
         let mut lengths: Vec<_> = (1..=10_001).map(|number| drawn(&settings, number).length).collect();
         lengths.sort();
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn request_length_replaces_own_law() {
+    fn requested_length_overrides_law() {
         let asked = LengthLaw::Fixed(Duration::from_millis(3200));
         let plan = StreamPlan::draw(&settings(), SampleStreamKind::Chat, 1, Some(&asked));
         assert_eq!(plan.length, Duration::from_millis(3200));
     }
 
     #[test]
-    fn faults_take_their_shares() {
+    fn faults_occur_at_configured_shares() {
         let settings = settings();
         let plans: Vec<_> = (1..=10_000).map(|number| drawn(&settings, number)).collect();
         for fault in [StreamFault::CutFin, StreamFault::Abort] {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn downloads_have_transport_faults_only() {
+    fn downloads_have_only_transport_faults() {
         let of = |fault| {
             let settings = SampleStreamSettings { faults: vec![(fault, 1.0)], ..settings() };
             StreamPlan::draw(&settings, SampleStreamKind::Download, 1, None).fault.map(|(fault, _)| fault)
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(times("100ms", "30ms"), [0, 30, 60, 90]);
         assert_eq!(times("90ms", "30ms"), [0, 30, 60]);
         assert_eq!(times("0s", "30ms"), [0]);
-        // A gap of 0 would give events without end.
+        // A gap of 0 would produce endless events.
         assert_eq!(times("3ms", "0s"), [0, 1, 2]);
     }
 }

@@ -1,8 +1,8 @@
-//! The log's line about a stream: the truth that a measurement of streams is compared with.
+//! Log line for a stream: the truth with which a measurement of streams is compared.
 
 use serde::Serialize;
 
-/// A stream at its end.
+/// Final state of a stream.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct StreamEntry<'a> {
     /// Request id from the client.
@@ -10,14 +10,14 @@ pub(crate) struct StreamEntry<'a> {
     pub(crate) path: &'a str,
     /// Time at which the head of the request was read.
     pub(crate) accepted_ns: i64,
-    /// Time at which the kernel had the first event; `None` if it never had one.
+    /// Time at which the kernel had accepted the first event; `None` if it accepted none.
     pub(crate) started_ns: Option<i64>,
     pub(crate) ended_ns: i64,
-    /// Length that was drawn for the stream.
+    /// Length drawn for the stream.
     pub(crate) length_ns: u64,
-    /// Events that were handed to the kernel in full, including terminal and error events; pieces of a download.
+    /// Number of events handed to the kernel in full, including terminal and error events; for a download, its pieces.
     pub(crate) events: u64,
-    /// Size of these events, without the framing of HTTP.
+    /// Total size of these events, without HTTP framing.
     pub(crate) bytes: u64,
     /// Number of the last numbered event among them; 0 if there was none.
     pub(crate) last_event: u64,
@@ -53,7 +53,7 @@ pub(crate) enum ServedStreamEnd {
 }
 
 impl ServedStreamEnd {
-    /// Returns true if the kernel had the whole response.
+    /// Returns true if the kernel accepted the whole response.
     pub(crate) fn is_clean(self) -> bool {
         match self {
             Self::Complete | Self::Unfinished | Self::Aborted | Self::ErrorEvent | Self::Goodbye => true,

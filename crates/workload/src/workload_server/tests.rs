@@ -155,7 +155,7 @@ fn idle_connection_closes_after_timeout() {
         let server = start_with(|config| config.idle_timeout = Duration::from_millis(50));
         let mut kept = TcpStream::connect(server.address).await.unwrap();
         kept.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-        // The connection is closed, although neither side has asked for that.
+        // The server closes the connection, although neither side has asked for it.
         let answer = timeout(DEADLINE, answer_of(kept)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("connection: close"), "{answer}");
     });
@@ -227,7 +227,7 @@ fn close_idle_resets_only_unread_requests() {
 }
 
 #[test]
-fn ignore_only_notes_the_signal() {
+fn ignore_habit_only_logs_signal() {
     local(async {
         let server = start(Habit::Ignore);
         server.signals.send(Noticed::Signal(signal("SIGTERM"))).unwrap();

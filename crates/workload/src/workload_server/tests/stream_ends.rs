@@ -1,9 +1,9 @@
-//! Each way in which a stream can end, as a client sees it on the wire and as the log tells it.
+//! Each way in which a stream can end, as a client sees it on the wire and as the log records it.
 
 use super::*;
 use crate::StreamFault;
 
-/// Longer than any test: such a stream ends only because something else ends it.
+/// Longer than any test, so that only something else can end such a stream.
 const ENDLESS: &str = "length=1000h";
 const SSE_PATHS: [&str; 2] = ["/v1/chat/completions", "/events"];
 /// Part of the content of each numbered event, and of nothing else.
@@ -32,7 +32,7 @@ impl Running {
     }
 }
 
-/// Reads until an event with this number, or one after it, has arrived.
+/// Reads until the event with this number, or a later one, has arrived.
 async fn read_event(stream: &mut TcpStream, number: u64) {
     let mut text = String::new();
     let is_there = |text: &str| {
@@ -42,12 +42,12 @@ async fn read_event(stream: &mut TcpStream, number: u64) {
     let mut buffer = [0; 4096];
     while !is_there(&text) {
         let count = timeout(DEADLINE, stream.read(&mut buffer)).await.unwrap().unwrap();
-        assert!(count > 0, "it ended: {text}");
+        assert!(count > 0, "the stream ended: {text}");
         text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
     }
 }
 
-/// Returns the body of a chunked response as far as it came.
+/// Returns the received part of a chunked response's body.
 fn unchunked(answer: &str) -> String {
     let mut rest = answer.split_once("\r\n\r\n").unwrap().1;
     let mut body = String::new();
@@ -88,7 +88,7 @@ fn undisturbed_streams_complete() {
 }
 
 #[test]
-fn post_takes_length_from_header() {
+fn post_reads_length_from_header() {
     local(async {
         let server = start_with(|config| config.streams.length = "1000h".parse().unwrap());
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -104,7 +104,7 @@ fn post_takes_length_from_header() {
 }
 
 #[test]
-fn download_has_chosen_framing() {
+fn download_uses_configured_framing() {
     local(async {
         for framing in StreamFraming::ALL {
             let server = start_with(|config| config.streams.framing = *framing);
@@ -141,7 +141,7 @@ fn download_has_chosen_framing() {
 }
 
 #[test]
-fn clean_faults_end_the_response() {
+fn clean_faults_end_response_properly() {
     local(async {
         let faults = [
             (StreamFault::Unfinished, "unfinished", "", false),
@@ -188,7 +188,7 @@ fn cut_streams_lack_last_chunk() {
 }
 
 #[test]
-fn reset_reaches_the_client() {
+fn reset_reaches_client() {
     local(async {
         let server = with_fault(StreamFault::CutRst);
         for path in SSE_PATHS.into_iter().chain(["/download"]) {
@@ -276,7 +276,7 @@ fn stop_cuts_open_streams() {
 }
 
 #[test]
-fn cut_after_waits_for_its_delay() {
+fn cut_after_waits_for_delay() {
     local(async {
         let server = start_with(|config| {
             config.on_stop = Habit::Finish;
@@ -285,7 +285,7 @@ fn cut_after_waits_for_its_delay() {
         let mut stream = server.open("a-1", &format!("/events?{ENDLESS}")).await;
         server.term();
         server.until_logged("stopped_accepting").await;
-        // The events before the signal fit into the socket's buffers; so many more do not.
+        // The events sent before the signal fit into the socket's buffers; this many do not.
         read_event(&mut stream, 20).await;
         assert!(!server.events().contains(&"stream_ended a-1".to_owned()));
         server.task.abort();
@@ -293,7 +293,7 @@ fn cut_after_waits_for_its_delay() {
 }
 
 #[test]
-fn goodbye_ends_with_error_event() {
+fn goodbye_ends_streams_with_error_event() {
     local(async {
         let mut server = start_with(|config| {
             config.on_stop = Habit::Finish;
@@ -317,7 +317,7 @@ fn goodbye_ends_with_error_event() {
 }
 
 #[test]
-fn exit_cuts_streams_before_it_is_logged() {
+fn exit_logs_cut_streams_first() {
     local(async {
         let mut server = start(Habit::Exit);
         let stream = server.open("a-1", &format!("/events?{ENDLESS}")).await;
@@ -331,7 +331,7 @@ fn exit_cuts_streams_before_it_is_logged() {
 }
 
 #[test]
-fn stop_cuts_stalled_and_later_streams() {
+fn stop_ends_stalled_and_later_streams() {
     local(async {
         let server = start_with(|config| {
             config.on_stop = Habit::Drain;
@@ -342,7 +342,7 @@ fn stop_cuts_stalled_and_later_streams() {
         let stalled = server.open("a-1", "/events").await;
         server.until_logged("stream_stalled a-1").await;
         server.term();
-        // A stalled stream no longer sends anything, not even this.
+        // A stalled stream sends nothing more, not even the error event.
         assert!(!answer_of(stalled).await.contains("shutting_down"));
         assert_eq!(server.stream_entry("a-1").await["end"], "cut_at_sigterm");
         let later = server.get("a-2", &format!("/events?{ENDLESS}")).await;
