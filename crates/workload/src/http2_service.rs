@@ -23,7 +23,7 @@ use super::response_flush::{LoggedTransport, Unflushed};
 use super::server_state::{POD, REQUEST_ID, ServerState};
 use super::workload_log::LoggedExchange;
 
-/// First bytes of HTTP/2, with which no HTTP/1.1 request begins.
+/// First bytes of HTTP/2. No HTTP/1.1 request begins with them.
 const PREFACE: &[u8; 4] = b"PRI ";
 /// Interval between checks while only part of the first bytes has arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -33,7 +33,7 @@ const GRPC_OK: HeaderValue = HeaderValue::from_static("0");
 const GRPC_INTERNAL: HeaderValue = HeaderValue::from_static("13");
 /// Frame of a zero-length message.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
-/// Method that asks for the server's health, and the message of each response: a status in field 1.
+/// Health-check method, and the message of each response: a status in field 1.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
 const NOT_SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);

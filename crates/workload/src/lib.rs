@@ -110,7 +110,7 @@ pub enum WorkloadError {
     /// The signal handlers could not be installed.
     #[error("handle signals")]
     Signals(#[source] io::Error),
-    /// The API server cannot be asked.
+    /// The API server cannot be queried.
     #[error("ask the API server")]
     Api(#[source] ask_api::ApiError),
 }

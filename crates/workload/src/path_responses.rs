@@ -110,7 +110,7 @@ fn stream(query: Option<&str>) -> UnsentResponse {
         return UnsentResponse::bad_request("at most 67108864 bytes\n");
     };
     let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
-    // Pauses come between pieces, so there is one pause fewer than pieces.
+    // Pauses come between pieces, so there is one fewer pause than pieces.
     let pauses = u32::try_from(bytes.div_ceil(piece_bytes)).unwrap_or(STREAM_PIECES).saturating_sub(1).max(1);
     UnsentResponse {
         pace: BodyPace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },

@@ -55,7 +55,7 @@ pub(super) async fn serve(
             message = socket.next() => message,
             () = finish.cancelled() => break,
         };
-        // Pings and close frames are answered where they are read.
+        // The library answers pings and close frames as it reads them.
         let Some(Ok(message)) = message else { return };
         if !message.is_text() && !message.is_binary() {
             continue;

@@ -76,7 +76,7 @@ impl WorkloadServer {
     /// Fails if the server cannot listen on the address, or if `ask_api_every` is set but the API server cannot be
     /// queried.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
-        // Not an async function, so that this crate compiles it and its own optimisations apply.
+        // Not an async function, so that this crate compiles it and its own optimisation settings apply.
         self.serve().boxed_local()
     }
 
@@ -249,7 +249,7 @@ fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
 /// descriptors left), which would make the loop spin.
 async fn back_off_from(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-        eprintln!("rolldrop workload: accept: {error}");
+        eprintln!("rolldrop workload: failed to accept a connection: {error}");
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -7,7 +7,7 @@ use kube::core::{Expression, Selector};
 use super::Untrusted;
 use super::object_names::{from_path, is_dns_label, is_name, is_path_segment};
 
-/// Way in which the response is read.
+/// Method of reading the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseReading {
     /// As a whole.

@@ -156,7 +156,7 @@ async fn unrequested_event_ends_watch() {
 }
 
 #[tokio::test]
-async fn guard_rejects_endless_answers() {
+async fn guard_rejects_endless_responses() {
     let endless = || vec![vec![b' '; ANSWER_BYTES / 8]; 9];
     for status in [200, 500] {
         let listed = pods(client(status, endless()).0).list(&ListParams::default()).await;

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn min_ready_seconds_delay_availability() {
+    fn min_ready_seconds_delays_availability() {
         let pod = |status: &str, since: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}});
         let judge = Judge::new(&json!({"spec": {"minReadySeconds": 10}}), "2026-01-01T00:00:10Z");
         assert_eq!(judge.seconds_left(&pod("True", "2026-01-01T00:00:00Z")), Some(0));

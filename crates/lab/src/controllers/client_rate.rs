@@ -14,7 +14,7 @@ use crate::ClusterConfig;
 pub(super) struct ClientRate {
     /// Interval between calls once the burst is used up.
     interval: Duration,
-    /// Maximum time by which a call may be sent ahead of schedule.
+    /// Maximum time that a call may be ahead of schedule.
     credit: Duration,
     /// Time when the bucket will be full again.
     full_at: Arc<Mutex<Instant>>,

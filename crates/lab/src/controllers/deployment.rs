@@ -127,7 +127,7 @@ impl<'a> DeploymentRollout<'a> {
         self.old.iter().map(|replica_set| revision(replica_set)).max().unwrap_or(0)
     }
 
-    /// Gives the ReplicaSet for the current template, if it exists, the newest revision number, and copies the
+    /// Assigns the newest revision number to the ReplicaSet for the current template, if it exists, and copies the
     /// Deployment's settings to that ReplicaSet.
     fn sync_revision(&mut self) -> Result<(), Status> {
         let Some(new) = self.new.clone() else { return Ok(()) };
@@ -194,7 +194,7 @@ impl<'a> DeploymentRollout<'a> {
     }
 
     /// Scales the newest ReplicaSet that has pods to `spec.replicas` while the rollout is paused. If other ReplicaSets
-    /// have pods, too, the surge may remain.
+    /// also have pods, the surge may remain.
     fn scale_paused(&mut self) -> Result<(), Status> {
         let all = self.all();
         let mut active = all.iter().rev().filter(|replica_set| replicas(replica_set) > 0).peekable();

@@ -194,7 +194,7 @@ impl<'a> Sync<'a> {
         self.pods.iter().filter(|pod| is_being_deleted(pod) && !is_terminal(pod)).count()
     }
 
-    /// Reloads the pods. A pod that is gone counts in its last state.
+    /// Reloads the pods. A pod that is gone is counted in its last state.
     fn reload_pods(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             let (namespace, name) = key(&pod);
@@ -235,7 +235,7 @@ impl<'a> Sync<'a> {
         self.failed += i64::try_from(failed).unwrap_or(i64::MAX);
     }
 
-    /// Returns the number of seconds for which the Job may remain active.
+    /// Returns the number of seconds that the Job may remain active.
     fn deadline_in(&self) -> Option<i64> {
         let limit = self.spec("activeDeadlineSeconds")?;
         let started = unix_seconds(&self.status["startTime"])?;

@@ -19,7 +19,7 @@ use crate::status::Status;
 /// `MaxPodCreateDeletePerSync`).
 pub(super) const BURST: usize = 500;
 
-/// Handle with which a controller creates and deletes pods.
+/// Handle that a controller uses to create and delete pods.
 #[derive(Clone)]
 pub(super) struct PodControl {
     pub(super) shared: ClusterContext,

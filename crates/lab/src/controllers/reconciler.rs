@@ -1,7 +1,7 @@
 //! Loop shared by most controllers: events name objects, and workers move these objects closer to their specs.
 //!
-//! The loop behaves like client-go's work queue (util/workqueue): no object is handled by two workers at once, events
-//! that arrive in the meantime cause another pass afterwards, and failures are retried with increasing delays.
+//! The loop behaves like client-go's work queue (util/workqueue): no object is handled by two workers at the same time,
+//! events that arrive in the meantime cause another pass afterwards, and failures are retried with increasing delays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

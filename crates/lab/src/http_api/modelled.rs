@@ -95,8 +95,8 @@ pub(super) fn record(
     said
 }
 
-/// Returns the paths of all fields in `object` that are not modelled, with the consequences. Fields in `not_here` count
-/// as not modelled, too.
+/// Returns the paths of all fields in `object` that are not modelled, with the consequences. Fields in `not_here` also
+/// count as not modelled.
 fn not_modelled(
     resource: Resource,
     object: &Value,

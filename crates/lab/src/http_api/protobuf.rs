@@ -118,7 +118,7 @@ fn read_value(name: &str, kind: &FieldType, data: ProtobufValue<'_>) -> Result<V
                 None => Value::Null,
             }
         }
-        // Field 1 is JSON.
+        // Field 1 contains JSON.
         FieldType::Any => match ProtobufMessage::of(data.bytes(name)?)?.get(1) {
             Some(data) => serde_json::from_slice(data.bytes(name)?).map_err(|_| wrong())?,
             None => Value::Null,
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_errors_name_the_cause() {
+    fn protobuf_errors_name_cause() {
         let name_is_number = envelope("v1", "Pod", &message(1, &number(1, 5)));
         let unknown = envelope("v9", "Thing", b"");
         for (bytes, why) in [

@@ -1,4 +1,4 @@
-//! Reviews, through which a client can look up its own identity and permissions.
+//! Reviews, which let a client look up its own identity and permissions.
 
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
@@ -15,7 +15,7 @@ use super::respond::{self, ApiResponse};
 /// Kind of review. Reviews are created and answered in one request, and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Review {
-    /// Review of whether the user may perform an action.
+    /// Review of the user's permission for an action.
     Access,
     /// Review of the user's identity.
     Subject,

@@ -23,7 +23,7 @@ const NAMES: [&str; 6] = [
     "127.0.0.1",
 ];
 
-/// The API server's TLS configuration, and the CA certificate with which clients verify it. Clones share both.
+/// The API server's TLS configuration, and the CA certificate that clients use to verify it. Clones share both.
 #[derive(Clone)]
 pub(crate) struct ServerIdentity {
     pub(super) acceptor: TlsAcceptor,

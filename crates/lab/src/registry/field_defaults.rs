@@ -11,7 +11,7 @@ use super::{Resource, field_rules, remove};
 use crate::object_fields::{containers, containers_mut};
 use crate::schema;
 
-/// Default time for which pods remain on a node that is not ready or unreachable (kube-apiserver:
+/// Default time that pods remain on a node that is not ready or unreachable (kube-apiserver:
 /// `--default-not-ready-toleration-seconds`). The value is stored but has no effect.
 const TOLERATION_SECONDS: u32 = 300;
 

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn strategic_patches_obey_directives() {
+    fn strategic_patch_obeys_directives() {
         let current = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}, "a": {"b": 1}});
         let body = json!({"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}, "a": {"$patch": "replace", "c": 2}});
         let expected = json!({"spec": {"strategy": {"type": "Recreate"}}, "a": {"c": 2}});

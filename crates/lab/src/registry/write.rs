@@ -107,8 +107,8 @@ impl Registry {
         Ok(created)
     }
 
-    /// Creates the objects that every namespace has: the service account `default`, and the certificate with which pods
-    /// verify the API server. Unlike a real cluster's, they are not restored after a deletion.
+    /// Creates the objects that every namespace has: the service account `default`, and the certificate that pods use
+    /// to verify the API server. Unlike a real cluster's, they are not restored after a deletion.
     fn fill_namespace(&self, namespace: &str) -> Result<(), Status> {
         self.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": DEFAULT_ACCOUNT}}))?;
         let map = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": self.authority()}});

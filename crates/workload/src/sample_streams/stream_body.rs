@@ -35,10 +35,10 @@ pub(crate) struct StreamRequest {
 /// Error that ends a body early and says how to close its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StreamCut {
-    /// In the ordinary way.
+    /// Close the connection normally.
     #[error("stream cut by FIN")]
     Close,
-    /// By a reset.
+    /// Reset the connection.
     #[error("stream cut by RST")]
     Reset,
 }

@@ -1,4 +1,4 @@
-//! Log line for a stream: the truth with which a measurement of streams is compared.
+//! Log line for a stream: the ground truth for measurements of streams.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub(crate) struct StreamEntry<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServedStreamEnd {
-    /// With its terminal event and a clean end.
+    /// The stream ended cleanly with its terminal event.
     Complete,
     /// The client closed the connection first.
     ClientGone,
@@ -38,17 +38,17 @@ pub(crate) enum ServedStreamEnd {
     CutFin,
     /// The server reset the connection mid-stream.
     CutRst,
-    /// With a clean end, without the terminal event.
+    /// The stream ended cleanly without its terminal event.
     Unfinished,
-    /// With finish reason `abort`, then the terminal event and a clean end.
+    /// The stream ended cleanly with finish reason `abort` and its terminal event.
     Aborted,
-    /// With an error event and a clean end.
+    /// The stream ended cleanly with an error event.
     ErrorEvent,
     /// The server stopped sending, and the client closed the connection.
     Stalled,
     /// The server closed the connection because of a stop signal.
     CutAtSigterm,
-    /// With an error event because of a stop signal, and a clean end.
+    /// The stream ended cleanly with an error event because of a stop signal.
     Goodbye,
 }
 

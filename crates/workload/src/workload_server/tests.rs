@@ -238,7 +238,7 @@ fn ignore_habit_only_logs_signal() {
 }
 
 #[test]
-fn each_signal_has_its_habit() {
+fn each_signal_triggers_its_habit() {
     local(async {
         let mut server = start(Habit::Exit);
         server.signals.send(Noticed::Signal(signal("SIGHUP"))).unwrap();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn unfit_node_loses_its_pod() {
+    fn unfit_node_loses_daemon_pod() {
         let one = rolling(json!(1), json!(0));
         let tainted = DaemonPlacement { starts: false, keeps: true };
         let unfit = DaemonPlacement { starts: false, keeps: false };

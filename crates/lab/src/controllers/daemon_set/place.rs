@@ -13,7 +13,7 @@ use super::super::taints::{self, NO_EXECUTE, NO_SCHEDULE};
 use crate::object_fields::key;
 use crate::value::{list, text};
 
-/// Node field in a pod's affinity that identifies the node for which the pod is intended.
+/// Node field in a pod's affinity that identifies the pod's intended node.
 const NODE_NAME: &str = "metadata.name";
 
 /// Decision about a DaemonSet's pod on one node.
@@ -53,8 +53,8 @@ fn place(pod: &Value, node: &Value) -> DaemonPlacement {
     DaemonPlacement { starts: tolerates(&[NO_SCHEDULE, NO_EXECUTE]), keeps: tolerates(&[NO_EXECUTE]) }
 }
 
-/// Builds a set's pod for one node. The pod can run only on that node, and tolerates conditions for which other pods
-/// would be evicted.
+/// Builds a set's pod for one node. The pod can run only on that node, and tolerates conditions that would evict other
+/// pods.
 pub(super) fn new_pod(set: &Value, hash: &str, node: &str) -> Value {
     let mut pod = of_template(set, &format!("{}-", key(set).1));
     pod["metadata"]["labels"][REVISION_LABEL] = json!(hash);

@@ -195,8 +195,7 @@ mod tests {
             prop_assert!(available_after >= available_before.min(wanted - max_unavailable));
         }
 
-        /// Checks that every rollout completes and never exceeds its limits, whatever the order in which pods become
-        /// available.
+        /// Checks that every rollout completes and never exceeds its limits, in whatever order pods become available.
         #[test]
         fn every_rollout_completes_within_limits(
             wanted in 1_i64..30,

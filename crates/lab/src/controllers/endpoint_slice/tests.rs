@@ -150,7 +150,7 @@ async fn endpoint_conditions_follow_pod_lifecycle() {
 }
 
 #[tokio::test]
-async fn label_adds_and_removes_endpoint() {
+async fn label_change_adds_and_removes_endpoint() {
     let bench = start_with_service(web());
     bench.create(Resource::Pods, running("a"));
     bench.set_ready("a", true);

@@ -55,7 +55,7 @@ async fn terminating_pod_is_replaced_immediately() {
 }
 
 #[tokio::test]
-async fn labels_adopt_and_release_pod() {
+async fn label_change_adopts_and_releases_pod() {
     let bench = Bench::start(&ALONE);
     bench.create(
         Resource::Pods,
@@ -85,7 +85,7 @@ async fn labels_adopt_and_release_pod() {
 }
 
 #[tokio::test]
-async fn min_ready_seconds_delay_availability() {
+async fn min_ready_seconds_delays_availability() {
     let bench = Bench::start(&ALONE);
     bench.create(Resource::ReplicaSets, replica_set(1, 2));
     bench.holds("the pod is ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 1).await;

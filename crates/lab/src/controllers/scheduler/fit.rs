@@ -1,7 +1,7 @@
 //! Decides which nodes a pod fits on, which of those is best, and why the others do not fit. Pure.
 //!
-//! Rules and messages follow the scheduler's filter plugins (pkg/scheduler/framework/plugins). They run in the order
-//! of its default profile, and the first filter that rejects a node gives the reason. The only limited resource is the
+//! Rules and messages follow the scheduler's filter plugins (pkg/scheduler/framework/plugins). They run in the order of
+//! its default profile, and the first filter that rejects a node supplies the reason. The only limited resource is the
 //! number of pods. The lab ignores inter-pod affinity and topology spread constraints, but prefers nodes with fewer
 //! pods of the same owner.
 
@@ -21,7 +21,7 @@ type UnschedulableReason = (&'static str, &'static str);
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// Cluster state in which a pod is placed.
+/// Cluster state on which a placement is based.
 pub(super) struct SchedulerSnapshot<'a> {
     nodes: &'a [Arc<Value>],
     /// Pods that are bound to a node and not terminal.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_one_owner_spread() {
+    fn pods_with_same_owner_spread() {
         let nodes = three();
         let other = |pod: &mut Value| pod["metadata"]["ownerReferences"][0]["uid"] = json!("other");
         let pods = [

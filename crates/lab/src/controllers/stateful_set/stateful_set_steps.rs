@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn min_ready_seconds_block_next_pod() {
+    fn min_ready_seconds_blocks_next_pod() {
         let set = json!({"minReadySeconds": 10});
         assert_eq!(steps(set, &[(0, "v2")]), [""; 0]);
     }

@@ -196,7 +196,7 @@ async fn parallel_pods_start_together() {
 }
 
 #[tokio::test]
-async fn min_ready_seconds_delay_next_pod() {
+async fn min_ready_seconds_delays_next_pod() {
     let bench = bench_with(json!({"minReadySeconds": 2, "replicas": 2})).await;
     pods_become(&bench, &["web-0 v1"]).await;
     bench.run_nodes();

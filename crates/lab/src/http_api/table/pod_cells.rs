@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_come_first() {
+    fn init_status_takes_precedence() {
         let spec = json!({
             "containers": [{"name": "app"}],
             "initContainers": [{"name": "a"}, {"name": "b", "restartPolicy": "Always"}],

@@ -3,7 +3,7 @@
 use super::*;
 use crate::StreamFault;
 
-/// Longer than any test, so that only something else can end such a stream.
+/// Longer than any test, so that such a stream never ends by itself.
 const ENDLESS: &str = "length=1000h";
 const SSE_PATHS: [&str; 2] = ["/v1/chat/completions", "/events"];
 /// Part of the content of each numbered event, and of nothing else.
@@ -12,7 +12,7 @@ const FILLER: &str = "xxxxxxxxxxxxx";
 const LAST_CHUNK: &str = "\r\n0\r\n\r\n";
 
 impl Running {
-    /// Returns the log's entry about a stream, once it has ended.
+    /// Returns a stream's log entry once the stream has ended.
     async fn stream_entry(&self, id: &str) -> Value {
         self.until_logged(&format!("stream_ended {id}")).await;
         let text = std::fs::read_to_string(&self.log).unwrap();
@@ -390,7 +390,7 @@ fn invalid_requests_get_no_stream() {
 }
 
 #[test]
-fn hundreds_of_streams_share_a_thread() {
+fn hundreds_of_streams_share_one_thread() {
     local(async {
         let mut server = start_with(|config| {
             config.on_stop = Habit::Finish;
