@@ -66,7 +66,7 @@ struct ServeArgs {
     /// Parameters of the cluster in JSON, in the form of `spec.cluster.embedded` in a scenario.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
     config: Option<Box<ClusterConfig>>,
-    /// Network of the pods: kernel (network namespaces and rules), userspace (TCP proxies on loopback), or auto (kernel
+    /// Pod network: kernel (network namespaces and rules), userspace (TCP proxies on loopback), or auto (kernel
     /// if it works) [default: from --config].
     #[arg(long, value_parser = one_of(&DATAPLANES))]
     dataplane: Option<DataplaneChoice>,

@@ -57,7 +57,7 @@ pub(super) struct InjectArgs {
     /// Protocol of the port: http (also HTTP/2 and TLS), or tcp for anything else [default: http].
     ///
     /// With tcp, the sidecar records connections, not requests. Without this option, a port that is known to carry
-    /// another protocol than HTTP gets no sidecar.
+    /// a protocol other than HTTP gets no sidecar.
     #[arg(long, value_name = "MODE", value_parser = one_of(&PROTOCOLS), hide_possible_values = true)]
     #[arg(conflicts_with = "uninject", help_heading = "Workloads")]
     mode: Option<AppProtocol>,
@@ -67,7 +67,7 @@ pub(super) struct InjectArgs {
     image: String,
     /// Secret with the token that the admin port requires (default key: `token`).
     ///
-    /// Without a token, nobody can read the proxy's records, not even a run.
+    /// Without a token, no one can read the proxy's records, not even a run.
     #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject", help_heading = "Sidecar")]
     admin_token: Option<SecretKey>,
     /// Maximum number of client connections [default: 4096]; more than that also raises the sidecar's memory limit.

@@ -51,7 +51,8 @@ pub(super) struct ProxyArgs {
     /// Time to keep accepting connections after the app is gone, to record late ones
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
-    /// Watch this pod's object: auto (if a service account is mounted; it needs the right to list and watch pods), or off
+    /// Watch this pod's object: auto (if a service account is mounted; it needs permission to list and watch pods), or
+    /// off
     #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_parser = one_of(&WATCHES))]
     #[arg(hide_possible_values = true)]
     watch_pod: WatchPod,
@@ -93,7 +94,7 @@ impl ProxyArgs {
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
                 eprintln!(
-                    "rolldrop: there is no token, so nobody can read the records (--open-admin opens them to everyone)"
+                    "rolldrop: there is no token, so no one can read the records (--open-admin opens them to everyone)"
                 );
             }
             let proxy = Proxy::bind(config, Clock::start())?;

@@ -25,7 +25,7 @@ use rolldrop_scenario::{self as scenario, Workload};
 
 /// Values of `--disrupt`.
 const DISRUPTIONS: [(&str, &str, Disrupt); 2] = [
-    ("rollingRestart", "Restart the workload's rollout repeatedly", Disrupt::RollingRestart),
+    ("rollingRestart", "Repeatedly perform a rolling restart of the workload", Disrupt::RollingRestart),
     ("deletePod", "Delete pods one at a time", Disrupt::DeletePod),
 ];
 
@@ -52,7 +52,7 @@ const EVIDENCE: [(&str, &str, EvidenceChoice); 3] = [
   rolldrop tune --resume rolldrop-tune/web-20260102T150405Z
                                                 continue after Ctrl-C, a kill, or --max-rollouts
   rolldrop tune --verify rolldrop-tune/web-20260102T150405Z
-                                                prove its choice again, such as every night
+                                                prove its choice again, for example every night
 
 It measures the losses of a rolling restart with the current settings, chooses a preStop sleep in whole seconds, and \
 proves it with further rolling restarts, which must not lose requests that a sleep would have saved. If responses name \

@@ -35,10 +35,10 @@ pub(super) struct WorkloadArgs {
     /// Reaction to SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2; repeatable. By default, the last three are only logged
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
     on: Vec<(StopSignal, Habit)>,
-    /// Time that `drain` and `close-idle` keep serving after the signal
+    /// Time for which `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
-    /// Time that the server hangs after the signal before it stops; meanwhile it reads and answers nothing
+    /// Time for which the server hangs after the signal before it stops; it then reads and answers nothing
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
     /// Time after which the server closes an idle HTTP/1.1 connection

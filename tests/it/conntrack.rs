@@ -154,7 +154,7 @@ fn conntrack_identifies_pod_per_connection() {
     assert!(tracked.gaps.is_empty() && tracked.agreement.disagreed == 0, "{tracked:?}");
     let result = runs::result(&path);
     let says = |finding: &str| result.findings.iter().any(|found| found.what.contains(finding));
-    assert!(says("the kernel says where"), "{:?}", result.findings);
+    assert!(says("the kernel shows where"), "{:?}", result.findings);
 }
 
 #[test]

@@ -50,11 +50,11 @@ fn told(check: &Check) -> EvidenceInWords {
         CheckEvidence::Validity { expected, found } => validity(*expected, found),
         CheckEvidence::Command(result) => command(result),
         CheckEvidence::NotDone(findings) => {
-            EvidenceInWords::new("every action done", "not all", limit_words::observations(findings))
+            EvidenceInWords::new("all actions done", "not all", limit_words::observations(findings))
         }
         CheckEvidence::UnknownPart { part, known } => unknown(part, known),
         CheckEvidence::Row(row) => baseline_words::row(row),
-        CheckEvidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " a side"),
+        CheckEvidence::FewRequestsASide(n) => baseline_words::few_requests(*n, " per side"),
         CheckEvidence::FewRequests(n) => baseline_words::few_requests(*n, ""),
         CheckEvidence::History { used, left_out } => baseline_words::history(*used, left_out),
         CheckEvidence::NotValid => EvidenceInWords::new("valid", "not valid", baseline_words::NOT_VALID),

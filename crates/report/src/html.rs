@@ -247,7 +247,7 @@ fn recommendations(result: &RunResult) -> Markup {
                     (code(&format!("recommendation-{i}"), &yaml.join("\n")))
                 }
                 @if !rec.consumers.is_empty() {
-                    p { "Measured towards: " (list(&rec.consumers)) "." }
+                    p { "Measured for: " (list(&rec.consumers)) "." }
                 }
             }
         }
@@ -299,7 +299,7 @@ fn requests(result: &RunResult) -> Markup {
         row("of those, the load generator's own stale flows, not counted in the headline", r.stale_flow_own),
         row("of those, hidden by the retries of Go's net/http", r.retry_hidden.go_net_http),
         row("of those, hidden by retrying safe and idempotent methods", r.retry_hidden.safe_idempotent),
-        row("errors of the app", r.app_errors),
+        row("app errors", r.app_errors),
         row("of those, 5xx while pods were terminating", r.app_errors_while_ending),
         row(&words::not_sent(r), r.not_sent),
         row("cut off by the end of the run", r.cancelled),

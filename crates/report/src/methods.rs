@@ -7,7 +7,7 @@ use rolldrop_judge::judgements::comparison::{
 use rolldrop_record::Mode;
 
 pub(crate) const ONE_RUN: &str = "one run per side cannot show how much runs vary; give each side several runs, \
-                                  made alternately";
+                                  alternating between the sides";
 
 /// Returns the displayed name of a figure.
 pub(crate) fn label(metric: &Metric) -> String {
@@ -16,7 +16,7 @@ pub(crate) fn label(metric: &Metric) -> String {
         Metric::AppErrors => "app errors".to_owned(),
         Metric::WithDrops(mode) => format!("{} with a drop ({mode})", units(*mode)),
         Metric::DropsEach(mode @ Mode::Isolated) => format!("drops per termination ({mode})"),
-        Metric::DropsEach(mode) => format!("drops per episode of terminations that overlap ({mode})"),
+        Metric::DropsEach(mode) => format!("drops per episode of overlapping terminations ({mode})"),
         Metric::MeanWindow { mode, is_only: true, .. } => format!("window ({mode})"),
         Metric::MeanWindow { mode, consumer, .. } | Metric::MedianWindow { mode, consumer } => {
             format!("window, {consumer} ({mode})")
@@ -30,7 +30,7 @@ pub(crate) fn label(metric: &Metric) -> String {
 const fn units(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "terminations",
-        _ => "episodes of terminations that overlap",
+        _ => "episodes of overlapping terminations",
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         let web = || "service web".to_owned();
         for (metric, wanted) in [
             (Metric::WithDrops(Mode::Isolated), "terminations with a drop (isolated)"),
-            (Metric::DropsEach(Mode::Rollout), "drops per episode of terminations that overlap (rollout)"),
+            (Metric::DropsEach(Mode::Rollout), "drops per episode of overlapping terminations (rollout)"),
             (
                 Metric::MeanWindow { mode: Mode::Rollout, consumer: web(), is_only: false },
                 "window, service web (rollout)",

@@ -20,7 +20,7 @@ pub(crate) fn text(of: &StreamPrediction) -> String {
 fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "at most {} cut per termination, {} sure, at {:.3} streams per second and pod:",
+        "at most {} cut per termination, with {} confidence, at {:.3} streams per second and pod:",
         of.max_cut,
         percent(of.confidence),
         of.rate_per_pod
@@ -45,7 +45,7 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     writeln!(out)?;
     writeln!(
         out,
-        "rests on {:.0} s without a termination, {} pods and {} streams; {:.1} were open on a pod; {} of the stationary population was missing",
+        "based on {:.0} s without a termination, {} pods and {} streams; {:.1} were open per pod; {} of the stationary population was missing",
         of.steady_s,
         of.pods,
         of.streams,
@@ -124,7 +124,7 @@ fn table(
             None => "unknown".to_owned(),
         };
         let terminating =
-            row.terminating_s.map_or_else(|| "unknown".to_owned(), |s| format!("{s:.1} s a pod"));
+            row.terminating_s.map_or_else(|| "unknown".to_owned(), |s| format!("{s:.1} s per pod"));
         writeln!(out, "{:>12} s  {cut:<24}{in_all:<20}{uncut:<30}{terminating}", seconds(row))?;
     }
     Ok(())
@@ -174,12 +174,13 @@ fn unknown(why: &CutUnknown) -> String {
         CutUnknown::RunNotValid => "the run is not valid, or not complete".to_owned(),
         CutUnknown::NoPrediction(why) => refusal(why),
         CutUnknown::ReactionNotSeen => {
-            "no stream was open at SIGTERM: the run does not show if the app serves its streams on".to_owned()
+            "no stream was open at SIGTERM: the run does not show whether the app keeps serving its streams"
+                .to_owned()
         }
         CutUnknown::SleepHidden => "a preStop hook other than a sleep hides the time of SIGTERM".to_owned(),
         CutUnknown::TooFew(more) => {
             let more = more.map(|more| format!(": record about {} more streams", count(more)));
-            format!("too few streams of the steady part last long enough{}", more.unwrap_or_default())
+            format!("too few streams in the steady part last long enough{}", more.unwrap_or_default())
         }
     }
 }
@@ -229,18 +230,18 @@ mod tests {
     #[test]
     fn prediction_states_advice_before_tables() {
         insta::assert_snapshot!(text(&prediction()), @r#"
-        at most 0.1 cut per termination, 95 % sure, at 1.000 streams per second and pod:
+        at most 0.1 cut per termination, with 95 % confidence, at 1.000 streams per second and pod:
           if the app keeps serving its streams after SIGTERM: grace period of 47 s, with a preStop sleep of 2 s
           if the app cuts its streams at SIGTERM: unknown: record about 900 more streams, or allow more cuts (--max-cut)
         the rule "99th percentile of the duration" (31.2 s) expects to cut 0.10 per termination; it would cut 0.61 (0.52 to 0.73)
 
-        rests on 1800 s without a termination, 3 pods and 5412 streams; 9.9 were open on a pod; 0.4 % of the stationary population was missing
+        based on 1800 s without a termination, 3 pods and 5412 streams; 9.9 were open per pod; 0.4 % of the stationary population was missing
         new streams keep arriving for at most 1.4 s after the deletion, as measured
 
         the app keeps serving after SIGTERM, preStop sleep 2 s:
           grace period  cut per termination     cut in 3            terminations without a cut    terminating
-                  30 s  0.61 (0.52 to 0.73)     0 to 5              91 % (84 to 96)               12.5 s a pod
-                  60 s  unknown                 unknown             91 % (84 to 96)               12.5 s a pod
+                  30 s  0.61 (0.52 to 0.73)     0 to 5              91 % (84 to 96)               12.5 s per pod
+                  60 s  unknown                 unknown             91 % (84 to 96)               12.5 s per pod
         "#);
     }
 

@@ -134,7 +134,7 @@ fn latencies(page: &mut MetricsPage<'_>, result: &RunResult) {
     });
     let (what, _) = words::latency(&result.load);
     let help =
-        format!("Percentiles of the {what}: of all requests, with no pod ending, and while a pod ended.");
+        format!("Percentiles of the {what}: for all requests, while no pod ended, and while a pod ended.");
     page.gauge("latency_seconds", &help, values);
 }
 

@@ -38,7 +38,7 @@ pub(super) fn sentence(streams: &StreamResult) -> String {
     let all = counted(streams.total, "stream");
     let ends: Vec<String> =
         ends.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
-    let open = format!("Up to {} were open at once.", count(streams.open_max));
+    let open = format!("Up to {} were open at the same time.", count(streams.open_max));
     let told = match streams.ok == streams.total {
         true => format!("{all}, all of them complete. {open}"),
         false => format!("{all}: {}. {open}", list(&ends)),
@@ -205,10 +205,10 @@ mod tests {
         assert_eq!(
             sentence(&streams),
             "400 streams: 380 complete, 17 cut, 2 aborted by the app and 1 still open when the run ended. Up to 34 were open \
-             at once. The incomplete streams had delivered 1,234 events, 1 token and 45,678 bytes."
+             at the same time. The incomplete streams had delivered 1,234 events, 1 token and 45,678 bytes."
         );
         let whole = StreamResult { total: 5, ok: 5, open_max: 2, ..StreamResult::default() };
-        assert_eq!(sentence(&whole), "5 streams, all of them complete. Up to 2 were open at once.");
+        assert_eq!(sentence(&whole), "5 streams, all of them complete. Up to 2 were open at the same time.");
     }
 
     #[test]

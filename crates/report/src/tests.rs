@@ -193,7 +193,7 @@ fn text_report_shows_partial_run() {
     ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
       other; 1 of 1 not fully bounded)
-      1 window could not be bounded fully: the pod exited while new connections still came
+      1 window could not be fully bounded: the pod exited while new connections still arrived
 
     PRESTOP SLEEP   for pods that end in another way
       This run is not enough for a recommendation. The only window is censored.
@@ -344,8 +344,8 @@ fn stream_section_shows_phases_and_times() {
     let section = text.split("\nSTREAMS\n").nth(1).unwrap().split("\n\nENDPOINT").next().unwrap();
     insta::assert_snapshot!(section, @"
       3,000 streams: 2,837 complete, 37 cut, 11 aborted by the app and 115 still open when the run
-      ended. Up to 181 were open at once. The incomplete streams had delivered 6,869 events and 439,616
-      bytes.
+      ended. Up to 181 were open at the same time. The incomplete streams had delivered 6,869 events and
+      439,616 bytes.
       At 6.67 streams per second and pod, one further termination would cut on average 35.04 (28.29 to
       39.99) with a preStop sleep of 5 s and a grace period of 20 s, as now (95 % bounds).
 

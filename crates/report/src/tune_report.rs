@@ -129,13 +129,13 @@ fn streams(chosen: &ChosenStreams, proof: &TuningStep) -> String {
         OnSigterm::Cuts => "The app cuts its streams at SIGTERM, so no grace period helps: a preStop sleep",
     };
     let seen = proof.streams.unwrap_or_default();
-    let price = chosen
-        .pod_seconds_each_rollout
-        .map(|seconds| format!(" The pods of a rollout terminate for {seconds:.0} pod-seconds in all."));
+    let price = chosen.pod_seconds_each_rollout.map(|seconds| {
+        format!(" The pods of a rollout spend {seconds:.0} pod-seconds terminating in total.")
+    });
     format!(
         "{setting} of {} s or more cuts {:.2} streams per termination on average ({:.2} to {:.2}, 95 % confidence; at \
          most {} allowed), at {:.2} streams per second and pod, as {} without disruptions predict. The proof cut {} of \
-         the {} that its {} met; the prediction explains up to {}.{}",
+         the {} that its {} encountered; the prediction explains up to {}.{}",
         chosen.least_seconds,
         chosen.cut.estimate,
         chosen.cut.lower,
@@ -582,8 +582,8 @@ mod tests {
             "The app cuts its streams at SIGTERM, so no grace period helps: a preStop sleep of 6 s or more cuts 0.35 \
              streams per termination on average (0.25 to 0.48, 95 % confidence; at most 0.5 allowed), at 15.00 streams \
              per second and pod, as 3,617 streams without disruptions predict. The proof cut 3 of the 228 that its 10 \
-             terminations met; the prediction explains up to 10. The pods of a rollout terminate for 12 pod-seconds in \
-             all."
+             terminations encountered; the prediction explains up to 10. The pods of a rollout spend 12 pod-seconds \
+             terminating in total."
         );
         step.lost = 5;
         let others = "3 of them streams that were cut; no sleep would have saved the others";

@@ -296,7 +296,7 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
     for why in windows.filter_map(|w| w.censored.as_deref()) {
         *reasons.entry(why).or_default() += 1;
     }
-    let line = |(why, n)| format!("{} could not be bounded fully: {why}", counted(n, "window"));
+    let line = |(why, n)| format!("{} could not be fully bounded: {why}", counted(n, "window"));
     reasons.into_iter().map(line).collect()
 }
 
@@ -393,7 +393,7 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
 /// Names the mode that a sleep is meant for, and its evidence.
 fn ground(rec: &Recommendation) -> String {
     let how = match rec.pre_stop_seconds {
-        Some(_) => format!("recommended, from {}", rests_on(rec)),
+        Some(_) => format!("recommended, based on {}", rests_on(rec)),
         None => format!("suggested by {}, not proven", rests_on(rec)),
     };
     format!("for pods that end {}; {how}", manner(rec.mode))

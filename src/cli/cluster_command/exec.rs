@@ -79,7 +79,7 @@ fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result
         .unwrap_or_default()
         .into_iter();
     let Some(extension) = extensions.find(|extension| extension.name == EXTENSION) else {
-        bail!("the kubeconfig's context {wanted:?} does not lead to an embedded cluster");
+        bail!("the kubeconfig's context {wanted:?} does not refer to an embedded cluster");
     };
     serde_json::from_value(extension.extension)
         .context("the kubeconfig comes from another version of rolldrop")

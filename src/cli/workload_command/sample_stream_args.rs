@@ -17,7 +17,7 @@ pub(super) struct SampleStreamArgs {
     /// Length of streams whose request sets none: fixed:30s, lognormal:10s,1.0 (median, sigma), exp:20s (mean),
     /// list:1s,2s, or file:PATH with one duration per line.
     ///
-    /// A request sets a length by `?length=` or the header `rolldrop-length`
+    /// A request sets a length with `?length=` or the header `rolldrop-length`
     #[arg(long, value_name = "LAW", default_value = "fixed:10s", value_parser = LengthLaw::read, help_heading = STREAMS)]
     stream_length: LengthLaw,
     /// Gap between two events, in the same forms; at least 1ms

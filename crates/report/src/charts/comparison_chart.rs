@@ -39,7 +39,7 @@ pub(crate) fn draw(
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Chart, ChartError> {
-    let subtitle = format!("{} (now) against {} (baseline)", list(&now.runs), list(&before.runs));
+    let subtitle = format!("{} (now) compared with {} (baseline)", list(&now.runs), list(&before.runs));
     let tail = |name, side: &SideChart| {
         let slowest_ms = side.latency.iter().filter(|bucket| bucket.count > 0).map(|bucket| bucket.to_ms);
         LatencyTail::of(name, &side.latency, slowest_ms.fold(0.0, f64::max), &side.marks_ms)

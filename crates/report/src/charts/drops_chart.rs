@@ -44,7 +44,7 @@ fn title(analysis: &Analysis, series: &DropSeries) -> String {
     let delays = &series.delays_s;
     let bounds = delays.iter().copied().reduce(f64::min).zip(delays.iter().copied().reduce(f64::max));
     let Some((first, last)) = bounds else {
-        return format!("{lead}, none of which a pod's deletion explains");
+        return format!("{lead}, none of them explained by a pod's deletion");
     };
     let of = match has_groups(series) {
         false => "a pod's deletion",
@@ -71,7 +71,7 @@ fn has_groups(series: &DropSeries) -> bool {
 /// Returns the causes of the dropped requests, the remedy, and a description of the chart, on separate lines.
 fn subtitle(series: &DropSeries, result: &RunResult) -> String {
     let what = match result.requests.lost() {
-        0 => "New connections to a pod after its deletion took effect show how long its window was",
+        0 => "New connections to a pod after its deletion took effect show how long its window lasted",
         _ => "Start of each lost request, relative to the time when its pod's deletion took effect",
     };
     let mut parts = vec![what.to_owned()];
@@ -84,11 +84,11 @@ fn subtitle(series: &DropSeries, result: &RunResult) -> String {
     let is_apart = |row: &DropRow| matches!(row.pods, RowPods::Apart(_));
     if series.rows.iter().any(is_apart) {
         let which = if series.rows.iter().all(is_apart) { "pods" } else { "other pods" };
-        parts.push(format!("{which} of a kind share a row, each counted from its own deletion"));
+        parts.push(format!("{which} of the same kind share a row, each counted from its own deletion"));
     }
     if series.elsewhere > 0 {
         parts.push(format!(
-            "{} not explained by any pod's end; see the run timeline",
+            "{} not explained by any termination; see the run timeline",
             count(series.elsewhere)
         ));
     }
@@ -126,7 +126,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     for (i, row) in series.rows.iter().enumerate() {
         if let Some(consumer) = row.consumer.as_ref().filter(|_| begins(i)) {
             let style = TextStyle { size: 18.0, ..bold(SMALL) };
-            canvas.text(LEFT, row_top + 22.0, &format!("Towards {consumer}"), &style);
+            canvas.text(LEFT, row_top + 22.0, &format!("Through {consumer}"), &style);
             row_top += CONSUMER;
         }
         let last = i + 1 == series.rows.len();
@@ -154,7 +154,7 @@ fn legend(series: &DropSeries) -> Vec<LegendEntry> {
     let is_possible = windows().any(|(lower, upper)| upper.is_some_and(|upper| upper > lower));
     keys.extend(frame::applying([
         (is_late, "answered, on a new connection", LegendSymbol::Tick(palette::ANSWERED_MARK)),
-        (is_certain, "window: new connections still came", LegendSymbol::Window),
+        (is_certain, "window: new connections still arrived", LegendSymbol::Window),
         (is_possible, "window: upper bound", LegendSymbol::WindowMaybe),
         (true, "a pod's deletion took effect (t0)", LegendSymbol::Thick),
     ]));

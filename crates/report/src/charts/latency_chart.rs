@@ -145,7 +145,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend);
     let plot = Rect { left: LEFT, top: top + 10.0, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_tails(&mut canvas, &tails, what, plot);
-    let alt = format!("Percentiles of {what}s, steady against disrupted. {title}.");
+    let alt = format!("Percentiles of {what}s, steady and disrupted. {title}.");
     Chart::of("latency.png", title, alt, canvas, &words::provenance(result), HEIGHT)
 }
 
@@ -208,7 +208,7 @@ pub(super) fn draw_tails(canvas: &mut Canvas, tails: &[(LatencyTail, RGBColor)],
         plot,
         &ticks,
         &x,
-        Some("share of requests that were faster (each further nine has the same width)"),
+        Some("share of requests that were faster (each additional nine has the same width)"),
     );
     frame::y_title(canvas, plot.top, plot.bottom, &format!("{what} in ms (logarithmic)"));
 }

@@ -84,7 +84,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     );
     let most = series.lost.iter().map(|(_, columns)| timeline_chart::tallest(columns)).max().unwrap_or(0);
     for ((consumer, columns), plot) in series.lost.iter().zip(&areas[2..]) {
-        let towards = consumer.as_ref().map_or_else(String::new, |name| format!(" towards {name}"));
+        let towards = consumer.as_ref().map_or_else(String::new, |name| format!(" through {name}"));
         let name = format!("lost per {}{towards}", step(series.bin_s));
         timeline_chart::draw_columns(&mut canvas, columns, series.bin_s, most, *plot, &x, &name);
     }
@@ -138,13 +138,14 @@ fn subtitle(series: &RolloutSeries, result: &RunResult) -> String {
         None if result.terminations.is_empty() || result.requests.lost() == 0 => {
             "Each row is a pod".to_owned()
         }
-        None => "Each row is a pod; above its bar are the lost requests that its end may explain".to_owned(),
+        None => "Each row is a pod; above its bar are the lost requests that its termination may explain"
+            .to_owned(),
         Some(within_s) if within_s.is_finite() && within_s < f64::MAX => format!(
             "Each line is a pod. Pods that began and ended within {} of each other share a row; above it are the \
-             lost requests that their ends may explain",
+             lost requests that their terminations may explain",
             seconds_unit(within_s)
         ),
-        Some(_) => "Each line is a pod, and all of a kind share a row".to_owned(),
+        Some(_) => "Each line is a pod; all pods of the same kind share a row".to_owned(),
     };
     lines.push(match series.quiet {
         0 => bars,
@@ -216,8 +217,8 @@ fn from_to(from_s: f64, to_s: f64) -> String {
 fn in_rules(window: &rollout_series::InRules, consumer: &str) -> String {
     let certain = from_to(window.from_s, window.certain_s);
     let possible = match window.possible_s {
-        Some(possible_s) => format!("perhaps to {} s", plain(possible_s)),
-        None => "and then for an unknown time".to_owned(),
+        Some(possible_s) => format!("possibly until {} s", plain(possible_s)),
+        None => "then for an unknown time".to_owned(),
     };
     format!("in the rules of {consumer}: {certain}, {possible}")
 }
@@ -242,7 +243,7 @@ fn legend(series: &RolloutSeries) -> Vec<LegendEntry> {
     let is_open = windows().any(|w| w.possible_s.is_none());
     keys.extend(frame::applying([
         (is_certain, "in the rules", LegendSymbol::plain(palette::IN_RULES)),
-        (is_possible, "perhaps in the rules", LegendSymbol::Striped(palette::IN_RULES)),
+        (is_possible, "possibly in the rules", LegendSymbol::Striped(palette::IN_RULES)),
         (is_open, "in the rules for an unknown time", LegendSymbol::Dots(palette::IN_RULES)),
     ]));
     let columns = series.lost.iter().flat_map(|(_, columns)| columns);
@@ -250,7 +251,7 @@ fn legend(series: &RolloutSeries) -> Vec<LegendEntry> {
     keys.extend(outcomes.into_iter().map(LegendEntry::outcome));
     let kinds = series.rows.iter().flat_map(|row| row.losses.values()).flat_map(BTreeMap::keys);
     let is_shared = kinds.map(|(relation, _)| *relation).any(|relation| relation == LossRelation::Shared);
-    let shared = "the same, lost by this row or another";
+    let shared = "the same, lost by pods in this row or another";
     keys.extend(frame::applying([(is_shared, shared, LegendSymbol::Outlined(palette::MUTED))]));
     keys
 }
@@ -356,7 +357,7 @@ fn draw_losses(canvas: &mut Canvas, series: &RolloutSeries, row: &RolloutRow, la
             bottom = top;
         }
         let shared = if kinds.keys().any(|kind| kind.0 == LossRelation::Shared) {
-            ", lost by this row or another"
+            ", lost by pods in this row or another"
         } else {
             ""
         };

@@ -129,7 +129,7 @@ fn mark(t: &Termination) -> TerminationMark {
 }
 
 fn title(result: &RunResult, streams: &StreamResult) -> String {
-    let open = format!("up to {} were open at once", count(streams.open_max));
+    let open = format!("up to {} were open at the same time", count(streams.open_max));
     let Some(of_pods) = of_all_terminations(result).filter(|of| of.alive_at_t0 + of.began_later > 0) else {
         let broken = streams.cut + streams.unfinished + streams.aborted + streams.stalled;
         return format!("{} of {} did not complete; {open}", count(broken), counted(streams.total, "stream"));

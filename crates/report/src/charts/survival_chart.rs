@@ -105,7 +105,7 @@ fn left_after(series: &SurvivalSeries, grace: &GraceLine) -> String {
     match series.at(s as f64) {
         StillOpen::Share(step) => format!("{} after {s} s", still_open(step)),
         StillOpen::None => format!("no stream lasted {s} s"),
-        StillOpen::Unknown => format!("unknown how many are still open after {s} s"),
+        StillOpen::Unknown => format!("the number still open after {s} s is unknown"),
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let Some(series) = series(result) else { return Ok(None) };
     let title = title(&series);
     let mut subtitle =
-        "Share of the streams that are still open by their age, while their pods were not terminating (Kaplan-Meier)"
+        "Share of streams still open, by age, while their pods were not terminating (Kaplan-Meier)"
             .to_owned();
     if let Some(n) = series.of_graces {
         subtitle.push_str(&format!(
@@ -169,7 +169,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let top = top + series.graces.len() as f64 * LANE + 10.0;
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 110.0 };
     draw_plot(&mut canvas, &series, plot);
-    let alt = format!("Share of streams that are still open by age, with its confidence band. {title}.");
+    let alt = format!("Share of streams still open, by age, with its confidence band. {title}.");
     Chart::of("survival.png", title, alt, canvas, &words::provenance(result), HEIGHT).map(Some)
 }
 

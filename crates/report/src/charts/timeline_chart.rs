@@ -396,7 +396,7 @@ mod tests {
             columns.iter().map(|(_, stack)| stack[&Outcome::Ok]).collect::<Vec<_>>()
         };
         assert_eq!(ok(&as_rates(columns(150), 1.0, 1.5)), [300, 300]);
-        assert_eq!(ok(&as_rates(columns(250), 1.0, 2.0)), [300, 250], "a whole second is what it is");
+        assert_eq!(ok(&as_rates(columns(250), 1.0, 2.0)), [300, 250], "a whole second is not scaled");
         assert_eq!(ok(&as_rates(columns(9), 1.0, 1.03)), [300], "too short for a rate");
     }
 

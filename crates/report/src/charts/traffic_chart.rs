@@ -161,7 +161,7 @@ fn title(series: &TrafficSeries) -> String {
 fn subtitle(series: &TrafficSeries) -> String {
     let rows = match series.together {
         1 => "Each row is a pod".to_owned(),
-        n => format!("Each row is up to {}, ordered by their first answer", counted(len(n), "pod")),
+        n => format!("Each row is up to {}, ordered by first answer", counted(len(n), "pod")),
     };
     let mut out =
         format!("{rows}; requests by intended send time, in steps of {}", seconds_unit(series.step_s));
@@ -205,7 +205,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     acts.names(&mut canvas, plot.top);
     frame::x_axis(&mut canvas, plot, &ticks, &x, Some(&timeline_chart::origin(analysis)));
     let bottom = frame::pixels(plot.bottom + BELOW);
-    let alt = format!("Requests that each pod answered, over the time of the run. {title}.");
+    let alt = format!("Requests that each pod answered over the course of the run. {title}.");
     Chart::of("traffic.png", title, alt, canvas, &words::provenance(result), bottom).map(Some)
 }
 

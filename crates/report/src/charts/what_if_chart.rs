@@ -122,14 +122,14 @@ fn subtitle(result: &RunResult) -> String {
     let pods = len(result.cluster.endpoints);
     let each = match costs(pods, 0, 1)[..] {
         [_, (_, more_s)] => format!(
-            "; a StatefulSet or DaemonSet that replaces {} one by one takes {more_s} s more",
+            "; a StatefulSet or DaemonSet that replaces {} one by one takes {more_s} s longer",
             counted(pods, "pod")
         ),
         _ => String::new(),
     };
     format!(
-        "What a sleep would have changed for the terminations of this run; not a prediction\nEach second of sleep ends \
-         each pod a second later: a rollout of a Deployment takes 1 s more{each}"
+        "What a sleep would have changed for the terminations of this run; not a prediction\nEach second of \
+         sleep delays each pod's end by a second: a rollout of a Deployment takes 1 s longer{each}"
     )
 }
 
@@ -142,7 +142,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let apart = series.certain_s.iter().zip(&series.possible_s).map(|(a, b)| a - b).fold(0.0, f64::max);
     let (has_band, is_advised) = (apart > VISIBLE * series.to_s, series.advised.is_some());
     let legend = frame::applying([
-        (true, "lost requests left, at most", LegendSymbol::Line(palette::DISRUPTED, 4)),
+        (true, "lost requests remaining, at most", LegendSymbol::Line(palette::DISRUPTED, 4)),
         (has_band, "between the lower and upper bounds", LegendSymbol::plain(palette::BAND)),
         (true, "current preStop sleep", LegendSymbol::Thick),
         (is_advised, "preStop sleep that the run supports", LegendSymbol::Mark(Dash::Dashed)),
@@ -151,7 +151,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let top = frame::head(&mut canvas, head, &title, &subtitle(result), &legend) + 34.0;
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom: f64::from(HEIGHT) - 176.0 };
     draw_plot(&mut canvas, &series, len(result.cluster.endpoints), plot);
-    let alt = format!("Lost requests that are left with a longer preStop sleep. {title}.");
+    let alt = format!("Lost requests that would remain with a longer preStop sleep. {title}.");
     Chart::of("what-if.png", title, alt, canvas, &words::provenance(result), HEIGHT).map(Some)
 }
 
@@ -196,7 +196,7 @@ fn draw_plot(canvas: &mut Canvas, series: &WhatIfSeries, pods: u64, plot: Rect) 
     }
     frame::x_axis(canvas, plot, &ticks, &x, Some("seconds of preStop sleep"));
     draw_costs(canvas, series, pods, plot, &x);
-    frame::y_title(canvas, plot.top, plot.bottom, "lost requests left");
+    frame::y_title(canvas, plot.top, plot.bottom, "lost requests remaining");
 }
 
 /// Draws the additional rollout time, below the scale of the sleep.
@@ -286,7 +286,7 @@ mod tests {
             draw(&analysis).unwrap().unwrap().png
         };
         let [some, many] = [2_000, 100_000].map(|losses| png(losses).len());
-        assert!(many < 2 * some, "{many} bytes, {some} of fewer losses");
+        assert!(many < 2 * some, "{many} bytes, {some} with fewer losses");
     }
 
     #[test]
@@ -302,8 +302,8 @@ mod tests {
     fn cost_states_pod_count() {
         let said = subtitle(&samples::rollout().result);
         assert!(said.ends_with(
-                "a rollout of a Deployment takes 1 s more; a StatefulSet or DaemonSet that replaces 3 pods one by one \
-                 takes 3 s more"), "{said}");
+                "a rollout of a Deployment takes 1 s longer; a StatefulSet or DaemonSet that replaces 3 pods one by \
+                 one takes 3 s longer"), "{said}");
     }
 
     #[test]

@@ -90,7 +90,9 @@ fn covered(result: &RunResult) -> Option<(usize, usize)> {
 
 fn coverage(rec: &Recommendation) -> String {
     let ends = match rec.units {
-        units if units < rec.terminations => format!("{} that ended apart", counted(len(units), "window")),
+        units if units < rec.terminations => {
+            format!("{} that ended separately", counted(len(units), "window"))
+        }
         _ => counted(len(rec.terminations), "termination"),
     };
     format!(
@@ -118,7 +120,9 @@ fn title(series: &WindowSeries) -> String {
     match (series.set, set) {
         (Some(_), Some(0)) => format!("{longest}; no preStop sleep is set"),
         (Some((is_covered, all)), Some(set)) => {
-            format!("{longest}; the current sleep of {set} s outlasts those of {is_covered} of {all} pods")
+            format!(
+                "{longest}; the current sleep of {set} s outlasts the windows of {is_covered} of {all} pods"
+            )
         }
         _ => longest,
     }
@@ -182,7 +186,7 @@ fn legend(series: &WindowSeries) -> Vec<LegendEntry> {
     let is_set = sleeps.iter().any(|dash| matches!(dash, Dash::Solid));
     let is_advised = sleeps.iter().any(|dash| matches!(dash, Dash::Dashed));
     frame::applying([
-        (is_certain, "certain: new connections still came", LegendSymbol::plain(palette::IN_RULES)),
+        (is_certain, "certain: new connections still arrived", LegendSymbol::plain(palette::IN_RULES)),
         (is_possible, "possible: up to the upper bound", LegendSymbol::plain(palette::WINDOW)),
         (is_open, "no upper bound", LegendSymbol::Dots(palette::IN_RULES)),
         (is_set, "current preStop sleep", LegendSymbol::Thick),
@@ -289,7 +293,7 @@ mod tests {
         let mut analysis = samples::prestop_sleep();
         analysis.result.terminations.iter_mut().for_each(|t| t.pre_stop_seconds = Some(3));
         let said = title(&series(&analysis.result));
-        assert!(said.ends_with("; the current sleep of 3 s outlasts those of 3 of 3 pods"), "{said}");
+        assert!(said.ends_with("; the current sleep of 3 s outlasts the windows of 3 of 3 pods"), "{said}");
         // A hook of another kind conceals the sleep.
         analysis.result.terminations[0].pre_stop_seconds = None;
         let said = title(&series(&analysis.result));

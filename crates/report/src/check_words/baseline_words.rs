@@ -40,7 +40,7 @@ pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> Evid
         UnfitRun::Invalid => "invalid".to_owned(),
         UnfitRun::Partial => "partial".to_owned(),
         UnfitRun::Unreadable => "unreadable".to_owned(),
-        UnfitRun::Differs(settings) => format!("with another {}", settings.join(", ")),
+        UnfitRun::Differs(settings) => format!("with a different {}", settings.join(", ")),
     };
     if !left_out.is_empty() {
         let left_out: Vec<String> =
@@ -142,7 +142,7 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
         BaselineGrounds::Spread { last, runs, doubt } => {
             let side = if *unit == Unit::Share { "at least" } else { "at most" };
             format!(
-                "runs differ: a run that is exactly as much worse as allowed has {side} {}; {}{}",
+                "runs differ: a run that is worse by exactly the allowed amount has {side} {}; {}{}",
                 write(*last),
                 range(runs, write),
                 doubt.map(doubtful).unwrap_or_default()

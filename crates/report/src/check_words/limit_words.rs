@@ -13,7 +13,7 @@ use rolldrop_record::expect::LatencyFigure;
 const MORE_CONNECTIONS: &str = "a higher rate of new connections narrows the bounds, and so does a load that continues after the last termination";
 const NAME_PODS: &str = "name the pod of each request (sidecar or pod header), or end pods one at a time";
 const NAME_NEW_PODS: &str =
-    "name the pod of each request (sidecar or pod header), or let the load run for longer";
+    "name the pod of each request (sidecar or pod header), or let the load run longer";
 const UNTIL_GONE: &str = "keep the load running until the pod is gone";
 
 pub(super) fn told(
@@ -155,13 +155,13 @@ fn of_pod(pod: &str, fact: PodFact) -> String {
     match fact {
         PodFact::SharesLosses => format!("pod {pod} shares lost requests with other terminations"),
         PodFact::NoRate => {
-            format!("it is unknown at which rate pod {pod} got new connections, and what it lost")
+            format!("the rate of new connections to pod {pod} and its losses are unknown")
         }
         PodFact::HookIsNoSleep => {
             format!("the preStop hook of pod {pod} is not a sleep, so its duration is unknown")
         }
-        PodFact::NoStage(stage) => format!("pod {pod} has no {stage}"),
-        PodFact::NoStartStage(stage) => format!("the new pod {pod} has no {stage}"),
+        PodFact::NoStage(stage) => format!("pod {pod} has no stage {stage}"),
+        PodFact::NoStartStage(stage) => format!("the new pod {pod} has no stage {stage}"),
         PodFact::NoFirstRequest => {
             format!("the new pod {pod} is not known to have answered a request")
         }
@@ -256,7 +256,7 @@ const fn settle_pod(fact: PodFact) -> &'static str {
         PodFact::NoStage(Stage::LastConnection) => "open new connections to each pod until it ends",
         PodFact::NoStage(_) => UNTIL_GONE,
         PodFact::NoFirstRequest | PodFact::NoStartStage(StartStage::FirstRequest) => NAME_NEW_PODS,
-        PodFact::NoStartStage(_) => "let the load run for longer",
+        PodFact::NoStartStage(_) => "let the load run longer",
         PodFact::NotGone | PodFact::NotReady => "let the load run until the rollout has ended",
     }
 }

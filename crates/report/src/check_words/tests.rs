@@ -44,19 +44,19 @@ fn open_checks_state_reason_and_way() {
         (Basis::Observed, "the limit lies between the bounds"),
         (
             pod(PodFact::NoStage(Stage::ContainersTerminated)),
-            "pod pod-0 has no containers_terminated; keep the load running until the pod is gone",
+            "pod pod-0 has no stage containers_terminated; keep the load running until the pod is gone",
         ),
         (
             pod(PodFact::NoStage(Stage::ListenerClosed)),
-            "pod pod-0 has no listener_closed; run the recording proxy in the pod (sidecar)",
+            "pod pod-0 has no stage listener_closed; run the recording proxy in the pod (sidecar)",
         ),
         (
             pod(PodFact::NoStage(Stage::LastConnection)),
-            "pod pod-0 has no last_connection; open new connections to each pod until it ends",
+            "pod pod-0 has no stage last_connection; open new connections to each pod until it ends",
         ),
         (
             pod(PodFact::NoStartStage(StartStage::Ready)),
-            "the new pod pod-0 has no ready; let the load run for longer",
+            "the new pod pod-0 has no stage ready; let the load run longer",
         ),
         (Basis::NoStart, "no pod started; let the run replace pods"),
         (Basis::NoEnd, "no pod ended; let the run end pods"),
@@ -130,7 +130,7 @@ fn unmeasured_figures_state_reason_and_way() {
         (
             pod(PodFact::NoFirstRequest),
             "the new pod pod-0 is not known to have answered a request; name the pod of each request (sidecar or pod \
-             header), or let the load run for longer",
+             header), or let the load run longer",
         ),
         (
             pod(PodFact::NotGone),
@@ -210,7 +210,7 @@ fn invalid_run_explains_open_checks() {
     let mut planned = Check { name, verdict: CheckVerdict::Fail, evidence, invalid: None };
     assert_eq!(
         in_words(&written(&planned)),
-        "not all (limit every action done): deletePod was not done; drain was not done"
+        "not all (limit all actions done): deletePod was not done; drain was not done"
     );
     planned.invalid = Some(vec!["the load fell behind".to_owned()]);
     planned.verdict = CheckVerdict::Inconclusive;
@@ -229,10 +229,10 @@ fn history_lists_unfit_runs() {
     assert_eq!(
         in_words(&check(CheckVerdict::Inconclusive, CheckEvidence::History { used: 3, left_out })),
         "3 (limit at least 5 valid runs that passed): too few to show how much runs differ; not counted: 1 did not \
-         pass, 1 invalid, 1 partial, 1 with another rate; 2 more runs"
+         pass, 1 invalid, 1 partial, 1 with a different rate; 2 more runs"
     );
     let few = check(CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100));
-    assert_eq!(in_words(&few), "100 (limit at least 299 a side): too few to show that 1 % fail");
+    assert_eq!(in_words(&few), "100 (limit at least 299 per side): too few to show that 1 % fail");
 }
 
 #[test]
@@ -304,8 +304,8 @@ fn worse_limits_state_grounds() {
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     assert_eq!(
         worse(Fail, Some(26.0), allowed, spread),
-        "26 (limit 22: 10% worse than 20): runs differ: a run that is exactly as much worse as allowed has at most 25; \
-         2 runs: 18 to 22"
+        "26 (limit 22: 10% worse than 20): runs differ: a run that is worse by exactly the allowed amount has at most \
+         25; 2 runs: 18 to 22"
     );
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     for (grounds, told) in [

@@ -79,7 +79,7 @@ fn stale_flow(what: String) -> Words {
         what,
         "the load generator reused a source port whose previous connection, in this run or an earlier one, got no \
          answer; for up to 120 s the connection-tracking entry sends new connections from that port to the same pod, \
-         although the rules have changed; headline and limits do not count these requests",
+         although the rules have changed; the headline and the limits exclude these requests",
         "use more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that no port \
          is reused within 120 s",
     )
@@ -102,7 +102,7 @@ fn not_accepting(why: &NotAccepting) -> String {
     let (kept, hook) = match why {
         NotAccepting::Recreated(workload) => {
             return format!(
-                "{workload} has strategy Recreate: all its pods end at once, and no new one starts until they are gone"
+                "{workload} has strategy Recreate: all its pods end together, and no new one starts until they are gone"
             );
         }
         NotAccepting::Killed => {
@@ -294,7 +294,7 @@ fn no_server(what: String, sleep: &str) -> Words {
     words(
         what,
         "the gateway's health checks hit terminating pods and took out its last server; until a check passed again, it \
-         answered at once although pods were ready; these requests are in no pod's window",
+         answered immediately although pods were ready; these requests are in no pod's window",
         format!(
             "require more failed checks before a server is down (fall) and fewer passed checks before it is up (rise); \
              give the gateway more nodes or pods as servers; use externalTrafficPolicy: Local and check \
@@ -339,9 +339,9 @@ fn doubt(doubt: &Doubt) -> String {
             format!("{} compete, and none outweighs the others", names.join(" and "))
         }
         Doubt::PodWasWell => {
-            "the pod that it reached was not terminating, and nothing else explains it".to_owned()
+            "the pod that it reached was not terminating, and nothing else explains the loss".to_owned()
         }
-        Doubt::NoFit => "a pod was terminating, but that does not explain such an outcome".to_owned(),
+        Doubt::NoFit => "a pod was terminating, but that does not explain this outcome".to_owned(),
         Doubt::NothingNear => "no pod that it could have reached was starting or terminating".to_owned(),
     }
 }

@@ -14,7 +14,8 @@ pub(super) fn errors(answers: u64, requests: u64, are_all_named: bool) -> Words 
             count(requests),
             either(answers, "was", "were")
         ),
-        "the app itself gave these answers, so they do not count as dropped; while no pod ended, it gave fewer or none",
+        "the app itself sent these responses, so they do not count as dropped; while no pod ended, there were fewer or \
+         none",
         "on SIGTERM, first stop accepting connections, then answer requests in flight (Connection: close), and only \
          then close databases, caches and queues",
     )
@@ -29,7 +30,7 @@ pub(super) fn ending(ending: &EndingFinding) -> Words {
                 "{ended} of {} exited before their preStop sleep of {sleep_s} s could have finished",
                 counted(*pods, "pod")
             ),
-            "the hook failed, or the app exited by itself; no Event of the cluster says which",
+            "the hook failed, or the app exited by itself; no Event in the cluster says which",
             "use lifecycle.preStop.sleep, which needs no program in the image, and check the container's exit code",
         ),
         EndingFinding::HookCutOff { cut_off, pods, grace_s } => words(
@@ -96,7 +97,7 @@ fn served_until_killed(pods: u64, grace_s: i64, answered: u64, closing: CloseNot
         ),
         format!(
             "the app waits for its clients to close their connections, and busy clients do not: a node drain, a \
-             StatefulSet or a quota waits for {pods} x {grace_s} s = {cost_min:.1} min of pods"
+             StatefulSet or a quota waits for {pods} x {grace_s} s = {cost_min:.1} min of pod time"
         ),
         format!(
             "{} after SIGTERM, so that clients move to other pods; a longer grace period makes it worse",

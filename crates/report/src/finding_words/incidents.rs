@@ -46,22 +46,22 @@ pub(super) fn incident(incident: &Incident) -> Words {
             };
             words(
                 format!("someone else changed {workload} {at_s:.1} s into the load ({what}){more}"),
-                "no action of this run did that; it made pods end and start, so losses and windows since then are not \
-                 only the scenario's",
+                "no action of this run did that; the change made pods end and start, so later losses and windows are \
+                 not due to the scenario alone",
                 "find out who did (an autoscaler, a pipeline, GitOps, a colleague: kubectl get --show-managed-fields \
                  -o yaml), stop them, and measure again",
             )
         }
         Incident::Deleted { workload, at_s } => words(
             format!("{workload} was deleted {at_s:.1} s into the load"),
-            "its pods ended with it and nothing replaces them; this is not a rollout, and losses since then show no \
+            "its pods ended with it and nothing replaces them; this is not a rollout, and later losses show no \
              window",
             "find out who deleted it or its namespace, and measure again",
         ),
         Incident::AgentsRestarted(restarts) => words(
             match restarts {
-                1 => "this run restarted the agent of a node".to_owned(),
-                n => format!("this run restarted agents of nodes {n} times"),
+                1 => "this run restarted a node agent".to_owned(),
+                n => format!("this run restarted node agents {n} times"),
             },
             "containers keep running without the agent, so this is not a termination: probes and statuses pause, and a \
              terminating pod gets its whole grace period again",
@@ -70,7 +70,7 @@ pub(super) fn incident(incident: &Incident) -> Words {
         Incident::LivedOn { pod, endpoint_removed_after_s, last_connection_after_s } => words(
             format!(
                 "pod {pod} left its Services and kept running: its endpoint was removed {}, and its last new \
-                 connection came {}",
+                 connection arrived {}",
                 after(*endpoint_removed_after_s),
                 after(*last_connection_after_s)
             ),
@@ -91,7 +91,7 @@ fn after_refusal(status: Option<u16>) -> &'static str {
         Some(_) => "read the API server's message",
         None => {
             "depending on the reason, add replicas, run the load longer, or space actions further apart; allowOutage: \
-             true lifts the limits on how many pods may end at once"
+             true lifts the limits on how many pods may end at the same time"
         }
     }
 }

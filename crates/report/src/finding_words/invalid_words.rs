@@ -38,7 +38,7 @@ pub fn invalid(reason: &Invalid) -> String {
             };
             format!(
                 "1 % of the requests were sent at least {lag_ms:.0} ms late (limit {limit_ms:.0} ms), which is too \
-                 much beside a {what} of {measured_ms:.0} ms: the lag is the load generator's own"
+                 much compared with a {what} of {measured_ms:.0} ms: the lag is the load generator's own"
             )
         }
         Invalid::Contradiction(found) => contradiction(found),

@@ -28,7 +28,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::OtherRuns(n) => words(
             format!("ignored {} that the proxies recorded with an id of another run", counted(*n, "request")),
-            "anybody can send the header rolldrop-id; this run's ids have a random part",
+            "anyone can send the header rolldrop-id; this run's ids have a random part",
             "nothing to do if another run measures the same pods; otherwise find out who sends them (served/*.parquet)",
         ),
         Measurement::UnknownRequests(n) => words(
@@ -49,7 +49,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
                 "{} read by a proxy after the client had seen the end; the proxy's row is not counted",
                 was(*n)
             ),
-            "a gateway or mirror between client and pod may end a request towards the client and still forward it",
+            "a gateway or mirror between client and pod may end a request for the client and still forward it",
             "nothing to do: they count as their clients saw them",
         ),
         Measurement::Retried(by_pod) => retried(by_pod),
@@ -63,7 +63,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
             "do not use --evidence conntrack here; use --pod-header, --pod-body or a sidecar to name pods",
         ),
         Measurement::NoPodAddresses => words(
-            "the kernel sent no connection to an address of a pod of this run",
+            "the kernel sent no connection to the address of any pod in this run",
             "the address is translated elsewhere (another node's port, a load balancer), or a gateway answers",
             "send the load from nodes of the cluster to the Service: --load-from cluster --target svc/NAME",
         ),
@@ -84,7 +84,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::Tracked { routed, connections } => words(
             format!(
-                "the kernel says where {} of {} connections were sent",
+                "the kernel shows where {} of {} connections were sent",
                 count(*routed),
                 count(*connections)
             ),

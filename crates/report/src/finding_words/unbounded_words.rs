@@ -36,7 +36,7 @@ pub(super) fn reason(reason: &Unbounded) -> String {
             arrivals(*balances)
         ),
         Unbounded::PodExited { arrivals: balances, after_s } => format!(
-            "the pod exited {after_s:.3} s after t0 while {} still came, and a consumer that retries hides later \
+            "the pod exited {after_s:.3} s after t0 while {} still arrived, and a consumer that retries hides later \
              arrivals",
             arrivals(*balances)
         ),
@@ -73,8 +73,8 @@ const fn arrivals(balances: Balances) -> &'static str {
 /// States that pods were never routed to; such pods do not affect the other windows.
 pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
     let what = match pods {
-        [pod] => format!("pod {pod} has no window towards {consumer}"),
-        _ => format!("{} have no window towards {consumer}", counted(len(pods.len()), "pod")),
+        [pod] => format!("pod {pod} has no window for {consumer}"),
+        _ => format!("{} have no window for {consumer}", counted(len(pods.len()), "pod")),
     };
     words(what, reason(&Unbounded::NeverRouted), "")
 }
@@ -83,10 +83,10 @@ pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
 /// proxy.
 pub(super) fn unbounded(consumer: &str, pods: &[(String, Unbounded)], denied: &[String]) -> Words {
     let what = match pods {
-        [(pod, _)] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
+        [(pod, _)] => format!("the window of pod {pod} for {consumer} has no upper bound"),
         _ => {
             let pods = counted(len(pods.len()), "pod");
-            format!("the windows of {pods} towards {consumer} have no upper bound")
+            format!("the windows of {pods} for {consumer} have no upper bound")
         }
     };
     let Some((_, first)) = pods.first() else { return words(what, "", "") };
@@ -106,9 +106,9 @@ fn remedy(kind: NoBound, denied: &[String]) -> String {
         NoBound::NoNewConnections => {
             "send some of the requests on new connections (connections.mode: fresh or mixed)".to_owned()
         }
-        NoBound::LoadEnded => "keep the load running for longer after the last termination, or raise its rate".to_owned(),
+        NoBound::LoadEnded => "keep the load running longer after the last termination, or raise its rate".to_owned(),
         NoBound::TooFewConnections => {
-            "raise the rate of new connections, or keep the load running for longer after the termination".to_owned()
+            "raise the rate of new connections, or keep the load running longer after the termination".to_owned()
         }
         NoBound::PodExited => {
             "set a preStop sleep longer than the window, so that the pod still answers until the gateway stops routing \

@@ -166,7 +166,7 @@ fn timeline(t: &Termination) -> Markup {
         }
     };
     html! {
-        p { "Time since t0, which is known within " (seconds_unit(t.t0_uncertainty_s)) ":" }
+        p { "Time since t0, which is known to within " (seconds_unit(t.t0_uncertainty_s)) ":" }
         ul.steps {
             @for w in &t.windows {
                 li {
@@ -191,9 +191,9 @@ fn timeline(t: &Termination) -> Markup {
 fn note(w: &Window) -> String {
     let basis = words::basis(w);
     let mut parts: Vec<String> = Vec::new();
-    parts.extend((!basis.is_empty()).then(|| format!("known by {basis}")));
+    parts.extend((!basis.is_empty()).then(|| format!("known from {basis}")));
     let unbounded = |why: &String| match w.is_one() {
-        true => format!("not bounded fully: {why}"),
+        true => format!("not fully bounded: {why}"),
         false => why.clone(),
     };
     parts.extend(w.censored.as_ref().map(unbounded));

@@ -58,10 +58,10 @@ pub fn no_choice(why: &NoChoice) -> String {
         NoChoice::FewStreams { recorded, more } => {
             let needed = match more {
                 Some(more) => format!("about {} more are needed", count(*more)),
-                None => "no number of them would do".to_owned(),
+                None => "no number of streams would be enough".to_owned(),
             };
             format!(
-                "{} do not show which settings cut so few: {needed} (or a larger --max-cut)",
+                "{} do not show which settings cut that few: {needed} (or a larger --max-cut)",
                 counted(len(*recorded), "stream")
             )
         }

@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(
             whereabouts(&result).unwrap(),
             "All 24 match terminating pods by time and outcome.",
-            "that they fell into windows is so by construction"
+            "attribution by time puts them into windows"
         );
         let lower_s = Some(0.118);
         let windows = vec![GroupWindow { consumer: "web".into(), lower_s }];

@@ -150,7 +150,7 @@ pub(super) fn series(analysis: &Analysis) -> Option<RolloutSeries> {
             name: if analysis.result.terminations.is_empty() {
                 "lost requests"
             } else {
-                "no pod's end explains"
+                "not explained by any pod"
             }
             .to_owned(),
             lines: Vec::new(),

@@ -135,7 +135,7 @@ fn surviving_pod_shows_restart_and_withdrawal() {
     );
     assert_eq!((series.quiet, series.restarted, series.withdrawn), (1, 1, 1));
     assert!(series.rows.iter().all(|row| !row.has_losses), "losses are those of pods that ended");
-    assert!(!subtitle(&series, &analysis.result).contains("its end"));
+    assert!(!subtitle(&series, &analysis.result).contains("its termination"));
     assert_eq!(
         title(&analysis, &series),
         "0 of 4,000 requests were dropped as 1 container restarted and 1 pod left its Services"

@@ -65,7 +65,7 @@ fn connections_after_return_are_not_late() {
         said,
         Some(
             "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, and its last \
-             new connection came 0.08 s after the request"
+             new connection arrived 0.08 s after the request"
         )
     );
 }

@@ -461,7 +461,7 @@ fn missing_bound_remedy_follows_reason() {
     };
     let (reason, _, told) = of(&|records| records.requests.retain(|r| r.scheduled < at(5110)));
     assert_eq!(reason, NoBound::LoadEnded);
-    assert!(told.starts_with("keep the load running for longer"), "{told}");
+    assert!(told.starts_with("keep the load running longer"), "{told}");
     // All connections were opened before t0, and the load continued.
     let (reason, why, told) = of(&|records| {
         records.requests.retain(|r| r.scheduled < at(3500));

@@ -103,7 +103,7 @@ fn open_windows_of_pods_share_sentence() {
         (pod.to_owned(), why)
     };
     let words = unbounded_words::unbounded("service web", &[open("b"), open("c")], &[]);
-    assert_eq!(words.what, "the windows of 2 pods towards service web have no upper bound");
+    assert_eq!(words.what, "the windows of 2 pods for service web have no upper bound");
     assert!(words.why.starts_with("the load ended 0.020 s after"), "{}", words.why);
     let hole = Unbounded::RequestsMissing { from_s: 4.9, to_s: 5.001 };
     assert_eq!(unbounded_words::reason(&hole), "the record lacks requests from 4.900 s to 5.001 s");
@@ -137,8 +137,8 @@ fn invalid_measurements_name_figure_and_limit() {
         ),
         (
             Invalid::Drowned { measured: MeasuredQuantity::Windows(104.0), lag_ms: 80.0, limit_ms: 52.0 },
-            "1 % of the requests were sent at least 80 ms late (limit 52 ms), which is too much beside a median window \
-             of 104 ms: the lag is the load generator's own",
+            "1 % of the requests were sent at least 80 ms late (limit 52 ms), which is too much compared with a median \
+             window of 104 ms: the lag is the load generator's own",
         ),
         (
             Invalid::Busy { share: 1.0, limit: 0.95 },
@@ -258,7 +258,7 @@ fn losses_name_their_remedy() {
     assert_eq!(
         lost(Loss::Unattributed(doubts)).why,
         "1 request: no pod that it could have reached was starting or terminating; 1 request: the pod that it reached \
-         was not terminating, and nothing else explains it"
+         was not terminating, and nothing else explains the loss"
     );
     assert!(
         lost(Loss::NotReadyYet(Probe::TooEarly)).remedy.ends_with("(the current one succeeds too early)")

@@ -113,16 +113,16 @@ fn unmodelled_behaviour_is_reported_once() {
         let kind = EventKind::ClusterEvent {
             pod: pod.into(),
             reason: "NotModelled".into(),
-            message: "its first process runs on elsewhere".into(),
+            message: "its first process continues elsewhere".into(),
             container: container.map(str::to_owned),
         };
         records.events.push(Event::new(at(5040), "coordinator", kind));
     }
     records.events.sort_by_key(|event| event.at);
     let result = told(records);
-    let said = saying(&result, "runs on elsewhere");
+    let said = saying(&result, "continues elsewhere");
     let what: Vec<_> = said.iter().map(|finding| finding.what.as_str()).collect();
-    assert_eq!(what, ["container app of 2 pods: its first process runs on elsewhere"]);
+    assert_eq!(what, ["container app of 2 pods: its first process continues elsewhere"]);
 }
 
 #[test]
