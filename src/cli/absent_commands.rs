@@ -10,7 +10,7 @@ pub(super) mod cluster_command {
 
     use rolldrop_drive::embedded::NoCluster;
 
-    /// Arguments of `rolldrop cluster`: any.
+    /// Arguments of `rolldrop cluster`; all are ignored.
     #[derive(Debug, clap::Args)]
     pub(crate) struct ClusterArgs {
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -32,7 +32,7 @@ pub(super) mod workload_command {
 
     use anyhow::bail;
 
-    /// Arguments of `rolldrop workload`: any.
+    /// Arguments of `rolldrop workload`; all are ignored.
     #[derive(Debug, clap::Args)]
     pub(crate) struct WorkloadArgs {
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

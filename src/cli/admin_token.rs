@@ -10,7 +10,7 @@ use rolldrop_record::wire::AdminToken;
 /// Environment variable that contains the token.
 const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";
 
-/// Place of the token.
+/// Source of the token.
 #[derive(Debug, clap::Args)]
 pub(super) struct TokenArgs {
     /// File with the token for the proxies' admin ports; ROLLDROP_ADMIN_TOKEN can hold the token itself

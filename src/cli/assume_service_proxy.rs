@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::headings::CLUSTER;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// The user's statements about the cluster.
+/// Facts about the cluster that the user states.
 #[derive(Debug, clap::Args)]
 pub(super) struct AssumeArgs {
     /// Implementation of Services, if the run cannot detect it. Upper bounds that depend on its balancing are then

@@ -1,4 +1,4 @@
-//! `rolldrop cluster`: the embedded cluster alone, and commands inside it.
+//! `rolldrop cluster`: runs the embedded cluster alone, or a command inside it.
 
 mod exec;
 

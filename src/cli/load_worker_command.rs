@@ -40,7 +40,7 @@ pub(super) struct LoadWorkerArgs {
     /// Also connect to the coordinator at this address, and take its orders over that connection.
     #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
     visit: Option<String>,
-    /// Name of this worker, by which the coordinator knows it.
+    /// Name by which the coordinator knows this worker.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }

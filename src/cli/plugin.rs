@@ -16,9 +16,9 @@ const COMPLETER: &str = "kubectl_complete-rolldrop";
 /// Command that people type to call the plugin.
 const AS_PLUGIN: &str = "kubectl rolldrop";
 
-/// No space after a completion (cobra's ShellCompDirectiveNoSpace).
+/// Directive to add no space after a completion (cobra's ShellCompDirectiveNoSpace).
 const NO_SPACE: u8 = 2;
-/// No completion by file names (ShellCompDirectiveNoFileComp).
+/// Directive not to complete file names (ShellCompDirectiveNoFileComp).
 const NO_FILES: u8 = 4;
 
 /// Way in which this program was called.

@@ -1,4 +1,4 @@
-//! `rolldrop predict`: what terminations would cut of a run's streams.
+//! `rolldrop predict`: predicts how many of a run's streams a termination would cut.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -40,7 +40,7 @@ const TOLD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct ProgressDisplay {
     display: Arc<Display>,
-    /// Set only with a block.
+    /// `Some` only if the display is a block.
     _terminal: Option<NoControlEcho>,
 }
 

@@ -138,7 +138,8 @@ impl ProxyArgs {
     }
 }
 
-/// Returns how many connections the open files allow; each takes one file for the client and one for the app.
+/// Returns the number of connections that the limit on open files allows; each needs one file for the client and one
+/// for the app.
 fn most_connections() -> usize {
     /// Files for everything else, including the admin port's connections.
     const OTHERS: u64 = 64;

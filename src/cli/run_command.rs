@@ -1,6 +1,5 @@
-//! `rolldrop run`: the main job.
-//!
-//! The command measures, and then makes the report from the run directory exactly as `rolldrop report` does.
+//! `rolldrop run`: measures a scenario, and then makes the report from the run directory exactly as `rolldrop report`
+//! does.
 
 mod run_args;
 

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use rolldrop_record::shown;
 use rolldrop_report::TextOptions;
 
-/// Begins each of our lines on standard error.
+/// Prefix of each of our lines on standard error.
 pub(super) const PREFIX: &str = "rolldrop: ";
 
 /// Writes a message to standard error.

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first signal stops the run gracefully, the second at once.
+//! Ctrl-C and SIGTERM: the first signal stops the run gracefully, the second immediately.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;

@@ -125,7 +125,7 @@ impl WorkloadArgs {
             }),
             pod_name: self.pod_name.filter(|name| !name.is_empty()),
         };
-        // Each open stream takes a file. If this fails, the server has the connections that the limit allows.
+        // Each open stream needs a file. If this fails, the server accepts as many connections as the limit allows.
         raise_open_files();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -15,7 +15,7 @@ struct EvidenceInWords {
     observed: String,
     /// Reason for the verdict; empty if the limit and the observation make it obvious.
     why: String,
-    /// Way to settle the check if it is inconclusive.
+    /// How to settle the check if it is inconclusive.
     settle: String,
     figure: Option<Figure>,
 }

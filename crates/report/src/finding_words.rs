@@ -1,5 +1,5 @@
 //! Puts the findings and reasons of an analysis into words. The facts come from `explain` (`model::account`). Every sentence
-//! about them is made here, once, before the report is rendered in any format.
+//! about them is written here, once, before the report is rendered in any format.
 
 mod advice;
 mod cause_words;
@@ -22,7 +22,7 @@ use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{FindingText, OutsideCounts, RunResult, Verdict};
 use rolldrop_record::Outcome;
 
-/// Remedy if a container exits in a pod that stays. Nothing waits for the container to exit, so no setting of the pod
+/// Remedy if a container exits but its pod stays. Nothing waits for the container to exit, so no setting of the pod
 /// helps.
 const RESTART_REMEDY: &str = "run more replicas and let clients retry; a readinessProbe shortens the outage";
 

@@ -225,12 +225,12 @@ pub fn incomparable(why: &Incomparable) -> String {
     comparison_report::incomparable(why)
 }
 
-/// Renders the prediction of cut streams for a terminal: the advice, what it rests on, and tables of settings.
+/// Renders the prediction of cut streams for a terminal: the advice, its basis, and tables of settings.
 pub fn prediction_text(prediction: &StreamPrediction) -> String {
     prediction_words::text(prediction)
 }
 
-/// Returns the reason why a run predicts nothing, with what would help.
+/// Returns the reason why a run predicts nothing, and what would help.
 pub fn no_prediction(why: &NoPrediction) -> String {
     prediction_words::refusal(why)
 }

@@ -9,7 +9,7 @@ use rolldrop_judge::prediction::{
     CutUnknown, Estimate, Forecast, FurtherCut, MeanCut, NoPrediction, StreamPrediction,
 };
 
-/// Returns a prediction as text: what it rests on, the advice, and the tables.
+/// Returns a prediction as text: the advice, its basis, and the tables.
 pub(crate) fn text(of: &StreamPrediction) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -142,7 +142,7 @@ fn missing_text(missing: Option<MissingShare>) -> String {
     }
 }
 
-/// Returns the reason why there is no prediction, with what would help.
+/// Returns the reason why there is no prediction, and what would help.
 pub(crate) fn refusal(why: &NoPrediction) -> String {
     match why {
         NoPrediction::NoPods { unnamed } => format!(

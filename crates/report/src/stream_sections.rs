@@ -12,7 +12,7 @@ pub(super) const LISTED: usize = 12;
 /// Columns of the streams by termination and phase.
 pub(super) const BY_PHASE: [&str; 8] =
     ["pod", "at t0", "later", "phase", "complete", "told", "cut", "last end"];
-/// Columns of these that hold numbers.
+/// Columns that contain numbers.
 pub(super) const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 /// Explanation of the columns.
 pub(super) const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
@@ -104,7 +104,7 @@ const fn phase(phase: StreamPhase) -> &'static str {
 }
 
 /// Returns the rows of a pod's streams, or of several pods' streams: one row per phase in which streams ended. Only the
-/// first row has the numbers that hold for all phases.
+/// first row has the numbers that apply to all phases.
 fn rows_of(name: &str, streams: &TerminationStreams) -> Vec<[String; 8]> {
     let mut phases: Vec<(String, [String; 3])> = streams
         .phases()
@@ -135,7 +135,7 @@ fn rows_of(name: &str, streams: &TerminationStreams) -> Vec<[String; 8]> {
 }
 
 /// Returns the rows of at most `most` terminations, those with the most cut streams first if there are more, and the
-/// number of those left out. Several terminations are preceded by all of them together.
+/// number of those left out. If there are several terminations, rows for all of them together come first.
 pub(super) fn by_phase(result: &RunResult, most: usize) -> (Vec<[String; 8]>, usize) {
     let mut of: Vec<(&Termination, &TerminationStreams)> =
         result.terminations.iter().filter_map(|t| Some((t, t.streams.as_ref()?))).collect();

@@ -183,7 +183,7 @@ fn supported(tuning: &Tuning) -> Option<String> {
     Some(if is_shown { format!("{text}.") } else { format!("{text}: {supports}.") })
 }
 
-/// Settings that demonstrably hold, with their proof.
+/// Settings that are proven to work, with their proof.
 pub(super) struct ProvenSettings<'a> {
     choice: &'a ChosenSettings,
     /// Combined figures of all runs of the proof.
@@ -192,7 +192,7 @@ pub(super) struct ProvenSettings<'a> {
     runs: Vec<&'a TuningStep>,
 }
 
-/// Returns the chosen settings with their proof, if they demonstrably hold.
+/// Returns the chosen settings with their proof, if they are proven to work.
 pub(super) fn shown(tuning: &Tuning) -> Option<ProvenSettings<'_>> {
     let choice = tuning.chosen.as_ref().filter(|_| tuning.outcome.is_shown())?;
     let is_its = |step: &&TuningStep| step.purpose == Purpose::Proof && step.settings == choice.settings;

@@ -470,8 +470,8 @@ pub(super) fn title(fragment: &str) -> String {
     sentence(fragment).trim_end_matches('.').to_owned()
 }
 
-/// Turns a fragment into a sentence: adds a capital at the beginning and a full stop at the end, unless a code name is
-/// there.
+/// Turns a fragment into a sentence: adds a capital, unless it begins with a code name, and a full stop, unless it ends
+/// with code or punctuation.
 pub(super) fn sentence(fragment: &str) -> String {
     let text = fragment.trim();
     let word = text.split_whitespace().next().unwrap_or_default();

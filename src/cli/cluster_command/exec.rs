@@ -1,4 +1,4 @@
-//! `rolldrop cluster exec`: a command inside a running embedded cluster.
+//! `rolldrop cluster exec`: runs a command inside a running embedded cluster.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;

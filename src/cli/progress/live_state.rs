@@ -30,7 +30,7 @@ const NAMED: usize = 2;
 pub(super) struct LiveState {
     /// Pods by UID.
     pods: BTreeMap<String, Pod>,
-    /// Times at which pods were gone, with the pods' names, the latest last.
+    /// Times at which pods disappeared, with the pods' names, the latest last.
     gone: VecDeque<(Stamp, String)>,
     /// Actions by disruption number; the user's command has none.
     actions: BTreeMap<Option<u32>, ActionProgress>,
@@ -113,7 +113,7 @@ struct LiveLoss {
     dropped: BTreeMap<String, u64>,
     /// Description of the pods that were terminating, gone or starting at the same time.
     meanwhile: String,
-    /// True if the loss has been reported, after which nothing is added to it.
+    /// True if the loss has been reported; nothing is added to it after that.
     is_told: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) enum Weight {
     Bold,
 }
 
-/// Point of a text that is placed at the given coordinates.
+/// Part of a text that is placed at the given coordinates.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,

@@ -66,13 +66,13 @@ pub(super) enum LegendSymbol {
 }
 
 impl LegendSymbol {
-    /// A filled area without a pattern.
+    /// Returns a filled area without a pattern.
     pub(super) const fn plain(color: RGBColor) -> Self {
         Self::Area(color, FillPattern::Plain)
     }
 }
 
-/// Returns the entries that apply to a picture, out of all that its legend may have.
+/// Returns the legend entries that apply to a picture.
 pub(super) fn applying<const N: usize>(entries: [(bool, &str, LegendSymbol); N]) -> Vec<LegendEntry> {
     let applying = entries.into_iter().filter(|(applies, ..)| *applies);
     applying.map(|(_, label, look)| LegendEntry::new(label, look)).collect()
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn labels_avoid_each_other_and_lines() {
-        // Three adjacent marks rise from right to left; a distant one stays at the bottom.
+        // Three adjacent labels rise from right to left; a distant one stays at the bottom.
         assert_eq!(lanes(&[(10.0, 50.0), (20.0, 50.0), (30.0, 50.0), (200.0, 50.0)]), [2, 1, 0, 0]);
         // A mark whose line would cross the previous label gets a lower row.
         assert_eq!(lanes(&[(0.0, 100.0), (90.0, 100.0)]), [1, 0]);

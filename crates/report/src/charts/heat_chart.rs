@@ -56,7 +56,7 @@ fn merged(mut buckets: Vec<LatencyBucket>) -> Vec<LatencyBucket> {
     buckets
 }
 
-/// Returns round numbers up to `most`, no more than there are shades.
+/// Returns round numbers up to `most`, at most one per shade.
 fn shades(most: u64) -> Vec<u64> {
     let powers = std::iter::successors(Some(1_u64), |power| power.checked_mul(10));
     let round = powers.flat_map(|power| [1, 2, 5].map(|m| power.saturating_mul(m)));

@@ -82,7 +82,7 @@ pub(super) fn is_few(n: u64) -> bool {
 }
 
 /// Returns the number of nines in the share `below / n`: 0.9 has one. If `below` equals `n`, it assumes that half a
-/// value more lies above.
+/// value lies above.
 fn nines(below: u64, n: u64) -> f64 {
     let above = (n - below) as f64;
     -(above.max(0.5) / n as f64).log10()

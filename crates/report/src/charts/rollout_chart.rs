@@ -31,7 +31,7 @@ const STRIP: f64 = 4.0;
 const UNKNOWN: f64 = 30.0;
 /// Space below a row.
 const GAP: f64 = 5.0;
-/// Heights of the plots that are below the pods.
+/// Heights of the plots below the pods.
 const ANSWERED: f64 = 90.0;
 const LOST: f64 = 170.0;
 /// Height of each plot of lost requests, if there is one per consumer.

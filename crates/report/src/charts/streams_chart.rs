@@ -1,5 +1,5 @@
-//! Charts the streams that were open over the course of the run, by how they ended, with the stages of the terminations
-//! that decide it: t0, SIGTERM and SIGKILL.
+//! Charts the streams that were open over the course of the run, by how they ended, with the decisive stages of the
+//! terminations: t0, SIGTERM and SIGKILL.
 
 use plotters::style::RGBColor;
 
@@ -15,7 +15,7 @@ use rolldrop_explain::model::{OpenStreamCounts, RunResult, StreamResult, Termina
 use rolldrop_record::Outcome;
 
 const HEIGHT: u32 = 800;
-/// Maximum number of terminations whose lines cross the plot. More have marks above it.
+/// Maximum number of terminations whose lines cross the plot. If there are more, marks appear above it instead.
 const FEW: usize = 8;
 /// Distance in pixels below which marks of a kind are drawn as one.
 const SAME_PX: f64 = 2.0;
@@ -43,7 +43,7 @@ impl OpenSeries {
     }
 }
 
-/// Stages of a termination that concern its streams, in seconds of the run.
+/// Stages of a termination that affect its streams, in seconds of the run.
 #[derive(Debug, PartialEq)]
 struct TerminationMark {
     pod: String,

@@ -1,5 +1,5 @@
-//! Charts the share of streams that are still open by age, and the share that is left when the grace period of the
-//! terminations runs out.
+//! Charts the share of streams still open by age, and the share still open when the grace period of the terminations
+//! runs out.
 
 use super::axis::{Axis, right_end};
 use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
@@ -13,9 +13,9 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{RunResult, SurvivalStep, Termination};
 
 const HEIGHT: u32 = 800;
-/// Maximum number of grace periods that are marked. Of more, the shortest and the longest are.
+/// Maximum number of marked grace periods. If there are more, only the shortest and the longest are marked.
 const MARKED: usize = 3;
-/// Minimum width in pixels of an area that is described.
+/// Minimum width, in pixels, of an area with a description.
 const READABLE: f64 = 26.0;
 
 /// Data that the chart plots.
@@ -42,11 +42,11 @@ struct GraceLine {
 /// Streams that are still open at an age.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum StillOpen {
-    /// This step of the curve holds.
+    /// The share at this step of the curve.
     Share(SurvivalStep),
-    /// No stream lasted so long.
+    /// No stream lasted that long.
     None,
-    /// The run does not show it.
+    /// The run does not show the share at this age.
     Unknown,
 }
 
@@ -71,7 +71,7 @@ impl SurvivalSeries {
     }
 }
 
-/// Returns the series; `None` if too few streams were seen to their ends.
+/// Returns the series; `None` if too few streams were observed until they ended.
 fn series(result: &RunResult) -> Option<SurvivalSeries> {
     let steps = result.streams.as_ref()?.survival.clone();
     steps.first()?;
@@ -99,7 +99,7 @@ fn still_open(step: SurvivalStep) -> String {
     }
 }
 
-/// Describes the streams that are left when a grace period runs out.
+/// Describes the streams that are still open when a grace period runs out.
 fn left_after(series: &SurvivalSeries, grace: &GraceLine) -> String {
     let s = grace.left_s;
     match series.at(s as f64) {
@@ -137,7 +137,7 @@ fn title(series: &SurvivalSeries) -> String {
     format!("{half}; {rest}")
 }
 
-/// Draws the chart; returns `None` if too few streams were seen to their ends.
+/// Draws the chart; returns `None` if too few streams were observed until they ended.
 pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
     let result = &analysis.result;
     let Some(series) = series(result) else { return Ok(None) };
@@ -177,7 +177,7 @@ fn draw_plot(canvas: &mut Canvas, series: &SurvivalSeries, plot: Rect) {
     let ages: Vec<f64> = series.graces.iter().map(|grace| grace.left_s as f64).collect();
     let last = series.last();
     let (to_s, left_out) = right_end(last.age_s, &ages);
-    // The part beyond the curve is wide enough to say what it is.
+    // The part beyond the curve is wide enough for its description.
     let to_s = to_s.max(last.age_s * 1.08);
     let x = Axis::broken(0.0, left_out, to_s, LEFT, RIGHT);
     let y = Axis::linear(0.0, 100.0, plot.bottom, plot.top);
@@ -222,7 +222,7 @@ fn draw_plot(canvas: &mut Canvas, series: &SurvivalSeries, plot: Rect) {
     frame::y_title(canvas, plot.top, plot.bottom, "streams still open");
 }
 
-/// Says what is known about an area outside the curve.
+/// Describes what is known about an area outside the curve.
 fn describe(canvas: &mut Canvas, area: Rect, text: &str) {
     if area.width() < 1.0 {
         return;
@@ -307,7 +307,7 @@ mod tests {
         let series = series(&analysis.result).unwrap();
         assert_eq!(series.steps, analysis.result.streams.as_ref().unwrap().survival);
         assert_eq!(series.graces, [GraceLine { left_s: 15, grace_s: 20, sleep_s: Some(5) }]);
-        // Exponential lengths of 8 s on average: e^(-15/8) are longer than 15 s.
+        // The lengths are exponential with a mean of 8 s: a share of e^(-15/8) lasts longer than 15 s.
         let StillOpen::Share(step) = series.at(15.0) else { panic!("{:?}", series.at(15.0)) };
         assert!(step.lower < 0.153 && 0.153 < step.upper, "{step:?}");
         let said = title(&series);

@@ -229,7 +229,7 @@ pub(super) fn origin(analysis: &Analysis) -> String {
 /// Converts columns of counts to rates, given `step_s` seconds per column. The last column is scaled by its actual
 /// length, because the run's end cuts it short.
 pub(super) fn as_rates(mut columns: Vec<StackedColumn>, step_s: f64, end_s: f64) -> Vec<StackedColumn> {
-    /// Share of a step below which a shortened column gives no meaningful rate.
+    /// Share of a step below which a shortened column yields no meaningful rate.
     const PART: f64 = 0.1;
     if let Some((at_s, stack)) = columns.last_mut() {
         let part = (end_s - *at_s) / step_s;

@@ -101,8 +101,8 @@ fn title(series: &WhatIfSeries) -> String {
     }
 }
 
-/// Returns the number of seconds by which a rollout becomes longer with another sleep: for a Deployment and, if there
-/// are several pods, for a workload that replaces them one by one.
+/// Returns the number of seconds by which a different sleep lengthens a rollout: for a Deployment and, if there are
+/// several pods, for a workload that replaces them one by one.
 fn costs(pods: u64, from_s: u64, to_s: u64) -> Vec<(&'static str, i64)> {
     let settings = |pre_stop_seconds| PodSettings {
         pre_stop_seconds,

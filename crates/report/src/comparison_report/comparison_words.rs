@@ -27,7 +27,7 @@ pub(crate) struct ComparisonText {
     pub(super) rows: Vec<RowText>,
 }
 
-/// A difference other than in the results, in words.
+/// A difference in something other than the results, in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct DifferenceText {
     pub(super) what: String,

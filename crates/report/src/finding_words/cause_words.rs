@@ -133,7 +133,7 @@ fn not_accepting(why: &NotAccepting) -> String {
     }
 }
 
-/// Names the sleep that helps, with the same words in all formats of the report.
+/// Names the sleep that helps, in the same words in all formats of the report.
 fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     let repair = |hook: &HookRepair| match hook {
         HookRepair::Unneeded => "",
@@ -166,8 +166,8 @@ fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     }
 }
 
-/// Names the probe that keeps traffic away from pods that do not serve yet; a different probe if all pods already have
-/// one.
+/// Names the probe that keeps traffic away from pods that do not serve yet, or a different probe if all pods already
+/// have one.
 fn probe(probe: Probe) -> &'static str {
     match probe {
         Probe::Missing => "a readinessProbe that fails until the app serves",

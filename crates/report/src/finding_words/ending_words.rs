@@ -1,4 +1,5 @@
-//! Puts the ways in which pods ended into words: failed hooks, pods killed by SIGKILL, Events that could not be read.
+//! Puts the ways in which pods ended into words: failed hooks, pods killed by SIGKILL, and Events that could not be
+//! read.
 
 use super::super::format::{count, counted, either, len};
 use super::{Words, cause_words, words};

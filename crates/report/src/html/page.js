@@ -1,5 +1,5 @@
-// Sorts, filters and unfolds the terminations, copies remedies, and enlarges pictures and tells their values. Without it
-// all is shown.
+// Sorts, filters and unfolds the terminations, copies remedies, enlarges pictures, and shows their values. Without the
+// script, everything is visible.
 (() => {
   "use strict";
   const all = (selector) => [...document.querySelectorAll(selector)];
@@ -24,7 +24,7 @@
     });
   }
 
-  // The values of a picture: under the pointer or the finger, or one after the other by the arrow keys.
+  // Shows the values of a picture: under the pointer or finger, or one by one with the arrow keys.
   const NEAR = 14;
   const tells = (picture) => {
     const image = picture.querySelector("img");
@@ -65,14 +65,14 @@
       let least = Infinity;
       readings.forEach(({ left, top, width, height }, index) => {
         const far = Math.hypot(Math.max(left - x, 0, x - left - width), Math.max(top - y, 0, y - top - height));
-        // Of several areas under the pointer the smallest counts.
+        // If several areas are under the pointer, the smallest wins.
         const cost = far * 1e6 + width * height;
         if (far * by <= NEAR && cost < least) [best, least] = [index, cost];
       });
       return best;
     };
     const centre = ({ left, top, width, height }) => [left + width / 2, top + height / 2];
-    // The nearest value above or below.
+    // Returns the nearest value above or below.
     const beside = (way) => {
       const [x, y] = centre(readings[current]);
       let best = current;
@@ -111,7 +111,7 @@
     return () => show(current);
   };
 
-  // One dialog enlarges every picture: the picture moves into it and back.
+  // One dialog enlarges all pictures: a picture moves into it and back.
   const dialog = add(document.body, "dialog", { id: "zoom" });
   const bar = add(dialog, "form", { method: "dialog" });
   const buttons = ["Smaller", "Larger"].map((textContent) => add(bar, "button", { type: "button", textContent }));
@@ -159,9 +159,9 @@
       place();
     };
     figure.querySelector("button.zoom").addEventListener("click", zoom);
-    // A finger that taps wants a value.
+    // A tap asks for a value.
     image.addEventListener("click", (event) => { if (event.pointerType === "mouse") zoom(); });
-    // In the dialog, the mouse drags what is larger than it.
+    // In the dialog, the mouse drags a picture that is larger than the dialog.
     image.addEventListener("pointermove", (event) => {
       if (shown && event.pointerType === "mouse" && event.buttons === 1) picture.scrollBy(-event.movementX, -event.movementY);
     });
@@ -171,7 +171,7 @@
   for (const table of all("table.rows")) {
     const bodies = [...table.tBodies];
     const heads = [...table.tHead.rows[0].cells];
-    // Its cells are laid out as blocks (style.css), which hides from some browsers that it is a table.
+    // The cells are laid out as blocks (style.css), so some browsers no longer expose the table as one.
     const roles = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
     for (const part of [table, ...table.querySelectorAll("thead, tbody, tr, td, th")]) {
       part.setAttribute("role", roles[part.tagName] || (part.scope === "row" ? "rowheader" : "columnheader"));

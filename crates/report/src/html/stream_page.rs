@@ -1,4 +1,4 @@
-//! The section on streams of the page.
+//! The page's section on streams.
 
 use maud::{Markup, html};
 

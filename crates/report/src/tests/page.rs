@@ -1,4 +1,4 @@
-//! Tests `report.html`, and the values that it gives for the charts.
+//! Tests `report.html`, and the values that it shows for the charts.
 
 use super::*;
 use rolldrop_explain::model::{FindingText, PodSpan, Severity};

@@ -8,8 +8,8 @@ use rolldrop_explain::OutcomeClass;
 use rolldrop_explain::model::{Bounded, RequestCounts, RunResult, Termination};
 use rolldrop_record::{Cause, Outcome};
 
-/// States where the dropped requests fell, if there were any, with one sentence for each way of knowing it. Requests
-/// that were attributed by time fall into a window by construction, so the text does not say that of them.
+/// States where the dropped requests fell, with one sentence per kind of evidence; `None` if none were dropped.
+/// Requests that were attributed by time fall into a window by construction, so the text does not mention it.
 pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
     let RequestCounts { in_window, outside_window, in_flight, by_time, ambiguous, stale_flow_own, .. } =
         result.requests;

@@ -169,7 +169,7 @@ fn loss_line_names_changing_pods() {
     let mut url = Run::begin(&[]);
     url.lost(1.0, &[("reset", 1)]);
     url.0.tell_loss();
-    assert_eq!(url.news(), ["first reset", "lost at 1 s: 1 reset"], "nobody knows its pods");
+    assert_eq!(url.news(), ["first reset", "lost at 1 s: 1 reset"], "its pods are unknown");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LossGroup, LostRequest, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, as far as pods can be combined.
+/// Maximum number of rows, where pods can be combined to stay below it.
 const ROWS: usize = 8;
 /// Approximate number of bins on the x axis.
 const BINS: f64 = 110.0;
@@ -31,7 +31,7 @@ pub(super) struct DropSeries {
     pub(super) most: u64,
     /// Number of dropped requests that no termination explains.
     pub(super) elsewhere: u64,
-    /// Start time of every other dropped request, in seconds since the deletion from which its row's time counts.
+    /// Start time of each remaining dropped request, in seconds since the deletion from which its row counts.
     pub(super) delays_s: Vec<f64>,
 }
 

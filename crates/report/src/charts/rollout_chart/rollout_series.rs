@@ -9,7 +9,7 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, LostRequest, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, as far as pods can be combined.
+/// Maximum number of rows, where pods can be combined to stay below it.
 const ROWS: usize = 40;
 /// Periods in seconds within which pods must start and end to share a row. The first period with which all rows fit is
 /// used.
@@ -51,7 +51,7 @@ pub(super) struct RolloutSeries {
 pub(super) enum LossRelation {
     /// Only pods of this row explain the request.
     Own,
-    /// Other pods may explain the request as well. It is drawn in the row of each of them.
+    /// Other pods may also explain the request, which is drawn in the row of each.
     Shared,
 }
 

@@ -23,7 +23,7 @@ fn advised(text: &str) -> Vec<f64> {
     ["preStop sleep of ", "preStop sleep between ", "longer than ", "seconds: "].map(after).concat()
 }
 
-/// Asserts that no number that the result recommends is below a bound that it shows.
+/// Asserts that the result recommends no number below a bound that it shows.
 #[track_caller]
 fn is_above_its_bounds(result: &RunResult) {
     let lower = |counts: &dyn Fn(&Termination) -> bool| {
@@ -77,10 +77,10 @@ fn recorded_remedies_exceed_window_bounds() {
 }
 
 /// Parameters of a random run: the number of pods, the number of those that end, the time between ends, how long the
-/// rules hold each pod, the rate, a rollout flag, and the seed.
+/// rules list each pod, the rate, a rollout flag, and the seed.
 type Drawn = (usize, usize, Vec<i64>, Vec<i64>, i64, bool, u64);
 
-/// Returns a run whose pods end one after another; the rules hold each of them for some time.
+/// Returns a run whose pods end one after another; the rules keep listing each of them for some time.
 fn simulated((pods, ends, gaps_ms, held_ms, rate, in_rollout, seed): Drawn) -> RunResult {
     let names: Vec<String> = (0..pods).map(|n| format!("p{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -235,7 +235,7 @@ fn podless_node_has_no_ready_endpoint() {
         (target.service, target.node) = (Some("web".into()), Some("node-1".into()));
         target.routing = Some(Routing::NodePort(rules));
         records.events.sort_by_key(|event| event.at);
-        // From when the pod ended until the rules contain the next one.
+        // From the pod's end until the rules contain the next pod.
         let lost = |row: &&mut RequestRow| row.scheduled > at(5030) && row.scheduled < at(7500);
         for row in records.requests.iter_mut().filter(lost) {
             (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
