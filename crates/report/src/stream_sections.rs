@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_streams_say_what_is_missing() {
+    fn unnamed_streams_state_missing_evidence() {
         let mut result = samples::streams().result;
         assert_eq!(unnamed(&result), None);
         result.terminations.iter_mut().for_each(|t| t.streams = None);

@@ -252,7 +252,7 @@ fn plain_text_fits_width_without_nan() {
 }
 
 #[test]
-fn colour_changes_nothing_but_colour() {
+fn colour_leaves_text_unchanged() {
     let analysis = samples::prestop_sleep();
     let colored = text(&analysis, &TextOptions { color: true, ..TextOptions::default() });
     let mut stripped = String::new();
@@ -391,7 +391,7 @@ fn empty_analysis_still_yields_charts() {
 }
 
 #[test]
-fn non_finite_numbers_break_no_report() {
+fn reports_handle_non_finite_numbers() {
     let mut analysis = samples::naive_exit();
     let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
     t0.windows[0].upper_s = Some(f64::INFINITY);
@@ -421,7 +421,7 @@ fn non_finite_numbers_break_no_report() {
 const SCHEMA: &str = include_str!("../../../docs/result.schema.json");
 
 #[test]
-fn every_result_meets_the_schema() {
+fn every_result_matches_schema() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     for (name, analysis) in every_sample() {
         let result: Value = serde_json::from_slice(&json(&analysis.result)).unwrap();
@@ -522,7 +522,7 @@ fn comparison_renders_in_every_format() {
 }
 
 #[test]
-fn the_schema_knows_every_name() {
+fn schema_lists_every_name() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     let described = |def: &str| -> BTreeSet<String> {
         schema["$defs"][def]["enum"]

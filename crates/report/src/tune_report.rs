@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_streams_are_told_apart() {
+    fn cut_streams_are_counted_separately() {
         let settings = json!({"pre_stop_seconds": 6, "termination_grace_period_seconds": 9, "min_ready_seconds": 0, "readiness_delay_seconds": null});
         let mut step: TuningStep = serde_json::from_value(json!({
             "purpose": "proof", "run": "4-proof", "settings": settings, "verdict": {"state": "valid"},

@@ -16,7 +16,7 @@ fn names_of(kind: NameKind) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn docs_explain_exactly_the_known_names() {
+fn docs_explain_exactly_known_names() {
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
     assert_eq!(names_of(NameKind::Outcome), outcomes);
     let causes = Cause::ALL.iter().map(|cause| cause.as_str()).collect();

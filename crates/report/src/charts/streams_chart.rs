@@ -307,7 +307,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn areas_hold_every_open_stream() {
+    fn areas_contain_every_open_stream() {
         let analysis = samples::streams();
         let series = series(&analysis).unwrap();
         let streams = analysis.result.streams.as_ref().unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_requires_streams() {
+    fn streams_chart_requires_streams() {
         assert!(draw(&samples::naive_exit()).unwrap().is_none());
     }
 }

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_requires_a_curve() {
+    fn survival_chart_requires_curve() {
         assert!(draw(&samples::naive_exit()).unwrap().is_none());
     }
 }

@@ -377,7 +377,7 @@ mod tests {
     use rolldrop_record::load::Pacing;
 
     #[test]
-    fn the_columns_hold_every_request() {
+    fn columns_contain_every_request() {
         let analysis = samples::naive_exit();
         let series = series(&analysis);
         assert!((series.step_s - 1.0).abs() < f64::EPSILON);

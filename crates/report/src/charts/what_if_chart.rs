@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_requires_losses() {
+    fn what_if_chart_requires_losses() {
         assert!(draw(&samples::prestop_sleep()).unwrap().is_none());
         assert!(draw(&samples::quiet()).unwrap().is_none());
     }

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_requires_a_window() {
+    fn windows_chart_requires_window() {
         assert!(draw(&samples::quiet()).unwrap().is_none());
     }
 }

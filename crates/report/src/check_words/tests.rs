@@ -35,7 +35,7 @@ fn found(what: &str) -> FindingText {
 }
 
 #[test]
-fn open_checks_state_reason_and_way() {
+fn open_checks_state_reason_and_remedy() {
     let of_latency = |basis| Basis::Latency(LatencyFigure::P99_9, basis);
     let units = LossUnits { number: 3, are_groups: false };
     let losses = |more| Basis::Losses { confidence: 0.9914, units, losing: 1, more };
@@ -113,7 +113,7 @@ fn open_checks_state_reason_and_way() {
 }
 
 #[test]
-fn unmeasured_figures_state_reason_and_way() {
+fn unmeasured_figures_state_reason_and_remedy() {
     for (basis, wanted) in [
         (Basis::NothingScheduled, "no request was scheduled; send a load"),
         (

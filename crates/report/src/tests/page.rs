@@ -4,7 +4,7 @@ use super::*;
 use rolldrop_explain::model::{FindingText, PodSpan, Severity};
 
 #[test]
-fn html_needs_no_other_resource() {
+fn html_is_self_contained() {
     let chart = Chart {
         name: "drops.png",
         title: "t".into(),
@@ -159,7 +159,7 @@ fn chart_readings_match_drawn_values() {
 }
 
 #[test]
-fn first_chart_fits_the_run() {
+fn first_chart_suits_run() {
     let first = |analysis: &Analysis| {
         let page = html(analysis, &charts(analysis).unwrap());
         let (_, rest) = page.split_once("alt=\"").unwrap();

@@ -173,7 +173,7 @@ fn loss_line_names_changing_pods() {
 }
 
 #[test]
-fn action_reports_begin_wait_and_end() {
+fn action_reports_start_wait_and_end() {
     let mut run = Run::begin(&["web-a"]);
     let delete = disruption("{at: 2s, action: deletePod, selector: app=web, count: 1, every: 6s, repeat: 2}");
     let mut stands = |standing| {

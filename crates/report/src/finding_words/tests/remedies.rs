@@ -135,7 +135,7 @@ fn group_window_raises_advised_sleep() {
 }
 
 #[test]
-fn loose_bounds_give_sleep_range() {
+fn loose_bounds_yield_sleep_range() {
     let result = recorded("plain-ipt6-1");
     let rec = &result.recommendation[0];
     assert_eq!((rec.suggested_from_seconds, rec.suggested_seconds), (Some(2), Some(4)), "{rec:?}");
@@ -150,7 +150,7 @@ fn loose_bounds_give_sleep_range() {
 }
 
 #[test]
-fn never_routed_pod_blocks_no_advice() {
+fn never_routed_pod_does_not_block_advice() {
     let result = recorded("obs-1");
     let windows = result.terminations.iter().flat_map(|t| &t.windows);
     let open: Vec<_> = windows.filter_map(|w| w.censored_reason).collect();

@@ -17,7 +17,7 @@ fn of(finding: &Finding) -> (Severity, String, String) {
 }
 
 #[test]
-fn not_working_target_is_named_with_share() {
+fn broken_target_finding_states_share() {
     let most_frequent = Some((Outcome::HttpError, 3000));
     let finding = Finding::NotWorking { ok: 1789, all: 2000, most_frequent };
     let words = sentences(&finding, &told(three_pods()));
@@ -203,7 +203,7 @@ fn contradictions_name_source_and_numbers() {
 }
 
 #[test]
-fn missing_parts_are_named_with_numbers() {
+fn missing_parts_are_listed_with_counts() {
     let rows = |recorded, known, in_flight, received| Rows { recorded, known, in_flight, received };
     let handed_over =
         |source: &str, rows, by_count| Missing::HandedOver { source: source.to_owned(), rows, by_count };
@@ -241,7 +241,7 @@ fn missing_parts_are_named_with_numbers() {
 }
 
 #[test]
-fn look_is_named_with_exact_confidence() {
+fn look_states_exact_confidence() {
     let look = |confidence| Finding::LookedAt { look: 4, most: 4, confidence, is_last: true };
     let what = "the gate was judged at look 4 of 4, with bounds at 99.14 % confidence";
     assert_eq!(of(&look(0.9914)).1, what);
@@ -270,7 +270,7 @@ fn losses_name_their_remedy() {
 }
 
 #[test]
-fn ending_errors_are_named_as_error() {
+fn ending_errors_have_error_severity() {
     let (severity, what, _) = of(&Finding::EndingErrors { answers: 60, requests: 3060, are_all_named: true });
     let told = "60 of 3,060 requests were answered with 5xx by terminating pods: the app closed its dependencies \
                 before its listener";
@@ -312,7 +312,7 @@ fn refusals_and_basis_state_reasons() {
 }
 
 #[test]
-fn findings_say_what_was_seen() {
+fn findings_state_observation() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     let reset = Finding::Measurement(Measurement::ResetForRefused(1));
     for (finding, what) in [

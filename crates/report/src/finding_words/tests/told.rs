@@ -126,7 +126,7 @@ fn unmodelled_behaviour_is_reported_once() {
 }
 
 #[test]
-fn grace_period_cutoff_fails_no_hook() {
+fn grace_period_cutoff_is_not_hook_failure() {
     let mut records = kept_on(2);
     for event in &mut records.events {
         if let EventKind::Pod(pod) = &mut event.kind {
@@ -287,7 +287,7 @@ fn unsent_requests_are_counted_by_reason() {
 }
 
 #[test]
-fn result_holds_reasons_in_words() {
+fn result_contains_reasons_in_words() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     records.torn.push("a part was never closed".into());
