@@ -192,7 +192,7 @@ fn unwritten(path: &Path) -> String {
     format!("failed to write {}", path.display())
 }
 
-/// Run directory of a load without a run.
+/// Run directory of a load that `rolldrop load` sends.
 struct Recording {
     dir: RunDir,
     info: RunInfo,

@@ -59,7 +59,7 @@ enum ProgressForm {
     Block(ProgressBar),
     /// A line for each event, and a status line at intervals.
     Lines,
-    /// Nothing.
+    /// No display.
     Quiet,
 }
 

@@ -17,7 +17,7 @@ pub(super) const NUMBERS: [usize; 6] = [1, 2, 4, 5, 6, 7];
 /// Explanation of the columns.
 pub(super) const BY_PHASE_NOTE: &str = "Streams that were open at t0, when the pod's deletion took effect, or began later on the same pod. They completed, were \
      told (the app ended them with a message), or were cut. The last end counts from t0.";
-/// Columns of the times.
+/// Columns of the table of times.
 pub(super) const TIMES: [&str; 4] = ["", "number", "p50", "p99"];
 
 /// Returns the streams, if the run has any.

@@ -276,7 +276,7 @@ fn untrusted(tuning: &Tuning) -> Vec<String> {
     tuning.steps.iter().filter_map(of).collect()
 }
 
-/// Lists individually the requests that the runs of the proof lost and that no sleep could have saved.
+/// Lists each request that the runs of the proof lost and that no sleep could have saved.
 fn otherwise(runs: &[&TuningStep]) -> Vec<String> {
     let one = |(run, lost): (&str, &LostOtherwise)| {
         let pod = match (&lost.pod, lost.after_deletion_seconds) {

@@ -537,9 +537,9 @@ mod tests {
         let rec = &mut result.recommendation[0];
         (rec.suggested_seconds, rec.suggested_from_seconds) = (Some(4), Some(2));
         (rec.narrowed_by, rec.rollouts, rec.mode) =
-            (Some("7 more rollouts would decide".into()), Some(1), Mode::Rollout);
+            (Some("7 more rollouts would settle it".into()), Some(1), Mode::Rollout);
         let range = "a preStop sleep between 2 and 4 s for pods that end in a rollout (suggested by 3 terminations of \
-                     1 rollout, not proven: 7 more rollouts would decide)";
+                     1 rollout, not proven: 7 more rollouts would settle it)";
         assert_eq!(
             recommendation(rec).pop().unwrap(),
             format!("In the app's container: {range}; no window is known to have lasted longer than 2 s.")

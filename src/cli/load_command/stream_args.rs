@@ -7,7 +7,7 @@ use super::super::parse_duration;
 use rolldrop_record::LengthLaw;
 use rolldrop_record::load::{EndPattern, StreamKind, StreamSettings, defaults, in_units};
 
-/// Heading of the group in `--help`.
+/// Heading of these options in `--help`.
 const STREAMS: &str = "Streams";
 
 /// Options of streams.

@@ -56,8 +56,8 @@ pub(in crate::cli) struct RunArgs {
     /// Maximum number of rounds of disruptions with --inconclusive extend, each with a look at the gate [default: 4].
     #[arg(long, value_name = "N", requires = "inconclusive", value_parser = clap::value_parser!(u16).range(2..=100), help_heading = GATE)]
     pub(super) max_looks: Option<u16>,
-    /// Check the plan (targets, selectors, pods ending at once, source ports), print the API calls of the run in order,
-    /// and change nothing.
+    /// Check the plan (targets, selectors, pods ending at the same time, source ports), print the API calls of the run
+    /// in order, and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
     /// Learn from the kernel's connection tracking which pod each connection was sent to, even without a response.

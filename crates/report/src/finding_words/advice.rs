@@ -132,9 +132,9 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
 /// tighten them.
 pub(super) fn narrowing(Narrowing { more, basis }: Narrowing) -> String {
     let more = match more {
-        More::Rollouts(n) => format!("{} would decide", counted(len(n), "more rollout")),
+        More::Rollouts(n) => format!("{} would settle it", counted(len(n), "more rollout")),
         More::Terminations(n) => {
-            format!("{} at different times would decide", counted(len(n), "more termination"))
+            format!("{} at different times would settle it", counted(len(n), "more termination"))
         }
     };
     match basis {

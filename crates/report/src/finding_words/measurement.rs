@@ -102,7 +102,7 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::ResetForRefused(requests) => words(
             format!("{} reset where the app would have refused the connection", was(*requests)),
-            "the recording proxy in the pod had already accepted the connection; this is the only thing that it changes",
+            "the recording proxy in the pod had already accepted the connection; nothing else changes with the proxy",
             "treat reset_before_response and connect_refused as the same when you compare with a run without the proxy",
         ),
     }

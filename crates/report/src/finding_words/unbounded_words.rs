@@ -70,7 +70,7 @@ const fn arrivals(balances: Balances) -> &'static str {
     }
 }
 
-/// States that pods were never routed to; such pods do not affect the other windows.
+/// States that no consumer ever routed to these pods; they do not affect the other windows.
 pub(super) fn never_routed(consumer: &str, pods: &[String]) -> Words {
     let what = match pods {
         [pod] => format!("pod {pod} has no window for {consumer}"),

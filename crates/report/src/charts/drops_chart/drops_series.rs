@@ -75,7 +75,7 @@ pub(super) struct DropRow {
     pub(super) marks: Vec<(f64, usize)>,
     /// Longest lower and upper bounds of the windows that begin at the row's time origin.
     pub(super) window: Option<(f64, Option<f64>)>,
-    /// Time that at least one window in the group lasted, in seconds.
+    /// Duration that at least one window in the group reached, in seconds.
     pub(super) group_window_s: Option<f64>,
 }
 

@@ -308,7 +308,7 @@ fn row(
     }
 }
 
-/// Returns the period in a consumer's rules. For a row of several pods, the period covers those of all its pods.
+/// Returns the period in a consumer's rules. For a row of several pods, the period spans those of all pods.
 fn in_rules(terminations: &[&Termination], consumer: usize) -> Option<InRules> {
     let all = terminations.iter().filter_map(|t| {
         let window = t.windows.get(consumer)?;

@@ -242,7 +242,7 @@ fn oom_killed_pod_is_not_slow() {
 }
 
 #[test]
-fn finding_names_missing_proxy_right() {
+fn finding_names_missing_proxy_permission() {
     let mut service = Service::new(&["a", "b", "c"]);
     service.delete(5000, "b");
     service.slice(5040, &["a", "c"], &["b"]);
