@@ -53,7 +53,7 @@ impl Default for CompareOptions {
     }
 }
 
-/// Reason why two sides are not compared.
+/// Reason why two sides cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incomparable {
     /// One side has no runs.
@@ -239,7 +239,7 @@ fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     caveats
 }
 
-/// Returns the automatically scaling counts that differ between the sides.
+/// Returns a caveat for each automatically scaled count that differs between the sides.
 fn scales(baseline: &[Sample], candidate: &[Sample]) -> Vec<Caveat> {
     let keys: BTreeSet<&String> = baseline.iter().chain(candidate).flat_map(|s| s.scale.keys()).collect();
     let counts = |side: &[Sample], key: &String| -> BTreeSet<u64> {

@@ -69,8 +69,8 @@ pub fn sent(counts: &RequestCounts) -> u64 {
     counts.total - counts.not_sent
 }
 
-/// Checks the user's command, if one ended the pods. A failed command fails the gate; a command that the run cut off is
-/// not judged.
+/// Checks the user's command, if the run used one to end the pods. A failed command fails the gate; a command that the
+/// run cut off is not judged.
 pub(crate) fn of_command(result: &RunResult) -> Vec<Check> {
     let command = result.command.iter().filter(|command| command.duration_s.is_some());
     let check = |command: &CommandResult| {

@@ -2,8 +2,9 @@
 //!
 //! Pure: results in, decisions out. `gate` checks a result against the expectations of its scenario, and `standing`
 //! sums up the checks in one word; `spending` divides the gate's error among its looks. `compare` compares runs with a
-//! baseline; `tuning` chooses and proves a sleep; `prediction` says which streams terminations would cut. `judgements` holds checks and comparisons as types, which `report`
-//! puts into words; `statistics` holds the formulas that only decisions need.
+//! baseline; `tuning` chooses and proves a sleep; `prediction` estimates how many streams terminations would cut.
+//! `judgements` holds checks and comparisons as types, which `report` puts into words; `statistics` holds the formulas
+//! that only decisions need.
 
 pub mod compare;
 pub mod gate;

@@ -1,15 +1,16 @@
-//! Streams that terminations would cut, and the grace period that would save them, from the steady part of a record.
+//! Predicts from the steady part of a record which streams terminations would cut, and which grace period would save
+//! them.
 //!
-//! No law of lengths is assumed. [`VirtualTerminations`] ends every pod at many instants of the record, at which nobody
-//! did, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and predicts further
-//! terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses and compares settings.
-//! [`further_cuts()`] predicts for the settings that the pods of a run had.
+//! No distribution of stream lengths is assumed. [`VirtualTerminations`] pretends that every pod was terminated at many
+//! instants of the record, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and
+//! predicts further terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses
+//! and compares settings. [`further_cuts()`] predicts for the settings that the pods of a run had.
 //!
-//! All of it holds for the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the rate
-//! is twice the cuts. Propagation windows are taken as they were measured: lower bounds of cuts have the lower bounds of
-//! the windows, everything else their upper bounds. The source is the theory of infinite-server queues (Eick, Massey and
-//! Whitt 1993) only for tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget g and
-//! window w.
+//! All results apply to the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the
+//! rate means twice the cuts. Propagation windows are used as measured: lower bounds of cuts use the lower bounds of
+//! the windows, and everything else uses their upper bounds. Only the tests rely on the theory of infinite-server
+//! queues (Eick, Massey and Whitt 1993) only for tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with
+//! lengths D, budget g and window w.
 
 mod cuts;
 mod further_cuts;
@@ -40,13 +41,13 @@ pub struct SteadyRecord<'a> {
     pub spans: &'a [StreamSpan],
     /// Beginning of the period.
     pub from: Stamp,
-    /// End of the period. A log that holds only ended streams must continue after it for at least the length of the
+    /// End of the period. A log that contains only ended streams must continue after it for at least the length of the
     /// longest stream.
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
-    /// Measured propagation windows: seconds after t0 in which a pod still gets streams, at least and at most. Each is
-    /// equally likely.
+    /// Measured propagation windows: lower and upper bound of the seconds after t0 in which a pod still receives
+    /// streams. All windows are equally likely.
     pub windows_s: &'a [(f64, f64)],
 }
 
@@ -55,7 +56,7 @@ pub struct SteadyRecord<'a> {
 pub struct StreamBudget {
     /// Seconds from t0 until the pod's streams are cut.
     pub seconds: f64,
-    /// Seconds from t0 until the pod accepts no more streams.
+    /// Seconds from t0 until the pod stops accepting streams.
     pub accepts_s: f64,
 }
 
@@ -64,24 +65,24 @@ pub struct StreamBudget {
 pub struct PodShutdown {
     /// Seconds from t0 to SIGTERM: the preStop sleep.
     pub sleep_s: f64,
-    /// Seconds from t0 to SIGKILL: the grace period, of which the sleep is a part.
+    /// Seconds from t0 to SIGKILL: the grace period, which includes the sleep.
     pub grace_s: f64,
     /// Reaction of the app to SIGTERM.
     pub on_sigterm: OnSigterm,
 }
 
-/// Reaction of an app to SIGTERM. It accepts nothing afterwards.
+/// Reaction of an app to SIGTERM. Afterwards, the app accepts no streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSigterm {
-    /// The app serves its streams to their ends, or until SIGKILL.
+    /// The app serves its streams until they end, or until SIGKILL.
     Drains,
-    /// The app cuts its streams: no grace period helps, a longer sleep does.
+    /// The app cuts its streams: a longer sleep helps, but no grace period does.
     Cuts,
 }
 
 impl PodShutdown {
-    /// Returns the time that streams have.
+    /// Returns the time that streams have until they are cut.
     pub fn budget(self) -> StreamBudget {
         let seconds = match self.on_sigterm {
             OnSigterm::Drains => self.grace_s,
@@ -99,8 +100,8 @@ pub enum Estimate<T> {
     Known(T),
     /// The record contains too few streams, or is too short.
     Unknown {
-        /// Approximate number of further streams that would suffice, if the longest lengths decay as fast as an
-        /// exponential law. `None` if no number would.
+        /// Approximate number of further streams that would suffice, if the tail of the lengths decays as fast as that
+        /// of an exponential distribution. `None` if no number would.
         more_streams: Option<u64>,
     },
 }

@@ -4,8 +4,8 @@
 //!
 //! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with Patton
 //! 2009 (segment length). With few segments a bootstrap is overconfident. Its deviations are therefore widened as
-//! Student's t widens those of a mean, and to make up for the correlation that is lost where segments are cut (Künsch
-//! 1989, bias of the variance; Kendall 1954).
+//! Student's t widens those of a mean, and widened again to compensate for the correlation lost where segments are cut
+//! (Künsch 1989, bias of the variance; Kendall 1954).
 
 use std::ops::Range;
 
@@ -24,16 +24,16 @@ pub(super) const FEW: f64 = 12.0;
 /// Factor by which segments exceed the best length: segments that are too long cost a little width, but segments that
 /// are too short give wrong results.
 const CAUTION: f64 = 1.5;
-/// Smallest share of the variance that a bootstrap is assumed to show.
+/// Smallest share of the variance that a bootstrap is assumed to capture.
 const LEAST_SHOWN: f64 = 0.3;
 
-/// Blocks of one side. They are stored so that four sums give the number of values up to a bin in any series of blocks.
+/// Blocks of one side, stored so that four sums suffice to count the values up to a bin in any series of blocks.
 #[derive(Debug)]
 pub(super) struct Blocks {
     /// Blocks of each run. A segment never extends from one run into another.
     runs: Vec<Range<usize>>,
     block_s: f64,
-    /// Latency bins that occur.
+    /// Latency bins that contain values.
     bins: Vec<u32>,
     /// `sums[i * (bins + 1) + j]`: number of values in the first `i` blocks and the first `j` bins.
     sums: Vec<u64>,
@@ -134,8 +134,8 @@ impl Blocks {
         self.rate(&self.whole())
     }
 
-    /// Draws as many blocks as there are, in segments of `length` that begin anywhere. A segment that reaches the end
-    /// of its run continues at the run's beginning.
+    /// Draws as many blocks as the side has, in segments of `length` that begin anywhere. A segment that reaches the
+    /// end of its run continues at the run's beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Resample {
         let mut draw = Vec::new();
         let mut drawn = 0;
@@ -217,7 +217,7 @@ pub(super) struct Beyond {
 }
 
 /// Computes the share of a run's latencies beyond a limit; `None` if the run has no latencies over time. The lower
-/// bound is that of a mean of segments (batch means), each as long as the correlation lasts.
+/// bound comes from batch means over segments that are each as long as the correlation lasts.
 pub(super) fn share_beyond(run: &Sample, limit_ms: f64, confidence: f64) -> Option<Beyond> {
     let side = Blocks::new(std::slice::from_ref(run));
     let upto = side.bins.partition_point(|bin| latency_ms(*bin) <= limit_ms);
@@ -249,7 +249,7 @@ pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, Too
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
-/// Error for requests that are correlated for so long that a run amounts to too few observations.
+/// Error for requests whose correlation lasts so long that a run amounts to too few observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TooCorrelated {
     /// Correlation length, in seconds.
@@ -352,9 +352,9 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
-/// Returns the share of the variance of a series' mean that segments of this many elements show; correlation across a
-/// cut is lost. It assumes that the correlation decays geometrically from the first lag on, applies Kendall's
-/// correction, and leaves out the noise of single elements, which no lag contains.
+/// Returns the share of the variance of a series' mean that segments of this many elements capture; correlation across
+/// a cut is lost. It assumes that the correlation decays geometrically from the first lag on, applies Kendall's
+/// correction, and ignores the noise of single elements, which shows up at no lag.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn short_segments_show_less_variance() {
+    fn short_segments_capture_less_variance() {
         let mut rng = SmallRng::seed_from_u64(2);
         let mut series = |keep: f64| {
             let mut x = 0.0;

@@ -11,10 +11,10 @@ use crate::judgements::comparison::{
 };
 use rolldrop_explain::math::stats;
 
-/// Minimum factor between latencies that count as not overlapping: larger than any difference between runs of the same
-/// software on one machine so far.
+/// Minimum factor between latencies that count as not overlapping: larger than any difference seen so far between runs
+/// of the same software on one machine.
 const APART: f64 = 2.0;
-/// Minimum number of responses with which a side shows where its distribution begins and ends.
+/// Minimum number of responses that show where a side's distribution begins and ends.
 const FEWEST_APART: u64 = 20;
 
 /// Returns a comparison's rows for latencies and the rate.
@@ -180,8 +180,8 @@ fn filled(
     row
 }
 
-/// Withholds the verdicts better and worse for a latency or a rate if a side is a single run. The bootstrap sees only
-/// the variation within a run, but runs of equal software differ as well. Such a row counts as untested.
+/// Withholds the verdicts "better" and "worse" for a latency or a rate if a side is a single run. The bootstrap sees
+/// only the variation within a run, but runs of identical software differ too. Such a row counts as untested.
 fn withhold(row: &mut ComparisonRow, options: &CompareOptions) {
     let Some(p) = row.p.take() else { return };
     row.verdict = Some(Judgement::CannotTell);

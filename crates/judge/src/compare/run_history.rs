@@ -24,12 +24,12 @@ use history_figures::{HistoryFigure, Scale};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 
-/// Default share by which a latency, a window or a rate may always differ from the usual one. Runs of one day are more
-/// alike than runs of several days: on a machine with other work, p99 of unchanged software moved by 18 %, although the
-/// five previous runs had differed by only 3 % (docs/proofs.md).
+/// Default share by which a latency, a window or a rate may always differ from its usual value. Runs made on one day
+/// are more alike than runs made on several days: on a machine with other work, p99 of unchanged software moved by 18
+/// %, although the five previous runs had differed by only 3 % (docs/proofs.md).
 pub const TOLERANCE: f64 = 0.2;
-/// Time by which a window may always exceed the usual one, in seconds. A preStop sleep has whole seconds, and window
-/// bounds are wider on a busy machine.
+/// Time by which a window may always exceed the usual one, in seconds. A preStop sleep is a whole number of seconds,
+/// and window bounds are wider on a busy machine.
 const WINDOW_TOLERANCE_S: f64 = 0.25;
 /// Default maximum number of earlier runs to use.
 pub const LAST: usize = 20;
@@ -163,9 +163,9 @@ impl<'a> Doubts<'a> {
         late().or_else(|| self.by_chance(limit_ms, quantile?))
     }
 
-    /// Returns a doubt if chance may explain a latency beyond its limit. Quantile q is beyond the limit if more than a
-    /// share of 1 - q of the responses are. A few moments of a run can decide that, such as a rollout that makes one
-    /// response in a hundred wait for a second.
+    /// Returns a doubt if chance may explain a latency beyond its limit. Quantile q is beyond the limit if a share of
+    /// more than 1 - q of the responses is. A few moments of a run can tip the balance, such as a rollout that makes
+    /// one response in a hundred wait for a second.
     fn by_chance(&self, limit_ms: f64, quantile: Quantile) -> Option<LatencyDoubt> {
         let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;
         let allowed = 1.0 - quantile.share();
@@ -173,8 +173,8 @@ impl<'a> Doubts<'a> {
     }
 }
 
-/// Send lag of the load generator within which 99 % of the requests were sent, in milliseconds. Response times include
-/// this lag, although the generator's machine causes it, not the app.
+/// 99th percentile of the load generator's send lag, in milliseconds. Response times include this lag, although the
+/// generator's machine causes it, not the app.
 #[derive(Clone, Copy, Debug)]
 struct Lateness {
     now_ms: f64,

@@ -55,7 +55,7 @@ pub struct Sample {
     pub app_errors: u64,
     /// Latencies of the answered requests.
     pub latency: LatencyQuantiles,
-    /// Send lag within which 99 % of the requests were sent, in milliseconds; `None` in a closed loop.
+    /// 99th percentile of the send lag, in milliseconds; `None` in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_ms: Option<f64>,
     /// Pods that ended during the run.

@@ -1,4 +1,4 @@
-//! Figures judged by termination: losses, and window lengths.
+//! Figures judged per termination: losses, and window lengths.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode>
     baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
 }
 
-/// Compares the drops per unit that is lost together: a single termination, or all terminations that overlap.
+/// Compares the drops per unit of joint loss: a single termination, or all terminations that overlap.
 pub(super) fn terminations(
     baseline: &[Sample],
     candidate: &[Sample],

@@ -125,7 +125,7 @@ pub(super) fn once_in_a_million(n: u64) -> u64 {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a study says how many pairs it takes")]
+#[expect(clippy::disallowed_methods, reason = "an environment variable sets how many pairs a study compares")]
 fn equal_services_seldom_raise_alarms() {
     // With more pairs or longer runs, this becomes a study (docs/proofs.md).
     let given =
@@ -151,7 +151,7 @@ fn equal_services_seldom_raise_alarms() {
 }
 
 #[test]
-fn interval_over_few_segments_is_called_rough() {
+fn interval_over_few_segments_is_marked_rough() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
         let few = rows.filter(|row| row.change.is_some()).map(|row| match row.method {
@@ -344,7 +344,7 @@ fn lossy_rollout_fails_lossless_baseline() {
     let CheckEvidence::Row(row) = evidence else { panic!("{evidence:?}") };
     assert_eq!((row.baseline, row.candidate), (Some(0.0), Some(0.0192)));
     assert_eq!(row.method, Method::Totals([0, 96].map(|hits| Proportion { hits, n: 5_000 })));
-    // With one run per side, losing a few requests, or as many as before, is not evidence.
+    // With one run per side, losing a few requests, or about as many as before, proves nothing.
     assert_eq!(verdict_of(&none, &totals(5_000, 7, 6), &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&totals(5_000, 60, 6), &lost, &DROPPED).0, CheckVerdict::Inconclusive);
     assert_eq!(verdict_of(&lost, &none, &DROPPED).0, CheckVerdict::Pass);
@@ -361,14 +361,14 @@ fn app_errors_are_compared() {
 }
 
 #[test]
-fn hundred_requests_cannot_pass() {
+fn hundred_requests_are_inconclusive() {
     let few = || of(vec![TimeBlock { total: 10, ..TimeBlock::default() }; 10], Vec::new());
     let judged = verdict_of(&few(), &few(), &CheckName::Requests);
     assert_eq!(judged, (CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100)));
 }
 
 #[test]
-fn single_equal_runs_never_fail() {
+fn correlated_single_runs_never_fail() {
     for seed in 0..6 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let [a, b] = [0.8, 1.2].map(|slower| run(Service { slower, ..alike(0.9) }, &mut rng));
@@ -398,7 +398,7 @@ fn disjoint_latencies_fail_despite_correlation() {
     let p99 = CheckName::Baseline(Metric::Latency(LatencyKind::Response, Quantile::P99));
     assert_eq!(verdict_of(&saved, &slow, &p99).0, CheckVerdict::Fail);
     assert_eq!(verdict_of(&slow, &fast, &p50).0, CheckVerdict::Pass);
-    // A difference of less than a factor of two may be another run of the same software.
+    // Two runs of the same software may differ by up to a factor of two.
     let (verdict, _) = verdict_of(&fast, &side(1500.0), &p50);
     assert_eq!(verdict, CheckVerdict::Inconclusive);
 }

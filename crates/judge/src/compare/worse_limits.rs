@@ -1,7 +1,7 @@
 //! Limits relative to the baseline that an expectation sets, such as `worse: 10%`.
 //!
 //! A figure within the allowed value passes. With a history, a figure fails if a run that is worse by just the allowed
-//! margin would hardly produce it, given how much runs differ. With few runs, a figure fails if the test of totals
+//! margin would hardly ever produce it, given how much runs vary. With few runs, a figure fails if the test of totals
 //! shows it to be worse, or if it is a latency that does not overlap the baseline's latencies. All other figures are
 //! inconclusive.
 
@@ -64,7 +64,7 @@ pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &Compar
 #[derive(Debug)]
 pub(super) struct Limited {
     pub(super) check: Check,
-    /// Probability of such a figure if it is no worse than allowed; `None` if nothing was tested.
+    /// Probability of a figure this bad if the candidate is no worse than allowed; `None` if nothing was tested.
     pub(super) p: Option<f64>,
 }
 
@@ -334,7 +334,7 @@ impl Compared<'_> {
         self.check(verdict, BaselineGrounds::Spread { last, runs, doubt })
     }
 
-    /// Returns the check, with the probability of such a figure if it is no worse than allowed.
+    /// Returns the check, with the probability of a figure this bad if the candidate is no worse than allowed.
     fn by_few(&self, apart: Option<Disjoint>, alpha: f64) -> (Check, Option<f64>) {
         let Worse { kind, part, key, .. } = self.asked.limit;
         if *kind == Kind::Total {

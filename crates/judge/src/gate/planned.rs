@@ -15,7 +15,7 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
         .then(|| Check::limit("terminations.planned", CheckVerdict::Fail, CheckEvidence::NotDone(not_done)))
 }
 
-/// Counts the containers that exited in pods that stayed, without the run having caused it.
+/// Counts the containers that exited on their own in pods that stayed.
 pub(super) fn restarted(result: &RunResult) -> Measured {
     let restarted = found(result, FindingKind::Restarted);
     let n = Measured::count(restarted.len() as u64);

@@ -15,12 +15,12 @@ use rolldrop_explain::model::{Bounded, CheckVerdict, LossGroup, RequestCounts, T
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 use rolldrop_record::{Cause, Outcome};
 
-/// Minimum number of units for bounding the mean loss with Student's t,
+/// Minimum number of units for bounding the mean loss with Student's t.
 const MANY: usize = 24;
-/// provided that at least this many of them lost something.
+/// Minimum number of units that lost something for bounding the mean loss with Student's t.
 const SOME: usize = 5;
 
-/// Requests of a run or of a part of it, as the checks need them.
+/// Requests of a run, or of a part of a run, in the form that the checks need.
 pub(super) struct CheckedRequests<'a> {
     pub(super) counts: &'a RequestCounts,
     pub(super) groups: &'a [LossGroup],
@@ -123,7 +123,7 @@ impl CheckedRequests<'_> {
         amount(name, bounds, count, |_| count.clone().into_share_of(sent))
     }
 
-    /// Adds, to a check that passes because nothing was lost, which faults this many terminations would have revealed.
+    /// If a check passes because nothing was lost, adds how rare a fault this many terminations would have shown.
     fn with_power(&self, mut check: Check) -> Check {
         let units = self.loss_units();
         if let CheckEvidence::Limit { measured, .. } = &mut check.evidence
@@ -247,7 +247,7 @@ fn lost_of(group: &LossGroup) -> u64 {
     group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
-/// Checks `count` against limits on counts, and `share` against limits on shares. `share` gets the limit.
+/// Checks `count` against limits on counts, and `share` against limits on shares. `share` is passed the limit.
 pub(super) fn amount(
     name: &str,
     bounds: Bounds<Amount>,
@@ -295,7 +295,7 @@ impl UnitLosses {
         }
     }
 
-    /// Returns the bounds on the loss if `n` units like these end while `times` as many requests are sent.
+    /// Returns the bounds on the loss if `n` units like these end while `times` times as many requests are sent.
     fn bounds(&self, n: u64, times: f64) -> (f64, f64) {
         let rest = self.rest * times;
         if n == 0 {

@@ -14,7 +14,7 @@ use rolldrop_explain::model::figure_text::len;
 use rolldrop_explain::model::{LossGroup, Mode, Termination, Unit, Window, apart};
 use rolldrop_record::expect::{Bounds, PreStopLimits, Span, WindowLimits};
 
-/// Windows of a run, as the checks need them.
+/// Windows of a run, in the form that the checks need.
 pub(super) struct Windows<'a> {
     pub(super) terminations: &'a [Termination],
     pub(super) groups: &'a [LossGroup],
@@ -64,7 +64,7 @@ impl<'a> Windows<'a> {
         }
         let lower = all().filter_map(|(t, window)| Some((window.lower_s?, t)));
         let lower = lower.max_by(|a, b| a.0.total_cmp(&b.0));
-        // Among pods that share lost requests, possibly only one is known to have had a window that long.
+        // Among pods that share lost requests, it may be known only that one of them had a window that long.
         let of_group = |group: &LossGroup| {
             let windows = group.windows.iter().filter(|window| self.counts(&window.consumer));
             Some((
@@ -111,7 +111,7 @@ impl<'a> Windows<'a> {
         kinds.iter().map(|blocks| quantile(blocks, share, confidence)).collect()
     }
 
-    /// Checks the share of terminations whose window the configured preStop sleep outlasts.
+    /// Checks the share of terminations in which the configured preStop sleep outlasts the window.
     pub(super) fn pre_stop(&self, limits: PreStopLimits) -> Vec<Check> {
         let share = limits.suffices.0;
         let kinds = self.blocks();
@@ -172,8 +172,8 @@ fn quantile(blocks: &[WindowBlock<'_>], share: f64, confidence: Confidence) -> M
     Measured::between(Unit::Seconds, low, None, high).because(basis)
 }
 
-/// Returns the bounds on the share of terminations whose windows are shorter than their preStop sleep: those that
-/// certainly are, and those that may be.
+/// Returns the bounds on the share of terminations whose windows are shorter than their preStop sleep: the share that
+/// certainly are, and the share that may be.
 fn covered(blocks: &[WindowBlock<'_>], share: f64, confidence: f64) -> Measured {
     let sleep_s = |t: &Termination| t.pre_stop_seconds.map(|s| s as f64);
     let is_short = |(t, window): &(&Termination, Option<&Window>)| {

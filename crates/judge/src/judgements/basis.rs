@@ -103,7 +103,7 @@ pub enum Basis {
     Pod(String, PodFact),
     /// A latency statistic.
     Latency(LatencyFigure, LatencyBasis),
-    /// Containers that exited without the run having caused it.
+    /// Containers that exited on their own, not because of the run.
     Restarted(Vec<FindingText>),
 }
 

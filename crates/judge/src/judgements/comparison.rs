@@ -9,7 +9,7 @@ pub use crate::statistics::exact::Proportion;
 use rolldrop_explain::model::LatencyBucket;
 use rolldrop_record::{Mode, Outcome, named};
 
-/// Minimum number of requests. With fewer, a failure rate of 1 % would go unseen in more than one of twenty runs (Wilks
+/// Minimum number of requests. With fewer, a failure rate of 1 % would go unseen in more than one of 20 runs (Wilks
 /// 1941).
 pub const FEWEST_REQUESTS: u64 = 299;
 /// Minimum number of runs that show how much runs differ.
@@ -110,7 +110,7 @@ pub struct ComparisonRow {
     pub candidate: Option<f64>,
     /// Change from baseline to candidate, if it can be bounded.
     pub change: Option<FigureChange>,
-    /// Probability of such a difference if the two sides are equal, by the test in `method`.
+    /// Probability of such a difference if the two sides are equal, according to the test in `method`.
     pub p: Option<f64>,
     /// Verdict of the row; `None` if the figure alone has none.
     pub verdict: Option<Judgement>,
@@ -214,7 +214,7 @@ impl Quantile {
 pub enum Method {
     /// The test of totals. Holds each side's lost requests, out of all.
     Totals([Proportion; 2]),
-    /// The requests are judged by termination.
+    /// The requests are judged per termination.
     ByTermination([Proportion; 2]),
     /// Neither side lost any requests.
     NoneLost {
@@ -222,7 +222,7 @@ pub enum Method {
         blocks: [usize; 2],
         /// Length of a block, in seconds.
         block_s: f64,
-        /// Largest share of the blocks that may have lost requests without any of them being seen.
+        /// Largest share of blocks with losses that could have gone unseen.
         missed: f64,
     },
     /// Requests were lost in such long bursts that the runs contain too few independent blocks.
@@ -275,7 +275,7 @@ pub enum Method {
     OneRun,
     /// The rate was set by the schedule.
     Schedule,
-    /// Requests are correlated for so long that the runs contain too few independent blocks.
+    /// The correlation between requests lasts so long that the runs contain too few independent blocks.
     Correlated {
         /// Length of a block, in seconds.
         block_s: f64,

@@ -178,8 +178,7 @@ pub struct Trend {
 /// Reason why a latency beyond its limit may not be the app's fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatencyDoubt {
-    /// The load generator sent later than usual. Lateness is the send lag within which 99 % of the requests were sent,
-    /// in milliseconds.
+    /// The load generator sent later than usual. Lateness is the 99th percentile of the send lag, in milliseconds.
     Lateness {
         /// Lateness in this run.
         now_ms: f64,

@@ -1,12 +1,12 @@
-//! Number of streams that terminations with one budget cut: its mean, and predictions.
+//! Mean number of streams that terminations with one budget cut, and predictions.
 //!
 //! A stream that outlasts the budget by some time is cut by every termination within a stretch of that length. The mean
-//! is the sum of these stretches, divided by the time. It counts every stream of the record, not only the streams that
-//! some independent terminations meet, so it needs far fewer streams than the order statistics in `needs`. Its variance
-//! is computed for a sum over independent streams, or over independent blocks of time if the result is larger, which
-//! happens if streams came in bursts or the rate changed (as a bootstrap of these blocks shows). With few long streams
-//! the sum is skewed, and percentiles of a bootstrap are too low, so the bounds come from a gamma variable with the
-//! same variance.
+//! is the sum of these stretches, divided by the length of the record. It counts every stream of the record, not only
+//! those open at a few independent terminations, so it needs far fewer streams than the order statistics in `needs`.
+//! Its variance is computed for a sum over independent streams, or over independent blocks of time if that variance is
+//! larger, which happens if streams arrived in bursts or the rate changed (as a bootstrap of these blocks shows). With
+//! few long streams the sum is skewed and bootstrap percentiles are too low, so the bounds come from a gamma
+//! distribution with the same variance.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,8 @@ use super::{Estimate, whole};
 use crate::statistics::counts::{count_quantile, rate_quantile};
 use rolldrop_explain::math::stats;
 
-/// Minimum number of streams that outlast a budget. Beyond it nothing is known, since the longest stream of the record
-/// is not the longest of all.
+/// Minimum number of streams that outlast a budget. With fewer, nothing is known, because the longest stream in the
+/// record is not the longest possible one.
 pub(super) const LEAST_OUTLASTING: usize = 30;
 /// Number of blocks that the period is divided into, by the starts of the streams.
 const BLOCKS: usize = 40;
@@ -25,7 +25,7 @@ const BLOCKS: usize = 40;
 pub(super) struct Hits {
     /// Number of streams by pod and instant.
     by_instant: Vec<u32>,
-    /// Number of instants by stream, with the stream's start; streams without any are left out.
+    /// Start of each stream, and the number of instants at which it would be cut; other streams are left out.
     by_stream: Vec<(f64, usize)>,
     /// Time covered by the instants of a pod, in seconds.
     covered_s: f64,
@@ -36,7 +36,7 @@ impl Hits {
         Self { by_instant: vec![0; instants], by_stream: Vec::new(), covered_s }
     }
 
-    /// Adds a stream with the instants at which it would be cut.
+    /// Adds a stream and the instants at which it would be cut.
     pub(super) fn add(&mut self, start_s: f64, cut: impl Iterator<Item = usize>) {
         let mut hits = 0;
         for instant in cut {
@@ -52,13 +52,13 @@ impl Hits {
 /// Streams that terminations with one budget cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cuts {
-    /// Counts only streams that a termination certainly cuts.
+    /// Only the streams that a termination certainly cuts.
     known: Moments,
-    /// Counts as well those that the record leaves undecided.
+    /// Also the streams that the record leaves undecided.
     most: Moments,
 }
 
-/// Mean number of streams cut per termination. All figures are streams.
+/// Mean number of streams cut per termination.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeanCut {
     /// Best estimate. It counts undecided streams as cut.
@@ -67,12 +67,12 @@ pub struct MeanCut {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Part of the estimate that is undecided: these streams were cut in the record before the budget ended, or came when
-    /// the pod may have got no more streams.
+    /// Part of the estimate that is undecided: these streams were cut in the record before the budget ended, or arrived
+    /// when the pod may no longer have received streams.
     pub undecided: f64,
 }
 
-/// Number of streams that further terminations will cut in all.
+/// Total number of streams that further terminations will cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CutRange {
     /// Lower end of the interval.
@@ -85,11 +85,11 @@ pub struct CutRange {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Moments {
     mean: f64,
-    /// Variance of the mean as an estimate.
+    /// Variance of the estimated mean.
     variance: f64,
     /// Variance of a termination's count, divided by the mean; at least 1.
     dispersion: f64,
-    /// Part of the mean that the largest stream contributes.
+    /// Part of the mean that the longest stream contributes.
     largest: f64,
 }
 
@@ -102,7 +102,7 @@ impl Moments {
         let apart = squares(&mut hits.by_stream.iter().map(|(_, hits)| *hits as f64));
         let mut blocks = [0.0; BLOCKS];
         for (start_s, hits_of_stream) in &hits.by_stream {
-            // Streams that began before the period add to its last blocks, whose own streams it does not see whole.
+            // Streams that began before the period count in its last blocks, whose own streams are not seen in full.
             let share = (start_s / hits.covered_s).rem_euclid(1.0);
             blocks[stats::index(share * BLOCKS as f64).min(BLOCKS - 1)] += *hits_of_stream as f64;
         }
@@ -119,14 +119,14 @@ impl Moments {
         }
     }
 
-    /// Returns the variance of the number of streams that `n` further terminations cut, as predicted from this record.
+    /// Returns the predicted variance of the number of streams that `n` further terminations cut.
     fn predicted(&self, n: f64) -> f64 {
         n * self.dispersion * self.mean + n * n * self.variance
     }
 }
 
 impl Cuts {
-    /// Derives the cuts from the streams that are certainly cut, and from all that may be. `streams` is the
+    /// Derives the cuts from the streams that are certainly cut, and from all streams that may be. `streams` is the
     /// number of streams in the record.
     pub(super) fn of(known: &Hits, most: &Hits, streams: usize) -> Estimate<Self> {
         let outlasting = known.by_stream.len();
@@ -140,7 +140,7 @@ impl Cuts {
     /// Returns the mean number of streams cut per termination, with bounds that each hold at `confidence`.
     pub fn mean(&self, confidence: f64) -> MeanCut {
         let Self { known, most } = self;
-        // The upper bound allows for one more stream as large as the largest (Fay and Feuer 1997).
+        // The upper bound allows for one more stream as long as the longest (Fay and Feuer 1997).
         let (mean, variance) = (most.mean + most.largest, most.variance + most.largest * most.largest);
         MeanCut {
             estimate: most.mean,
@@ -150,8 +150,8 @@ impl Cuts {
         }
     }
 
-    /// Predicts how many streams `terminations` further terminations will cut in all, at instants independent of each
-    /// other: a two-sided interval at `confidence`, for their own variation and for the uncertainty of the mean.
+    /// Predicts how many streams `terminations` further, independent terminations will cut in total: a two-sided
+    /// interval at `confidence` that covers their own variation and the uncertainty of the mean.
     pub fn predict(&self, terminations: u64, confidence: f64) -> CutRange {
         let n = terminations as f64;
         let tail = (1.0 - confidence) / 2.0;

@@ -1,4 +1,4 @@
-//! Streams that one further termination would cut, with the settings that a run's pods had and with better ones.
+//! Streams that one further termination would cut, with the settings of a run's pods and with better ones.
 
 use std::collections::BTreeSet;
 
@@ -34,12 +34,12 @@ pub enum CutUnknown {
     ReactionNotSeen,
     /// A preStop hook other than a sleep hides the time of SIGTERM.
     SleepHidden,
-    /// Too few streams of the steady part last long enough. Holds the number of further streams that would suffice.
+    /// Too few streams of the steady part lasted long enough. Holds the number of further streams that would suffice.
     TooFew(Option<u64>),
 }
 
 /// Predicts the cuts of one further termination: for each pair of settings that pods with streams had, and for the
-/// least settings with which it cuts at most [`MAX_CUT`] streams on average, if these are longer.
+/// smallest settings that cut at most [`MAX_CUT`] streams on average, if these are longer.
 pub fn further_cuts(analysis: &Analysis) -> Vec<FurtherCut> {
     let result = &analysis.result;
     let with_streams = streams_of(result).filter(|(_, of)| of.alive_at_t0 + of.began_later > 0);
@@ -75,10 +75,10 @@ fn advised_sleep_s(result: &RunResult) -> u64 {
     longest.and_then(Recommendation::advised_seconds).unwrap_or(0)
 }
 
-/// Termination of a pod like those of the run.
+/// One further termination, of a pod like those of the run.
 struct FurtherTermination {
     record: VirtualTerminations,
-    /// Seconds from SIGTERM until the app cuts its streams; infinite if it serves them to their ends.
+    /// Seconds from SIGTERM until the app cuts its streams; infinite if it serves them until they end.
     served_s: f64,
 }
 
@@ -103,7 +103,7 @@ impl FurtherTermination {
         }
     }
 
-    /// Predicts the cuts with the least settings that cut few streams, and are no shorter than these.
+    /// Predicts the cuts with the smallest settings that cut few streams and are no shorter than the given ones.
     fn advised(&self, sleep_s: u64, grace_s: u64) -> FurtherCut {
         let least = if self.served_s.is_finite() {
             let sleep = self.record.least_sleep(MAX_CUT, CONFIDENCE);
@@ -128,7 +128,8 @@ impl FurtherTermination {
     }
 }
 
-/// Returns the least time from SIGTERM until the app cut a stream, in seconds; infinite if it served all of them on.
+/// Returns the shortest time from SIGTERM until the app cut a stream, in seconds; infinite if it kept serving all of
+/// them.
 /// `None` if no stream was open at SIGTERM.
 fn served_s(analysis: &Analysis) -> Option<f64> {
     let cut_s = analysis.account.findings.iter().find_map(|finding| match finding {

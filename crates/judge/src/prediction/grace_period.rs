@@ -1,4 +1,4 @@
-//! Settings: the least budget for a limit, what pairs of sleep and grace period would cut, and a common rule.
+//! Settings: the smallest budget that meets a limit, the effect of a sleep and a grace period, and a common rule.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,20 +7,21 @@ use super::{Estimate, PodShutdown, StreamBudget, UncutShare, VirtualTerminations
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Expected effect of one way in which pods end.
+/// Expected effect of ending pods in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Settings, and reaction of the app.
     pub end: PodShutdown,
-    /// Mean number of streams, per termination, that come after the pod stopped accepting, while the rules still list it.
+    /// Mean number of streams per termination that arrive after the pod stopped accepting, while the rules still list
+    /// it.
     pub refused: f64,
     /// Mean number of streams cut per termination.
     pub cut: Estimate<MeanCut>,
-    /// Number of streams that the asked number of further terminations will cut in all.
+    /// Total number of streams that the requested number of further terminations will cut.
     pub cut_in_all: Estimate<CutRange>,
     /// Share of terminations that cut no stream.
     pub uncut: UncutShare,
-    /// Mean number of seconds for which a pod terminates; `None` if the record is shorter than the grace period. Times
+    /// Mean duration of a termination, in seconds; `None` if the record is shorter than the grace period. Multiplied by
     /// the number of pods, it is the price of a rollout in pod-seconds.
     pub terminating_s: Option<f64>,
 }
@@ -30,28 +31,29 @@ pub struct Forecast {
 pub struct PercentileRule {
     /// The percentile in seconds.
     pub grace_s: f64,
-    /// Mean number of streams per termination that the rule expects to cut: the remaining share of those that are open.
-    /// But long streams are open more often than short ones, and what is left of them is longer.
+    /// Mean number of streams per termination that the rule expects to cut: the remaining share of the open streams. In
+    /// fact, long streams are open more often than short ones, and more time remains of them.
     pub expected: f64,
     /// Streams that terminations with this grace period cut.
     pub cuts: Estimate<Cuts>,
 }
 
 impl VirtualTerminations {
-    /// Returns the least grace period in whole seconds with which pods that sleep for `sleep_s` and then drain cut at
-    /// most `most_cut` streams on average, at `confidence`.
+    /// Returns the shortest grace period in whole seconds with which pods that sleep for `sleep_s` and then drain cut
+    /// at most `most_cut` streams on average, at `confidence`.
     pub fn least_grace(&self, sleep_s: f64, most_cut: f64, confidence: f64) -> Estimate<u64> {
         let least = self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: sleep_s });
         least.map(|seconds| seconds.max(stats::ceil_seconds(sleep_s)))
     }
 
-    /// Returns the least sleep in whole seconds with which pods that cut their streams at SIGTERM cut at most
+    /// Returns the shortest sleep in whole seconds with which pods that cut their streams at SIGTERM cut at most
     /// `most_cut` streams on average, at `confidence`.
     pub fn least_sleep(&self, most_cut: f64, confidence: f64) -> Estimate<u64> {
         self.least(most_cut, confidence, |seconds| StreamBudget { seconds, accepts_s: seconds })
     }
 
-    /// Returns the least whole second whose budget has a bounded mean. More seconds must never be less time.
+    /// Returns the smallest number of whole seconds whose budget keeps the mean within `most_cut`. `budget` must not
+    /// decrease with more seconds.
     fn least(&self, most_cut: f64, confidence: f64, budget: impl Fn(f64) -> StreamBudget) -> Estimate<u64> {
         let mean = |seconds: u64| self.cuts(budget(seconds as f64)).map(|cuts| cuts.mean(confidence).upper);
         let most = match mean(0) {
@@ -66,7 +68,7 @@ impl VirtualTerminations {
         let reach = unknown - 1;
         let left = mean(reach).known().unwrap_or(most);
         if left > most_cut {
-            // An exponential law loses the same share of cuts and of streams that outlast the budget.
+            // With exponential lengths, the cuts and the streams that outlast the budget decrease in proportion.
             let more_streams = (most_cut > 0.0).then(|| whole(self.streams as f64 * (left / most_cut - 1.0)));
             return Estimate::Unknown { more_streams };
         }
@@ -75,7 +77,7 @@ impl VirtualTerminations {
         }))
     }
 
-    /// Predicts the effect of settings, also on this number of terminations, with bounds that each hold at `confidence`.
+    /// Predicts the effect of settings, also on this many terminations, with bounds that each hold at `confidence`.
     pub fn forecast(&self, end: PodShutdown, terminations: u64, confidence: f64) -> Forecast {
         let budget = end.budget();
         let cuts = self.cuts(budget);
@@ -92,8 +94,8 @@ impl VirtualTerminations {
     }
 
     /// Returns what the rule "grace period = this percentile of the request duration" would cut; `percentile` is in
-    /// (0, 1), and pods accept streams for `accepts_s` seconds after t0. As in an access log, the durations are those of all streams that ended in the period. `None` if none
-    /// did.
+    /// (0, 1), and pods accept streams for `accepts_s` seconds after t0. As in an access log, the durations are those
+    /// of all streams that ended in the period. `None` if no stream did.
     pub fn percentile_rule(&self, percentile: f64, accepts_s: f64) -> Option<PercentileRule> {
         let ended = self.pods.iter().flatten().filter(|open| {
             let is_open_at_end = open.ended == SpanEnd::Censored && open.end_s >= self.length_s;

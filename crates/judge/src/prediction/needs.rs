@@ -1,8 +1,8 @@
-//! Time that pods need until their last stream ends, at the virtual terminations.
+//! Time that pods need, at the virtual terminations, until their last stream ends.
 //!
-//! Bounds are over independent terminations: two instants of a pod that are at least the longest need apart share no
-//! stream. Their distance varies, so that they do not keep step with streams that come at fixed intervals. Estimates take
-//! all instants.
+//! Bounds are over independent terminations: two instants of a pod share no stream if they are at least the longest
+//! need apart. Their distance varies, so that they do not fall into step with streams that arrive at fixed intervals.
+//! Estimates use all instants.
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct PodNeeds<'a> {
     by_pod: Vec<Vec<PodNeed>>,
     /// Needs at instants that share no stream.
     units: Vec<PodNeed>,
-    /// Number of streams that the record has for each unit.
+    /// Number of streams in the record per unit.
     streams_per_unit: f64,
 }
 
@@ -35,12 +35,12 @@ struct PodNeed {
 /// Share of terminations that cut no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UncutShare {
-    /// Best estimate, with undecided terminations as ones that cut a stream. `None` if the record is shorter than the
-    /// budget.
+    /// Best estimate, counting undecided terminations as ones that cut a stream. `None` if the record is shorter than
+    /// the budget.
     pub estimate: Option<f64>,
-    /// Lower bound, with undecided terminations as ones that cut a stream.
+    /// Lower bound, counting undecided terminations as ones that cut a stream.
     pub lower: f64,
-    /// Upper bound, with undecided terminations as ones that cut none.
+    /// Upper bound, counting undecided terminations as ones that cut no stream.
     pub upper: f64,
 }
 
@@ -73,14 +73,14 @@ impl<'a> PodNeeds<'a> {
         self.units.len()
     }
 
-    /// Returns the least budget in seconds that saves all streams in a share of terminations, at `confidence`. Both
+    /// Returns the smallest budget in seconds that saves all streams in a share of terminations, at `confidence`. Both
     /// arguments are in (0, 1). Source: Wilks 1941.
     pub fn covering(&self, share: f64, confidence: f64) -> Estimate<f64> {
         let n = self.units.len();
         let mut seconds: Vec<f64> =
             self.units.iter().filter(|need| !need.is_censored).map(|need| need.seconds).collect();
         seconds.sort_by(f64::total_cmp);
-        // A need that may be larger counts as the largest of all.
+        // A need that may be larger counts as larger than all others.
         let rank = |n: usize| stats::quantile_ranks(n, share, confidence).1;
         if let Some(seconds) = rank(n).and_then(|rank| seconds.get(rank - 1)) {
             return Estimate::Known(*seconds);
@@ -113,8 +113,8 @@ impl<'a> PodNeeds<'a> {
         }
     }
 
-    /// Returns the mean number of seconds for which a pod terminates: at least the sleep, then until its last stream
-    /// has ended or is cut. `None` if the record is shorter than the budget.
+    /// Returns the mean duration of a termination, in seconds: at least the sleep, then until the pod's last stream
+    /// ends or is cut. `None` if the record is shorter than the budget.
     pub fn terminating_s(&self, sleep_s: f64, budget: StreamBudget) -> Option<f64> {
         let followed = self.record.followed(budget.seconds);
         let of_pod = |needs: &Vec<PodNeed>| -> f64 {
@@ -128,7 +128,7 @@ impl<'a> PodNeeds<'a> {
 /// Returns a pod's needs at all instants.
 fn needs(record: &VirtualTerminations, streams: &[OpenSpan], window_s: f64) -> Vec<PodNeed> {
     let mut coming = streams.iter().peekable();
-    // A stream whose end has passed adds nothing, so the latest ends of all streams that began are enough.
+    // A stream that has ended adds nothing, so the latest end of all streams that have begun is enough.
     let (mut last_s, mut last_censored_s) = (0.0_f64, 0.0_f64);
     let instants = (0..record.per_pod).map(|i| record.at(i));
     instants

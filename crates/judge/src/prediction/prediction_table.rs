@@ -5,43 +5,43 @@ use serde::Serialize;
 use super::{Estimate, Forecast, MeanCut, OnSigterm, PodShutdown, SteadyRecord, VirtualTerminations};
 use rolldrop_explain::model::{MissingShare, RunResult, SteadyStreams};
 
-/// Confidence of every bound, unless the request has another.
+/// Default confidence of every bound.
 pub const CONFIDENCE: f64 = 0.95;
-/// Mean number of streams per termination that may be cut, unless the request has another.
+/// Default for the mean number of streams per termination that may be cut.
 pub const MAX_CUT: f64 = 0.1;
 /// Grace periods that are always shown, in seconds.
 const GRACES_S: [u32; 6] = [10, 30, 60, 120, 300, 600];
-/// Percentile of the common rule.
+/// Percentile that the common rule uses.
 const RULE: f64 = 0.99;
 
 /// Reason why a run predicts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPrediction {
-    /// Nothing names the pods of these streams.
+    /// Nothing identifies the pods of these streams.
     NoPods {
         /// Number of streams.
         unnamed: u64,
     },
-    /// The population was still growing when the first pod was terminated, or the load ended.
+    /// The number of open streams was still growing when the first pod was terminated or the load ended.
     StillGrowing {
-        /// Length of the run until then, in seconds.
+        /// Length of the run up to then, in seconds.
         after_s: f64,
-        /// Share that was missing; `None` if too few streams had ended to tell.
+        /// Share of the stationary population that was missing; `None` if too few streams had ended to tell.
         missing: Option<MissingShare>,
     },
 }
 
-/// Questions to a prediction.
+/// Input of a prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictionRequest<'a> {
     /// Measured propagation windows in seconds, lower and upper bound.
     pub windows_s: &'a [(f64, f64)],
-    /// The preStop sleep in seconds; `None` for the longest window.
+    /// The preStop sleep in seconds; `None` selects the longest window.
     pub sleep_s: Option<f64>,
-    /// Grace periods, and sleeps of apps that cut their streams, to be shown in any case, in seconds.
+    /// Grace periods (for apps that cut their streams, sleeps) that are always shown, in seconds.
     pub graces_s: &'a [f64],
-    /// Number of further terminations; `None` for one of each pod.
+    /// Number of further terminations; `None` selects one of each pod.
     pub terminations: Option<u64>,
     /// Mean number of streams per termination that may be cut.
     pub max_cut: f64,
@@ -58,35 +58,35 @@ pub struct StreamPrediction {
     pub pods: usize,
     /// Number of streams that were open in the steady part.
     pub streams: usize,
-    /// Streams that began per second and pod, for which everything here holds.
+    /// Streams that began per second and pod. All figures apply to this rate.
     pub rate_per_pod: f64,
     /// Mean number of streams open on a pod.
     pub open_per_pod: f64,
     /// Share of the stationary population that is missing.
     pub missing: Option<MissingShare>,
-    /// Longest measured propagation window, in seconds; `None` if no termination showed one.
+    /// Longest measured propagation window, in seconds; `None` if none was measured.
     pub window_s: Option<f64>,
-    /// The preStop sleep that the table has, in seconds.
+    /// The preStop sleep that the table assumes, in seconds.
     pub sleep_s: f64,
     /// Effect of grace periods, if the app keeps serving its streams after SIGTERM.
     pub draining: Vec<Forecast>,
-    /// Effect of sleeps, if the app cuts its streams at SIGTERM. No grace period helps then.
+    /// Effect of sleeps, if the app cuts its streams at SIGTERM. In that case, no grace period helps.
     pub cutting: Vec<Forecast>,
     /// Confidence of every bound.
     pub confidence: f64,
-    /// Number of further terminations that the forecasts are for.
+    /// Number of further terminations that the forecasts cover.
     pub terminations: u64,
-    /// Number of streams per termination that may be cut.
+    /// Maximum mean number of streams cut per termination.
     pub max_cut: f64,
-    /// Least grace period for that, in seconds, if the app drains.
+    /// Shortest grace period within `max_cut`, in seconds, if the app drains.
     pub least_grace: Estimate<u64>,
-    /// Least sleep for that, in seconds, if the app cuts its streams at SIGTERM.
+    /// Shortest sleep within `max_cut`, in seconds, if the app cuts its streams at SIGTERM.
     pub least_sleep: Estimate<u64>,
-    /// The rule "99th percentile of the duration": its grace period in seconds, and what it expects to cut.
+    /// Grace period by the rule "99th percentile of the duration", in seconds.
     pub rule_grace_s: Option<f64>,
     /// Streams per termination that the rule expects to cut.
     pub rule_expects: Option<f64>,
-    /// Streams per termination that it would cut.
+    /// Streams per termination that the rule would actually cut.
     pub rule_cuts: Option<Estimate<MeanCut>>,
 }
 

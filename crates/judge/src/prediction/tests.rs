@@ -1,4 +1,4 @@
-//! Tests predictions by hand, against the theory of infinite-server queues, and against simulated terminations.
+//! Tests predictions against values computed by hand, the theory of infinite-server queues, and simulated terminations.
 
 mod further;
 pub(crate) mod laws;
@@ -17,14 +17,14 @@ fn exactly(windows_s: &[f64]) -> Vec<(f64, f64)> {
     windows_s.iter().map(|window| (*window, *window)).collect()
 }
 
-/// Returns the virtual terminations of 1000 s.
+/// Returns the virtual terminations of a record of 1000 s.
 fn prepared(spans: &[StreamSpan], pods: usize, windows_s: &[f64]) -> VirtualTerminations {
     let windows_s = &exactly(windows_s)[..];
     let record = SteadyRecord { spans, from: second(0.0), to: second(1000.0), pods, windows_s };
     VirtualTerminations::of(&record).unwrap()
 }
 
-/// Returns 40 streams of one pod, one after the other: each begins 20 s after the one before.
+/// Returns 40 streams of one pod, each of which begins 20 s after the previous one.
 fn row_of_streams(lasts_s: f64, ended: SpanEnd) -> Vec<StreamSpan> {
     let start = |i: i32| 10.0 + 20.0 * f64::from(i);
     (0..40).map(|i| span(0, start(i), start(i) + lasts_s, ended)).collect()
@@ -49,7 +49,7 @@ fn streams_are_cut_while_they_outlast_budget() {
     assert!(close(mean(&[2.0], budget(4.0)), 40.0 * 8.0 / 996.0));
     assert!(close(mean(&[1.0, 3.0], budget(4.0)), 40.0 * 8.0 / 996.0));
     assert!(close(mean(&[3.0], StreamBudget { seconds: 4.0, accepts_s: 1.0 }), 40.0 * 7.0 / 996.0));
-    // A stream that comes after the budget is refused, not cut.
+    // A stream that arrives after the budget is refused, not cut.
     assert!(close(mean(&[30.0], budget(4.0)), 40.0 * 10.0 / 996.0));
 }
 
@@ -85,7 +85,7 @@ fn uncertain_window_leaves_streams_undecided() {
 
 #[test]
 fn stream_open_at_end_is_not_undecided() {
-    // The mean leaves out instants at which it is unknown if the stream outlasts the budget.
+    // The mean leaves out instants at which it is unknown whether the stream outlasts the budget.
     let mut spans = row_of_streams(10.0, SpanEnd::Complete);
     spans.push(span(0, 900.0, 1300.0, SpanEnd::Complete));
     let mean = prepared(&spans, 1, &[]).cuts(budget(4.0)).known().unwrap().mean(0.95);
@@ -105,7 +105,7 @@ fn few_long_streams_leave_budget_unknown() {
 }
 
 #[test]
-fn needs_are_bounded_by_order_statistics() {
+fn order_statistics_bound_needs() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let needs = record.needs(0.0);
@@ -117,7 +117,8 @@ fn needs_are_bounded_by_order_statistics() {
     assert!(close(estimate, 1.0 - 240.0 / 996.0), "{uncut:?}");
     assert!(uncut.lower < estimate && estimate < uncut.upper, "{uncut:?}");
     assert_eq!(needs.uncut(1000.0, 0.95).estimate, None, "longer than the record");
-    // Streams of 100 s, 4 in that time: the record has some 7 units, one every 125 s on average, and 59 are needed.
+    // Streams of 100 s, of which five begin in the 125 s between units: the record has about 7 units, and 59 are
+    // needed.
     let spans = row_of_streams(100.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let needs = record.needs(0.0);
@@ -127,8 +128,8 @@ fn needs_are_bounded_by_order_statistics() {
 }
 
 #[test]
-fn units_are_not_in_phase_with_streams() {
-    // Units exactly 10 s apart would meet each second stream at the same age.
+fn units_stay_out_of_phase_with_streams() {
+    // Units exactly 10 s apart would hit every other stream at the same age.
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let covers = record.needs(0.0).covering(0.9, 0.95).known().unwrap();
@@ -136,12 +137,13 @@ fn units_are_not_in_phase_with_streams() {
 }
 
 #[test]
-fn pods_terminate_until_last_stream() {
+fn pods_terminate_until_last_stream_ends() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[2.0]);
     let end = PodShutdown { sleep_s: 5.0, grace_s: 30.0, on_sigterm: OnSigterm::Drains };
     let forecast = record.forecast(end, 3, 0.95);
-    // The need is 12 to 0 s within 12 of 20 s, for 40 streams; 970 s of the record are followed by 30 s.
+    // In each of 40 intervals of 20 s, the need falls from 12 to 0 s within 12 s; 970 s of the record are followed by
+    // 30 s.
     let open_s = 40.0 * (7.0 * (12.0 - 3.5) + 13.0 * 5.0);
     assert!(close(forecast.terminating_s.unwrap(), (open_s + 170.0 * 5.0) / 970.0), "{forecast:?}");
     assert_eq!((forecast.refused, forecast.cut.known()), (0.0, None));
@@ -164,24 +166,24 @@ fn budget_is_sleep_if_app_cuts_on_sigterm() {
 }
 
 #[test]
-fn least_grace_has_bounded_mean() {
+fn shortest_grace_keeps_mean_within_limit() {
     let spans = row_of_streams(10.5, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let least = |most_cut| record.least_grace(0.0, most_cut, 0.95);
-    // At 10 s each stream is cut by terminations within 0.5 s: 0.02 on average.
+    // At 10 s, each stream is cut by terminations within a stretch of 0.5 s: 0.02 on average.
     assert_eq!((least(1.0), least(0.05)), (Estimate::Known(0), Estimate::Known(10)));
-    assert_eq!(record.least_grace(12.0, 0.05, 0.95), Estimate::Known(12), "the sleep is a part of it");
+    assert_eq!(record.least_grace(12.0, 0.05, 0.95), Estimate::Known(12), "the sleep is part of the grace period");
     let Estimate::Known(seconds) = least(0.2) else { panic!() };
     let upper = |seconds: u64| record.cuts(budget(seconds as f64)).known().unwrap().mean(0.95).upper;
     assert!(upper(seconds) <= 0.2 && upper(seconds - 1) > 0.2, "{seconds}");
     let Estimate::Unknown { more_streams: Some(more) } = least(0.001) else { panic!() };
-    assert!(more > 800, "20 times as many: {more}");
+    assert!(more > 800, "20 times as many streams are needed: {more}");
     assert_eq!(record.least_sleep(0.05, 0.95), Estimate::Known(10));
 }
 
 #[test]
 fn bounds_contain_theoretical_values() {
-    // Each bound may miss once in two million times.
+    // Each bound may miss once in two million cases.
     let confidence = 1.0 - 5e-7;
     let law = Law::Exponential { mean: 10.0 };
     for (law, budget_s) in [(law, 30.0), (law, 45.0), (lognormal(10.0, 1.0), 102.0)] {
@@ -198,7 +200,7 @@ fn bounds_contain_theoretical_values() {
         let (truth, mean) =
             (workload.cut(budget_s), record.cuts(budget(budget_s)).known().unwrap().mean(confidence));
         assert!(mean.lower < truth && truth < mean.upper && mean.upper < 2.5 * truth, "{truth} {mean:?}");
-        // The number cut is Poisson.
+        // The number of streams cut has a Poisson distribution.
         let (truth, uncut) = ((-truth).exp(), record.needs(f64::INFINITY).uncut(budget_s, confidence));
         assert!(uncut.lower < truth && truth < uncut.upper, "{truth} {uncut:?}");
         let (rate, open) = (record.rate_per_pod(), record.open_per_pod());
@@ -239,7 +241,7 @@ fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
     }
 }
 
-/// Asks for at most 0.1 cuts per termination.
+/// Requests at most 0.1 cuts per termination.
 fn asked(windows_s: &[(f64, f64)], sleep_s: Option<f64>) -> PredictionRequest<'_> {
     PredictionRequest {
         windows_s,
@@ -252,13 +254,13 @@ fn asked(windows_s: &[(f64, f64)], sleep_s: Option<f64>) -> PredictionRequest<'_
 }
 
 #[test]
-fn prediction_finds_least_grace() {
+fn prediction_finds_shortest_grace() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
     let predicted = StreamPrediction::of(&steady, &asked(&[], None)).unwrap();
     // The mean is 5 exp(-g / 5), which is 0.1 at 19.6 s; its upper bound is larger.
     let Estimate::Known(grace_s) = predicted.least_grace else { panic!("{predicted:?}") };
     assert!((20..=24).contains(&grace_s), "{grace_s}");
-    assert_eq!(predicted.least_sleep, predicted.least_grace, "no stream comes after t0");
+    assert_eq!(predicted.least_sleep, predicted.least_grace, "no stream arrives after t0");
     assert_eq!((predicted.pods, predicted.sleep_s, predicted.window_s), (3, 0.0, None));
     let shown: Vec<f64> = predicted.draining.iter().map(|row| row.end.grace_s).collect();
     assert_eq!(shown, [10.0, grace_s as f64, 30.0, 60.0, 120.0, 300.0, 600.0]);
@@ -269,7 +271,7 @@ fn prediction_finds_least_grace() {
 }
 
 #[test]
-fn prediction_shows_asked_graces_and_terminations() {
+fn prediction_covers_requested_graces() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
     let cut_in_all = |terminations| {
         let request = PredictionRequest { graces_s: &[7.5], terminations, ..asked(&[], None) };

@@ -8,9 +8,9 @@ use crate::judgements::comparison::{FEWEST_BEYOND, LatencyKind, Metric, MetricUn
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
 
-/// Minimum number of episodes for judging shares of them: with fewer, a share is as coarse as the count itself.
+/// Minimum number of episodes for judging a share of them: with fewer, the share is as coarse as the count itself.
 const FEWEST_EPISODES: usize = 5;
-/// Quantiles that are judged. More of them would divide the same error further and reveal little else.
+/// Quantiles that are judged. More of them would split the false-alarm rate further and reveal little.
 const QUANTILES: [Quantile; 2] = [Quantile::P50, Quantile::P99];
 
 /// Scale on which the variation between runs is judged.

@@ -1,4 +1,4 @@
-//! Tests the limits against simulated runs that differ from each other, and which runs count as history.
+//! Tests the limits against simulated runs that differ from each other, and the choice of runs that count as history.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ fn failed(history: &RunHistory, candidate: &Sample) -> Vec<String> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a study says how many executions it takes")]
+#[expect(clippy::disallowed_methods, reason = "an environment variable sets how many executions a study makes")]
 fn prediction_limits_cover_equal_run() {
     let given = std::env::var("ROLLDROP_STUDY_GATES").ok().and_then(|n| n.parse().ok());
     let executions = given.unwrap_or(300_u64);
@@ -151,7 +151,7 @@ fn history_fails_each_worse_figure() {
         windows_s.for_each(|s| *s = s.map(|s| s + more_s));
         longer
     };
-    assert_eq!(failed(&before, &longer_by(0.2)), Vec::<String>::new(), "a preStop sleep has whole seconds");
+    assert_eq!(failed(&before, &longer_by(0.2)), Vec::<String>::new(), "a preStop sleep is a whole number of seconds");
     let mut longer = longer_by(1.0);
     assert_eq!(failed(&before, &longer), ["baseline.windows_s.isolated.service web"]);
     // If the run's windows have no upper bounds, that figure is unknown.
@@ -163,7 +163,7 @@ fn history_fails_each_worse_figure() {
 }
 
 #[test]
-fn send_lag_excuses_slow_latency() {
+fn send_lag_excuses_high_latency() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (before, mut slow) = history(8, STEADY, &mut rng);
     slow.latency.p99_ms += 30.0;
@@ -227,7 +227,7 @@ fn lossless_history_allows_three_drops() {
 }
 
 #[test]
-fn history_uses_only_comparable_passes() {
+fn history_uses_only_comparable_passed_runs() {
     let mut rng = SmallRng::seed_from_u64(5);
     let mut runs: Vec<Sample> = (0..8).map(|at| run(at, STEADY, &mut rng)).collect();
     let candidate = run(7, STEADY, &mut rng);

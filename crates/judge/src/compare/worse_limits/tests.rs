@@ -115,7 +115,7 @@ fn history_fails_only_certain_excess() {
         assert_eq!(verdicts(key, &slow, "10%", [109.0, 112.0, 150.0]), [Pass, Inconclusive, Fail], "{key}");
         assert_eq!(verdicts(key, &slow, "20ms", [119.0, 150.0]), [Pass, Fail], "{key}");
     }
-    // Runs that vary widely show little.
+    // Runs that vary widely prove little.
     let wild = [60.0, 160.0, 90.0, 130.0, 70.0, 120.0];
     assert_eq!(verdicts("latency.p99", &wild, "10%", [105.0, 200.0]), [Pass, Inconclusive]);
     let good = [0.999, 0.998, 1.0, 0.999, 0.999];

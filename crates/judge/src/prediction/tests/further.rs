@@ -5,13 +5,14 @@ use rolldrop_explain::Analysed;
 use rolldrop_explain::model::{Analysis, SettingsOrigin, TerminationStreams, Verdict};
 
 /// Returns a run whose three pods had a preStop sleep of 5 s and a grace period of 20 s. Two of the apps cut streams at
-/// SIGTERM. Lengths are exponential with a mean of 8 s, at 6.7 streams per second and pod.
+/// SIGTERM. Stream lengths are exponential with a mean of 8 s, at 6.7 streams per second and pod.
 fn run() -> Analysis {
     let records = rolldrop_simulation::drained_streams();
     Analysed::of(records.log(), records).unwrap().analysis
 }
 
-/// Returns the same run with apps that serve their streams after SIGTERM, and the steady part of [`steady`].
+/// Returns the same run with apps that keep serving their streams after SIGTERM, and with the steady part from
+/// [`steady`].
 fn drained() -> Analysis {
     let mut analysis = run();
     analysis.account.findings.clear();
@@ -24,19 +25,19 @@ fn settings(cuts: &[FurtherCut]) -> Vec<(SettingsOrigin, Option<u64>, Option<u64
 }
 
 #[test]
-fn further_termination_cuts_what_outlasts_sleep() {
+fn further_termination_cuts_streams_beyond_sleep() {
     let cuts = further_cuts(&run());
     let current = (SettingsOrigin::Current, Some(5), Some(20));
     assert_eq!(settings(&cuts), [current, (SettingsOrigin::Advised, None, None)]);
     let mean = cuts[0].cut.unwrap();
     assert!((6.0..7.5).contains(&mean.rate_per_pod), "{mean:?}");
-    // The theory says 6.67 × 8 exp(-5 / 8) = 28.5, and more with the windows, of which only the bounds are known.
+    // The theory says 6.67 × 8 exp(-5 / 8) = 28.5, and more because of the windows, of which only bounds are known.
     assert!((28.0..40.0).contains(&mean.estimate) && mean.lower < 28.5 && mean.upper > 28.5, "{mean:?}");
     assert!(matches!(cuts[1].cut, Err(CutUnknown::TooFew(Some(_)))), "{:?}", cuts[1]);
 }
 
 #[test]
-fn further_termination_of_draining_app_has_grace() {
+fn further_termination_of_draining_app_uses_grace() {
     let cuts = further_cuts(&drained());
     let [current, advised] = cuts[..] else { panic!("{cuts:?}") };
     // The mean is 5 exp(-20 / 5) = 0.09, and its upper bound is larger than 0.1.
@@ -56,7 +57,7 @@ fn sufficient_settings_are_not_advised_again() {
 }
 
 #[test]
-fn unknown_cuts_have_reason() {
+fn unknown_cuts_name_reason() {
     let why = |change: fn(&mut Analysis)| {
         let mut analysis = drained();
         change(&mut analysis);

@@ -1,4 +1,4 @@
-//! Laws of stream lengths, with what theory says about terminations.
+//! Distributions of stream lengths, and the theory's values for terminations.
 
 use std::f64::consts::TAU;
 
@@ -8,14 +8,14 @@ use rolldrop_record::Stamp;
 
 use crate::statistics::exact::{below, z};
 
-/// Law of the lengths of streams, in seconds.
+/// Distribution of stream lengths, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Law {
     Exponential {
         mean: f64,
     },
     Lognormal(Lognormal),
-    /// A tenth of the streams are of the second kind.
+    /// A tenth of the streams follow the second distribution.
     Bimodal([Lognormal; 2]),
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Lognormal {
     pub(crate) sigma: f64,
 }
 
-/// Arrivals of streams at one pod: so many per second, in bursts of so many at random times.
+/// Arrivals of streams at one pod: `rate` per second, in bursts of `burst` at random times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
     pub(crate) rate: f64,
     pub(crate) burst: u32,
 }
 
-/// A law with its arrivals, and the propagation window.
+/// A distribution of lengths, its arrivals, and the propagation window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
     pub(crate) law: Law,
@@ -44,12 +44,12 @@ pub(crate) fn lognormal(median: f64, sigma: f64) -> Law {
     Law::Lognormal(Lognormal { median, sigma })
 }
 
-/// Returns a standard normal number.
+/// Draws from the standard normal distribution.
 fn normal(rng: &mut SmallRng) -> f64 {
     (2.0 * exponential(rng)).sqrt() * (TAU * rng.random::<f64>()).cos()
 }
 
-/// Returns an exponential number of mean 1.
+/// Draws from the exponential distribution of mean 1.
 fn exponential(rng: &mut SmallRng) -> f64 {
     -(1.0 - rng.random::<f64>()).ln()
 }
@@ -74,7 +74,7 @@ impl Lognormal {
         self.median * (self.sigma * normal(rng)).exp()
     }
 
-    /// Draws in proportion to length: a lognormal of another median.
+    /// Draws with a probability proportional to length: a lognormal with a different median.
     fn draw_by_length(self, rng: &mut SmallRng) -> f64 {
         self.draw(rng) * (self.sigma * self.sigma).exp()
     }
@@ -111,7 +111,7 @@ impl Law {
         }
     }
 
-    /// Draws in proportion to length: the length of a stream that is open at an instant.
+    /// Draws with a probability proportional to length: the length of a stream that is open at an instant.
     fn draw_by_length(self, rng: &mut SmallRng) -> f64 {
         match self {
             Self::Exponential { mean } => mean * (exponential(rng) + exponential(rng)),
@@ -130,13 +130,13 @@ impl Law {
 }
 
 impl Workload {
-    /// Returns the mean number of streams cut per termination: the theory of infinite-server queues.
+    /// Returns the mean number of streams cut per termination, by the theory of infinite-server queues.
     pub(crate) fn cut(self, budget_s: f64) -> f64 {
         self.arrivals.rate * self.law.excess(budget_s - self.window_s)
     }
 
-    /// Returns the variance of the number of streams cut by a termination, divided by its mean. Pairs of one burst are
-    /// cut together if both outlast the budget.
+    /// Returns the variance of the number of streams cut by a termination, divided by its mean. Two streams of one
+    /// burst are cut together if both outlast the budget.
     pub(crate) fn dispersion(self, budget_s: f64) -> f64 {
         let pairs = f64::from(self.arrivals.burst - 1);
         let both = self.over_ages(budget_s, |open| pairs * open.powi(2));
@@ -150,7 +150,7 @@ impl Workload {
         (-rate / f64::from(burst) * some).exp()
     }
 
-    /// Integrates over the ages of streams that are cut, with the share of streams that reach an age.
+    /// Integrates `of` over the ages of streams that are cut; its argument is the share of streams that reach an age.
     fn over_ages(self, budget_s: f64, of: impl Fn(f64) -> f64) -> f64 {
         const STEPS: u32 = 10_000;
         let step_s = self.law.warm_up_s() / f64::from(STEPS);
@@ -171,7 +171,7 @@ impl Workload {
         }
     }
 
-    /// Simulates a steady record of pods, from second 0 on.
+    /// Simulates a steady record of pods that starts at second 0.
     pub(crate) fn record(self, pods: usize, length_s: f64, rng: &mut SmallRng) -> Vec<StreamSpan> {
         let warm_up_s = self.law.warm_up_s();
         let mut spans = Vec::new();
@@ -193,7 +193,7 @@ impl Workload {
             self.arrive(-self.law.warm_up_s(), self.window_s, rng, add);
             return cut;
         }
-        // The streams open at t0 are Poisson, and what is left of each is a uniform share of its length.
+        // The number of streams open at t0 is Poisson, and the remainder of each is a uniform share of its length.
         let open = self.arrivals.rate * self.law.mean();
         let mut next = exponential(rng);
         while next < open {

@@ -149,7 +149,7 @@ fn is_outside(hits: u64, n: u64, shares: [f64; 2]) -> bool {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a study says how many simulations it takes")]
+#[expect(clippy::disallowed_methods, reason = "an environment variable sets how many simulations a study makes")]
 fn predicted_cuts_match_simulated_cuts() {
     // With more simulations and a longer record, this becomes a study (docs/proofs.md).
     let given = |name: &str, usual| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);

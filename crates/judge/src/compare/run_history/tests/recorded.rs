@@ -1,4 +1,4 @@
-//! Tests real runs, judged as in `scripts/proofs/gate-alarms`: each against the previous five that passed. The script's
+//! Judges real runs as `scripts/proofs/gate-alarms` does: each against the previous five that passed. The script's
 //! `--digest` option wrote `recorded.json`, which contains some of the runs described in docs/proofs.md.
 
 use super::*;
@@ -47,7 +47,7 @@ fn recorded_unchanged_software_seldom_fails() {
     let (failed, unclear) = (so_many(CheckVerdict::Fail), so_many(CheckVerdict::Inconclusive));
     println!("of {} runs {failed} fail, {unclear} are inconclusive", verdicts.len());
     assert!(verdicts.len() >= 20, "{}", verdicts.len());
-    // About one in twenty may fail when there are many.
+    // With many runs, about one in twenty may fail.
     assert!(failed * 10 <= verdicts.len(), "{failed} of {} fail", verdicts.len());
     assert!(unclear * 5 <= verdicts.len(), "{unclear} of {} are inconclusive", verdicts.len());
 }
