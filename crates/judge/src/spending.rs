@@ -1,8 +1,8 @@
-//! Error that each look at a gate may spend when the run continues while the gate is inconclusive.
+//! Share of the error that each look at a gate may spend if the run continues while the gate is inconclusive.
 //!
 //! A run that stops as soon as it passes would pass too often, because each look is another chance to be wrong. The
 //! looks therefore share one error through a spending function α(t) (Lan and DeMets 1983, Biometrika 70, 659–663),
-//! where t is the share of the planned rounds that are done: look k of K spends α(k/K) − α((k − 1)/K). We use the
+//! where t is the share of the planned rounds completed so far: look k of K spends α(k/K) − α((k − 1)/K). We use the
 //! function that approximates Pocock's bounds (1977, Biometrika 64, 191–199): α(t) = α ln(1 + (e − 1) t). It spends
 //! much of the error early, so an early look can be decisive.
 //!
@@ -15,7 +15,7 @@ use std::f64::consts::E;
 
 use rolldrop_record::{ALPHA, Looks, Spending};
 
-/// Returns the schedule for a run with up to `most` looks, before the first look.
+/// Returns the schedule for a run with up to `most` looks, positioned at the first look.
 pub fn looks(most: usize) -> Looks {
     let spent = |look: usize| ALPHA * ((E - 1.0) * look as f64 / most.max(1) as f64).ln_1p();
     let alphas = (1..=most).map(|look| spent(look) - spent(look - 1)).collect();

@@ -1,4 +1,4 @@
-//! Gate result of a run in one word, from which the exit status and every CI report follow.
+//! Gate result of a run in one word, which determines the exit status and every CI report.
 
 use crate::gate;
 use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
@@ -15,7 +15,7 @@ named! {
         Failed = "failed",
         /// No check failed, but at least one is undecided.
         Inconclusive = "inconclusive",
-        /// No check failed, but the target did not work even while no pod ended.
+        /// No check failed, but the target did not work even when no pod was ending.
         NotWorking = "not_working",
         /// The record is incomplete.
         Partial = "partial",

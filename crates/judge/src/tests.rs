@@ -73,7 +73,7 @@ fn result_survives_json_and_gate() {
 }
 
 #[test]
-fn own_stale_flows_are_counted_apart() {
+fn own_stale_flows_are_counted_separately() {
     let mut records = three_pods();
     timeout(&mut records, 5020, 40_001);
     timeout(&mut records, 60_000, 40_001);
@@ -123,19 +123,19 @@ fn group_window_fails_limit() {
 }
 
 #[test]
-fn simultaneous_ends_miss_short_limit() {
+fn simultaneous_terminations_exceed_short_limit() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {
         let result = analysed(all_at_once(naming, seed).0.records).result;
         let expect = Expect { windows: Some(longest(600)), ..Expect::default() };
         let verdict = crate::check(&result, &expect)[0].verdict;
-        assert_ne!(verdict, CheckVerdict::Pass, "two were routed to for 1.13 s");
+        assert_ne!(verdict, CheckVerdict::Pass, "the proxy routed to two pods for 1.13 s");
     }
 }
 
 #[test]
-fn ending_pod_500s_are_counted_apart() {
+fn terminating_pod_500s_are_counted_separately() {
     let Analysis { result, account, .. } = &analysed(refusing(500, true));
     assert_eq!((result.requests.dropped, result.requests.app_errors_while_ending), (7, 60));
     assert_eq!(result.terminations[0].app_errors_after_t0, Some(60));

@@ -1,11 +1,11 @@
 //! Conclusions from the runs of `rolldrop tune`: a preStop sleep, a grace period, their price, and the proof that they
-//! hold.
+//! suffice.
 //!
 //! The first run shows the losses with the current settings. If the run can tell which pod answered each request, the
-//! pods sleep long enough in the second run for every window to be seen to its end. The chosen sleep is the longest of
-//! these windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The statement
-//! follows Wilks 1941: the largest of n windows covers a certain share of all windows at a certain confidence
-//! (`stats`). If pods are not known by name, the search begins at the windows that the first run bounds (module
+//! pods sleep long enough in the second run to see every window to its end. The chosen sleep is the longest of these
+//! windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The statement follows
+//! Wilks 1941: the largest of n windows covers a certain share of all windows at a certain confidence (`stats`). If
+//! pods are not known by name, the search begins at the windows that the first run bounds (module
 //! `first_sleep`).
 
 mod alike;
@@ -68,7 +68,7 @@ pub struct Tuning {
     pub containers: Vec<String>,
     /// Cluster in which the tuning ran.
     pub cluster: ClusterInfo,
-    /// Requested coverage: the share of future terminations that the chosen sleep should cover.
+    /// Requested coverage: the share of future terminations for which the chosen sleep should suffice.
     pub coverage_asked: f64,
     /// Confidence of that coverage.
     pub confidence: f64,
@@ -80,7 +80,7 @@ pub struct Tuning {
     pub seen: LongestWindows,
     /// Requests lost with the original settings, by cause.
     pub lost_before: Vec<LostTo>,
-    /// Chosen settings, if the windows support any.
+    /// Chosen settings, if any follow from the windows.
     pub chosen: Option<ChosenSettings>,
     /// Price of the chosen settings.
     pub price: Option<Price>,
@@ -100,7 +100,7 @@ pub enum TuningOutcome {
     AlreadyRight,
     /// A sleep could have saved none of the lost requests.
     NotForASleep,
-    /// The tuning found no settings that demonstrably hold.
+    /// The tuning found no settings that demonstrably suffice.
     NotShown {
         /// Reasons, one sentence each.
         why: Vec<String>,
@@ -118,7 +118,7 @@ pub enum TuningOutcome {
 }
 
 impl TuningOutcome {
-    /// Returns true if the runs demonstrate that the chosen settings hold.
+    /// Returns true if the runs demonstrate that the chosen settings suffice.
     pub const fn is_shown(&self) -> bool {
         matches!(self, Self::Proven | Self::AlreadyRight)
     }
@@ -130,11 +130,11 @@ impl TuningOutcome {
 pub enum Purpose {
     /// Shows the losses with the current settings.
     Before,
-    /// Shows windows to their end.
+    /// Shows every window to its end.
     Windows,
     /// Shows how long streams last, without disruptions.
     Lengths,
-    /// Proves that the chosen settings hold.
+    /// Proves that the chosen settings suffice.
     Proof,
 }
 
@@ -177,7 +177,7 @@ pub struct TuningStep {
     pub coverage: f64,
     /// Number of lost requests.
     pub lost: u64,
-    /// Number of lost requests whose cause a sleep helps against.
+    /// Number of requests lost to causes that a sleep helps against.
     pub lost_for_a_sleep: u64,
     /// Lost requests that no sleep could have saved, one by one; only for a proof.
     pub lost_otherwise: Vec<LostOtherwise>,
@@ -221,7 +221,7 @@ impl TuningStep {
 }
 
 impl TuningStep {
-    /// Counts the requests that were lost without a known cause after their pod's sleep was over. A longer sleep might
+    /// Counts the requests that were lost for an unknown cause after their pod's sleep was over. A longer sleep might
     /// save them.
     pub fn unclear(&self) -> u64 {
         let slept_s = self.settings.pre_stop_seconds as f64;
@@ -233,7 +233,7 @@ impl TuningStep {
     }
 }
 
-/// A request lost during a proof by a cause that no sleep helps against, with the facts known about it.
+/// A request lost during a proof to a cause that no sleep helps against, and what is known about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostOtherwise {
     /// Number of the request in its load source, as in `lost.csv`.
@@ -252,8 +252,8 @@ pub struct LostOtherwise {
     pub after_deletion_seconds: Option<f64>,
 }
 
-/// Returns a run's requests that were lost by causes that no sleep helps against, in order, including the generator's
-/// own stale flows.
+/// Returns a run's requests that were lost to causes that no sleep helps against, in order of time, including the
+/// generator's own stale flows.
 fn lost_otherwise(result: &RunResult, lost: &[LostRequest]) -> Vec<LostOtherwise> {
     let terminations = &result.terminations;
     let of = |lost: &LostRequest| {
@@ -275,12 +275,12 @@ fn lost_otherwise(result: &RunResult, lost: &[LostRequest]) -> Vec<LostOtherwise
     all
 }
 
-/// Counts the requests that a run lost by causes that a sleep helps against.
+/// Counts the requests that a run lost to causes that a sleep helps against.
 pub fn for_a_sleep(result: &RunResult) -> u64 {
     result.requests.by_cause.iter().filter(|(cause, _)| cause.is_helped_by_sleep()).map(|(_, n)| n).sum()
 }
 
-/// State of knowledge about the pod that received a late request.
+/// Knowledge about which pod received a late request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodNaming {
     /// Known from a header, the sidecar, connection tracking or the address.
@@ -299,7 +299,7 @@ fn confidence(result: &RunResult) -> f64 {
     result.recommendation.first().map_or(Policy::default().confidence, |rec| rec.confidence)
 }
 
-/// Number of requests lost by one cause, with the remedy.
+/// Number of requests lost to one cause, with the remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostTo {
     /// Cause of the losses.
@@ -308,7 +308,7 @@ pub struct LostTo {
     pub requests: u64,
     /// True if a preStop sleep would save these requests.
     pub helped_by_sleep: bool,
-    /// Remedy; empty if a sleep helps, because the length that one run suggests differs from the one that the tuning
+    /// Remedy; empty if a sleep helps, because the length that one run suggests differs from the length that the tuning
     /// finds.
     pub remedy: String,
 }
@@ -334,14 +334,14 @@ pub fn lost_to(result: &RunResult) -> Vec<LostTo> {
     lost
 }
 
-/// Settings that the windows support.
+/// Settings derived from the windows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChosenSettings {
     /// Chosen settings.
     pub settings: PodSettings,
     /// Consumers, each with the sleep that it requires on its own.
     pub consumers: Vec<ConsumerSleep>,
-    /// Time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
+    /// Time from SIGTERM until the slowest pod ended, in seconds; `None` if not known for every pod.
     pub stopping_seconds: Option<f64>,
     /// Settings that streams need; `None` if the tuning does not choose a grace period for streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -368,13 +368,13 @@ pub struct Wish {
     pub before: PodSettings,
     /// True if the grace period may be reduced.
     pub may_shorten: bool,
-    /// Shortest sleep, in whole seconds, that no window in the runs so far is known to have outlasted.
+    /// Shortest sleep, in whole seconds, that no window so far is known to have outlasted.
     pub least_s: u64,
 }
 
 impl Wish {
-    /// Returns the settings with a sleep of `sleep_s` seconds, for pods that take `stopping_s` from SIGTERM to their
-    /// end. If that time is unknown, they keep the time that they have now.
+    /// Returns the settings with a sleep of `sleep_s` seconds, for pods that take `stopping_s` seconds to stop after
+    /// SIGTERM. If that time is unknown, the pods keep the time that they have now.
     pub fn settings(self, sleep_s: u64, stopping_s: Option<f64>) -> PodSettings {
         let set = self.before.termination_grace_period_seconds;
         let least = match stopping_s {
@@ -389,14 +389,14 @@ impl Wish {
     }
 }
 
-/// Reason why the windows of a run support no settings.
+/// Reason why no settings follow from the windows of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unknown {
     /// A window lasted as long as the pods slept, and may have lasted longer.
     Outlasted,
     /// A pod that ended before its sleep was over.
     EndedEarly(EndedEarly),
-    /// There are no windows, or the recommendation is refused.
+    /// There are no windows, or the run refuses a recommendation.
     Unsupported(Unsupported),
 }
 
@@ -411,19 +411,19 @@ pub struct EndedEarly {
     pub sleep_s: u64,
 }
 
-/// Reason why windows support no settings, regardless of the sleep.
+/// Reason why no settings follow from the windows, regardless of the sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsupported {
     /// No pod ended.
     NoEnd,
-    /// The run's recommendation is refused, for these reasons.
+    /// The run refuses a recommendation, for these reasons.
     Refused(Vec<String>),
 }
 
-/// Returns the settings that a run's windows support. In that run, the pods slept for `seen_with` seconds.
+/// Derives settings from the windows of a run in which the pods slept for `seen_with` seconds.
 ///
 /// # Errors
-/// Fails if the windows support no settings.
+/// Fails if no settings follow from the windows.
 pub fn choose(windows: &RunResult, seen_with: u64, wish: Wish) -> Result<ChosenSettings, Unknown> {
     let Some(rec) = widest(&windows.recommendation) else {
         return Err(Unknown::Unsupported(Unsupported::NoEnd));
@@ -462,7 +462,7 @@ pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     lasted.chain(groups).any(|lasted| lasted >= slept_s as f64)
 }
 
-/// Returns the time from SIGTERM until the slowest pod ended, in seconds; `None` if not seen for every pod.
+/// Returns the time from SIGTERM until the slowest pod ended, in seconds; `None` if not known for every pod.
 pub fn stopping(result: &RunResult) -> Option<f64> {
     result.terminations.iter().map(stopping_s).try_fold(0.0_f64, |most, s| Some(most.max(s?)))
 }

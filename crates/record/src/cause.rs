@@ -31,13 +31,13 @@ named! {
         NotReadyYet = "not_ready_yet",
         /// A gateway responded with its own status while no pod was terminating.
         GatewayError = "gateway_error",
-        /// For a terminating pod, a gateway responded with 502, 503 or 504, or not at all.
+        /// A gateway responded with 502, 503 or 504, or not at all, to a request for a terminating pod.
         GatewayToDeadPod = "gateway_to_dead_pod",
         /// A gateway responded with 502, 503 or 504 because it had no server, although ready pods existed.
         GatewayNoServer = "gateway_no_server",
         /// A terminating pod itself responded with a gateway status.
         RefusedWhileEnding = "refused_while_ending",
-        /// The connection was refused at the moment the Service proxy replaced its own rules.
+        /// The connection was refused at the moment the Service proxy replaced its rules.
         RuleSwap = "rule_swap",
         /// Requests timed out with no termination nearby.
         Overload = "overload",
@@ -47,13 +47,12 @@ named! {
 }
 
 impl Cause {
-    /// Returns true if the cause is an app that shuts down before its clients know. A preStop sleep prevents such
-    /// losses.
+    /// Returns true if the app shuts down before its clients know. A preStop sleep prevents such losses.
     pub const fn is_helped_by_sleep(self) -> bool {
         matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }
 
-    /// Returns true if the cause is a pod that ended before its streams. Only settings for their lengths prevent such
+    /// Returns true if the pod ended before its streams. Only settings that match the streams' lengths prevent such
     /// losses.
     pub const fn is_cut_stream(self) -> bool {
         matches!(self, Cause::DrainedTooShort | Cause::CutAtSigterm)

@@ -31,7 +31,7 @@ const SLEW_PPM: i64 = 500;
 /// Number of rates to try, each twice the previous one; the highest covers even a clock that jumps.
 const RATES: usize = 24;
 
-/// Fastest plausible drift, in parts per million. Samples that need a faster drift contradict each other. This is
+/// Fastest plausible drift, in parts per million. Samples that require a faster drift contradict each other. This is
 /// twenty times the fastest rate at which Linux corrects a clock, and a hundred times the drift of a bad crystal.
 const PLAUSIBLE_PPM: i64 = 10_000;
 
@@ -97,7 +97,7 @@ impl Offsets {
     pub fn of(samples: impl IntoIterator<Item = (Stamp, ClockOffset)>) -> Option<Self> {
         let bounds = |(sent, sample): (Stamp, ClockOffset)| {
             let ClockOffset { offset_ns, uncertainty_ns } = sample;
-            // Take the clock as read halfway between request and response.
+            // Assume that the clock was read halfway between request and response.
             let at = sent.shifted_ns(uncertainty_ns).shifted_ns(offset_ns);
             let (least_ns, most_ns) = (offset_ns - uncertainty_ns, offset_ns + uncertainty_ns);
             OffsetBounds { at, least_ns, most_ns }
@@ -229,8 +229,8 @@ mod tests {
             exchanges in prop::collection::vec((0..30 * S, 1000..3 * MS, 0..=100_i64), 1..40),
             at in 0..30 * S,
         ) {
-            // Fast drift is visible only if the samples are far enough apart. Each bound may be two half round trips
-            // off, and the drift hidden by this must be less than half of the actual drift.
+            // Fast drift is visible only if the samples are far enough apart. Each bound may be off by two half round
+            // trips, and the drift that this hides must be less than half of the actual drift.
             let sent = || exchanges.iter().map(|exchange| exchange.0);
             let span_ns = sent().max().unwrap_or(0) - sent().min().unwrap_or(0);
             let shown_ns = span_ns * drift_ppm.abs() / 1_000_000;

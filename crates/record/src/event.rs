@@ -43,7 +43,7 @@ impl Event {
 /// Event kinds, each with its data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the kinds say what their fields are")]
+#[expect(missing_docs, reason = "each kind describes its fields")]
 pub enum EventKind {
     /// The load began. Has the rate in requests per second, and the planned seconds of the counted part and of the
     /// preceding warm-up. The event's stamp is time zero of the schedule.
@@ -109,8 +109,8 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<String>,
     },
-    /// The API server denied permission to watch this resource, such as `events`, for the stated reason, so the
-    /// evidence from that watch is missing.
+    /// The API server denied permission to watch this resource, such as `events`, for the given reason, so the evidence
+    /// from that watch is missing.
     NotWatched { resource: String, why: String },
     /// This pod's proxy observed a phase of the pod's termination; the event's source is the proxy.
     ProxyPhase { pod: String, phase: ProxyPhase },
@@ -420,7 +420,7 @@ pub struct NameAnswer {
 pub struct AnswerHeaders {
     /// Name of the target.
     pub target: String,
-    /// Number of complete response heads, including those of the warm-up and of errors.
+    /// Number of complete response heads, including warm-up and error responses.
     pub answers: u64,
     /// Number of responses by value of the `server` header. Responses without that header are not counted.
     pub server: BTreeMap<String, u64>,

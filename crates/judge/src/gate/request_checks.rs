@@ -247,7 +247,7 @@ fn lost_of(group: &LossGroup) -> u64 {
     group.dropped - group.by_cause.get(&Cause::StaleFlow).unwrap_or(&0)
 }
 
-/// Checks `count` against limits on counts, and `share` against limits on shares. `share` is passed the limit.
+/// Checks `count` against limits on counts, and `share` against limits on shares. `share` receives the limit.
 pub(super) fn amount(
     name: &str,
     bounds: Bounds<Amount>,

@@ -117,7 +117,7 @@ fn order_statistics_bound_needs() {
     assert!(close(estimate, 1.0 - 240.0 / 996.0), "{uncut:?}");
     assert!(uncut.lower < estimate && estimate < uncut.upper, "{uncut:?}");
     assert_eq!(needs.uncut(1000.0, 0.95).estimate, None, "longer than the record");
-    // Streams of 100 s, of which five begin in the 125 s between units: the record has about 7 units, and 59 are
+    // Streams of 100 s: the record has about 7 units, one every 125 s on average, with five streams each; 59 are
     // needed.
     let spans = row_of_streams(100.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);

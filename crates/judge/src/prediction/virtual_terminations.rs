@@ -6,8 +6,8 @@ use super::{Estimate, SteadyRecord, StreamBudget};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Number of instants, over all pods. With three pods, a record of an hour gets about ten per second, and a record of a
-/// day one per 2.6 s. That is fine enough, because streams that outlast a budget do so by more than 2.6 s.
+/// Number of instants over all pods. With three pods, a record of an hour has about ten per second and pod, and a
+/// record of a day one per 2.6 s. That is fine enough, because streams outlast a budget by more than 2.6 s.
 const INSTANTS: usize = 100_000;
 /// Minimum number of instants per pod.
 const LEAST_PER_POD: usize = 100;
@@ -23,7 +23,7 @@ pub struct VirtualTerminations {
     pub(super) step_s: f64,
     /// Number of instants per pod.
     pub(super) per_pod: usize,
-    /// Propagation windows in seconds, lower and upper bound, at least one. Instants take them in turn.
+    /// Propagation windows in seconds, lower and upper bound; at least one. Instants use them in turn.
     pub(super) windows_s: Vec<(f64, f64)>,
     /// Number of streams that were open in the period.
     pub(crate) streams: usize,
@@ -39,23 +39,23 @@ pub(super) struct OpenSpan {
 }
 
 /// Assumption about streams of which it is unknown whether a budget would have cut them: those that were cut in the
-/// record, and those that came when the pod may have got no more streams.
+/// record, and those that arrived when the pod may no longer have received streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Undecided {
-    /// Cut streams would have ended just then, and pods got streams no longer than is certain.
+    /// Cut streams would have ended at the time of the cut, and pods received streams only while that is certain.
     Saved,
-    /// Cut streams would have outlasted the budget, and pods got streams as long as is possible.
+    /// Cut streams would have outlasted the budget, and pods received streams for as long as is possible.
     Cut,
 }
 
 impl VirtualTerminations {
-    /// Prepares a record. `None` if there is nothing to go by: no time, no pod, or no stream.
+    /// Prepares a record. `None` if there is nothing to go on: no time, no pod, or no stream.
     pub fn of(record: &SteadyRecord<'_>) -> Option<Self> {
         let length_s = record.to.seconds_since(record.from);
         let mut pods: Vec<Vec<OpenSpan>> = vec![Vec::new(); record.pods];
         for span in record.spans {
             let [start_s, end_s] = [span.start, span.end].map(|stamp| stamp.seconds_since(record.from));
-            // The period ends with the first termination: later ends are not those of steady streams.
+            // The period ends with the first termination, so later ends say nothing about steady streams.
             let ended = if end_s > length_s { SpanEnd::Censored } else { span.ended };
             let is_in_period = end_s > 0.0 && start_s < length_s;
             if let Some(pod) = pods.get_mut(span.pod).filter(|_| is_in_period) {
@@ -81,7 +81,7 @@ impl VirtualTerminations {
         })
     }
 
-    /// Returns the streams that began per second and pod, for which all predictions hold.
+    /// Returns the streams that began per second and pod; all predictions apply to this rate.
     pub fn rate_per_pod(&self) -> f64 {
         self.rate_per_pod
     }
@@ -92,7 +92,7 @@ impl VirtualTerminations {
         open_s.sum::<f64>() / (self.pods.len() as f64 * self.length_s)
     }
 
-    /// Returns the streams that terminations with this budget would cut. Unknown if fewer than 30 streams outlast it.
+    /// Returns the streams that terminations with this budget would cut; unknown if fewer than 30 streams outlast it.
     pub fn cuts(&self, budget: StreamBudget) -> Estimate<Cuts> {
         let known = self.hits(budget, Undecided::Saved);
         let is_cut = |open: &OpenSpan| open.ended == SpanEnd::Censored && open.end_s < self.length_s;
@@ -121,7 +121,7 @@ impl VirtualTerminations {
     /// Counts the streams that outlast the budget, by instant and by stream.
     fn hits(&self, budget: StreamBudget, undecided: Undecided) -> Hits {
         let instants = self.followed(budget.seconds);
-        // A stream that came after the budget would meet no pod.
+        // A stream that arrived after the budget would find no pod.
         let accepts_s = budget.accepts_s.min(budget.seconds);
         let window = |&(lower, upper): &(f64, f64)| match undecided {
             Undecided::Saved => lower.min(accepts_s),

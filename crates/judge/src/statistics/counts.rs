@@ -1,7 +1,8 @@
 //! Quantiles of rates and counts whose mean is uncertain.
 //!
-//! A weighted sum of Poisson counts is close to a gamma variable with the same mean and variance (Fay and Feuer 1997). A
-//! Poisson count with a gamma mean is negative binomial, with any real number of failures (Greenwood and Yule 1920).
+//! A weighted sum of Poisson counts is close to a gamma distribution with the same mean and variance (Fay and Feuer
+//! 1997). A Poisson count with a gamma mean is negative binomial, with any real number of failures (Greenwood and Yule
+//! 1920).
 
 use statrs::distribution::{ContinuousCDF, DiscreteCDF, Gamma, NegativeBinomial, Poisson};
 
@@ -10,8 +11,8 @@ pub(crate) fn rate_quantile(mean: f64, variance: f64, p: f64) -> f64 {
     Gamma::new(mean * mean / variance, mean / variance).map_or(mean, |gamma| gamma.inverse_cdf(p))
 }
 
-/// Returns the smallest count that is not exceeded with probability `p`, for counts with this mean and variance. A
-/// variance below the mean counts as the mean: that of a Poisson count.
+/// Returns the smallest count that is not exceeded with probability `p`, for counts with this mean and variance. If the
+/// variance is below the mean, the counts are treated as Poisson.
 pub(crate) fn count_quantile(mean: f64, variance: f64, p: f64) -> u64 {
     let excess = variance - mean;
     if excess <= 1e-9 * mean {
@@ -26,7 +27,7 @@ mod tests {
 
     #[test]
     fn rate_quantiles_match_chi_square_table() {
-        // A gamma variable of shape n and scale 2 is chi-square with 2n degrees of freedom: 10 of them.
+        // A gamma variable of shape 5 and scale 2 is chi-square with 10 degrees of freedom.
         for (p, table) in [(0.025, 3.247), (0.5, 9.342), (0.975, 20.483)] {
             let quantile = rate_quantile(10.0, 20.0, p);
             assert!((quantile - table).abs() < 1e-3, "{p}: {quantile}");

@@ -34,8 +34,8 @@ pub(crate) fn fisher(a: Proportion, b: Proportion) -> f64 {
     p.min(1.0)
 }
 
-/// Returns the smallest p value that Fisher's test can give with these margins. If it exceeds alpha, the test cannot
-/// reject, and takes no part of the error (Tarone 1990).
+/// Returns the smallest p value that Fisher's test can yield with these margins. If it exceeds alpha, the test cannot
+/// reject, and uses up none of the error (Tarone 1990).
 pub(crate) fn least_fisher(a: Proportion, b: Proportion) -> f64 {
     let hits = a.hits + b.hits;
     let p = |x: u64| fisher(Proportion { hits: x, ..a }, Proportion { hits: hits - x, ..b });
@@ -98,7 +98,7 @@ pub(crate) fn below(z: f64) -> f64 {
     Normal::standard().cdf(z)
 }
 
-/// Observation of a unit: a value, and its weight in the sum that divides the side's total value.
+/// Observation of a unit: a value, and its weight in the denominator of the side's mean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighed {
     pub(crate) value: f64,
@@ -122,13 +122,13 @@ pub(crate) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     if weight > 0.0 { value / weight } else { 0.0 }
 }
 
-/// Maximum number of rearrangements up to which all are tried.
+/// Maximum number of rearrangements to try exhaustively.
 const MOST_ARRANGEMENTS: f64 = 20_000.0;
-/// Number of random rearrangements, if there are more.
+/// Number of random rearrangements to try if there are more.
 const DRAWN: u32 = 4_999;
 
-/// Returns the probability that the sides' means differ at least this much if the sides are equal: a two-sided
-/// permutation test of the units' assignment to the sides.
+/// Returns the probability that the sides' means differ by at least this much if the sides are equal: a two-sided
+/// permutation test of the assignment of units to sides.
 pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     let observed = (mean(b) - mean(a)).abs();
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
@@ -217,7 +217,7 @@ mod tests {
         let (low, high) = newcombe(of(48, 80), of(56, 70), 0.95);
         assert!((low - 0.0524).abs() < 5e-4 && (high - 0.3339).abs() < 5e-4, "{low} {high}");
         assert_eq!(holm(&[0.01, 0.04, 0.03].map(|p| (p, 1.0))), [0.03, 0.06, 0.06]);
-        // One value has half of the error, however many others there are.
+        // One value gets half of the error, however many others there are.
         assert_eq!(holm(&[(0.02, 2.0), (0.5, 1.0), (0.9, 1.0)]), [0.04, 1.0, 1.0]);
     }
 
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn few_units_are_all_rearranged() {
+    fn few_units_are_rearranged_exhaustively() {
         let ones = |values: &[f64]| values.iter().map(|v| Weighed::one(*v)).collect::<Vec<_>>();
         let p = permutation(&ones(&[0.0, 0.0, 0.0]), &ones(&[5.0, 6.0, 7.0]));
         assert!((p - 0.1).abs() < 1e-9, "{p}");
         assert!(permutation(&ones(&[1.0, 2.0]), &ones(&[1.0, 2.0])) > 0.99);
     }
 
-    /// Returns the share of tables that the test calls different, weighted by their probability under one common share.
+    /// Returns the probability, under one common share, of the tables that the test calls different.
     fn false_alarms(n: u64, share: f64, alpha: f64) -> f64 {
         let chance =
             |x: u64| (ln_binomial(n, x) + x as f64 * share.ln() + (n - x) as f64 * (1.0 - share).ln()).exp();

@@ -21,7 +21,7 @@ pub(crate) fn grows(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the share of permutations of `n` different values that have at most this many inversions (Mahonian numbers).
+/// Returns the share of permutations of `n` distinct values that have at most this many inversions (Mahonian numbers).
 fn exact(n: usize, falling: usize) -> f64 {
     let mut shares = vec![1.0];
     for i in 2..=n {

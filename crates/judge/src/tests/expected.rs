@@ -115,13 +115,13 @@ fn lossless_pass_states_detectable_rate() {
     assert!((share - 0.098).abs() < 5e-4 && (confidence - 0.95).abs() < 1e-9, "{share} {confidence}");
     assert_eq!(units, LossUnits { number: 29, are_groups: false });
     assert_eq!(basis(&[1, 0, 0], 1), Basis::Observed, "something was lost");
-    assert_eq!(basis(&[], 0), Basis::Observed, "nothing ended");
+    assert_eq!(basis(&[], 0), Basis::Observed, "no pod ended");
 }
 
 #[test]
 fn share_bounds_count_terminations() {
     let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
-    // Three terminations without a loss: at 95 % confidence fewer than 63.2 % of them lose something.
+    // Three terminations without a loss: at 95 % confidence, fewer than 63.2 % of all terminations lose something.
     assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);
     assert_eq!(judged(&[0, 0, 0], "0.01%"), Inconclusive);
     assert_eq!(judged(&[20, 20, 20], "0.1%"), Fail);
@@ -269,7 +269,7 @@ fn sleep_suffices_only_beyond_windows() {
 }
 
 #[test]
-fn latency_limits_judge_own_run() {
+fn latency_limits_apply_to_own_run() {
     let mut result = run(&[0]);
     let p = |result: &RunResult, expect: Value| verdict(result, json!({ "latency": expect }));
     assert_eq!(p(&result, json!({"p99": {"max": "4ms"}})), Pass);
@@ -277,7 +277,7 @@ fn latency_limits_judge_own_run() {
     assert_eq!(p(&result, json!({"steady": {"p95": {"max": "3ms"}}})), Pass);
     assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "2x"}}})), Pass);
     assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "1.5x"}}})), Fail);
-    assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "of 900 requests");
+    assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "900 requests are too few");
     result.latency_ms.disrupted = Percentiles::default();
     let unknown = only(&result, json!({"latency": {"disrupted": {"p50": {"max": "1s"}}}}));
     let Figure { low, high, .. } = measured(&unknown).figure;
@@ -363,7 +363,7 @@ fn every_gate_requires_measurements() {
     let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
     assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
     let forbidden = json!({"dropped": {"max": 0}, "terminations": {"max": 0}});
-    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "the check says so, too");
+    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "the explicit check says so too");
     none.aim = Aim::Observe;
     assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
     none.aim = Aim::Other;
@@ -373,7 +373,7 @@ fn every_gate_requires_measurements() {
     assert_eq!(checks(&run(&[]), json!({})), [], "without expectations there is no gate");
 }
 
-/// Returns the checks that do not pass in a gate with the defaults and one expectation.
+/// Returns the checks that do not pass in a gate with the default limits and one expectation.
 fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
     let mut expect = json!({"limits": "default"});
     expect.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
@@ -392,10 +392,10 @@ fn own_keys_replace_default_limits() {
 
     let mut left_out = run(&[0]);
     (left_out.requests.dropped, left_out.requests.by_outcome) = (2, BTreeMap::from([(Outcome::H2Goaway, 2)]));
-    assert_eq!(by_default(&left_out, json!({})), [], "an HTTP/2 server that ends well does that");
+    assert_eq!(by_default(&left_out, json!({})), [], "an HTTP/2 server that shuts down cleanly does that");
     assert_eq!(by_default(&left_out, json!({"dropped": {"max": 0}})), failed("dropped.max"));
 
-    // Isolated errors are attributed to the app, however few terminations there were to compare with.
+    // Isolated errors are attributed to the app, however few terminations there are to compare with.
     let mut errors = run(&[0]);
     errors.requests.app_errors = 10;
     assert_eq!(by_default(&errors, json!({})), []);
@@ -419,7 +419,7 @@ fn own_keys_replace_default_limits() {
     assert_eq!(by_default(&restarted, json!({"restarts": {"max": 1}})), []);
     let (_, found) = basis(&restarted, json!({"restarts": {"max": 0}}));
     assert!(matches!(found, Basis::Restarted(found) if found[0].what == "container app of pod b ended"));
-    assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "what every gate checks");
+    assert_eq!(by_default(&run(&[]), json!({})), failed("terminations.min"), "every gate checks this");
 }
 
 #[test]
@@ -484,11 +484,11 @@ fn every_gate_key_has_comparable_figure() {
     for (key, wanted) in known {
         assert_eq!(value(&result, key), wanted, "{key}");
     }
-    // A run without streams has no figure to compare, and others have exactly one.
+    // A run without streams has no figure to compare; other runs have exactly one.
     assert_eq!(of(&result, "streams.cut"), gate::KnownFigure::Unbounded(Basis::NoStream));
     result.streams = Some(StreamResult { total: 9, ok: 7, cut: 2, ..StreamResult::default() });
     assert_eq!(value(&result, "streams.cut"), 2.0);
-    // The compared figure is the one that an absolute limit judges.
+    // An absolute limit judges the same figure as the comparison.
     assert_eq!(verdict(&result, json!({"windows": {"max": "200ms"}})), Pass);
     for termination in &mut result.terminations {
         termination.mode = Mode::Rollout;
@@ -529,7 +529,7 @@ fn stage_limits_respect_t0_uncertainty() {
     assert_eq!(verdict(&result, stage(json!({"min": "4s"}))), Inconclusive);
     assert_eq!(verdict(&result, stage(json!({"max": "4500ms"}))), Pass);
 
-    // A termination that did not reach the stage, or was not seen to, leaves both limits undecided.
+    // A termination that was not seen to reach the stage leaves both limits undecided.
     result.terminations[0].timeline.remove(&Stage::ContainersTerminated);
     let no_stage = |pod: &str, stage| (Inconclusive, Basis::Pod(pod.to_owned(), PodFact::NoStage(stage)));
     let open = basis(&result, stage(json!({"max": "10s"})));

@@ -48,7 +48,7 @@ fn each_look_uses_own_confidence() {
 }
 
 #[test]
-fn run_windows_share_look_error() {
+fn windows_of_run_use_error_of_look() {
     let upper_s = |looks: Option<Looks>| {
         let mut records = three_pods();
         records.info.looks = looks;
@@ -77,7 +77,7 @@ fn passes(n: usize, long: usize, looks: Option<Looks>) -> bool {
 }
 
 #[test]
-fn repeated_looks_keep_gate_error() {
+fn repeated_looks_keep_error_within_alpha() {
     const RUNS: usize = 20_000;
     const MOST: usize = 8;
     const ROUND: usize = 40;
@@ -102,7 +102,7 @@ fn repeated_looks_keep_gate_error() {
     let (naive, spending) = (wrong(false), wrong(true));
     // Five standard deviations above the allowed rate.
     let allowed = ALPHA + 5.0 * (ALPHA * (1.0 - ALPHA) / RUNS as f64).sqrt();
-    assert!(naive > 1.5 * allowed, "looking at 95 % eight times is wrong in {naive} of the runs");
+    assert!(naive > 1.5 * allowed, "eight looks at 95 % are wrong in {naive} of the runs");
     assert!(spending <= allowed && spending > 0.005, "{spending}");
 }
 
@@ -113,7 +113,7 @@ fn rollout_limit_applies_per_repetition() {
     for t in &mut result.terminations {
         (t.mode, t.disruption) = (Mode::Rollout, Some(0));
     }
-    assert_eq!(judge(&result), CheckVerdict::Fail, "from the first to the last it takes 12 s");
+    assert_eq!(judge(&result), CheckVerdict::Fail, "as a single rollout, it takes 12 s");
     for (t, repetition) in result.terminations.iter_mut().zip(0..) {
         t.repetition = Some(repetition);
     }

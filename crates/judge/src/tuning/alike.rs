@@ -1,5 +1,5 @@
 //! Similarity of windows within a rollout, compared with windows of different rollouts. The more similar they are, the
-//! fewer independent observations the separate ends of a rollout amount to.
+//! fewer independent observations a rollout amounts to.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use rolldrop_explain::model::{Mode, Termination};
 pub struct Alike {
     /// Number of rollouts with at least one window.
     pub rollouts: usize,
-    /// Number of window ends that are separate from each other, in all rollouts.
+    /// Number of separate window ends in all rollouts.
     pub ends: usize,
-    /// Intraclass correlation of these windows: 0 if a window says nothing about the others of its rollout, 1 if all
+    /// Intraclass correlation of these windows: 0 if a window says nothing about the others in its rollout, 1 if all
     /// windows of a rollout have the same length. It is an estimate, so it may be slightly below 0.
     pub correlation: f64,
 }

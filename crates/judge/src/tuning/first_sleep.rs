@@ -1,10 +1,10 @@
-//! First sleep of a search for which only lost requests and windows of unnamed pods are known.
+//! First sleep of a search that knows only lost requests and the windows of unnamed pods.
 
 use super::{LongestWindows, for_a_sleep};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::RunResult;
 
-/// Distance between the bounds, in seconds, above which they only limit the search.
+/// Distance between the bounds, in seconds, beyond which they only limit the search.
 const LOOSE_S: f64 = 1.0;
 
 /// Returns the first sleep to prove, in seconds, given a run in which pods slept for `set` seconds; `None` if the

@@ -1,8 +1,9 @@
 //! Chooses a grace period, or a sleep, for a workload's streams, and judges a proof by the streams that it cut.
 //!
-//! The choice is a prediction from a run without disruptions ([`VirtualTerminations`]): the least seconds with which a
-//! termination cuts at most so many streams on average. A proof refutes it if it cut more streams than that mean explains:
-//! then streams last longer in terminating pods than in serving ones, and the next choice allows half as many.
+//! The choice is a prediction from a run without disruptions ([`VirtualTerminations`]): the fewest seconds with which a
+//! termination cuts at most `max_cut` streams on average. A proof refutes it by cutting more streams than that mean
+//! explains: streams then last longer in terminating pods than in serving ones, and the next choice allows half as many
+//! cuts.
 
 use std::ops::AddAssign;
 
@@ -20,7 +21,7 @@ use rolldrop_explain::model::{RunResult, SteadyStreams};
 pub struct EndedStreams {
     /// Streams that were open when their pod's deletion took effect, or began later.
     pub alive: u64,
-    /// Streams that were cut at SIGTERM, or when the grace period ran out.
+    /// Streams that were cut at SIGTERM or when the grace period ran out.
     pub cut: u64,
 }
 
@@ -49,36 +50,36 @@ impl EndedStreams {
 pub struct ChosenStreams {
     /// Mean number of streams that a termination may cut.
     pub max_cut: f64,
-    /// Reaction of the app to SIGTERM, as seen.
+    /// Observed reaction of the app to SIGTERM.
     pub on_sigterm: OnSigterm,
-    /// Least grace period for that, in seconds; if the app cuts its streams at SIGTERM, the least sleep.
+    /// Shortest grace period within `max_cut`, in seconds; if the app cuts its streams at SIGTERM, the shortest sleep.
     pub least_seconds: u64,
-    /// Mean number of streams that a termination cuts with it.
+    /// Predicted mean number of streams cut per termination.
     pub cut: MeanCut,
-    /// Streams per second and pod; everything here holds for this rate.
+    /// Streams per second and pod. All figures apply to this rate.
     pub rate_per_pod: f64,
     /// Number of streams on which the prediction is based.
     pub recorded: usize,
-    /// Time in seconds for which the pods of one rollout terminate, added up; `None` if the record is too short.
+    /// Total time that the pods of one rollout spend terminating, in seconds; `None` if the record is too short.
     pub pod_seconds_each_rollout: Option<f64>,
 }
 
-/// Reason why a record of streams supports no settings.
+/// Reason why no settings follow from a record of streams.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoChoice {
-    /// It predicts nothing.
+    /// The record predicts nothing.
     NoPrediction(NoPrediction),
-    /// It has too few streams.
+    /// The record contains too few streams.
     FewStreams {
-        /// Number of streams that it has.
+        /// Number of recorded streams.
         recorded: usize,
-        /// Approximate number of further streams needed; `None` if no number would do.
+        /// Approximate number of further streams needed; `None` if no number would suffice.
         more: Option<u64>,
     },
 }
 
 impl NoChoice {
-    /// Returns the factor by which the record must be longer; `None` if a longer one would not help.
+    /// Returns the factor by which the record must be longer; `None` if a longer record would not help.
     pub fn factor(&self) -> Option<f64> {
         match self {
             Self::NoPrediction(NoPrediction::NoPods { .. }) => None,
@@ -95,18 +96,18 @@ pub struct GraceChoice<'a> {
     pub steady: &'a SteadyStreams,
     /// Reaction of the app to SIGTERM.
     pub on_sigterm: OnSigterm,
-    /// Time in seconds for which a pod still gets new streams after its deletion.
+    /// Time in seconds for which a pod still receives new streams after its deletion.
     pub window_s: u64,
     /// Mean number of streams that a termination may cut.
     pub max_cut: f64,
 }
 
 impl GraceChoice<'_> {
-    /// Returns what the streams need if pods sleep for `sleep_s`; the sleep of an app that cuts its streams at SIGTERM
-    /// is itself chosen.
+    /// Returns the settings that the streams need if pods sleep for `sleep_s`. For an app that cuts its streams at
+    /// SIGTERM, the sleep itself is chosen.
     ///
     /// # Errors
-    /// Fails if the record supports no settings.
+    /// Fails if no settings follow from the record.
     pub fn choose(&self, sleep_s: u64, rollout: RolloutShape) -> Result<ChosenStreams, NoChoice> {
         let window_s = self.window_s as f64;
         let virtually = VirtualTerminations::of_steady(self.steady, &[(window_s, window_s)]);
@@ -142,13 +143,13 @@ impl GraceChoice<'_> {
 }
 
 impl ChosenStreams {
-    /// Returns the seconds after the sleep in which an app finishes its streams; `None` if it cuts them at SIGTERM.
+    /// Returns the seconds after the sleep that an app needs to finish its streams; `None` if it cuts them at SIGTERM.
     pub fn drains_s(&self, sleep_s: u64) -> Option<f64> {
         let drains = self.on_sigterm == OnSigterm::Drains;
         drains.then(|| self.least_seconds.saturating_sub(sleep_s) as f64)
     }
 
-    /// Returns the largest number of streams that so many terminations cut if the prediction holds, at 97.5 %.
+    /// Returns the largest number of streams that this many terminations cut, at 97.5 %, if the prediction is right.
     pub fn most_cut(&self, terminations: usize) -> u64 {
         let mean = terminations as f64 * self.cut.upper;
         count_quantile(mean, mean, 0.975)
@@ -182,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn draining_app_gets_grace_and_cutting_app_sleep() {
+    fn reaction_decides_between_grace_and_sleep() {
         let steady = steady(1000.0);
         let choice = |on_sigterm, max_cut| {
             let choice = GraceChoice { steady: &steady, on_sigterm, window_s: 2, max_cut };
             choice.choose(3, ROLLOUT).unwrap()
         };
-        // A pod gets new streams for 2 s, and later cuts 4 exp(-(g - 2) / 2) of them: 0.2 after 8 s.
+        // A pod receives new streams for 2 s, and later cuts 4 exp(-(g - 2) / 2) of them: 0.2 after 8 s.
         let drains = choice(OnSigterm::Drains, 0.2);
         assert!((8..=10).contains(&drains.least_seconds), "{drains:?}");
         assert!(drains.cut.upper <= 0.2 && drains.cut.lower > 0.0, "{drains:?}");
@@ -196,7 +197,7 @@ mod tests {
         assert!(choice(OnSigterm::Drains, 0.1).least_seconds > drains.least_seconds);
         let cuts = choice(OnSigterm::Cuts, 0.2);
         assert!((8..=10).contains(&cuts.least_seconds), "{cuts:?}");
-        assert_eq!(cuts.drains_s(3), None, "its grace period follows from its sleep");
+        assert_eq!(cuts.drains_s(3), None, "the grace period follows from the sleep");
         assert!((drains.rate_per_pod - 2.0).abs() < 0.1, "{drains:?}");
     }
 
@@ -211,7 +212,7 @@ mod tests {
         let missing = Some(MissingShare::AtLeast(0.3));
         assert_eq!(factor(SteadyStreams { missing, ..steady(60.0) }), Some(3.0));
         let unnamed = SteadyStreams { pods: Vec::new(), ..steady(60.0) };
-        assert_eq!(factor(unnamed), None, "a longer one names no pods either");
+        assert_eq!(factor(unnamed), None, "a longer record names no pods either");
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub struct RolloutShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// A Deployment. It does not wait for terminating pods, so all old pods may exist alongside the new ones.
+    /// A Deployment that does not wait for terminating pods, so all old pods may exist alongside the new ones.
     Rolling {
-        /// Number of pods that it replaces before it waits for new ones, according to maxSurge and maxUnavailable.
+        /// Number of pods that it replaces before it waits for new ones, as set by maxSurge and maxUnavailable.
         at_once: u64,
     },
     /// A Deployment that deletes all old pods first.
@@ -43,7 +43,7 @@ pub struct Price {
 }
 
 impl RolloutShape {
-    /// Returns true if the workload may delete all pods before new ones exist.
+    /// Returns true if the workload may delete all its pods before new ones exist.
     pub(super) const fn may_leave_none(self) -> bool {
         match self.strategy {
             Strategy::Recreate => true,
@@ -62,7 +62,7 @@ impl RolloutShape {
         };
         let each_start = start(to) - start(from);
         let (rollout, terminating) = match self.strategy {
-            // The last pods end that much later.
+            // The last pods end later by that much.
             Strategy::Rolling { at_once } => (each + each_start.saturating_mul(rounds(at_once)), self.pods),
             Strategy::Recreate => (each + each_start, self.pods),
             Strategy::InPlace { at_once } => {

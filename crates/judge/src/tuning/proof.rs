@@ -1,7 +1,7 @@
 //! Judges settings by a run: counts its units and collects the longest windows.
 //!
-//! A proof is valid for the mode that it ran, and requires that nothing is lost that a sleep could save. It does not
-//! need to know pods by name.
+//! A proof is valid for the mode in which it ran, and requires that nothing is lost that a sleep could have saved. It
+//! does not need to know pods by name.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Counts the units of a run. Ends are the unit if the windows show at least as many separate ends as there were
+    /// Counts the units of a run. The unit is ends if the windows show at least as many separate ends as there were
     /// rollouts.
     pub fn of(result: &RunResult) -> Self {
         let apart = |is_counted: fn(Mode) -> bool| {
@@ -55,7 +55,7 @@ impl Units {
     }
 
     /// Returns how many further pods must end to yield `missing` further units, at the rate of the `ended` ones. A few
-    /// ends show that rate only roughly, so at most the number of ends is doubled.
+    /// ends show that rate only roughly, so the result is at most `ended`, unless `missing` is larger.
     pub fn ends_for(self, missing: usize, ended: usize) -> usize {
         let each = ended.div_ceil(self.number.max(1)).max(1);
         (missing * each).min(ended.max(missing))
@@ -69,7 +69,7 @@ pub struct LongestWindows {
     pub windows: usize,
     /// Number of windows that have an upper bound.
     pub bounded: usize,
-    /// Largest lower bound of a window, of a pod or a group of pods, in seconds.
+    /// Largest lower bound of a pod's or a group's window, in seconds.
     pub longest_lower_seconds: Option<f64>,
     /// Largest upper bound, in seconds.
     pub longest_upper_seconds: Option<f64>,
@@ -80,7 +80,7 @@ impl LongestWindows {
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
-        // If pods are not known by name, a sleeping pod is only known to have left the rules once it has ended.
+        // If pods are not known by name, a sleeping pod is known to have left the rules only once it has ended.
         let has_lost = for_a_sleep(result) > 0;
         let tells = |t: &Termination, window: &Window| {
             let by_balance =
@@ -133,7 +133,7 @@ impl LongestWindows {
 /// Result of a proof.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proof {
-    /// The settings held: nothing was lost that a sleep could have saved.
+    /// The settings suffice: nothing was lost that a sleep could have saved.
     Holds,
     /// Requests were lost that a sleep could have saved, or a window outlasted the sleep.
     TooShort {
@@ -150,7 +150,7 @@ pub enum Proof {
         /// Largest number of cut streams that the prediction explains.
         most: u64,
     },
-    /// The run shows none of these.
+    /// The run shows none of the above.
     Unknown(Unproven),
 }
 
@@ -170,8 +170,8 @@ pub enum Unproven {
     },
 }
 
-/// Judges a run with a sleep of `sleep_s` seconds. It requires `needed` units, including the units `before` from the
-/// proof's interrupted parts. Even an interrupted run can show that a sleep is too short.
+/// Judges a run with a sleep of `sleep_s` seconds. It requires `needed` units, including the units `before` from
+/// interrupted parts of the proof. Even an interrupted run can show that a sleep is too short.
 pub fn proof(result: &RunResult, sleep_s: u64, needed: usize, before: Option<Units>) -> Proof {
     if let Verdict::Invalid { why } = &result.verdict {
         return Proof::Unknown(Unproven::Untrusted(why.clone()));
@@ -211,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_ends_raise_needed_number() {
+    fn simultaneous_ends_raise_needed_terminations() {
         assert_eq!(units(0).ends_for(29, 0), 29, "nothing is known yet");
         assert_eq!(units(20).ends_for(9, 20), 9);
-        assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as there were");
+        assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as have ended");
         assert_eq!(units(34).ends_for(2, 260), 16);
         assert_eq!(units(29).ends_for(0, 30), 0);
     }

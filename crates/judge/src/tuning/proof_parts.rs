@@ -25,8 +25,8 @@ impl Units {
         parts.map(|part| Self::of_step(part).ended()).reduce(Self::and)
     }
 
-    /// Returns the units that were certainly complete before an interruption. It leaves out the last rollout or
-    /// deletion, which the interruption may have cut short.
+    /// Returns the units that were certainly complete before an interruption, leaving out the last rollout or deletion,
+    /// which the interruption may have cut short.
     fn ended(self) -> Self {
         match self.unit {
             CoverageUnit::Deletions => Self { number: self.number.saturating_sub(1), ..self },
@@ -49,7 +49,7 @@ impl Units {
 }
 
 impl TuningStep {
-    /// Returns this proof with the interrupted parts before it added.
+    /// Returns this proof with its earlier, interrupted parts added.
     #[must_use]
     pub fn with_parts(&self, parts: &[&Self]) -> Self {
         let mut all = self.clone();

@@ -1,22 +1,21 @@
 //! Chooses the sleep to prove next.
 //!
-//! The search covers whole seconds, between the longest sleep that is known to lose requests and the shortest one that
-//! held. Each proof spends half of the remaining error, so that the error of all proofs together stays within the
-//! limit.
+//! The search covers whole seconds, between the longest sleep known to lose requests and the shortest proven one. Each
+//! proof spends half of the remaining error, so that the total error of all proofs stays within the limit.
 
 use super::Proof;
 
 /// Maximum number of proofs in one search.
 pub const MOST_PROOFS: usize = 10;
 
-/// A search for the shortest sleep that holds.
+/// A search for the shortest sleep that suffices.
 #[derive(Clone, Debug)]
 pub struct SleepSearch {
-    /// Longest sleep that is known to lose requests.
+    /// Longest sleep known to lose requests.
     lost_with: Option<u64>,
-    /// Shortest sleep that held.
+    /// Shortest sleep that a proof confirmed.
     held_with: Option<u64>,
-    /// Sleep to prove next, if none has held yet.
+    /// Sleep to prove next, if none is confirmed yet.
     candidate: u64,
     /// True if the search continues until one second less is known to lose requests.
     is_tight: bool,
@@ -32,7 +31,7 @@ pub struct SleepSearch {
 pub enum Next {
     /// Prove this sleep, in seconds.
     Prove(u64),
-    /// The search ends with this sleep, in seconds, which holds.
+    /// The search ends with this sleep, in seconds, which suffices.
     Found(u64),
     /// The longest sleep that may be tried loses requests.
     TooLong,
@@ -57,7 +56,8 @@ impl SleepSearch {
     }
 
     /// Starts a search guided by lost requests, for when no windows were seen to their end. `set` is the current sleep,
-    /// paired with true if requests were lost with it; `first` is the sleep to begin with, if anything suggests one.
+    /// and `has_lost` is true if requests were lost with it; `first` is the sleep to begin with, if anything suggests
+    /// one.
     pub fn by_losses(
         (set, has_lost): (u64, bool),
         first: Option<u64>,
@@ -118,7 +118,7 @@ impl SleepSearch {
     }
 }
 
-/// Returns the sleep to try after one that lost requests, if there is no other indication of the required length.
+/// Returns the sleep to try after one that lost requests, if nothing else indicates the required length.
 fn longer(sleep_s: u64, most: u64) -> u64 {
     sleep_s.saturating_mul(2).max(1).min(most)
 }
@@ -127,7 +127,7 @@ fn longer(sleep_s: u64, most: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Runs a search in which sleeps hold from `least` on. Returns the sleeps that were tried, and the last step.
+    /// Runs a search in which sleeps of `least` or more suffice. Returns the sleeps that were tried, and the last step.
     fn searched(mut search: SleepSearch, least: u64) -> (Vec<u64>, Next) {
         let mut proven = Vec::new();
         loop {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_search_grows_after_failure() {
+    fn window_search_adds_seconds_after_failure() {
         assert_eq!(searched(SleepSearch::from_windows(7, false), 7), (vec![7], Next::Found(7)));
         assert_eq!(searched(SleepSearch::from_windows(7, false), 9), (vec![7, 8, 9], Next::Found(9)));
         assert_eq!(searched(SleepSearch::from_windows(3, false), 99).1, Next::TooMany);
@@ -169,7 +169,7 @@ mod tests {
         let of_set = SleepSearch::by_losses((20, false), None, tight(60));
         assert_eq!(searched(of_set, 3), (vec![20, 10, 5, 2, 3], Next::Found(3)));
         let loose = SleepSearch::by_losses((0, true), None, (false, 60));
-        assert_eq!(searched(loose, 6), (vec![1, 2, 4, 8], Next::Found(8)), "no shorter one is tried");
+        assert_eq!(searched(loose, 6), (vec![1, 2, 4, 8], Next::Found(8)), "no shorter sleep is tried");
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
         assert_eq!(searched(search.clone(), 2), (vec![2], Next::Found(2)));
         let mut search = search;
         search.learn(2, &Proof::TooShort { lost: 3, at_least: Some(3) });
-        assert_eq!(search.next(), Next::Prove(3), "a lower bound says how far");
+        assert_eq!(search.next(), Next::Prove(3), "a lower bound gives the next sleep");
         search.learn(3, &Proof::Holds);
         search.learn(3, &Proof::TooShort { lost: 0, at_least: Some(5) });
-        assert_eq!(search.next(), Next::Prove(5), "a window of another run is longer than what held");
+        assert_eq!(search.next(), Next::Prove(5), "a window of another run outlasts the confirmed sleep");
         let beyond = SleepSearch::by_losses((0, true), Some(90), (false, 60));
         assert_eq!(beyond.next(), Next::Prove(60));
     }

@@ -9,8 +9,8 @@ use rolldrop_explain::model::{RunResult, Start, StartStage};
 use rolldrop_record::Cause;
 
 /// Returns the current settings, extended by start delays that would have saved the requests lost at starts. The
-/// settings stay unchanged if nothing was lost, the pods have no readiness probe, or their first response was not seen.
-/// minReadySeconds helps only if a rollout keeps old pods until new ones exist.
+/// settings stay unchanged if nothing was lost, if the pods have no readiness probe, or if their first response was not
+/// seen. minReadySeconds helps only if a rollout keeps old pods until new ones exist.
 pub fn with_starts(result: &RunResult, set: PodSettings, rollout: RolloutShape) -> PodSettings {
     let slowest = |from: StartStage, counts: fn(&Start) -> bool| {
         let took = result.starts.iter().filter(|start| counts(start)).filter_map(|start| {
@@ -32,7 +32,7 @@ pub fn with_starts(result: &RunResult, set: PodSettings, rollout: RolloutShape) 
     wanted
 }
 
-/// Requests lost at starts in spite of a setting that should have saved them.
+/// Requests lost at starts despite a setting that should have saved them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostAtStart {
     /// Cause of the losses.

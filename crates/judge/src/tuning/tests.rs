@@ -10,7 +10,7 @@ const BEFORE: PodSettings = PodSettings {
     readiness_delay_seconds: None,
 };
 
-/// Returns a run whose pods end one by one, keep serving, and are routed to until `seconds` after their deletion.
+/// Returns a run whose pods end one by one and keep serving; traffic is routed to them until `seconds` after deletion.
 fn windows(seconds: &[f64]) -> RunResult {
     let service = Service::new(&["a", "b", "c"]);
     let mut result = analysed(service.records).result;
@@ -86,7 +86,7 @@ fn sleep_rounds_longest_window_up() {
     assert_eq!(choice.consumers[0].windows_seconds, [0.2, 1.0, 3.1]);
     let shortened = choose(&windows(&[3.1]), 20, Wish { may_shorten: true, ..WISH }).unwrap();
     assert_eq!(shortened.settings.termination_grace_period_seconds, 4 + 2 + 1);
-    // A long sleep requires a longer grace period.
+    // A longer sleep requires a longer grace period.
     let before = PodSettings { termination_grace_period_seconds: 5, ..BEFORE };
     let longer = choose(&windows(&[3.1]), 20, Wish { before, ..WISH }).unwrap();
     assert_eq!(longer.settings.termination_grace_period_seconds, 7);
@@ -99,21 +99,21 @@ fn window_correlation_uses_separate_ends() {
         (t.mode, t.t0_s, t.disruption, t.repetition) =
             (Mode::Rollout, i as f64 * 10.0, Some(0), Some(if i < 3 { 0 } else { 1 }));
     }
-    // A single sync removed the second and the third.
+    // A single sync removed the second and the third pod.
     result.terminations[2].t0_s = 10.05;
     let alike = |result: &RunResult| choose(result, 20, WISH).unwrap().consumers[0].within_rollouts;
     let found = alike(&result).unwrap();
     assert_eq!((found.rollouts, found.ends), (2, 4));
     assert!(found.correlation > 0.9, "{found:?}");
     result.terminations.truncate(3);
-    assert_eq!(alike(&result), None, "one rollout tells nothing of others");
+    assert_eq!(alike(&result), None, "one rollout says nothing about others");
 }
 
 #[test]
 fn choice_rejects_window_beyond_sleep() {
     assert_eq!(choose(&windows(&[0.2, 20.1]), 20, WISH), Err(Unknown::Outlasted));
     let choice = choose(&windows(&[0.2, 19.6]), 20, WISH).unwrap();
-    assert_eq!(choice.settings.pre_stop_seconds, 20, "the pod served on until then");
+    assert_eq!(choice.settings.pre_stop_seconds, 20, "the pod kept serving until then");
     let mut early = windows(&[0.2]);
     early.terminations[0].timeline.insert(Stage::ContainersTerminated, 0.4);
     let why = choose(&early, 20, WISH).unwrap_err();
@@ -134,7 +134,7 @@ fn avoidable_losses_fail_proof() {
     result.verdict = Verdict::Valid;
     assert_eq!(judged(&result), Proof::Holds);
     result.requests.by_cause = BTreeMap::from([(Cause::KilledInFlight, 3)]);
-    assert_eq!(judged(&result), Proof::Holds, "that is for the app to mend");
+    assert_eq!(judged(&result), Proof::Holds, "that is for the app to fix");
     result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 2)]);
     assert_eq!(judged(&result), Proof::TooShort { lost: 2, at_least: None });
     result.terminations[0].windows[0].lower_s = Some(6.5);
@@ -144,7 +144,7 @@ fn avoidable_losses_fail_proof() {
 }
 
 #[test]
-fn avoidable_loss_drops_old_remedy() {
+fn avoidable_loss_has_no_remedy_text() {
     let mut result = windows(&[0.5]);
     let causes = [(Cause::RoutedToDeadPod, 9), (Cause::KilledInFlight, 2), (Cause::StaleFlow, 1)];
     result.requests.by_cause = causes.into();
@@ -182,7 +182,7 @@ fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
 }
 
 #[test]
-fn inseparable_ends_count_by_rollout() {
+fn inseparable_ends_count_as_rollouts() {
     let of = |ends| Units::of(&in_rollouts(windows(&[0.2; 6]), 3, ends));
     assert_eq!(of(6), Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 });
     assert_eq!(of(2), Units { unit: CoverageUnit::Ends, number: 2, rollouts: 2 });
@@ -223,7 +223,7 @@ fn proof_fails_below_known_window() {
 }
 
 #[test]
-fn unnamed_windows_beyond_sleep_are_ignored() {
+fn unnamed_windows_beyond_sleep_do_not_count() {
     let mut result = in_rollouts(windows(&[20.4, 0.7]), 2, 2);
     for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
         (window.lower_s, window.upper_basis) = (None, Some(rolldrop_explain::model::WindowBasis::Balance));
@@ -243,7 +243,7 @@ fn unnamed_search_starts_at_bounded_windows() {
         result
     };
     assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 0), Some(2));
-    assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 4), Some(5), "longer than what lost");
+    assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 4), Some(5), "longer than the sleep that lost requests");
     // If the bounds are far apart, the search begins midway.
     let mut loose = lossy(&[6.6]);
     loose.terminations[0].windows[0].lower_s = Some(0.2);
@@ -254,7 +254,7 @@ fn unnamed_search_starts_at_bounded_windows() {
     loose.terminations[0].windows[0].lower_s = None;
     assert_eq!(without_names(&loose, 0), None);
     loose.requests.by_cause.clear();
-    assert_eq!(without_names(&loose, 3), Some(3), "nothing was lost with it");
+    assert_eq!(without_names(&loose, 3), Some(3), "nothing was lost with that sleep");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn unattributed_loss_after_sleep_stays_unclear() {
         lost(Cause::Unattributed, None),
         lost(Cause::RuleSwap, Some(2.5)),
     ];
-    assert_eq!(step.unclear(), 0, "the pod still served, or there was none");
+    assert_eq!(step.unclear(), 0, "the pod was still serving, or none is known");
     step.lost_otherwise.push(lost(Cause::Unattributed, Some(2.5)));
     assert_eq!(step.unclear(), 1);
 }
@@ -325,7 +325,7 @@ fn choice_covers_earlier_windows() {
 }
 
 #[test]
-fn first_request_proves_pod_names() {
+fn first_request_shows_pods_are_named() {
     let mut result = windows(&[0.2, 3.1]);
     let start = |stage| Start {
         pod: "d".into(),
@@ -347,7 +347,7 @@ fn start_losses_lengthen_readiness_delay() {
         (StartStage::Ready, 1.0),
         (StartStage::FirstRequest, 3.9),
     ]);
-    // For a long time, no request was sent to this pod.
+    // No request was sent to this pod for a long time.
     let late = BTreeMap::from([(StartStage::IpReported, 0.5), (StartStage::FirstRequest, 12.0)]);
     result.starts = vec![
         Start { pod: "d".into(), uid: "uid-d".into(), timeline, was_awaited: true },
@@ -356,14 +356,14 @@ fn start_losses_lengthen_readiness_delay() {
     let probed = PodSettings { readiness_delay_seconds: Some(1), ..BEFORE };
     let rolling = RolloutShape { pods: 3, strategy: Strategy::Rolling { at_once: 1 } };
     let with_starts = |result: &RunResult, set| with_starts(result, set, rolling);
-    assert_eq!(with_starts(&result, probed), probed, "they lose nothing");
+    assert_eq!(with_starts(&result, probed), probed, "nothing is lost");
     result.requests.by_cause = BTreeMap::from([(Cause::NotReadyYet, 2), (Cause::NoReadyEndpoint, 3)]);
     let wanted = with_starts(&result, probed);
     assert_eq!((wanted.readiness_delay_seconds, wanted.min_ready_seconds), (Some(4), 3));
-    assert_eq!(with_starts(&result, BEFORE).readiness_delay_seconds, None, "that takes a probe");
+    assert_eq!(with_starts(&result, BEFORE).readiness_delay_seconds, None, "a delay needs a probe");
     let recreated = RolloutShape { strategy: Strategy::Recreate, ..rolling };
     assert_eq!(super::with_starts(&result, probed, recreated).min_ready_seconds, 0, "no old pod is left");
-    assert_eq!(lost_at_starts(&result, probed, probed), None, "nothing was chosen for it");
+    assert_eq!(lost_at_starts(&result, probed, probed), None, "no setting was changed");
     let setting = StartSetting::ReadinessDelay;
     let still = LostAtStart { cause: Cause::NotReadyYet, requests: 2, setting };
     assert_eq!(lost_at_starts(&result, probed, wanted), Some(still));

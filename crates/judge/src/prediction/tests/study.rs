@@ -1,4 +1,4 @@
-//! Counts the predictions that come true, for four laws of length and for arrivals in bursts.
+//! Counts the predictions that come true, for four distributions of stream lengths and for arrivals in bursts.
 
 use std::fmt::Write as _;
 
@@ -11,15 +11,15 @@ use crate::statistics::counts::count_quantile;
 use rolldrop_explain::math::stats;
 
 const PODS: usize = 3;
-/// Further terminations that a prediction is for.
+/// Number of further terminations that a prediction covers.
 const FURTHER: u64 = 100;
-/// Length of a record from which the intervals are nearly as narrow as if the law was known.
+/// Length of a record for which the intervals are nearly as narrow as if the distribution were known.
 const LONG_HOURS: u32 = 24;
-/// Every so many simulations, the least grace period is chosen as well, which takes as long as the rest.
+/// Interval, in simulations, at which the shortest grace period is also chosen, which takes as long as the rest.
 const CHOICES: u64 = 10;
-/// Streams cut per termination, at most, for which the grace period is chosen.
+/// Maximum mean number of streams cut per termination for which the grace period is chosen.
 const MOST_CUT: f64 = 0.1;
-/// Share of terminations that the least budget is to save all streams of.
+/// Share of terminations in which the smallest budget should save all streams.
 const COVERED: f64 = 0.9;
 
 /// Budgets that were chosen.
@@ -68,7 +68,8 @@ impl CutRange {
         (self.upper - self.lower) as f64
     }
 
-    /// Returns the interval of someone who knows the mean number of streams cut per termination, and its dispersion.
+    /// Returns the interval that follows if the mean number of streams cut per termination and its dispersion are
+    /// known.
     fn known(mean: f64, dispersion: f64) -> Self {
         let mean = FURTHER as f64 * mean;
         let quantile = |p: f64| count_quantile(mean, dispersion * mean, p);
@@ -77,7 +78,7 @@ impl CutRange {
 }
 
 impl Row {
-    /// Simulates a record, predicts what the grace period at its 99th percentile cuts, and ends further pods with it.
+    /// Simulates a record, predicts the cuts of a grace period at its 99th percentile, and ends further pods with it.
     fn simulate(&mut self, workload: Workload, hours: u32, seed: u64) {
         let mut rng = SmallRng::seed_from_u64(seed);
         let length_s = 3600.0 * f64::from(hours);
@@ -141,8 +142,8 @@ impl Row {
     }
 }
 
-/// Returns true if so few or so many hits come less than once in a million times, whatever the share of hits is between
-/// these two.
+/// Returns true if so few or so many hits occur less than once in a million times for every share of hits between these
+/// two.
 fn is_outside(hits: u64, n: u64, shares: [f64; 2]) -> bool {
     let at_most = |share: f64, k: u64| Binomial::new(share, n).unwrap().cdf(k);
     at_most(shares[0], hits) < 1e-6 || (hits > 0 && 1.0 - at_most(shares[1], hits - 1) < 1e-6)
@@ -171,7 +172,7 @@ fn predicted_cuts_match_simulated_cuts() {
         assert!(!is_outside(row.hits, simulations, [0.93, 0.98]), "{name}: {} hits", row.hits);
         assert!(hours < LONG_HOURS || row.ratio() <= 1.5, "{name}: {}", row.ratio());
         if matches!(law, Law::Lognormal(_)) {
-            assert!(is_outside(row.hits_of_rule, simulations, [0.93, 1.0]), "{name}: the rule is right");
+            assert!(is_outside(row.hits_of_rule, simulations, [0.93, 1.0]), "{name}: the rule is not refuted");
         }
     }
 }
