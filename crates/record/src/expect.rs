@@ -42,7 +42,7 @@ sparse! {
         pub streams: Option<StreamLimits> = default,
         /// Limits on the number of terminations measured.
         pub terminations: Option<Bounds<u64>> = default,
-        /// Limits on container terminations that the run did not ask for, in pods that stayed.
+        /// Limits on containers that exited on their own in pods that stayed.
         pub restarts: Option<Bounds<u64>> = default,
         /// Limits on the times at which terminations reached a given stage.
         #[serde(deserialize_with = "reading::stages")]

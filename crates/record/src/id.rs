@@ -23,7 +23,7 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunId(Box<str>);
 
-/// Error for a text that is not a [`RunId`].
+/// Error for text that is not a [`RunId`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a run id: use at most 64 letters a to z and digits")]
 pub struct BadRunId(String);

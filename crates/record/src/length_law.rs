@@ -1,7 +1,7 @@
-//! Laws of random lengths of time: how long a stream lasts, or the gap between two of its events.
+//! Laws of random lengths of time: the duration of a stream, or the gap between two of its events.
 //!
-//! The load generator and the sample server share the grammar. A law is self-contained: [`LengthLaw::read`] replaces
-//! the name of a file by its contents, so that a recorded law needs no file and no server opens one for its clients.
+//! The load generator and the sample server share the grammar. A law is self-contained: [`LengthLaw::read`] replaces a
+//! file name with the file's contents, so that a recorded law needs no file and no server opens files for its clients.
 
 use std::f64::consts::TAU;
 use std::fmt;
@@ -26,7 +26,7 @@ const FILE: &str = "file:";
 /// Distribution of a length of time.
 ///
 /// Written as `fixed:30s` or just `30s`, `lognormal:10s,1.0` (median, sigma), `exp:20s` (mean), or `list:1s,2.5s`
-/// (each equally likely). Options also take `file:PATH`, a list with one length a line ([`LengthLaw::read`]).
+/// (each equally likely). Options also accept `file:PATH`, a list with one length per line ([`LengthLaw::read`]).
 #[derive(Clone, Debug, PartialEq)]
 pub enum LengthLaw {
     /// Always the same length.
@@ -44,7 +44,7 @@ pub enum LengthLaw {
     Listed(Arc<[Duration]>),
 }
 
-/// Error for a text that is not a length law.
+/// Error for text that is not a length law.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LengthLawError {
@@ -69,7 +69,7 @@ pub enum LengthLawError {
         /// The line.
         text: String,
     },
-    /// The file has no length.
+    /// The file contains no lengths.
     #[error("{} has no lengths: write one per line, such as 2.5s", .0.display())]
     EmptyFile(PathBuf),
 }
@@ -78,7 +78,7 @@ impl LengthLaw {
     /// Parses an option's value: the grammar of [`LengthLaw`], or `file:PATH`. Skips empty lines of the file.
     ///
     /// # Errors
-    /// Fails if the text does not follow the grammar, and if the file cannot be read or has no length.
+    /// Fails if the text does not follow the grammar, or if the file cannot be read or contains no lengths.
     pub fn read(text: &str) -> Result<Self, LengthLawError> {
         let Some(path) = text.strip_prefix(FILE).map(PathBuf::from) else { return text.parse() };
         let content = match fs::read_to_string(&path) {
@@ -99,9 +99,9 @@ impl LengthLaw {
         }
     }
 
-    /// Draws a length. The same sequence of random numbers gives the same lengths.
+    /// Draws a length. The same sequence of random numbers yields the same lengths.
     pub fn sample(&self, random: &mut impl Rng) -> Duration {
-        // Above 0, for the logarithm.
+        // Never 0, so that the logarithm is finite.
         let mut unit = || 1.0 - random.random::<f64>();
         match self {
             Self::Fixed(length) => *length,
@@ -116,7 +116,7 @@ impl LengthLaw {
     }
 }
 
-/// Multiplies a length by a factor; returns the longest possible one if the result is too long.
+/// Multiplies a length by a factor, saturating at the longest possible length.
 fn scaled(length: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(length.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
@@ -174,7 +174,7 @@ mod tests {
 
     const SAMPLES: usize = 100_000;
 
-    /// Returns seeded samples in seconds, in order of length.
+    /// Returns seeded samples in seconds, sorted by length.
     fn samples(law: &str) -> Vec<f64> {
         let law: LengthLaw = law.parse().unwrap();
         let mut random = SmallRng::seed_from_u64(7);
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn same_seed_gives_same_lengths() {
+    fn same_seed_yields_same_lengths() {
         for law in ["lognormal:10s,1.5", "exp:20s", "list:1s,2s,3s"] {
             assert_eq!(samples(law), samples(law));
         }
     }
 
     #[test]
-    fn samples_have_law_parameters() {
+    fn samples_match_law_parameters() {
         assert!(samples("fixed:3s").iter().all(|&length| length == 3.0));
         let lognormal = samples("lognormal:10s,1.0");
         assert_near(lognormal[SAMPLES / 2], 10.0);

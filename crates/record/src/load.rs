@@ -70,7 +70,7 @@ pub mod defaults {
         "stop_sequence",
         "tool_use",
     ];
-    /// Maximum number of open streams, as far as the machine has descriptors and ports for them.
+    /// Maximum number of open streams; fewer if the machine lacks descriptors or ports.
     pub const MAX_OPEN: usize = 20_000;
     /// Maximum time from sending the request to the head of a stream's response.
     pub const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -257,7 +257,8 @@ impl Load {
     }
 
     /// Returns the maximum number of simultaneously open connections; by default, as many as the rate keeps open when
-    /// every request runs into both timeouts. Streams have no such limit on how long they stay open.
+    /// every request runs into both timeouts. No timeout limits how long a stream stays open, so streams have a fixed
+    /// default.
     pub fn max_connections(&self) -> usize {
         let max_open = self.stream.as_ref().and_then(|stream| stream.max_open);
         if let Some(max) = self.connections.max.or(max_open) {
@@ -341,8 +342,8 @@ impl Load {
         self.headers.iter().chain(own).map(|(name, _)| &**name)
     }
 
-    /// Returns the methods by target name. Several methods under one name are joined, and no client is known to replay
-    /// such a combination.
+    /// Returns the methods by target name. Several methods under one name are joined with commas; no client is known to
+    /// replay such a combination.
     fn methods(&self) -> BTreeMap<String, String> {
         let mut methods = BTreeMap::<&str, BTreeSet<&str>>::new();
         for target in &self.targets {
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_written_as_in_scenarios() {
+    fn settings_serialize_as_in_scenarios() {
         let json = serde_json::to_value(load()).unwrap();
         let connections = json!({"mode": "mixed", "share": 0.5, "max": 5, "maxAge": "1.500001s"});
         assert_eq!(json["connections"], connections);

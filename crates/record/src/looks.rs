@@ -1,10 +1,11 @@
-//! Interim looks of a run that continues while its gate is inconclusive.
+//! Interim looks at a run that continues while its gate is inconclusive.
 
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
 
-/// Error probability of a gate over all its looks, and of a run's bounds without looks: the chance that a bound is wrong.
+/// Error probability of a gate over all its looks and, for a run without looks, of its bounds: the chance that a bound
+/// is wrong.
 pub const ALPHA: f64 = 0.05;
 
 named! {

@@ -50,7 +50,7 @@ named! {
         StreamCut = "stream_cut",
         /// A stream ended cleanly without the event, or the announced end, that completes it.
         StreamUnfinished = "stream_unfinished",
-        /// The app said that it does not complete the stream.
+        /// The app announced that it would not complete the stream.
         StreamAborted = "stream_aborted",
         /// No byte of a stream within the stall timeout, after the first event.
         StreamStalled = "stream_stalled",
@@ -62,12 +62,12 @@ named! {
 }
 
 impl Outcome {
-    /// Returns true if part of the response arrived, and something other than a timeout ended it.
+    /// Returns true if part of the response arrived before something other than a timeout ended it.
     pub const fn is_cut_off(self) -> bool {
         matches!(self, Self::ResetMidResponse | Self::TruncatedBody) || self.is_broken_stream()
     }
 
-    /// Returns true if a stream had begun and ended without being complete, other than by a timeout.
+    /// Returns true if a stream had begun, and ended incomplete for a reason other than a timeout.
     pub const fn is_broken_stream(self) -> bool {
         matches!(self, Self::StreamCut | Self::StreamUnfinished | Self::StreamAborted)
     }

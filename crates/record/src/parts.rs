@@ -46,7 +46,7 @@ const GROUP_ROWS: usize = 16_384;
 
 /// Failure to read or write a part.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages describe the fields")]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
     #[error("failed to access {path}")]
@@ -200,12 +200,12 @@ impl<R: Row> PartWriter<R> {
     }
 }
 
-/// Prefix of the file with a source's unfinished rows, before the name of the source.
+/// Prefix, before the source's name, of the file with a source's unfinished rows.
 const OPEN_PREFIX: &str = "open-";
 
 /// Replaces the file with the unfinished rows of `source` in `run_dir/TABLE`. Without rows, the file is removed.
 ///
-/// The rows are those of a recorder that may be killed before they end, so a reader uses a row only if no part has it.
+/// The recorder may be killed before these rows end, so a reader uses such a row only if no part contains it.
 ///
 /// # Errors
 /// Fails if the file cannot be written or removed.
@@ -230,7 +230,7 @@ pub fn replace_open<R: Row>(run_dir: &Path, source: &str, rows: &[R]) -> Result<
     fs::rename(&unclosed, &path).map_err(io)
 }
 
-/// Returns true if the file has unfinished rows of a source.
+/// Returns true if the file contains the unfinished rows of a source.
 pub fn is_open(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(OPEN_PREFIX))
 }
@@ -409,7 +409,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     Ok(paths)
 }
 
-/// Reads those of the given groups that exist in the part.
+/// Reads the given groups, skipping those that the part does not have.
 fn read_groups<R: Row>(
     path: &Path,
     groups: Range<usize>,
@@ -633,7 +633,7 @@ mod tests {
         writer.finish().unwrap();
         fs::rename(dir.path().join(RequestRow::TABLE), dir.path().join(ServedRow::TABLE)).unwrap();
         let Err(PartError::Parquet { source, .. }) = read_table::<ServedRow>(dir.path()) else {
-            panic!("it was read");
+            panic!("the part was read");
         };
         assert!(source.to_string().contains("its columns do not match this version"), "{source}");
     }

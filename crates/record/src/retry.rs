@@ -56,8 +56,8 @@ pub fn go_replays(method: &str) -> bool {
 /// was closed before the first byte of the response, and Go replays the request (`persistConn.shouldRetryRequest`,
 /// net/http).
 ///
-/// In HTTP/2 the method does not matter, as long as the body can be resent. Go resends a request that failed before the
-/// response head if the request was never written, or the server reports not having processed it (`canRetryError`,
+/// In HTTP/2 the method does not matter, provided that the body can be resent. Go resends a request that failed before
+/// the response head if the request was never written, or the server reports not having processed it (`canRetryError`,
 /// net/http/internal/http2). The exception is the first stream of a connection closed by a GOAWAY with an error
 /// (`ClientConn.setGoAway`).
 ///
@@ -102,7 +102,7 @@ mod tests {
         assert!(is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(GRPC_UNAVAILABLE))));
         assert!(!is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(13))));
         let alert = attempt(Outcome::TlsError, None, None);
-        assert!(is_retried("GET", &alert) && !is_retried("POST", &alert), "it had been sent");
+        assert!(is_retried("GET", &alert) && !is_retried("POST", &alert), "the request had been sent");
         assert!(is_retried("POST", &RequestRow { sent: None, ..alert }));
     }
 
@@ -117,7 +117,7 @@ mod tests {
         };
         assert!(go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays("GET")));
         assert!(go_hides(&row(Outcome::ResetBeforeResponse, true, 80), go_replays("OPTIONS")));
-        assert!(!go_hides(&row(Outcome::EofBeforeResponse, false, 80), go_replays("GET")), "a fresh one");
+        assert!(!go_hides(&row(Outcome::EofBeforeResponse, false, 80), go_replays("GET")), "a fresh connection");
         for method in ["POST", "PUT", "DELETE"] {
             assert!(!go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays(method)), "{method}");
         }
@@ -145,7 +145,7 @@ mod tests {
         assert!(hides(&row(1, Outcome::H2RefusedStream, "REFUSED_STREAM")));
         assert!(!hides(&row(3, Outcome::ResetBeforeResponse, "PROTOCOL_ERROR")));
         let begun = RequestRow { head: Some(at), ..row(3, Outcome::ResetMidResponse, "REFUSED_STREAM") };
-        assert!(!hides(&begun), "its head has been handed on");
+        assert!(!hides(&begun), "its head was already passed on");
         let lost = RequestRow { detail: None, ..row(3, Outcome::EofBeforeResponse, "") };
         assert!(!go_hides(&lost, true));
         assert!(hides(&RequestRow { bytes_sent: 0, ..lost }), "never written");

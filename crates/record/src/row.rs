@@ -7,7 +7,7 @@ use super::names::named;
 pub use super::parts::{GapRow, RequestRow, ServedRow, StreamRow};
 use super::{Outcome, Stamp};
 
-/// Name of the response header with the name of the proxy's pod.
+/// Name of the response header that contains the name of the proxy's pod.
 pub const POD_HEADER: &str = "rolldrop-pod";
 
 named! {

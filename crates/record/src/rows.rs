@@ -70,8 +70,8 @@ pub struct Tables {
     streams: Vec<ClosedPart>,
     gaps: Vec<ClosedPart>,
     served: Vec<ClosedPart>,
-    /// Rows in no part: transferred during the load, from sources whose remaining rows were not fetched, or of streams
-    /// and responses that were open when their recorder was killed or the run ended.
+    /// Rows that no part contains: those transferred during the load from sources whose other rows were not fetched,
+    /// and those of streams and responses that were open when their recorder was killed or the run ended.
     loose_requests: Vec<RequestRow>,
     loose_streams: Vec<StreamRow>,
     loose_served: Vec<ServedRow>,
@@ -136,7 +136,7 @@ impl Tables {
     }
 }
 
-/// Keeps the rows that are in none of these parts.
+/// Keeps only the rows that none of these parts contains.
 fn retain_missing<R: Row, K: Eq + Hash + Send>(
     rows: &mut Vec<R>,
     parts: &[PathBuf],
@@ -217,7 +217,7 @@ mod tests {
     use crate::{Clock, Phase, ServedEnd, Stamp, StreamEnd};
 
     #[test]
-    fn open_rows_count_only_after_a_kill() {
+    fn open_rows_count_only_after_kill() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns(0);
         let request = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn open_response_counts_until_its_end_is_known() {
+    fn open_response_counts_until_end_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let row = |conn, head, ended| {
             let line = serde_json::json!({

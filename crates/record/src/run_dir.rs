@@ -22,12 +22,12 @@ pub struct RunDir {
 
 /// Failure to write or read a run directory.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
+#[expect(missing_docs, reason = "the messages describe the fields")]
 pub enum RunDirError {
     /// The directory exists and is not empty.
     #[error("{0} is not empty: choose a directory that does not exist yet")]
     NotEmpty(PathBuf),
-    /// The directory does not hold a run.
+    /// The directory does not contain a run.
     #[error(
         "{0} is not a run directory: it has no readable run.json. Choose a directory that `rolldrop run` created"
     )]
@@ -289,7 +289,7 @@ impl RunDir {
         Ok((RunLog { info, events, torn, corrupt, altered }, tables))
     }
 
-    /// Reads everything into memory, which takes 0.3 kB per row.
+    /// Reads everything into memory, which needs 0.3 kB per row.
     ///
     /// # Errors
     /// Fails if a file that should be complete is not.
@@ -554,9 +554,9 @@ mod tests {
         assert_eq!(read().unwrap(), []);
         let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
         fs::write(&path, format!("{unknown_mode}\n")).unwrap();
-        assert!(read().is_err(), "a value that is not known is not passed over");
+        assert!(read().is_err(), "an unknown value is an error");
         fs::write(&path, unknown_mode.replace("of_tomorrow", "command_settled") + "\n").unwrap();
-        assert!(read().is_err(), "nor one that is called as the kind is");
+        assert!(read().is_err(), "even if it is named like the kind");
         fs::write(&path, "nonsense\n").unwrap();
         let error = read().unwrap_err().to_string();
         assert!(error.contains("events.jsonl:1: "), "{error}");

@@ -21,7 +21,7 @@ sparse! {
     pub struct RunInfo {
         /// Version of the format: [`FORMAT_VERSION`].
         pub format: u32,
-        /// Name and version of the tool.
+        /// Tool that wrote the run.
         pub tool: Tool,
         /// Random part of the run's request ids.
         pub run: RunId,
@@ -53,7 +53,7 @@ sparse! {
         pub aborted: Option<String> = default,
         /// Planned looks of a run that continues while its gate is inconclusive; absent for a run of fixed length.
         pub looks: Option<Looks> = default,
-        /// Rounds of a run that continues until its windows give the requested coverage; absent for other runs, and
+        /// Rounds of a run that continues until its windows reach the requested coverage; absent for other runs, and
         /// while the run is in progress.
         pub rounds: Option<Rounds> = default,
         /// Requirements that a recommendation must meet.
@@ -180,7 +180,7 @@ pub enum Balances {
 /// Reason for assuming that a consumer balances connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the reasons say what their fields are")]
+#[expect(missing_docs, reason = "each reason describes its fields")]
 pub enum BalancesBecause {
     /// Stated in the scenario or on the command line.
     Stated,
@@ -188,7 +188,7 @@ pub enum BalancesBecause {
     Service,
     /// The consumer is a URL, and the responses gave no evidence to the contrary.
     Assumed,
-    /// Number of responses that had a gateway status and named no pod, with the most frequent such status.
+    /// Responses had a gateway status and named no pod: the most frequent such status, and the number of responses.
     GatewayStatus { status: u16, answers: u64 },
     /// The responses have a header that gateways add; `value` is the most frequent value.
     GatewayHeader { header: String, value: String },
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stated_proxy_never_overrides_detected_one() {
+    fn stated_proxy_never_overrides_detected_proxy() {
         let mut cluster = ClusterInfo::default();
         cluster.assume(&ServiceProxy::Iptables).unwrap();
         cluster.assume(&ServiceProxy::Nftables).unwrap();

@@ -45,7 +45,7 @@ pub fn message(text: &str) -> Cow<'_, str> {
     without_commands(lines(text))
 }
 
-/// Prefixes of commands that may appear anywhere in a line: of GitHub and Azure, of Azure, and of TeamCity.
+/// Prefixes of commands that may appear anywhere in a line, for GitHub and Azure, for Azure alone, and for TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 
 /// Escapes the first character of each CI command, so that no line acts as a command.
@@ -70,7 +70,7 @@ fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Hides user name and password in a URL, or in text meant to be a URL.
+/// Hides the user name and password in a URL, or in text meant to be a URL.
 pub fn url(text: &str) -> Cow<'_, str> {
     let begin = text.find("://").map_or(0, |at| at + "://".len());
     let end = text[begin..].find(['/', '?', '#']).map_or(text.len(), |at| begin + at);

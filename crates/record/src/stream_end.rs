@@ -19,13 +19,13 @@ named! {
         ResponseFailed = "response_failed",
         /// An unsuccessful finish reason.
         FinishReason = "finish_reason",
-        /// An event `error`, or an object with an error.
+        /// An `error` event, or an object that contains an error.
         ErrorEvent = "error_event",
         /// The last chunk, or END_STREAM.
         LastChunk = "last_chunk",
         /// The announced number of bytes.
         ContentLength = "content_length",
-        /// The connection was closed, the normal end of a body without an announced end.
+        /// The connection was closed: the normal end of a body without an announced end.
         Close = "close",
         /// The connection was closed before the announced end.
         Truncated = "truncated",

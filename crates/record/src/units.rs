@@ -40,7 +40,7 @@ impl Serialize for Span {
     }
 }
 
-/// Deserializer of a quantity from its text or, if the type allows it, from an integer.
+/// Deserializer of a quantity from a string or, if the type allows it, from an integer.
 pub(crate) struct QuantityDeserializer<T> {
     pub(crate) expected: &'static str,
     pub(crate) of_text: fn(&str) -> Option<T>,
@@ -143,17 +143,17 @@ where
     }
 }
 
-/// A number or a text.
+/// A number or a string.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     /// A number.
     Number(f64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
 impl Scalar {
-    /// Reads a number or a text.
+    /// Reads a number or a string.
     ///
     /// # Errors
     /// Fails for anything other than `expected`.
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_needs_its_unit() {
+    fn span_needs_unit() {
         let span =
             |text: &str| serde_json::from_value::<Span>(text.into()).map(|s| s.0).map_err(|e| e.to_string());
         assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));

@@ -31,7 +31,7 @@ pub const TOKEN_HEADER: &str = "rolldrop-token";
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(String);
 
-/// Error for a text that is not a token, because a header cannot contain it.
+/// Error for text that is not a token, because a header cannot contain it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a token is one word of printable ASCII characters")]
 pub struct BadToken;
@@ -76,7 +76,7 @@ impl fmt::Debug for AdminToken {
 /// One line of the row stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the lines say what their fields are")]
+#[expect(missing_docs, reason = "each line describes its fields")]
 pub enum ProxyLine {
     /// The first line: the proxy's source name, its pod, its start time on its own clock (which distinguishes the
     /// proxies of one pod), and the number of the next row. That number is higher than the requested one if the proxy

@@ -123,7 +123,7 @@ impl CheckedRequests<'_> {
         amount(name, bounds, count, |_| count.clone().into_share_of(sent))
     }
 
-    /// If a check passes because nothing was lost, adds how rare a fault this many terminations would have shown.
+    /// If a check passes because nothing was lost, adds how rare a fault this many terminations would still have shown.
     fn with_power(&self, mut check: Check) -> Check {
         let units = self.loss_units();
         if let CheckEvidence::Limit { measured, .. } = &mut check.evidence

@@ -48,7 +48,7 @@ impl EndedStreams {
 /// Settings that streams need, with their predicted effect.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChosenStreams {
-    /// Mean number of streams that a termination may cut.
+    /// Maximum mean number of streams cut per termination.
     pub max_cut: f64,
     /// Observed reaction of the app to SIGTERM.
     pub on_sigterm: OnSigterm,
@@ -98,7 +98,7 @@ pub struct GraceChoice<'a> {
     pub on_sigterm: OnSigterm,
     /// Time in seconds for which a pod still receives new streams after its deletion.
     pub window_s: u64,
-    /// Mean number of streams that a termination may cut.
+    /// Maximum mean number of streams cut per termination.
     pub max_cut: f64,
 }
 

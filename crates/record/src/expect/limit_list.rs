@@ -1,4 +1,4 @@
-//! The limits that apply to numbers, as one list: the place where a new limit gets its key and the kind of its figure.
+//! All limits on numbers in one list, which defines the key of each limit and the kind of its figure.
 
 use std::fmt::Display;
 
@@ -84,7 +84,7 @@ impl Expect {
     }
 }
 
-/// Returns bounds that are written beside other keys, if they are written at all.
+/// Returns bounds whose keys appear beside other keys; `None` if none of them is set.
 fn given<T: PartialEq>(bounds: Bounds<T>) -> Option<Bounds<T>> {
     Some(bounds).filter(|bounds| *bounds != Bounds::default())
 }
@@ -109,7 +109,7 @@ impl LimitList {
         self.0.push(Limit { key, kind, worse, fault });
     }
 
-    /// Adds a limit on a number or a share, which must not be a maximum share of 0: no sample can prove that.
+    /// Adds a limit on a number or a share. A maximum share of 0 is a fault, because no sample can prove it.
     fn amount(&mut self, key: impl Into<String>, bounds: Option<Bounds<Amount>>) {
         self.put(key, Kind::Total, bounds);
         if let (Some(Amount::Share(share)), Some(limit)) = (bounds.and_then(|b| b.max), self.0.last_mut())

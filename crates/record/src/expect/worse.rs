@@ -19,7 +19,7 @@ pub struct Worse {
 /// A subset of the requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Requests routed by one consumer, given by the consumer or its target's name.
+    /// Requests routed by one consumer, given by the consumer's or its target's name.
     Consumer(String),
     /// Requests to one target, given by its name.
     Target(String),
@@ -40,8 +40,8 @@ impl Part {
 pub enum Kind {
     /// Number of requests over the whole run.
     Total,
-    /// Number of requests in the termination or group that has the most, or of events, which streams lose together:
-    /// such a number is no total of independent losses.
+    /// Number of requests in the termination or group that has the most, or number of events, which a stream loses
+    /// together: not a total of independent losses.
     Most,
     /// A time.
     Time,

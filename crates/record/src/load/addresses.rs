@@ -23,7 +23,7 @@ impl PortRange {
     pub const OF_LINUX: Self = Self { first: 32_768, last: 60_999 };
 }
 
-/// Error for a text that is not a range of ports.
+/// Error for text that is not a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a range of ports such as 32768-60999")]
 pub struct NotARange(String);
@@ -81,7 +81,7 @@ pub struct DnsSettings {
     pub family: Family,
 }
 
-/// Error for a text that is not a DNS server address.
+/// Error for text that is not a DNS server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
 pub struct NotAServer(String);

@@ -67,7 +67,7 @@ pub enum NotALoad {
     /// gRPC is combined with HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,
-    /// A setting contradicts that responses are streams.
+    /// A setting cannot be combined with streams.
     #[error("streams: {0}")]
     Stream(&'static str),
     /// A range of statuses is empty or out of range.
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(load(None, None).max_connections(), 20_000);
         assert_eq!(load(Some(7), None).max_connections(), 7);
         let closed = Pace::Closed(Length::Time(Duration::from_secs(1)));
-        assert_eq!(load(None, Some(closed)).max_connections(), 50, "a closed loop opens no more than it did");
+        assert_eq!(load(None, Some(closed)).max_connections(), 50, "a closed loop keeps its own default");
         assert_eq!(load(None, None).response_timeout(), Duration::from_secs(60));
         assert_eq!(Load::new("http://web/").response_timeout(), Duration::from_secs(5));
     }

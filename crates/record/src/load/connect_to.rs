@@ -29,7 +29,7 @@ impl ConnectTo {
     }
 }
 
-/// Error for a text that is not an override.
+/// Error for text that is not an override.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not HOST1:PORT1:HOST2:PORT2 (each part may be empty), such as web:80:127.0.0.1:8080")]
 pub struct NotAnOverride(String);
@@ -54,7 +54,7 @@ impl FromStr for ConnectTo {
 
 as_text!(ConnectTo);
 
-/// Splits off the leading host; returns the host, and the rest after the colon.
+/// Splits off the leading host; returns the host and the rest after the colon.
 fn host(text: &str) -> Option<(Option<String>, &str)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inside) => inside.split_once("]:")?,

@@ -105,7 +105,7 @@ impl fmt::Display for Connections {
     }
 }
 
-/// Error for a text that does not describe a use of connections.
+/// Error for text that does not describe a use of connections.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
 pub struct NotConnections(String);

@@ -80,7 +80,7 @@ pub enum Rate {
     Max,
 }
 
-/// Error for a text that is not a rate.
+/// Error for text that is not a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("needs a number of requests per second, or max")]
 pub struct NotARate;
@@ -212,7 +212,7 @@ impl fmt::Display for RateStage {
     }
 }
 
-/// Error for a text that is not a stage.
+/// Error for text that is not a stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither RATE:DURATION, such as 100:10s, nor a ramp FROM-TO:DURATION, such as 100-500:30s")]
 pub struct NotAStage(String);

@@ -1,5 +1,5 @@
-//! Requests whose response is a stream: a sequence of events that the protocol itself ends. Which events end it is in
-//! `load::answer_stream`.
+//! Requests whose response is a stream: a sequence of events that the protocol itself ends. `load::answer_stream`
+//! defines these final events.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ named! {
         Anthropic = "anthropic",
         /// Any server-sent events.
         Sse = "sse",
-        /// JSON, one value a line.
+        /// JSON, one value per line.
         Ndjson = "ndjson",
         /// Any bytes, such as a download: each read is an event.
         Bytes = "bytes",
@@ -56,10 +56,10 @@ pub struct StreamSettings {
     /// Maximum time without any byte after the head of the response.
     #[serde(default = "stall_timeout", with = "span_above_0")]
     pub stall_timeout: Duration,
-    /// Law of the lengths that the sample server is asked for; `None` if the server decides.
+    /// Law of the lengths to request from the sample server; `None` if the server decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<LengthLaw>,
-    /// Maximum number of open streams; `None` for the default, as far as the machine has descriptors and ports.
+    /// Maximum number of open streams; `None` for the default, or fewer if the machine lacks descriptors or ports.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "at_least_1")]
     pub max_open: Option<usize>,
 }
@@ -81,7 +81,7 @@ impl StreamSettings {
         }
     }
 
-    /// Returns true if a stream that names this finish reason ended as it should.
+    /// Returns true if this finish reason counts as success.
     pub fn is_success(&self, finish_reason: &str) -> bool {
         match &self.finish_reasons {
             Some(reasons) => reasons.contains(finish_reason),
@@ -107,7 +107,7 @@ impl StreamSettings {
 #[derive(Clone, Debug)]
 pub struct EndPattern(Regex);
 
-/// Error for a text that is not a valid pattern for a last event.
+/// Error for text that is not a valid pattern for a last event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find the end of a stream with {pattern:?}: {why}")]
 pub struct NotAnEndPattern {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_named() {
+    fn settings_report_contradictions() {
         let reasons =
             |kind| StreamSettings { finish_reasons: Some(BTreeSet::new()), ..StreamSettings::new(kind) };
         let end = |kind| StreamSettings { end: Some("x".parse().unwrap()), ..StreamSettings::new(kind) };

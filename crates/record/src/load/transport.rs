@@ -29,7 +29,7 @@ pub struct Rpc {
     method: String,
 }
 
-/// Error for a text that is not a gRPC method.
+/// Error for text that is not a gRPC method.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not SERVICE/METHOD, such as grpc.health.v1.Health/Check")]
 pub struct NotAMethod(String);

@@ -78,7 +78,7 @@ load_plan! {
         arrivals: Arrivals = Some(load.arrivals).filter(|arrivals| *arrivals != Arrivals::Even),
         /// Seed for random choices, if there are any.
         seed: u64 = load.is_random().then_some(load.seed),
-        /// HTTP version that is spoken.
+        /// HTTP version to speak.
         http: Http = Some(load.spoken()),
         /// Maximum number of concurrent requests on an HTTP/2 connection, if HTTP/2 may be spoken.
         #[serde(alias = "streams")]
@@ -101,11 +101,11 @@ load_plan! {
         grpc: String = load.grpc.as_ref().map(|grpc| grpc.rpc.to_string()),
         /// gRPC statuses that count as success.
         grpc_success: Vec<i32> = load.grpc.as_ref().map(|grpc| grpc.success.clone()),
-        /// Kind of the streams that requests ask for.
+        /// Kind of the requested streams.
         stream: StreamKind = load.stream.as_ref().map(|stream| stream.kind),
         /// Pattern of the event that ends a stream, if it was given.
         stream_end: String = load.stream.as_ref().and_then(|stream| stream.end.as_ref().map(ToString::to_string)),
-        /// Law of the lengths that the server is asked for, if it was given.
+        /// Law of the requested stream lengths, if it was given.
         stream_length: String = load.stream.as_ref().and_then(|stream| stream.length.as_ref().map(ToString::to_string)),
         /// Finish reasons that count as success, if they were given.
         finish_reasons: Vec<String> = load.stream.as_ref().and_then(|stream| {

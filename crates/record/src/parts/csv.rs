@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// A CSV writer that takes value after value. Every line must have as many values as the first.
+/// A CSV writer that accepts one value after another. Every line must have as many values as the first.
 #[derive(Debug)]
 pub struct CsvWriter<W: Write> {
     lines: csv::Writer<W>,
@@ -33,10 +33,10 @@ impl<W: Write> CsvWriter<W> {
         Ok(self.lines.write_field(&self.value)?)
     }
 
-    /// Adds a text.
+    /// Adds a string.
     ///
     /// # Errors
-    /// Fails if the text cannot be written.
+    /// Fails if the string cannot be written.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         Ok(self.lines.write_field(text)?)
     }

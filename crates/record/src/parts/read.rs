@@ -1,4 +1,4 @@
-//! Reading of a row group's columns, row by row.
+//! Reads a row group's columns, row by row.
 //!
 //! The parquet crate decodes numeric columns as a whole. Strings repeat for thousands of rows, so each distinct string
 //! is created once, and the rows that contain it are read as runs of its dictionary code, which is how `columns` writes
@@ -17,7 +17,7 @@ use parquet::file::reader::RowGroupReader;
 
 use super::columns::TextRun;
 
-/// Maximum number of rows to reserve memory for at once.
+/// Maximum number of rows to reserve memory for up front.
 const MOST_ROOM: usize = 1 << 16;
 
 /// Values of a column, and each row's definition level, which is above 0 if the row has a value.
@@ -119,7 +119,7 @@ impl<'a> GroupReader<'a> {
             values.push(make(&self.known.get(text.data())?)?);
         }
         if runs.iter().any(|run| run.code.is_some_and(|code| code as usize >= values.len())) {
-            return Err(ParquetError::General(format!("column {name} has a code without a text")));
+            return Err(ParquetError::General(format!("column {name} has a code without a string")));
         }
         if rows_of(&runs) != self.rows {
             return Err(ended());

@@ -52,7 +52,7 @@ macro_rules! table {
             $($field: <$cell as Cell>::Buffer,)*
         }
 
-        #[doc = concat!("The columns of a row group of the table `", $table, "` that are read.")]
+        #[doc = concat!("The wanted columns of a row group of the table `", $table, "`.")]
         pub struct $open {
             $($field: Option<<$cell as Cell>::Column>,)*
         }
@@ -192,10 +192,10 @@ table! {
 }
 
 table! {
-    /// The answer to a request as a sequence of events, with the columns of `streams/*.parquet`.
+    /// The response to a request as a sequence of events, with the columns of `streams/*.parquet`.
     ///
-    /// `source` and `seq` are those of the request, whose row has the times of sending and ending, the outcome and the
-    /// pod. Every request that was sent as a stream has a row, also if no event arrived.
+    /// `source` and `seq` identify the request, whose row has its send and end times, its outcome and its pod. Every
+    /// request that was sent as a stream has a row, even if no event arrived.
     pub struct StreamRow in StreamColumns, read from StreamGroup as "streams", json by columns {
         /// Load worker that sent the request.
         "source" => source: Arc<str>,
@@ -205,15 +205,15 @@ table! {
         "first_event_ns" => first_event: Option<Stamp>,
         /// Time the last event arrived.
         "last_event_ns" => last_event: Option<Stamp>,
-        /// Number of events; of a download, the number of reads that returned bytes.
+        /// Number of events; for a download, the number of reads that returned bytes.
         "events" => events: u64,
         /// Bytes of the body, without its framing.
         "bytes" => bytes: u64,
-        /// Number of tokens; `None` if the kind of stream does not tell.
+        /// Number of tokens; `None` if this kind of stream does not report it.
         "tokens" => tokens: Option<u64>,
         /// Longest time between two successive events, in nanoseconds.
         "longest_gap_ns" => longest_gap: Option<u64>,
-        /// Time that gap began.
+        /// Time the longest gap began.
         "gap_start_ns" => gap_start: Option<Stamp>,
         /// Event that decided how the stream ended or, without such an event, the end of its transport.
         "terminal" => terminal: StreamEnd,
@@ -223,8 +223,8 @@ table! {
 }
 
 table! {
-    /// Times between two successive events of streams in the counted part, of equal length and from the same second,
-    /// with the columns of `gaps/*.parquet`.
+    /// Gaps of equal length between successive events of streams, from one second of the counted part, with the columns
+    /// of `gaps/*.parquet`.
     ///
     /// All stamps are on the clock of `source`.
     pub struct GapRow in GapColumns, read from GapGroup as "gaps", json by columns {
@@ -232,7 +232,7 @@ table! {
         "source" => source: Arc<str>,
         /// Beginning of the second in which the later events arrived.
         "second_ns" => second: Stamp,
-        /// Length in nanoseconds, at most 1.6 % off.
+        /// Length in nanoseconds, accurate to 1.6 %.
         "gap_ns" => gap_ns: u64,
         /// Number of such gaps.
         "gaps" => gaps: u64,

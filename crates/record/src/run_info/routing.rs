@@ -33,12 +33,12 @@ pub struct ServiceRules {
     /// `spec.externalTrafficPolicy`, which applies to its node ports and external addresses.
     #[serde(default)]
     pub external_traffic: TrafficPolicy,
-    /// `spec.trafficDistribution`, or the annotation that asks for topology hints: nearby endpoints are preferred.
+    /// `spec.trafficDistribution`, or the annotation that requests topology hints: nearby endpoints are preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<String>,
 }
 
-/// Session affinity, which decides if a client's connections stay with one pod.
+/// Session affinity, which determines whether a client's connections stay with one pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAffinity {
