@@ -662,7 +662,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10))]
         #[test]
-        fn repeated_texts_round_trip_through_parts(runs in vec((option::of(0..400u32), 1..20usize), 1..600)) {
+        fn repeated_strings_round_trip_through_parts(runs in vec((option::of(0..400u32), 1..20usize), 1..600)) {
             let dir = tempfile::tempdir().unwrap();
             let mut writer = PartWriter::create(dir.path(), "load-0", Clock::start()).unwrap();
             let rows: Vec<_> = runs

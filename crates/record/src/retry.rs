@@ -117,7 +117,10 @@ mod tests {
         };
         assert!(go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays("GET")));
         assert!(go_hides(&row(Outcome::ResetBeforeResponse, true, 80), go_replays("OPTIONS")));
-        assert!(!go_hides(&row(Outcome::EofBeforeResponse, false, 80), go_replays("GET")), "a fresh connection");
+        assert!(
+            !go_hides(&row(Outcome::EofBeforeResponse, false, 80), go_replays("GET")),
+            "a fresh connection"
+        );
         for method in ["POST", "PUT", "DELETE"] {
             assert!(!go_hides(&row(Outcome::EofBeforeResponse, true, 80), go_replays(method)), "{method}");
         }

@@ -197,7 +197,7 @@ see \u{23}#[error]b \u{23}#vso[c] \u{23}#teamcity[d]";
     }
 
     #[test]
-    fn values_escape_nested_texts() {
+    fn values_escape_nested_strings() {
         let value = BTreeMap::from([("a\u{1b}", vec!["x", "y\u{7}"])]);
         let value: BTreeMap<String, Vec<String>> = value
             .into_iter()

@@ -280,7 +280,7 @@ fn ratio(
     let observed = (candidate / baseline).ln();
     let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
     let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
-    // A fixed seed, so that the same input gives the same numbers.
+    // A fixed seed makes the same input yield the same numbers.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
         .map(|_| {

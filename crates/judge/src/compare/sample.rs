@@ -163,7 +163,7 @@ impl TimeBlock {
 }
 
 impl Sample {
-    /// Reduces a run to a sample. `checks` are those of the run's own gate.
+    /// Reduces a run to a sample. `checks` are the checks of the run's own gate.
     ///
     /// # Errors
     /// Fails if the run's rows cannot be read.

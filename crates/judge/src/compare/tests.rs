@@ -151,7 +151,7 @@ fn equal_services_seldom_raise_alarms() {
 }
 
 #[test]
-fn interval_over_few_segments_is_marked_rough() {
+fn interval_from_few_segments_is_marked_rough() {
     let rough = |service| {
         let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
         let few = rows.filter(|row| row.change.is_some()).map(|row| match row.method {
@@ -301,7 +301,7 @@ fn comparison_refuses_different_runs() {
 }
 
 #[test]
-fn comparison_rejects_too_little_evidence() {
+fn comparison_needs_enough_evidence() {
     let mut rng = SmallRng::seed_from_u64(2);
     let (a, b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
     let comparison = compare(&[a], &[b], &quick()).unwrap();

@@ -1,4 +1,4 @@
-//! Limits relative to the baseline that an expectation sets, such as `worse: 10%`.
+//! Limits that an expectation sets relative to the baseline, such as `worse: 10%`.
 //!
 //! A figure within the allowed value passes. With a history, a figure fails if a run that is worse by just the allowed
 //! margin would hardly ever produce it, given how much runs vary. With few runs, a figure fails if the test of totals

@@ -151,8 +151,8 @@ impl CheckedRequests<'_> {
         LossUnits { number: len(n), are_groups: n != self.terminations.len() }
     }
 
-    /// Bounds the share of `observed` in `whole`, which is all scheduled requests or all streams. `of` returns a group's
-    /// part of `observed`.
+    /// Bounds the share of `observed` in `whole`, which is all scheduled requests or all streams. `of` returns a
+    /// group's part of `observed`.
     pub(super) fn share(
         &self,
         observed: u64,

@@ -286,7 +286,8 @@ pub enum Method {
     Bootstrap {
         /// Number of independent blocks, if there are so few that the interval is rough.
         few: Option<f64>,
-        /// True if the runs differ, but the verdict is withheld because one run per side cannot show how much runs vary.
+        /// True if the runs differ, but the verdict is withheld because one run per side cannot show how much runs
+        /// vary.
         is_withheld: bool,
     },
 }

@@ -35,12 +35,12 @@ struct PodNeed {
 /// Share of terminations that cut no stream.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UncutShare {
-    /// Best estimate, counting undecided terminations as ones that cut a stream. `None` if the record is shorter than
-    /// the budget.
+    /// Best estimate, counting undecided terminations as cutting a stream. `None` if the record is shorter than the
+    /// budget.
     pub estimate: Option<f64>,
-    /// Lower bound, counting undecided terminations as ones that cut a stream.
+    /// Lower bound, counting undecided terminations as cutting a stream.
     pub lower: f64,
-    /// Upper bound, counting undecided terminations as ones that cut no stream.
+    /// Upper bound, counting undecided terminations as cutting none.
     pub upper: f64,
 }
 
@@ -54,7 +54,7 @@ impl<'a> PodNeeds<'a> {
         let apart_s = record.pods.iter().flatten().map(longest).fold(0.0, f64::max);
         let apart = stats::index((apart_s / record.step_s).ceil()).max(1);
         let followed = record.followed(apart_s);
-        // A fixed seed, so that the same input gives the same numbers.
+        // A fixed seed makes the same input yield the same numbers.
         let mut rng = SmallRng::seed_from_u64(apart as u64);
         let mut units = Vec::new();
         for needs in &by_pod {

@@ -39,7 +39,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn streams_are_cut_while_they_outlast_budget() {
+fn streams_that_outlast_budget_are_cut() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let mean = |windows_s: &[f64], budget: StreamBudget| {
         prepared(&spans, 1, windows_s).cuts(budget).known().unwrap().mean(0.95).estimate
@@ -172,7 +172,11 @@ fn shortest_grace_keeps_mean_within_limit() {
     let least = |most_cut| record.least_grace(0.0, most_cut, 0.95);
     // At 10 s, each stream is cut by terminations within a stretch of 0.5 s: 0.02 on average.
     assert_eq!((least(1.0), least(0.05)), (Estimate::Known(0), Estimate::Known(10)));
-    assert_eq!(record.least_grace(12.0, 0.05, 0.95), Estimate::Known(12), "the sleep is part of the grace period");
+    assert_eq!(
+        record.least_grace(12.0, 0.05, 0.95),
+        Estimate::Known(12),
+        "the sleep is part of the grace period"
+    );
     let Estimate::Known(seconds) = least(0.2) else { panic!() };
     let upper = |seconds: u64| record.cuts(budget(seconds as f64)).known().unwrap().mean(0.95).upper;
     assert!(upper(seconds) <= 0.2 && upper(seconds - 1) > 0.2, "{seconds}");

@@ -149,7 +149,7 @@ pub(crate) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
             }
         }
     }
-    // A fixed seed, so that the same input gives the same numbers.
+    // A fixed seed makes the same input yield the same numbers.
     let mut rng = SmallRng::seed_from_u64(all.len() as u64);
     let mut far = 0_u32;
     for _ in 0..DRAWN {

@@ -67,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn needed_number_reaches_exact_power() {
-        // The formula gives 54, 25 and 2.
+    fn needed_terminations_reach_exact_power() {
+        // The formula yields 54, 25 and 2.
         let needed = |a: f64, b: f64| needed(a, b, 0.05, 0.8);
         assert_eq!((needed(0.0, 1.0 / 6.0), needed(0.0, 1.0 / 3.0)), (Some(46), Some(19)));
         assert_eq!((needed(0.0, 1.0), needed(0.5, 0.5)), (Some(4), None));

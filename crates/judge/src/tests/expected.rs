@@ -277,7 +277,11 @@ fn latency_limits_apply_to_own_run() {
     assert_eq!(p(&result, json!({"steady": {"p95": {"max": "3ms"}}})), Pass);
     assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "2x"}}})), Pass);
     assert_eq!(p(&result, json!({"disrupted": {"p99": {"max": "1.5x"}}})), Fail);
-    assert_eq!(p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})), Inconclusive, "900 requests are too few");
+    assert_eq!(
+        p(&result, json!({"disrupted": {"p99.9": {"max": "1s"}}})),
+        Inconclusive,
+        "900 requests are too few"
+    );
     result.latency_ms.disrupted = Percentiles::default();
     let unknown = only(&result, json!({"latency": {"disrupted": {"p50": {"max": "1s"}}}}));
     let Figure { low, high, .. } = measured(&unknown).figure;
@@ -363,7 +367,11 @@ fn every_gate_requires_measurements() {
     let allowed = json!({"dropped": {"max": 0}, "terminations": {"min": 0}});
     assert_eq!(of(&none, &allowed), [("terminations.min".to_owned(), Pass)]);
     let forbidden = json!({"dropped": {"max": 0}, "terminations": {"max": 0}});
-    assert_eq!(of(&none, &forbidden), [("terminations.max".to_owned(), Pass)], "the explicit check says so too");
+    assert_eq!(
+        of(&none, &forbidden),
+        [("terminations.max".to_owned(), Pass)],
+        "the explicit check says so too"
+    );
     none.aim = Aim::Observe;
     assert_eq!(of(&none, &any), [("terminations.min".to_owned(), Inconclusive)]);
     none.aim = Aim::Other;
@@ -586,7 +594,7 @@ fn start_limits_apply_by_stage() {
 }
 
 #[test]
-fn unseen_exit_code_leaves_count_open() {
+fn unseen_exit_code_leaves_count_undecided() {
     let mut result = run(&[0, 0, 0]);
     let mut set = |codes: [Option<i32>; 3]| {
         result.terminations.iter_mut().zip(codes).for_each(|(t, code)| t.exit_code = code);

@@ -48,7 +48,7 @@ fn each_look_uses_own_confidence() {
 }
 
 #[test]
-fn windows_of_run_use_error_of_look() {
+fn windows_use_confidence_of_look() {
     let upper_s = |looks: Option<Looks>| {
         let mut records = three_pods();
         records.info.looks = looks;

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn reaction_decides_between_grace_and_sleep() {
+    fn sigterm_reaction_decides_grace_or_sleep() {
         let steady = steady(1000.0);
         let choice = |on_sigterm, max_cut| {
             let choice = GraceChoice { steady: &steady, on_sigterm, window_s: 2, max_cut };

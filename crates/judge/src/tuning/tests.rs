@@ -77,7 +77,7 @@ fn windows(seconds: &[f64]) -> RunResult {
 const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 
 #[test]
-fn sleep_rounds_longest_window_up() {
+fn sleep_rounds_up_longest_window() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
     // The pods took 1.4 s to end after their sleep.
     let settings = PodSettings { pre_stop_seconds: 4, ..BEFORE };
@@ -243,7 +243,11 @@ fn unnamed_search_starts_at_bounded_windows() {
         result
     };
     assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 0), Some(2));
-    assert_eq!(without_names(&lossy(&[0.4, 1.3, 0.6]), 4), Some(5), "longer than the sleep that lost requests");
+    assert_eq!(
+        without_names(&lossy(&[0.4, 1.3, 0.6]), 4),
+        Some(5),
+        "longer than the sleep that lost requests"
+    );
     // If the bounds are far apart, the search begins midway.
     let mut loose = lossy(&[6.6]);
     loose.terminations[0].windows[0].lower_s = Some(0.2);

@@ -107,8 +107,11 @@ fn failed(history: &RunHistory, candidate: &Sample) -> Vec<String> {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "an environment variable sets how many executions a study makes")]
-fn prediction_limits_cover_equal_run() {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an environment variable sets how many executions a study makes"
+)]
+fn prediction_limits_cover_unchanged_service() {
     let given = std::env::var("ROLLDROP_STUDY_GATES").ok().and_then(|n| n.parse().ok());
     let executions = given.unwrap_or(300_u64);
     let rare = Service { outages: 0.05, ..STEADY };
@@ -151,7 +154,11 @@ fn history_fails_each_worse_figure() {
         windows_s.for_each(|s| *s = s.map(|s| s + more_s));
         longer
     };
-    assert_eq!(failed(&before, &longer_by(0.2)), Vec::<String>::new(), "a preStop sleep is a whole number of seconds");
+    assert_eq!(
+        failed(&before, &longer_by(0.2)),
+        Vec::<String>::new(),
+        "a preStop sleep is a whole number of seconds"
+    );
     let mut longer = longer_by(1.0);
     assert_eq!(failed(&before, &longer), ["baseline.windows_s.isolated.service web"]);
     // If the run's windows have no upper bounds, that figure is unknown.

@@ -233,7 +233,7 @@ fn worse_limit_replaces_default_comparison() {
 }
 
 #[test]
-fn latency_limits_know_their_quantile() {
+fn latency_limit_maps_to_quantile() {
     for quantile in Quantile::ALL {
         let expect = json!({"latency": {quantile.as_str(): {"worse": "5%"}}});
         assert_eq!(quantile_of(&options(expect).worse[0]), Some(*quantile), "{quantile}");

@@ -150,7 +150,10 @@ fn is_outside(hits: u64, n: u64, shares: [f64; 2]) -> bool {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "an environment variable sets how many simulations a study makes")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an environment variable sets how many simulations a study makes"
+)]
 fn predicted_cuts_match_simulated_cuts() {
     // With more simulations and a longer record, this becomes a study (docs/proofs.md).
     let given = |name: &str, usual| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
@@ -172,7 +175,10 @@ fn predicted_cuts_match_simulated_cuts() {
         assert!(!is_outside(row.hits, simulations, [0.93, 0.98]), "{name}: {} hits", row.hits);
         assert!(hours < LONG_HOURS || row.ratio() <= 1.5, "{name}: {}", row.ratio());
         if matches!(law, Law::Lognormal(_)) {
-            assert!(is_outside(row.hits_of_rule, simulations, [0.93, 1.0]), "{name}: the rule is not refuted");
+            assert!(
+                is_outside(row.hits_of_rule, simulations, [0.93, 1.0]),
+                "{name}: the rule is not refuted"
+            );
         }
     }
 }
