@@ -4,13 +4,13 @@
 //! No distribution of stream lengths is assumed. [`VirtualTerminations`] pretends that every pod was terminated at many
 //! instants of the record, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and
 //! predicts further terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses
-//! and compares settings. [`further_cuts()`] predicts for the settings that the pods of a run had.
+//! and compares settings. [`further_cuts()`] predicts the cuts for the settings of a run's pods.
 //!
 //! All results apply to the rate of streams per pod in the record ([`VirtualTerminations::rate_per_pod`]): twice the
 //! rate means twice the cuts. Propagation windows are used as measured: lower bounds of cuts use the lower bounds of
 //! the windows, and everything else uses their upper bounds. Only the tests rely on the theory of infinite-server
-//! queues (Eick, Massey and Whitt 1993) only for tests: cuts per termination have the mean λ E[(D − (g − w))⁺], with
-//! lengths D, budget g and window w.
+//! queues (Eick, Massey and Whitt 1993): cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget
+//! g and window w.
 
 mod cuts;
 mod further_cuts;

@@ -152,7 +152,7 @@ fn terminating_pod_500s_are_counted_separately() {
     let allowed = serde_json::json!({"appErrors": {"whileEnding": {"max": 60}}});
     assert_eq!(failed(allowed, result), [""; 0]);
 
-    // If pods are not known by name, it is only known that a pod was terminating.
+    // If pods are not known by name, it is known only that some pod was terminating.
     let unnamed = analysed(refusing(500, false)).result;
     assert_eq!(unnamed.requests.app_errors_while_ending, 60);
 

@@ -64,7 +64,7 @@ pub enum LengthLawError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The line.
         text: String,

@@ -105,7 +105,7 @@ impl Tables {
         if !live.is_empty() {
             let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
             torn.push(format!(
-                "{} requests of {} load sources were not ok, but the sources' other rows were not fetched",
+                "{} requests of {} load sources were not ok, but the other rows of these sources were not fetched",
                 live.len(),
                 sources.len()
             ));
@@ -311,7 +311,9 @@ mod tests {
         assert!(corrupt.is_empty(), "{corrupt:?}");
         assert_eq!(
             torn,
-            ["3 requests of 1 load sources were not ok, but the sources' other rows were not fetched"]
+            [
+                "3 requests of 1 load sources were not ok, but the other rows of these sources were not fetched"
+            ]
         );
     }
 

@@ -166,7 +166,7 @@ fn budget_is_sleep_if_app_cuts_on_sigterm() {
 }
 
 #[test]
-fn shortest_grace_keeps_mean_within_limit() {
+fn shortest_grace_period_keeps_mean_in_limit() {
     let spans = row_of_streams(10.5, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let least = |most_cut| record.least_grace(0.0, most_cut, 0.95);
@@ -258,7 +258,7 @@ fn asked(windows_s: &[(f64, f64)], sleep_s: Option<f64>) -> PredictionRequest<'_
 }
 
 #[test]
-fn prediction_finds_shortest_grace() {
+fn prediction_finds_shortest_grace_period() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
     let predicted = StreamPrediction::of(&steady, &asked(&[], None)).unwrap();
     // The mean is 5 exp(-g / 5), which is 0.1 at 19.6 s; its upper bound is larger.
@@ -275,7 +275,7 @@ fn prediction_finds_shortest_grace() {
 }
 
 #[test]
-fn prediction_covers_requested_graces() {
+fn prediction_covers_requested_grace_periods() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
     let cut_in_all = |terminations| {
         let request = PredictionRequest { graces_s: &[7.5], terminations, ..asked(&[], None) };

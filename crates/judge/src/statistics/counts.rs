@@ -32,7 +32,7 @@ mod tests {
             let quantile = rate_quantile(10.0, 20.0, p);
             assert!((quantile - table).abs() < 1e-3, "{p}: {quantile}");
         }
-        assert_eq!(rate_quantile(2.0, 0.0, 0.9), 2.0, "a rate that is known");
+        assert_eq!(rate_quantile(2.0, 0.0, 0.9), 2.0, "a rate that is known exactly");
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Proportion {
     }
 }
 
-/// Returns the probability of a table that is at most as likely as this one: Fisher's exact test, two-sided.
+/// Returns the probability of all tables that are at most as likely as this one: Fisher's exact test, two-sided.
 pub(crate) fn fisher(a: Proportion, b: Proportion) -> f64 {
     let hits = a.hits + b.hits;
     let ln_p = |x: u64| ln_binomial(a.n, x) + ln_binomial(b.n, hits - x) - ln_binomial(a.n + b.n, hits);

@@ -35,8 +35,8 @@ pub struct Units {
 }
 
 impl Units {
-    /// Counts the units of a run. The unit is ends if the windows show at least as many separate ends as there were
-    /// rollouts.
+    /// Counts the units of a run. The unit is [`CoverageUnit::Ends`] if the windows show at least as many separate ends
+    /// as there were rollouts.
     pub fn of(result: &RunResult) -> Self {
         let apart = |is_counted: fn(Mode) -> bool| {
             let counted = result.recommendation.iter().filter(|rec| is_counted(rec.mode));

@@ -213,7 +213,7 @@ fn proof_fails_below_known_window() {
     }];
     assert_eq!(LongestWindows::of(&result).least_s(), 3);
     assert_eq!(proof(&result, 2, 2, None), Proof::TooShort { lost: 0, at_least: Some(3) });
-    // Such a window in a mode other than the rollout's does not count.
+    // A window in a mode other than the rollout's does not count.
     result.terminations.push(Termination { mode: Mode::Isolated, ..result.terminations[0].clone() });
     result.groups[0].terminations = vec![2];
     assert_eq!(LongestWindows::of(&result).least_s(), 2);

@@ -147,7 +147,7 @@ fn stages(load: &Load) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the texts, if there are any.
+/// Returns the strings, if there are any.
 fn present(texts: impl Iterator<Item = String>) -> Option<Vec<String>> {
     Some(texts.collect()).filter(|texts: &Vec<_>| !texts.is_empty())
 }

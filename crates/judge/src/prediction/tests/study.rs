@@ -15,7 +15,7 @@ const PODS: usize = 3;
 const FURTHER: u64 = 100;
 /// Length of a record for which the intervals are nearly as narrow as if the distribution were known.
 const LONG_HOURS: u32 = 24;
-/// Interval, in simulations, at which the shortest grace period is also chosen, which takes as long as the rest.
+/// Number of simulations per choice of a grace period. A choice takes as long as the rest of a simulation.
 const CHOICES: u64 = 10;
 /// Maximum mean number of streams cut per termination for which the grace period is chosen.
 const MOST_CUT: f64 = 0.1;
@@ -142,8 +142,8 @@ impl Row {
     }
 }
 
-/// Returns true if so few or so many hits occur less than once in a million times for every share of hits between these
-/// two.
+/// Returns true if, for every true share between these two, a count this extreme occurs less than once in a million
+/// times.
 fn is_outside(hits: u64, n: u64, shares: [f64; 2]) -> bool {
     let at_most = |share: f64, k: u64| Binomial::new(share, n).unwrap().cdf(k);
     at_most(shares[0], hits) < 1e-6 || (hits > 0 && 1.0 - at_most(shares[1], hits - 1) < 1e-6)
