@@ -89,7 +89,7 @@ struct Moments {
     variance: f64,
     /// Variance of a termination's count, divided by the mean; at least 1.
     dispersion: f64,
-    /// Part of the mean that the longest stream contributes.
+    /// Largest part of the mean that a single stream contributes.
     largest: f64,
 }
 
@@ -140,7 +140,7 @@ impl Cuts {
     /// Returns the mean number of streams cut per termination, with bounds that each hold at `confidence`.
     pub fn mean(&self, confidence: f64) -> MeanCut {
         let Self { known, most } = self;
-        // The upper bound allows for one more stream as long as the longest (Fay and Feuer 1997).
+        // The upper bound allows for one more stream with the largest contribution (Fay and Feuer 1997).
         let (mean, variance) = (most.mean + most.largest, most.variance + most.largest * most.largest);
         MeanCut {
             estimate: most.mean,
