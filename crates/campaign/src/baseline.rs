@@ -27,7 +27,7 @@ impl Earlier {
     /// Reads runs, baselines and, from folders, the last runs that began before the given time.
     ///
     /// # Errors
-    /// Fails if one cannot be read, or if none is found although no time is given.
+    /// Fails if one cannot be read, or if no time is given and none is found.
     pub fn read(paths: &[PathBuf], last: usize, before: Option<Stamp>) -> Result<Self, RunError> {
         let mut earlier = Self::default();
         for path in paths {
@@ -46,9 +46,9 @@ impl Earlier {
         Ok(earlier)
     }
 
-    /// Checks a run against the earlier runs: by limits from their spread if there are enough, and otherwise by a
-    /// direct comparison. `tolerance` is set by the user; `last` is the number of runs considered. Returns the checks,
-    /// and the runs that they are based on.
+    /// Checks a run against limits derived from the spread of the earlier runs or, if there are too few of them,
+    /// compares it with them directly. `tolerance` is set by the user; `last` is the number of runs considered. Returns
+    /// the checks, and the runs that they are based on.
     ///
     /// # Errors
     /// Fails if the runs cannot be compared.
@@ -108,7 +108,7 @@ pub fn comparable(
 fn refused(why: Incomparable) -> RunError {
     let error = rolldrop_report::incomparable(&why);
     RunError::Refused(match why {
-        Incomparable::Differs(_) => format!("{error}; use --anyway to compare them nevertheless"),
+        Incomparable::Differs(_) => format!("{error}; use --anyway to compare them regardless"),
         Incomparable::Nothing => error,
     })
 }

@@ -35,7 +35,7 @@ enum CountedRequests {
 /// Reads one percentile.
 type Percentile = fn(&Percentiles) -> f64;
 
-/// Percentiles of latency that a limit may name.
+/// Latency percentiles that a limit may name.
 const PERCENTILES: [(&str, Percentile); 5] =
     [("p50", |p| p.p50), ("p90", |p| p.p90), ("p99", |p| p.p99), ("p99.9", |p| p.p99_9), ("max", |p| p.max)];
 
@@ -54,7 +54,7 @@ impl FailOn {
                 (100.0 * count(which) as f64 / requests.total.max(1) as f64, " %")
             }
             FailOnMetric::LatencyMs(percentile) => {
-                // Without a single response, the latency does not count as within the limit.
+                // Without any response, the limit counts as exceeded.
                 if report.latency_ms.service.percentiles.n == 0 {
                     return Some(format!("--fail-on {}: no request was answered", self.text));
                 }

@@ -1,8 +1,8 @@
 //! Turns recorded measurements into results, and decides what to measure next.
 //!
 //! [`analysis`] turns a run directory into an analysis and the files of its report. [`gate_looks`] looks at a run in
-//! progress while its gate is inconclusive. [`tune`] makes one run after another, each decided by the results before
-//! it. [`baseline`] reads earlier runs to compare a run with, and [`load_result`] holds the result of a load outside a
+//! progress while its gate is inconclusive. [`tune`] performs a series of runs, each based on the results so far.
+//! [`baseline`] reads earlier runs to compare a run with, and [`load_result`] holds the result of a load outside a
 //! run.
 
 pub mod analysis;

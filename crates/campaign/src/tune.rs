@@ -114,7 +114,7 @@ impl TuningRequest {
         (self.print)(text).map_err(RunError::failed("failed to write to stdout"))
     }
 
-    /// Tunes: starts from scratch, resumes an earlier tuning, or only proves an earlier choice again.
+    /// Starts a tuning from scratch, resumes an earlier one, or only proves an earlier choice again.
     ///
     /// # Errors
     /// Fails if nothing could be measured.
@@ -180,7 +180,7 @@ impl TuningRequest {
         tuned.map(TuningEnd::Tuned)
     }
 
-    /// Makes the runs and reports the conclusions.
+    /// Performs the runs and reports the conclusions.
     async fn carry_out(
         &self,
         steps: &StepRunner<'_>,

@@ -423,7 +423,7 @@ fn tuning_refuses_held_back_stateful_set() {
             "tune-on-delete",
             "its update strategy is OnDelete: delete its pods, or use RollingUpdate",
         ),
-        (partition, "tune-partition", "below number 1: set its partition to 0"),
+        (partition, "tune-partition", "with ordinals below 1: set its partition to 0"),
     ] {
         let web = Web::new(2).named().kind("StatefulSet").deployment(strategy);
         let kubectl = Kubectl::in_namespace(what);

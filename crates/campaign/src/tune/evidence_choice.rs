@@ -12,7 +12,7 @@ use rolldrop_scenario::Place;
 pub enum EvidenceChoice {
     /// Any available means, if the first run shows no names.
     Any,
-    /// This particular means.
+    /// One particular means.
     Means(Means),
 }
 
@@ -55,7 +55,8 @@ impl StepRunner<'_> {
                 (Means::Conntrack, "the kernel's connection tracking on this machine shows it".to_owned())
             }
             Some(why) => {
-                let what = "a sidecar shows it, which each run adds to the pods in the rollouts that it makes anyway";
+                let what =
+                    "a sidecar shows it, which each run adds to the pods in rollouts that it needs anyway";
                 (Means::Sidecar, format!("{what} (no connection tracking: {why})"))
             }
         };

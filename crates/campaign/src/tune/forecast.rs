@@ -16,7 +16,7 @@ use rolldrop_judge::tuning::{PodNaming, Purpose, Strategy, Units};
 const LONG: Duration = Duration::from_secs(30 * 60);
 /// Approximate time between consecutive pods in a rollout: on a real cluster, and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
-/// Approximate time between a rollout's last termination, or a deletion's, and the next rollout or deletion.
+/// Approximate time from a deletion, or from a rollout's last termination, to the next deletion or rollout.
 const BETWEEN: Duration = Duration::from_secs(3);
 /// Approximate overhead of a run, beyond its terminations.
 const AROUND: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ pub(super) struct Leg {
     pub(super) times: usize,
     /// Number of pods that they terminate.
     pub(super) ended: usize,
-    /// Number of all rollouts of the run.
+    /// Total number of rollouts in the run.
     rollouts: usize,
     pub(super) takes: Duration,
 }
@@ -192,12 +192,12 @@ fn looks(ended: usize) -> u32 {
     ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
 
-/// Sequence of runs, if the first proof holds.
+/// Sequence of runs, if the first proof succeeds.
 #[derive(Clone, Debug)]
 pub(super) struct ForecastPlan(pub(super) Vec<Leg>);
 
 impl StepRunner<'_> {
-    /// Plans the runs after the first. `names` and the sleep to prove are as known by then.
+    /// Plans the runs after the first, from what is known then about `names` and the sleep to prove.
     pub(super) fn plan_after(
         &self,
         pace: &RolloutPace,
@@ -316,7 +316,7 @@ pub(super) fn say(steps: &StepRunner<'_>, is_verifying: bool) -> Duration {
     plan.takes()
 }
 
-/// Prints the remaining plan as measured, both for a first proof that holds and for one that fails.
+/// Prints the remaining plan at the measured pace, both for a first proof that succeeds and for one that fails.
 pub(super) fn say_again(
     steps: &StepRunner<'_>,
     plan: &ForecastPlan,
@@ -358,7 +358,7 @@ pub(super) struct RunPosition {
     pub(super) elapsed: Duration,
     /// Approximate number of units so far, including those from interrupted parts.
     pub(super) units: usize,
-    /// Number of these that the run has shown itself.
+    /// Number of these that the run itself has shown.
     pub(super) own: usize,
 }
 
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn rollout_counts_staggered_ends_separately() {
+    fn staggered_terminations_count_separately() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let units = |sleep_s| apart.units_of_each(sleep_s, PodNaming::Unknown);
         assert_eq!([units(2), units(4), units(9)], [3, 2, 1]);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_double_what_has_ended() {
+    fn each_look_doubles_terminated_pods() {
         assert_eq!([1, 10, 11, 36, 100].map(looks), [1, 1, 2, 3, 5]);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use rolldrop_explain::model::figure_text::counted;
 use rolldrop_judge::tuning::PodSettings;
 
-/// Labels of nodes that may be reclaimed, with the seconds that pods then have, and the source of the figure. GKE's
+/// Labels of nodes that may be reclaimed, with the seconds that pods then get, and the source of the figure. GKE's
 /// kubelet gives non-system pods 15 of the 30 s; AWS and Azure give notice of 120 and 30 s.
 const SPOT: [(&str, &str, u64, &str); 6] = [
     ("cloud.google.com/gke-spot", "true", 15, "GKE"),
@@ -79,7 +79,7 @@ impl PlatformLimits {
         });
         let deregistration = self.deregistration.iter().filter(|(seconds, _)| *seconds > grace_s).map(|(seconds, name)| {
             format!(
-                "the load balancer of {name} lets requests finish for {seconds} s, but a pod is killed after \
+                "the load balancer of {name} gives requests {seconds} s to finish, but a pod is killed after \
                  {grace_s} s: longer requests are cut off"
             )
         });
@@ -124,7 +124,7 @@ mod tests {
                 json!({"kind": kind, "metadata": {"name": "web", "annotations": {annotation: attributes}}});
             let limits = PlatformLimits::find(&[], &[object], None);
             let told = limits.of(settings(4, 30)).concat();
-            assert!(told.contains(&format!("{kind} web lets requests finish for 60 s")), "{told}");
+            assert!(told.contains(&format!("{kind} web gives requests 60 s to finish")), "{told}");
             assert!(limits.of(settings(4, 60)).is_empty());
         }
     }

@@ -59,7 +59,7 @@ impl TuningState {
     ) -> Result<Self, RunError> {
         let arguments = arguments.iter().cloned().map(OsString::into_string).collect::<Result<_, _>>();
         let Ok(arguments) = arguments else {
-            let why = "an argument is not UTF-8, so --resume could not use it again";
+            let why = "an argument is not UTF-8, so --resume could not reuse it";
             return Err(RunError::Refused(why.to_owned()));
         };
         let directory = std::env::current_dir();

@@ -1,4 +1,4 @@
-//! Plans and makes the runs of a tuning.
+//! Plans and performs the runs of a tuning.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -248,7 +248,7 @@ impl StepRunner<'_> {
         job.dry_run(|logs| request.source.choice(cluster, logs), operator).await
     }
 
-    /// Makes a run in a directory with this name.
+    /// Performs a run, in a directory with this name.
     pub(super) async fn run(
         &self,
         plan: StepPlan,
@@ -346,7 +346,7 @@ struct RunWatch<'a> {
     longest: Duration,
     /// Time the load began.
     began: Cell<Option<Instant>>,
-    /// Number of pods already terminated then, by the template change.
+    /// Number of pods that the template change had already terminated by then.
     ended_before: Cell<Option<usize>>,
     /// Result of the last look: terminated pods and units.
     seen: RefCell<Option<(usize, Units)>>,
@@ -428,7 +428,7 @@ impl<'a> RunWatch<'a> {
         }
     }
 
-    /// Decides from the result so far if more pods must be terminated.
+    /// Decides from the result so far whether more pods must be terminated.
     fn coverage(&self, result: &RunResult) -> Coverage {
         if let Verdict::Invalid { why } = &result.verdict {
             return Coverage::Invalid(format!("the measurement is invalid: {}", why.join("; ")));

@@ -210,8 +210,8 @@ impl Subject {
         pairs.map(pair).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the reason why, judging by an earlier run, there are too few connections to show the pods' windows, or
-    /// `None` if there are enough.
+    /// Explains why, judging by an earlier run, there are too few connections to show the pods' windows. Returns `None`
+    /// if there are enough.
     pub(super) fn too_few_connections(&self, before: &RunResult) -> Option<String> {
         let windows = before.terminations.iter().flat_map(|t| &t.windows).map(|window| window.rate_before);
         let named = windows.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
@@ -256,7 +256,7 @@ impl Subject {
     }
 }
 
-/// Returns the pods of the targets.
+/// Selects the workloads behind the targets.
 pub(super) fn whose(scenario: &Scenario) -> WorkloadSelection<'_> {
     let mut whose = WorkloadSelection {
         workloads: scenario.sidecar_workloads.iter().collect(),
@@ -377,7 +377,7 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, R
     let partition = spec["updateStrategy"]["rollingUpdate"]["partition"].as_u64().unwrap_or(0);
     if partition > 0 {
         return refused(format!(
-            "{kind} {name} would not replace its pods below number {partition}: set its partition to 0"
+            "{kind} {name} would not replace pods with ordinals below {partition}: set its partition to 0"
         ));
     }
     let pods = match kind {
@@ -490,7 +490,7 @@ mod tests {
         let on_delete = json!({"replicas": 3, "updateStrategy": {"type": "OnDelete"}});
         assert!(why("statefulset", on_delete).contains("OnDelete"));
         let held_back = json!({"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}});
-        assert!(why("statefulset", held_back).contains("below number 2: set its partition to 0"));
+        assert!(why("statefulset", held_back).contains("with ordinals below 2: set its partition to 0"));
         assert!(why("deployment", json!({"replicas": 0})).starts_with("deployment web has 0 pods"));
     }
 
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(nodes_for(&set(Value::Null), &nodes), 2);
         assert_eq!(nodes_for(&set(json!({"os": "linux", "tier": "edge"})), &nodes), 1);
         let of = |set: Value, each_node| rollout(&set, "daemonset", each_node).map(|rollout| rollout.pods);
-        assert_eq!(of(set(Value::Null), 2).unwrap(), 2, "a scenario's has no status");
+        assert_eq!(of(set(Value::Null), 2).unwrap(), 2, "a DaemonSet from a scenario has no status");
         let mut running = set(Value::Null);
         running["status"] = json!({"desiredNumberScheduled": 3});
         assert_eq!(of(running, 2).unwrap(), 3);

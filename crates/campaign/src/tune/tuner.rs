@@ -1,4 +1,4 @@
-//! Makes the runs of a tuning one after another: each result decides the next run.
+//! Performs the runs of a tuning one after another: each result decides the next run.
 //!
 //! A resumed tuning repeats the same steps but reads finished runs from their directories.
 
@@ -324,7 +324,7 @@ impl<'a> Tuner<'a> {
         why
     }
 
-    /// Makes a run, and repeats it if it is invalid.
+    /// Performs a run, and repeats it if it is invalid.
     async fn step(&mut self, mut plan: StepPlan) -> Result<RunResult, Halt> {
         plan.means = self.means;
         let mut repeats = 0;
@@ -353,11 +353,11 @@ impl<'a> Tuner<'a> {
     }
 
     /// Reads the run from its directory if it is already complete, or if it was interrupted but had already shown all
-    /// it can.
+    /// it could.
     fn replay(&mut self, plan: StepPlan) -> Result<Option<RunResult>, Halt> {
         while let Some(run) = self.state.runs.get(self.replayed).cloned() {
             if !run.plan.is_like(&plan) {
-                let why = "with these arguments, this version would make different runs. Start a new tuning";
+                let why = "with these arguments, this version would plan different runs. Start a new tuning";
                 let out = self.steps.out.display();
                 return Err(Halt::Failed(RunError::Refused(format!("failed to continue {out}: {why}"))));
             }
@@ -380,7 +380,7 @@ impl<'a> Tuner<'a> {
         Ok(None)
     }
 
-    /// Makes the run.
+    /// Performs the run.
     async fn make(&mut self, plan: StepPlan) -> Result<RunResult, Halt> {
         let most_rollouts = self.rollouts_left(plan)?;
         let name = format!("{}-{}", self.state.runs.len() + 1, plan.purpose.name());

@@ -20,7 +20,7 @@ pub(in crate::tune) const FIRST_LENGTHS: Duration = Duration::from_secs(60);
 const LONGEST_LENGTHS: Duration = Duration::from_secs(3 * 3600);
 /// Maximum number of such runs.
 const MOST_LENGTHS: usize = 5;
-/// Spare time of a run that replaces one that was too short.
+/// Safety factor for the duration of a run that replaces one that was too short.
 const SPARE: f64 = 1.2;
 
 /// Search for the settings that streams need.
@@ -59,8 +59,8 @@ impl StreamAim {
 }
 
 impl Tuner<'_> {
-    /// Makes runs without disruptions until they show which settings the streams need, and returns the least sleep, in
-    /// seconds: that of the windows, or more if the app cuts its streams at SIGTERM.
+    /// Performs runs without disruptions until they show which settings the streams need. Returns the least sleep, in
+    /// seconds: `window_s`, or more if the app cuts its streams at SIGTERM.
     pub(super) async fn measure_lengths(&mut self, window_s: u64) -> Result<u64, Halt> {
         let mut lasts = FIRST_LENGTHS;
         let mut runs = 1;
@@ -91,7 +91,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// Returns the sleep that an app needs which cuts its streams at SIGTERM.
+    /// Returns the sleep for an app that cuts its streams at SIGTERM.
     fn sleep_for(&self, chosen: ChosenStreams, window_s: u64) -> Result<u64, Halt> {
         let (sleep_s, most_s) = (chosen.least_seconds.max(window_s), self.steps.request.max_sleep.as_secs());
         if sleep_s > most_s {
@@ -122,7 +122,7 @@ impl Tuner<'_> {
         (seen.cut > most).then_some(Proof::CutsStreams { seen, most })
     }
 
-    /// Allows half as many cuts, after a proof that cut too many. If that takes a longer sleep, the result is a proof
+    /// Allows half as many cuts, after a proof that cut too many. If that needs a longer sleep, the result is a proof
     /// that this one is too short.
     pub(super) fn with_fewer_cuts(
         &mut self,
