@@ -128,7 +128,7 @@ fn run_refuses_invalid_disruptions() {
         ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: all}",
-            "refused deletePod of app=web: all 3 ready pods would end at once",
+            "refused deletePod of app=web: all 3 ready pods would terminate at the same time",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \

@@ -370,7 +370,8 @@ fn target_option_measures_existing_rollout() {
         let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
         let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
         assert!(
-            all.stderr().contains("refused deletePod of app=web: all 2 ready pods would end at once"),
+            all.stderr()
+                .contains("refused deletePod of app=web: all 2 ready pods would terminate at the same time"),
             "{all}"
         );
         let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);

@@ -22,7 +22,7 @@ use rolldrop_kubernetes::warnings::Warnings;
 
 /// Choice of the cluster to connect to.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the choices say what their fields are")]
+#[expect(missing_docs, reason = "the variants document their fields")]
 pub enum ChosenCluster {
     /// Start the embedded cluster, with its logs and its kubeconfig in this directory.
     Embedded { config: Box<lab::ClusterConfig>, log_dir: PathBuf },
@@ -317,7 +317,7 @@ mod tests {
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
-                // Nobody would accept a second request in this round, and the test would hang.
+                // Nothing would accept a second request in this round, and the test would hang.
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = Vec::new();
                 while !request.ends_with(b"\r\n\r\n") {
@@ -327,7 +327,7 @@ mod tests {
                 stream.write_all(answer.as_bytes()).await.unwrap();
             };
             let ((), answered) = futures::join!(answer, pods.get("web"));
-            let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no answer of the API") };
+            let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no API response") };
             assert_eq!(error.code.to_string(), status[..3]);
         }
     }

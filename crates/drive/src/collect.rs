@@ -66,7 +66,7 @@ impl Recorder {
 }
 
 impl Collector {
-    /// Begins to follow every proxy that the observer sees.
+    /// Starts following every proxy that the observer sees.
     pub(crate) fn begin(
         caller: &Caller,
         observer: &Observer,
@@ -128,7 +128,7 @@ impl Collector {
         by_pod.iter().map(source).collect()
     }
 
-    /// Adds a proxy about which nothing else is known yet, and returns its ID.
+    /// Adds a proxy that nothing else is known about yet, and returns its ID.
     fn add(recorders: &mut Vec<Recorder>, endpoint: &Endpoint) -> usize {
         let earlier = recorders.iter().filter(|r| r.endpoint.pod == endpoint.pod).count();
         let source = match earlier {
@@ -348,7 +348,7 @@ fn take(
         let line = match ProxyLine::read(&line) {
             Ok(line) => line,
             Err(error) => {
-                tracing::warn!(%pod, %error, "a proxy's line could not be read");
+                tracing::warn!(%pod, %error, "failed to parse a proxy's line");
                 // An unreadable row is counted, because otherwise the next stream would repeat it.
                 if let Some(place) = place.as_mut().filter(|_| ProxyLine::is_row(&line)) {
                     place.next += 1;

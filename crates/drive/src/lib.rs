@@ -1,7 +1,8 @@
 //! One run against one cluster: carries out a scenario, watches and collects what happens, and undoes its changes.
 //!
 //! [`run`] contains the steps of a run. [`cluster`] connects to a real cluster or starts the embedded one
-//! ([`embedded`]), and provides the same client for either. A `session::Session` is a run's access to the cluster. A [`viewer::Viewer`] shows progress. This crate does not judge results.
+//! ([`embedded`]), and provides the same client for either. A `session::Session` is a run's access to the cluster. A
+//! [`viewer::Viewer`] shows progress. This crate does not judge results.
 
 pub mod act;
 pub mod api;

@@ -1,6 +1,6 @@
 //! Watches the cluster, records what happens there, and waits for it.
 //!
-//! Everything that is seen goes to one recorder thread, which owns the run directory's event log and the proxies'
+//! All observations go to one recorder thread, which owns the run directory's event log and the proxies'
 //! tables. Only the beats write to the cluster.
 
 pub(crate) mod beat_writer;
@@ -58,7 +58,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Begins to record, without any watch.
+    /// Starts recording, without any watches.
     ///
     /// # Errors
     /// Fails if the run directory cannot be written.
@@ -117,7 +117,7 @@ impl Observer {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of pods whose end the watch has seen.
+    /// Returns the number of terminations that the watch has seen.
     pub(crate) fn pods_ended(&self) -> usize {
         self.views.read(|view| view.ended.len())
     }
@@ -152,7 +152,7 @@ impl Observer {
             };
             self.recorder().warn(message);
         }
-        // A stopped run skips this check, which costs it nothing.
+        // A stopped run skips this check.
         if let Ok(Err(error)) = caller.stoppable(self.await_watch(caller)).await
             && !caller.stop.is_cancelled()
         {
@@ -164,7 +164,7 @@ impl Observer {
         }
     }
 
-    /// Waits until the watch has caught up with a fresh list. A watch may lag, or may have died without any sign.
+    /// Waits until the watch has caught up with a fresh list. A watch may lag, or may have died silently.
     async fn await_watch(&self, caller: &Caller) -> Result<()> {
         let what = "list pods";
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);

@@ -9,9 +9,9 @@ use crate::viewer::Viewer;
 /// Interruptions by the user.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts {
-    /// Cancelled by the first interruption, which ends the command in good order.
+    /// Cancelled by the first interruption, which ends the command gracefully.
     pub stop: CancellationToken,
-    /// Cancelled by the second interruption, which ends the command at once.
+    /// Cancelled by the second interruption, which ends the command immediately.
     pub abort: CancellationToken,
 }
 

@@ -241,7 +241,7 @@ impl Planner<'_> {
         Ok(self.plan)
     }
 
-    /// Plans to read the proxies' rows, which is a must if the run adds proxies.
+    /// Plans to read the proxies' rows, which is mandatory if the run adds proxies.
     fn plan_proxies(&mut self, are_added: bool) {
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "rows from the proxy of each pod that has one";
@@ -317,7 +317,7 @@ impl Planner<'_> {
             .push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
-    /// Plans the creation of the owner, once, before that of anything it owns.
+    /// Plans the creation of the owner, once, before anything that it owns.
     fn plan_owner(&mut self, need: Need) {
         let config_maps = self.own::<ConfigMap>();
         if self.plan.calls.iter().any(|call| call.why == OWNS_ALL) {
@@ -334,7 +334,7 @@ impl Planner<'_> {
         self.undo.discovers(&config_maps);
     }
 
-    /// Plans the beats, without which the times of others' deletions are known only to the second.
+    /// Plans the beats, without which deletions by others can be dated only to the second.
     fn plan_beats(&mut self) {
         self.plan_owner(Need::Helps);
         let why = "ten times a second while pods may terminate, to date deletions by others";
@@ -347,7 +347,7 @@ impl Planner<'_> {
         );
     }
 
-    /// Plans the wait until the undoing has taken effect.
+    /// Plans the wait until the undo has taken effect.
     fn plan_effect(&mut self) {
         let with_pods = |verb| self.undo.calls.iter().any(|call| call.is_about(verb, has_pods));
         let (removes, restores) = (with_pods("delete"), with_pods("patch"));

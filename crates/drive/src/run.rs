@@ -160,7 +160,7 @@ impl<'a> Job<'a> {
         dry::plan(self, choice, operator).await
     }
 
-    /// Measures. Returns true if the run was interrupted.
+    /// Carries out the run. Returns true if it was interrupted.
     ///
     /// # Errors
     /// Fails if nothing could be measured.
@@ -180,7 +180,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Time limit for closing a run's records after its cluster has died. It usually takes a second.
+/// Time limit for closing a run's records after its cluster has died. This usually takes a second.
 const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
 async fn connect(choice: ChosenCluster, operator: &Operator) -> Result<Cluster, RunError> {
@@ -235,7 +235,7 @@ struct RunContext<'a> {
 }
 
 impl RunContext<'_> {
-    /// Measures. Returns true if the run was interrupted, and an error if nothing could be measured.
+    /// Carries out the run. Returns true if it was interrupted, and an error if nothing could be measured.
     async fn carry_out(&self, choice: ChosenCluster) -> Result<bool, RunError> {
         let cluster = connect(choice, self.operator).await?;
         if let Some(notice) = cluster.notice() {
@@ -329,8 +329,8 @@ impl RunContext<'_> {
         Ok(info.interrupted)
     }
 
-    /// Reports changes that could not be undone, and waits until the undoing of the others has taken effect. The record
-    /// is already complete, so an interruption ends only the wait.
+    /// Reports changes that could not be undone, and waits until the undo of the others has taken effect. The record is
+    /// already complete, so an interruption ends only the wait.
     async fn leave(&self, undone: &[Undone], caller: Caller, give_up: &CancellationToken) {
         let mut left = undone.iter().filter(|undone| undone.is_left()).peekable();
         let is_left = left.peek().is_some();

@@ -103,7 +103,7 @@ impl Session {
         self.observer.record_of(source, at, kind);
     }
 
-    /// Returns the number of pods whose end the watch has seen.
+    /// Returns the number of terminations that the watch has seen.
     pub(crate) fn pods_ended(&self) -> usize {
         self.observer.pods_ended()
     }
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// Removes the objects that the session created, reverts its changes, stops its tasks, and closes the records.
-    /// Cancelling `give_up` cuts the undoing short.
+    /// Cancelling `give_up` cuts the undo short.
     ///
     /// # Errors
     /// Fails if the records could not be written.

@@ -77,7 +77,7 @@ pub struct Planned {
     pub warmup_requests: Option<u64>,
     /// Length of the warm-up.
     pub warmup: Duration,
-    /// Time that sending all requests takes.
+    /// Time needed to send all requests.
     pub length: Option<Duration>,
     /// True if something else may stop the load earlier.
     pub may_end_before: bool,

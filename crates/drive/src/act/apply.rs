@@ -283,7 +283,7 @@ impl Changer<'_> {
     }
 }
 
-/// Sends a patch as it is, with this query in the URL.
+/// Sends a patch unchanged, with this query in the URL.
 async fn send_patch(
     client: &Client,
     api: &Api<DynamicObject>,

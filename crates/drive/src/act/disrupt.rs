@@ -1,8 +1,8 @@
-//! Terminates pods as the scenario says, and timestamps the run's own calls.
+//! Terminates pods as the scenario specifies, and timestamps the run's own calls.
 //!
 //! This module decides when to act; [`recovery`] decides when the next action may follow. Actions on pods are in
-//! [`pod_actions`], those on workloads and other objects in [`object_actions`], and those on nodes in [`node_actions`]. [`external_actions`] covers
-//! what others do.
+//! [`pod_actions`], those on workloads and other objects in [`object_actions`], and those on nodes in
+//! [`node_actions`]. [`external_actions`] covers what others do.
 
 mod acting;
 mod external_actions;
@@ -42,7 +42,7 @@ pub(crate) struct Disruptor {
 }
 
 impl Disruptor {
-    /// Creates a service with this policy for objects that a GitOps controller manages.
+    /// Creates a disruptor with this policy for objects that a GitOps controller manages.
     pub(crate) fn new(gitops: GitOps) -> Self {
         Self { claims: Mutex::default(), gitops }
     }
@@ -105,12 +105,12 @@ impl Disruptor {
 
 impl Acting<'_> {
     async fn repeat(self) -> usize {
-        // True if each of the action's calls is about one pod.
+        // True if each of the action's calls concerns a single pod.
         let is_about_pods =
             matches!(self.disruption.action, DisruptionAction::DeletePod(_) | DisruptionAction::Evict(_));
         let mut done = 0;
         let mut whole = Whole::default();
-        // Numbers of pods that had ended before, and of pods that have ended in isolation since.
+        // Number of terminations before the first repetition, and of isolated terminations since.
         let (first, mut alone) = (self.observer.pods_ended(), 0);
         for repetition in 0.. {
             if self.until_due(repetition).await.is_err() {
@@ -121,7 +121,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
-                // The later wait skips workloads that have not reached their specified state now.
+                // The later wait skips workloads that have not reached their specified state by now.
                 whole.workloads = workloads(self.changer.caller).await.unwrap_or_default();
             }
             self.stands(DisruptionStage::Acts);

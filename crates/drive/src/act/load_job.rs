@@ -1,7 +1,7 @@
 //! The pods that send the load: an Indexed Job, whose pods are spread over the nodes, and the Secret with the token
 //! that the pods check.
 //!
-//! This module does not know the pods' orders, only if the pods are ready for them, and why a pod has ended. As in any
+//! This module does not know the pods' orders, only whether they are ready for them, and why a pod has ended. As in any
 //! Job, the controller replaces a pod that has ended: the new pod with that index waits for orders that never come.
 
 mod manifest;
@@ -27,7 +27,7 @@ use manifest::TOKEN_KEY;
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
-/// Time into the wait after which pods that are not ready are reported, once.
+/// Time after which the wait reports pods that are not ready, once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lowest rate per worker, in requests per second: at a lower rate, its node's window would be too coarse.

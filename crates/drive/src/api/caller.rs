@@ -49,7 +49,7 @@ pub struct TimeLimits {
     pub recovery: Duration,
     /// For pods to terminate after the load, in addition to their grace period.
     pub settle: Duration,
-    /// For a command's changes to settle after the command has exited. At the end of a run, for the undoing to take
+    /// For a command's changes to settle after the command has exited. At the end of a run, for the undo to take
     /// effect, in addition to the pods' grace periods.
     pub rollout: Duration,
     /// For the last rows of a proxy.
@@ -80,7 +80,7 @@ impl Default for TimeLimits {
 pub struct Caller {
     /// Client of the cluster.
     pub client: Client,
-    /// Warnings that the API server gave when it created objects.
+    /// Warnings from the API server about the objects that it created.
     pub warnings: Warnings,
     /// Namespace of the run.
     pub namespace: String,
@@ -228,7 +228,7 @@ impl Caller {
             if Instant::now() + pause >= begun + limit {
                 return Ok(RepeatedCall { answer: answer?, is_doubtful });
             }
-            tracing::debug!(what, ?pause, "the API call is retried");
+            tracing::debug!(what, ?pause, "retrying the API call");
             self.stoppable(sleep(pause)).await?;
         }
     }
@@ -454,8 +454,8 @@ mod tests {
             assert!(answer.unwrap().answer.is_err());
             begun.elapsed()
         };
-        assert!(answer(429).await > Duration::from_secs(15), "it is there");
-        assert!(answer(503).await < 2 * FIRST_CONTACT, "it may not exist");
+        assert!(answer(429).await > Duration::from_secs(15), "the server exists");
+        assert!(answer(503).await < 2 * FIRST_CONTACT, "the server may not exist");
         let why = CoordinatorError::api("look", &refusal(429)).to_string();
         assert!(why.contains("429 Too Many Requests"), "{why}");
     }

@@ -29,12 +29,12 @@ pub(crate) struct Edit {
     /// Number of enclosing fields that did not exist either.
     #[serde(default, skip_serializing_if = "is_zero")]
     made: usize,
-    /// True if the run may change the field again: it is then reverted whatever its current value is.
+    /// True if the run may change the field again: it is then reverted regardless of its current value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     again: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde needs")]
 const fn is_zero(number: &usize) -> bool {
     *number == 0
 }

@@ -6,7 +6,7 @@
 
 /// Stand-in for `rolldrop_lab`: the settings of the embedded cluster in a scenario are read and ignored.
 pub mod lab {
-    /// Kubeconfig extension that tells where an embedded cluster is on this machine.
+    /// Kubeconfig extension with the location of an embedded cluster on this machine.
     pub const EXTENSION: &str = "rolldrop.dev/cluster";
 
     /// Parameters of the embedded cluster, which are checked only where it can run.

@@ -45,7 +45,7 @@ pub enum ChildError {
     /// A parameter cannot be honoured; nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its log cannot be written.
+    /// The process's log cannot be written.
     #[error("cannot write its log {}", path.display())]
     Log { path: PathBuf, source: io::Error },
     /// The process could not be started at all.

@@ -1,7 +1,7 @@
 //! Beats: writes to the run's own ConfigMap, whose resource versions help to date writes by others.
 //!
-//! The timestamp of a deletion by others has only whole seconds. Its version lies between the versions of two beats,
-//! so its time lies between their times. This holds only if ConfigMaps and pods share one store, which Kubernetes does
+//! The timestamp of a deletion by others has only whole seconds. Its version lies between the versions of two beats, so
+//! its time lies between their times. This is true only if ConfigMaps and pods share one store, which Kubernetes does
 //! not guarantee. Therefore, the run also lists pods between beats, which shows the version of the pods' own store at
 //! that time. `timeline::beats` judges whether the assumption holds.
 

@@ -19,7 +19,7 @@ use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, S
 
 /// Name of the coordinator as a source.
 pub(crate) const SOURCE: &str = "coordinator";
-/// Maximum number of messages that wait to be written. A full channel blocks the senders. Nothing is lost: proxies keep
+/// Maximum number of messages waiting to be written. A full channel blocks the senders. Nothing is lost: proxies keep
 /// their rows until they are read, and watches wait on the API server's side.
 const WAITING: usize = 256;
 /// Time between two checks of the parts' age.
@@ -61,7 +61,7 @@ impl EventRecorder {
             .name("recorder".into())
             .spawn(move || {
                 let files = RecordFiles { log, tables: HashMap::new(), run_dir, clock };
-                // If the run ended early, nobody listens, and the result is not needed.
+                // If the run ended early, nothing is listening, and the result is not needed.
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
@@ -180,7 +180,7 @@ mod tests {
     use crate::viewer::Nobody;
 
     #[test]
-    fn busy_recorder_flushes_ended_source() {
+    fn busy_recorder_flushes_finished_source() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();
@@ -191,7 +191,7 @@ mod tests {
         let on_disk = || rolldrop_record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
         // There is always another message to write.
         while on_disk() == 0 {
-            assert!(Instant::now() < deadline, "the row of the source that has ended is not on disk");
+            assert!(Instant::now() < deadline, "the finished source's row is not on disk");
             handle.event(clock.now(), EventKind::Warning { message: "busy".into() });
             std::thread::sleep(TICK / 50);
         }
@@ -204,7 +204,7 @@ mod tests {
         const EVENTS: usize = 4 * WAITING;
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
-        // A pipe replaces the file, so writing blocks while nothing is read.
+        // A pipe replaces the file, so writing blocks while nothing reads it.
         let log = run_dir.path().join("events.jsonl");
         nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();

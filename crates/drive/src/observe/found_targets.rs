@@ -25,7 +25,7 @@ pub(crate) struct FoundTarget {
     pub(crate) balances_because: BalancesBecause,
     /// Service that the target is or leads to.
     pub(crate) service: Option<String>,
-    /// Balancing rules that this Service asks for.
+    /// Load-balancing rules that this Service asks for.
     pub(crate) rules: ServiceRules,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Consumer {
     Dns { service: String },
 }
 
-/// Place of the client.
+/// Location of the client.
 #[derive(Clone, Copy, Debug)]
 enum Seat<'a> {
     ThisHost,

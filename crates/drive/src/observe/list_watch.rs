@@ -41,7 +41,7 @@ pub(super) trait Sink<K>: Send {
 
     fn see(&self, change: Change, object: K) -> Self::Seen;
     fn take(&mut self, change: Change, seen: Self::Seen) -> Option<EventKind>;
-    /// Forgets all objects, since a list follows.
+    /// Forgets all objects, because a list follows.
     fn begin_list(&mut self) {}
     fn end_list(&mut self) {}
 }
@@ -51,7 +51,7 @@ pub(super) trait Sink<K>: Send {
 pub(crate) enum Need {
     /// Nothing can be measured without it.
     Must,
-    /// It helps to explain results; it is skipped if it is not allowed or not known.
+    /// It helps to explain results; it is skipped if it is not allowed, or if the cluster does not know the kind.
     Helps,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct WatchState {
 }
 
 impl WatchState {
-    /// Returns the state of a watch that has listed nothing at this time.
+    /// Returns the state, at this time, of a watch that has not listed anything yet.
     pub(crate) const fn at(now: Stamp) -> Self {
         Self { version: None, last_good: now, broken: None, has_listed: false }
     }
@@ -148,17 +148,17 @@ where
             match broken {
                 Broken::Cut { why, pause } => {
                     if let Some(why) = why {
-                        tracing::debug!(resource, %why, "a watch is interrupted");
+                        tracing::debug!(resource, %why, "watch interrupted");
                         self.views.update(|view| {
                             view.trouble.insert(resource, why);
                         });
                     }
                     told = pause;
                 }
-                Broken::Silent => tracing::debug!(resource, "a watch is silent"),
+                Broken::Silent => tracing::debug!(resource, "watch silent for too long"),
                 Broken::Forgotten => self.state.version = None,
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
-                    tracing::debug!(resource, %why, "a watch is left out");
+                    tracing::debug!(resource, %why, "watch skipped");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
                     // The run misses nothing that it could have seen.
                     self.state.broken = None;
@@ -169,7 +169,7 @@ where
                 }),
                 Broken::Unbelieved(why) => self.disbelieve(why),
             }
-            // A watch that was open for a while is resumed at once.
+            // A watch that was open for a while is resumed immediately.
             if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
                 pauses = Pauses::default();
             } else {

@@ -36,11 +36,11 @@ pub(crate) struct View {
     pub(crate) trouble: BTreeMap<&'static str, String>,
     /// Reasons that the API server's responses are not trusted, by resource.
     pub(crate) unbelieved: BTreeMap<&'static str, String>,
-    /// UIDs of all pods whose end was seen.
+    /// UIDs of all pods whose termination was seen.
     pub(crate) ended: BTreeSet<String>,
 }
 
-/// A pod's event, and what else the collector needs.
+/// A pod's event, and other data that the collector needs.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenPod {
     pub(crate) event: PodEvent,
@@ -53,7 +53,7 @@ impl View {
         self.pods_listed && self.slices_listed
     }
 
-    /// Applies a pod's change that the watch reports.
+    /// Applies a change to a pod that the watch reports.
     pub(crate) fn see(&mut self, change: Change, seen: SeenPod) {
         let SeenPod { event, .. } = &seen;
         let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");

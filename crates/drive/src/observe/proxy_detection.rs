@@ -170,7 +170,7 @@ fn replaces_kube_proxy(map: &ConfigMap) -> bool {
     setting.is_some_and(|value| ["true", "strict", "partial", "probe"].contains(&value.as_str()))
 }
 
-/// Returns true if the DaemonSet is not scheduled on any node, which is so if something else replaces kube-proxy.
+/// Returns true if the DaemonSet is not scheduled on any node, as is the case if something else replaces kube-proxy.
 fn is_switched_off(set: &DaemonSet) -> bool {
     set.status.as_ref().is_some_and(|status| status.desired_number_scheduled == 0)
 }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_answers_give_none() {
+    fn contradictory_modes_yield_none() {
         let (one, other) = (ServiceProxy::Ipvs, ServiceProxy::Iptables);
         assert_eq!(agreed([one.clone(), one.clone()].into_iter()), Some(one.clone()));
         assert_eq!(agreed([one, other].into_iter()), None);

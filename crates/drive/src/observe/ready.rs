@@ -1,4 +1,4 @@
-//! Waits until the objects to be measured exist and can be disrupted as the scenario says.
+//! Waits until the objects to be measured exist and can be disrupted as the scenario specifies.
 
 use std::collections::BTreeMap;
 
@@ -143,8 +143,8 @@ pub(crate) async fn await_own_workloads(
     Ok(())
 }
 
-/// Waits until as many of the pods that a disruption selects are ready as the manifests create. They need not be
-/// behind a target.
+/// Waits until a disruption's selector matches at least as many ready pods as the manifests create. The pods need not
+/// be behind a target.
 pub(crate) async fn await_own_pods(
     caller: &Caller,
     observer: &Observer,

@@ -27,7 +27,7 @@ impl ServedTable {
         Ok(Self { run_dir, source, ended, open: HashMap::new(), outdated: None })
     }
 
-    /// Adds rows. The row of a request's end replaces its open row.
+    /// Adds rows. The final row of a request replaces its open row.
     pub(super) fn extend(&mut self, rows: Vec<ServedRow>) -> Result<(), PartError> {
         let (open, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.ended == ServedEnd::Open);
         let mut has_changed = !open.is_empty();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_header_is_read() {
+    fn date_header_is_parsed() {
         let date = jiff::fmt::rfc2822::parse("Sat, 13 Jul 2024 15:09:59 GMT").unwrap();
         assert_eq!(date.timestamp().as_second(), 1_720_883_399);
     }

@@ -1,5 +1,5 @@
 //! Processes the objects from the watches: pods and EndpointSlices for the view and the record; workloads, nodes and
-//! Events to explain the end of a pod.
+//! Events to explain terminations.
 
 use std::collections::BTreeMap;
 

@@ -35,6 +35,7 @@ impl Waiting {
     /// Returns true if the limit has passed. `stuck` is the reason that a pod cannot start, if a pod reports one now.
     ///
     /// # Errors
+    /// [`CoordinatorError::PodNeverStarts`] if a pod has reported for some time that it cannot start.
     pub(crate) fn is_over(&mut self, stuck: Option<&impl Display>) -> Result<bool> {
         let now = Instant::now();
         match stuck {

@@ -71,7 +71,7 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// Returns true if the call needs the right to apply this verb to objects of such a kind.
+    /// Returns true if the call needs the right to apply this verb to objects of a matching kind.
     pub(super) fn is_about(&self, verb: &str, kind: impl Fn(&str) -> bool) -> bool {
         self.right.as_ref().is_some_and(|right| right.verb == verb && kind(&right.about.resource.kind))
     }

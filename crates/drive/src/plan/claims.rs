@@ -42,7 +42,7 @@ impl Claims {
         self.waiting.extend(later.iter().filter_map(ResourceExt::uid));
     }
 
-    /// Releases pods that are known to end, or that this action does not terminate.
+    /// Releases pods that are known to be terminating, or that this action does not terminate.
     pub(crate) fn give_back(&mut self, pods: &[Candidate]) {
         for uid in pods.iter().filter_map(ResourceExt::uid) {
             self.ending.remove(&uid);

@@ -31,7 +31,7 @@ pub(super) async fn plan_evidence(
     }
     let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(proxy_detection::NAMESPACE));
     plan.helps("get", &config, "checks that the Service proxy leaves connections to the kernel");
-    // Without the right to read the mode, the load workers find out.
+    // Without the right to read the mode, this check is left to the load workers.
     let (mode, _) = proxy_detection::find(caller, &[]).await?.known;
     if mode == ServiceProxy::Userspace {
         return Err(CoordinatorError::NoEvidence(

@@ -1,4 +1,4 @@
-//! Checks, before anything is touched, that the disruptions can do what the scenario says.
+//! Checks, before anything is touched, that the disruptions can do what the scenario asks for.
 //!
 //! The manifests' pods do not exist yet, so the checks assume pods as the manifests will create them ([`Made`]).
 //! Everything that the cluster decides, such as the nodes of these pods, is checked again when the pods are ready
@@ -90,7 +90,7 @@ impl Checks<'_> {
         self.scenario.invalid(key, why).into()
     }
 
-    /// Checks that as many pods match as the disruption takes, and that no more end than may end at once.
+    /// Checks that enough pods match, and that the disruption may terminate all of its first batch at once.
     async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<()> {
         let Aimed { index, disruption, pods, found } = aimed;
         let (key, ready) = (key_of(*index), &found.ready);
@@ -136,7 +136,7 @@ impl Checks<'_> {
             let Some((service, _)) = self.service_of_target(name, "spec.target").await? else {
                 return Ok(None);
             };
-            // Somebody else manages the endpoints of a Service without a selector.
+            // Something else manages the endpoints of a Service without a selector.
             if service.spec.as_ref().is_none_or(|spec| spec.selector.is_none()) {
                 return Ok(None);
             }
@@ -261,7 +261,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the node exists, and that not all pods would end with it.
+    /// Checks that the node exists, and that it is not the only one that takes pods.
     async fn check_node(&self, index: usize, disruption: &Disruption, node: &str) -> Result<()> {
         let key = format!("{}.node", key_of(index));
         if let Err(kube::Error::Api(status)) = self.caller.ask_node(node).await?
@@ -285,7 +285,7 @@ impl Checks<'_> {
         let others: Vec<String> = others.into_iter().flatten().collect();
         if others == [node] {
             let why = format!(
-                "{node} is the only node that takes pods, so all pods would end with it: add nodes, or set \
+                "{node} is the only node that takes pods, so all pods would terminate with it: add nodes, or set \
                  allowOutage: true in the disruption if you want this"
             );
             return Err(self.wrong(&key, why));

@@ -222,9 +222,9 @@ impl Planner<'_> {
 
     fn plan_pods(&mut self, disruption: &Disruption, pods: &Pods, why: &str) {
         self.plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may end at once");
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may terminate at once");
         if !matches!(disruption.action, DisruptionAction::Evict(_)) {
-            self.plan.helps("list", &self.own::<Deployment>(), "how many pods may end at once");
+            self.plan.helps("list", &self.own::<Deployment>(), "how many pods may terminate at once");
         }
     }
 
@@ -236,7 +236,7 @@ impl Planner<'_> {
     fn plan_node(&mut self, node: &str, why: &str) {
         self.plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
         self.plan.helps("list", &self.own::<Pod>(), "checks that no owner loses all its pods");
-        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may end at once");
+        self.plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many pods may terminate at once");
     }
 
     pub(super) fn workload(&self, workload: &Workload) -> About {

@@ -1,4 +1,4 @@
-//! Pods on a node, and limits on the number of them that may end with it.
+//! Pods on a node, and limits on how many of them may terminate with it.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ pub(crate) async fn pods_on(caller: &Caller, node: &str, run: &str) -> Result<Ve
     Ok(pods)
 }
 
-/// Checks that the action terminates some pods of the run's namespace on a node, and no more than may end at once.
+/// Checks that an action on a node terminates pods of the run's namespace, and that they may all terminate at once.
 pub(crate) async fn check_node(
     caller: &Caller,
     disruption: &Disruption,
@@ -88,8 +88,8 @@ pub(crate) async fn check_node(
     check_node_bounds(caller, disruption, node, &going).await
 }
 
-/// Checks that no more pods of the run's namespace end with the node than may end at once, and that they do not
-/// include all ready pods of any owner.
+/// Checks that the node's pods in the run's namespace may all terminate at once, and that they do not include all ready
+/// pods of any owner.
 pub(crate) async fn check_node_bounds(
     caller: &Caller,
     disruption: &Disruption,

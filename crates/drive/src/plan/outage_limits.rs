@@ -1,9 +1,9 @@
 //! Limits on the number of pods that may be terminated at once: never the last ready one, and no more than their
 //! PodDisruptionBudgets allow.
 //!
-//! Deletions must also stay within the Deployment's `maxUnavailable`. One pod at a time is always allowed, because the
-//! failure of a node takes as many. Evictions, drains and node shutdowns ignore `maxUnavailable`, which is a rollout
-//! setting. Budgets hold evictions back one by one, so evicted pods that a budget protects do not all end at once.
+//! Deletions must also stay within the Deployment's `maxUnavailable`. One pod at a time is always allowed, because a
+//! node failure can take that many. Evictions, drains and node shutdowns ignore `maxUnavailable`, which is a rollout
+//! setting. Budgets delay evictions one by one, so evicted pods that a budget protects do not terminate all at once.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::DisruptionAction;
 
-/// Budgets and Deployments that limit the number of pods that may end at once.
+/// Budgets and Deployments that limit how many pods may terminate at once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutageLimits {
     pub(crate) budgets: Vec<PodDisruptionBudget>,
@@ -87,8 +87,8 @@ impl OutageLimits {
         }
     }
 
-    /// Returns the pods that would end at once if the action took these. Of evicted pods that a budget protects, it
-    /// returns as many as the budget allows now.
+    /// Returns the pods that would terminate simultaneously if the action took these. Of evicted pods that a budget
+    /// protects, it returns only as many as the budget currently allows.
     pub(super) fn at_once(&self, action: &DisruptionAction, asked: &[Candidate]) -> Vec<Candidate> {
         if !is_by_eviction(action) {
             return asked.to_vec();
@@ -112,7 +112,7 @@ impl OutageLimits {
         asked.iter().filter(|pod| ends(pod)).cloned().collect()
     }
 
-    /// Returns the reason that these pods may not end at once; `None` if they may.
+    /// Returns the reason that these pods may not all terminate at once; `None` if they may.
     fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
@@ -121,7 +121,7 @@ impl OutageLimits {
         if going.len() >= ready.len() {
             return Some(match ready.len() {
                 1 => format!("it is the last ready pod{besides}"),
-                all => format!("all {all} ready pods would end at once{besides}"),
+                all => format!("all {all} ready pods would terminate at the same time{besides}"),
             });
         }
         let of = |pods: &[Candidate], selector: &LabelSelector| {
@@ -166,7 +166,7 @@ impl OutageLimits {
                 };
                 return Some(format!(
                     "maxUnavailable of Deployment {} is {}, so {allowed} of {} may be unavailable at once; \
-                     {away}{} would end",
+                     {away}{} would terminate",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
@@ -250,7 +250,8 @@ mod tests {
         assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
         let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
         assert_eq!(why, "it is the last ready pod, not counting pods that are already terminating");
-        assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would end at once");
+        let why = none.refuse(&pods(3), &pods(3), &[]).unwrap();
+        assert_eq!(why, "all 3 ready pods would terminate at the same time");
         assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
         let budgets = |allowed| OutageLimits { budgets: vec![budget(allowed)], ..OutageLimits::default() };
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
@@ -262,7 +263,8 @@ mod tests {
         let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
         assert_eq!(
             why,
-            "maxUnavailable of Deployment web is 25%, so 2 of 10 pods may be unavailable at once; 3 pods would end"
+            "maxUnavailable of Deployment web is 25%, so 2 of 10 pods may be unavailable at once; 3 pods would \
+             terminate"
         );
         assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
         // In the middle of a rollout, or of another action.
@@ -271,7 +273,7 @@ mod tests {
         let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
         assert!(
             why.ends_with(
-                "2 of 10 pods may be unavailable at once; 1 is already unavailable, and 2 pods would end"
+                "2 of 10 pods may be unavailable at once; 1 is already unavailable, and 2 pods would terminate"
             ),
             "{why}"
         );
@@ -279,7 +281,7 @@ mod tests {
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
             why.ends_with(
-                "1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"
+                "1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would terminate"
             ),
             "{why}"
         );
@@ -326,7 +328,7 @@ mod tests {
             assert_eq!(refused(vec![], action, 3), None, "{action:?}");
             assert_eq!(
                 refused(vec![], action, 4).unwrap(),
-                "all 4 ready pods would end at once",
+                "all 4 ready pods would terminate at the same time",
                 "{action:?}"
             );
         }

@@ -94,7 +94,7 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<VersionNeed>) {
     }
 }
 
-/// Returns the need of a Service whose target port is named only in native sidecars of its pods.
+/// Returns the version that a Service needs if its target port is named only in native sidecars of its pods.
 fn named_sidecar_port(service: &Value, manifests: &[Value]) -> Option<VersionNeed> {
     let templates = manifests.iter().map(|manifest| &manifest["spec"]["template"]);
     let pods: Vec<_> =
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_version_feature_names_alternative() {
+    fn unsupported_feature_names_alternative() {
         let plain = json!({"name": "init"});
         let hook = |hook: &str, handler: Value| {
             web(plain.clone(), json!({hook: handler, "postStart": {"exec": {"command": ["true"]}}}))

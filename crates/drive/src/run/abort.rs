@@ -82,7 +82,7 @@ mod tests {
         let mut look = |s: u64, all, dropped| {
             drops.look(begun + Duration::from_secs(s), FinishedRequests { all, dropped })
         };
-        assert_eq!(look(0, 10, 10), None, "too few to say");
+        assert_eq!(look(0, 10, 10), None, "too few to tell");
         assert_eq!(look(1, 1040, 40), None);
         assert_eq!(look(5, 1960, 60), None);
         // Drops before the period do not count.

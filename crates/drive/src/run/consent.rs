@@ -94,7 +94,7 @@ pub fn flag_of(origin: Option<&Origin>) -> String {
 /// Asks the user whether to continue.
 ///
 /// # Errors
-/// Fails if the answer is no, or there is nobody to ask.
+/// Fails if the answer is no, or if there is no terminal.
 pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         let why = "there is no terminal to ask for confirmation: add --yes, or check the plan first with \

@@ -59,7 +59,7 @@ fn find(words: &[String]) -> Result<Option<UserCommand>, RunError> {
     UserCommand::find(words.iter().map(OsString::from).collect())
 }
 
-/// Returns the disruptions' commands, each with its disruption's number.
+/// Returns the disruptions' commands, each with the index of its disruption.
 fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
     disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
         DisruptionAction::Exec { command } => Some((number, &command[..])),

@@ -22,7 +22,7 @@ pub(super) fn inject_sidecar(
         return Ok(None);
     }
     let secret = AdminSecret::new(token.get_or_insert_with(random_token).clone());
-    // By number, as every version that has native sidecars takes it.
+    // By number, which every version with native sidecars accepts.
     let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
     let options = inject::InjectOptions::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
     let is_meant = meant(scenario);
@@ -124,7 +124,7 @@ spec:
     }
 
     #[test]
-    fn gateway_before_app_gets_no_sidecar() {
+    fn gateway_in_front_gets_no_sidecar() {
         let url = "{url: \"http://10.96.200.200:8000/\"}";
         assert_eq!(injected("{inject: true}", url), ["web"]);
         assert_eq!(injected("{inject: true, workloads: [deployment/web]}", url), ["web"]);

@@ -345,8 +345,8 @@ mod tests {
             default_from(&loaded.scenario, reaches_services)
         };
         let (service, url) = ("{service: web}", "{url: 'http://web.example/'}");
-        assert_eq!(from(service, false), LoadFrom::Cluster, "of a real cluster");
-        assert_eq!(from(service, true), LoadFrom::Local, "of an embedded one, or seen from a pod");
+        assert_eq!(from(service, false), LoadFrom::Cluster, "in a real cluster");
+        assert_eq!(from(service, true), LoadFrom::Local, "in an embedded one, or from inside a pod");
         assert_eq!(from(url, false), LoadFrom::Local);
         assert_eq!(from(&format!("[{url}, {service}]"), false), LoadFrom::Cluster);
     }

@@ -64,7 +64,7 @@ impl Measuring<'_> {
         let plan = load::Plan::new(settings.clone())?;
         self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
-        // From now on, the directory shows it if the run is killed.
+        // From now on, the directory shows whether the run was killed.
         self.run.run_dir.write_info(&info)?;
         self.load(&plan, &mut info, sending).await?;
         self.collect(&mut info, sending).await?;
@@ -357,7 +357,7 @@ impl Measuring<'_> {
         }
     }
 
-    /// Returns the `KUBECONFIG` value for programs that the run starts; `None` if the user's own is right.
+    /// Returns the `KUBECONFIG` value for programs that the run starts; `None` if the user's own value works.
     pub(super) fn command_kubeconfig(self) -> Result<Option<OsString>, RunError> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(&self.session.caller().namespace, &overlay);

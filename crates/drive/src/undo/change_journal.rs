@@ -47,7 +47,7 @@ impl ObjectRef {
     }
 }
 
-/// Kind of a change.
+/// Kind of change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub(crate) enum ClusterChange {
@@ -57,7 +57,7 @@ pub(crate) enum ClusterChange {
     Edit { edits: Vec<Edit> },
     /// The node is shut down.
     ShutDown,
-    /// An annotation marks the object as in use by the run of this name.
+    /// An annotation marks the object as in use by the run with this name.
     Hold { run: String },
 }
 

@@ -50,7 +50,7 @@ impl ChangeLedger {
         let id = self.journal().announce(object.clone(), change)?;
         let asked = caller.insist(&what, call).await?;
         let Err(error) = asked.answer else { return Ok(id) };
-        // If the change may still have taken effect, undoing it finds out.
+        // If the change may still have taken effect, the undo will find out.
         if !asked.is_doubtful && !may_have_been_done(&error) {
             self.journal().undone(id, "refused")?;
         }

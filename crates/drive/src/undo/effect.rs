@@ -1,4 +1,4 @@
-//! Waits until the undoing has taken effect: the pods of removed objects are gone, and restored workloads have rolled
+//! Waits until the undo has taken effect: the pods of removed objects are gone, and restored workloads have rolled
 //! out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +130,7 @@ fn workload_of(pod: &Candidate) -> Option<String> {
     Some(of_deployment.map_or_else(|| format!("{kind} {name}"), |name| format!("Deployment {name}")))
 }
 
-/// Waits until the undoing has taken effect. Passes descriptions of what is still missing to `tell`.
+/// Waits until the undo has taken effect. Passes descriptions of what is still missing to `tell`.
 ///
 /// # Errors
 /// Fails if the limit for a rollout, extended by the longest grace period of a pod, has passed, or the wait is

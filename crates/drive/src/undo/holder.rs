@@ -37,7 +37,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Returns the holder of a workload; `None` if nobody uses it. An annotation that cannot be parsed never expires.
+    /// Returns the holder of a workload; `None` if no run uses it. An annotation that cannot be parsed never expires.
     pub(crate) fn of(workload: &Value) -> Option<Self> {
         let text = workload["metadata"]["annotations"][IN_USE].as_str()?;
         let unknown = |what: &str| format!("an unknown {what}");
@@ -107,7 +107,7 @@ pub(crate) async fn read_workload(caller: &Caller, workload: &Workload) -> Resul
     Ok(serde_json::to_value(found).unwrap_or_default())
 }
 
-/// Returns the error that another run uses a workload.
+/// Returns the error for a workload that another run uses.
 pub(crate) fn in_use(caller: &Caller, workload: &Workload, holder: &Holder) -> CoordinatorError {
     CoordinatorError::InUse {
         workload: workload.to_string(),

@@ -257,7 +257,7 @@ impl Acting<'_> {
     }
 
     /// Reverts changes after the time that `restore` sets, or keeps them for good. Leaves changes that are due at the
-    /// end of the run to the undoing.
+    /// end of the run to the final undo.
     pub(super) async fn restore(&self, restore: Restore, mode: Option<Mode>, changes: &[u32]) {
         match restore {
             Restore::AtTheEnd => {}

@@ -54,7 +54,7 @@ impl Acting<'_> {
         why_no_rollout(&current).map_or(Ok(()), |why| Err(CoordinatorError::NoRollout { workload, why }))
     }
 
-    /// Checks that the workload exists, and that not all of its pods would end.
+    /// Checks that the workload exists, and that some of its pods would remain.
     pub(super) async fn check_scale(&self, workload: &Workload, replicas: u32) -> Result<()> {
         self.workload(workload).await?;
         if replicas > 0 || self.disruption.allow_outage {
@@ -69,7 +69,7 @@ impl Acting<'_> {
         list_of(&current, workload, container).map(drop)
     }
 
-    /// Checks that the API server accepts the patch, and that it leaves some pods.
+    /// Checks that the API server accepts the patch, and that some pods would remain.
     pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<()> {
         let (api, current) = self.object(object).await?;
         let patched = self.changer.try_patch(&api, &current, patch).await?;
@@ -147,7 +147,7 @@ impl Acting<'_> {
         Ok(self.changed(restore, self.changer.patch(&api, &current, |_| Ok(patch.clone()))).await)
     }
 
-    /// Makes a change, records it as an action, and reverts it when it is due.
+    /// Makes a change, records it as an action, and reverts it when that is due.
     async fn changed(&self, restore: Restore, change: impl Future<Output = Result<Option<u32>>>) -> usize {
         let (is_accepted, change) = self.noted(self.mode(), None, change).await;
         if let Some(change) = change.flatten() {

@@ -21,7 +21,7 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_record::Mode;
 use rolldrop_scenario::{Count, DisruptionAction, Pods, Restore};
 
-/// Value that a label gets to take its pod out of a Service.
+/// Label value that takes a pod out of its Service.
 const LEFT: &str = "left-by-rolldrop";
 /// Rules for repeating a deletion.
 const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
@@ -29,7 +29,7 @@ const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs
 const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
 
 impl Acting<'_> {
-    /// Checks that the selector matches a pod, and that not all pods would end at once.
+    /// Checks that the selector matches a pod, and that the action stays within its limits.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<()> {
         let choice = Claims::default().sort(self.selected(pods).await?);
         let first = self.disruption.chosen(pods, 0, &choice.ready);
@@ -47,7 +47,7 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// Checks that no more pods would end than may end at once, including those that are already terminating.
+    /// Checks that these pods may all terminate at once, in addition to those that are already terminating.
     async fn check_bounds(
         &self,
         pods: &Pods,

@@ -8,7 +8,7 @@ use futures::future::LocalBoxFuture;
 
 /// Runs programs on the user's machine.
 pub(crate) trait Programs {
-    /// Runs a program until it exits. The error is the reason that it could not be run.
+    /// Runs a program until it exits. The error is the reason why it could not be run.
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
 }
 
@@ -18,7 +18,7 @@ pub(crate) struct NoPrograms;
 
 impl Programs for NoPrograms {
     fn run<'a>(&'a self, _words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
-        async { Err("no programs are run here".to_owned()) }.boxed_local()
+        async { Err("programs cannot be run here".to_owned()) }.boxed_local()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A workload has recovered when as many of its pods are ready as before, none of them is terminating, and each of
 //! their Services has as many ready endpoints as before. To be distinguishable, the next termination also waits until
-//! silence has shown that no more connections are routed to the old pods, for as long as STATISTICS asks for; see
-//! [`Acting::quiet`].
+//! silence has shown that no more connections are routed to the old pods; [`Acting::quiet`] computes how long that
+//! takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub(crate) const LOAD_PORT: u16 = 9901;
 pub(super) const TOKEN_KEY: &str = "token";
 /// Environment variable with the token.
 const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
-/// Time after which Kubernetes removes a finished Job that nobody else has removed.
+/// Time after which Kubernetes removes a finished Job that nothing else has removed.
 const TTL_SECONDS: u64 = 600;
 /// Time that a worker has to close its files after SIGTERM.
 const GRACE_SECONDS: u64 = 30;
@@ -41,7 +41,7 @@ pub(crate) struct LoadJob<'a> {
     pub evidence: Option<Evidence>,
 }
 
-/// Returns the Job of this name; its Secret has the same name.
+/// Returns the Job with this name; its Secret has the same name.
 pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     let labels = json!({COMPONENT_LABEL: COMPONENT, RUN_LABEL: run});
     // A CPU limit would delay requests.

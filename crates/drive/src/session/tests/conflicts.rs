@@ -140,7 +140,7 @@ async fn lost_patch_answer_awaits_rollout() {
     assert!(looked.load(Ordering::SeqCst) > 8, "its rollout was not awaited");
     drop(session);
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
-    assert_eq!(open.len(), 1, "undoing it finds out: {open:?}");
+    assert_eq!(open.len(), 1, "the undo will find out: {open:?}");
 }
 
 #[tokio::test(start_paused = true)]

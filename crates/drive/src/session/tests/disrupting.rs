@@ -13,7 +13,7 @@ type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
 enum Deleted {
     /// It remains terminating.
     Lingers,
-    /// Another pod replaces it at once.
+    /// Another pod replaces it immediately.
     IsReplaced,
 }
 

@@ -184,8 +184,8 @@ async fn concurrent_runs_get_one_hold() {
     assert_eq!((shop.holder(), second.ledger.journal().open_changes().len()), (Some(holder), 0));
 }
 
-/// Sets the number of replicas, and undoes the change while another client makes one. Returns the report of the undoing
-/// and the resulting object.
+/// Sets the number of replicas, and undoes the change while another client makes one. Returns the undo report and the
+/// resulting object.
 async fn undone_while(theirs: Value) -> (String, Value) {
     let (shop, client, _) = Shop::open(None);
     let (session, _run_dir, _dir) = session(client, TimeLimits::default());

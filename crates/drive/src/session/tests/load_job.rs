@@ -91,7 +91,7 @@ async fn ownership_links_secret_job_and_run() {
     let patches: Vec<_> = of(Method::PATCH).map(|(_, path, body)| (path.as_str(), owners(body))).collect();
     let the_job =
         json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "rolldrop-load-my-run", "uid": "u-job"}]);
-    assert_eq!(patches, [(SECRET, the_job.clone()), (SECRET, the_job)], "again, as it may be made twice");
+    assert_eq!(patches, [(SECRET, the_job.clone()), (SECRET, the_job)], "retried, as a repeat is harmless");
     let (_, _, job) = of(Method::POST).find(|(_, path, _)| path.ends_with("/jobs")).unwrap();
     let the_run =
         json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "rolldrop-run-my-run", "uid": "u0"}]);
@@ -125,7 +125,7 @@ async fn load_starts_without_late_workers() {
         "1 of 4 load workers have no pod: FailedCreate: pods is forbidden: exceeded quota",
     ];
     assert_eq!(missing, expected);
-    assert_eq!(*told.lock().unwrap(), expected, "while they are waited for, once");
+    assert_eq!(*told.lock().unwrap(), expected, "once, during the wait");
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,7 +150,7 @@ async fn unpullable_image_ends_pod_wait() {
         image; use --image to name an image that the cluster can pull";
     assert_eq!(error, of_first);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    // The same holds for a program that exits at once.
+    // The same applies to a program that exits immediately.
     let ended =
         ContainerState { exit_code: Some(2), ..container("terminated", "Error", "x\nno such option\n") };
     shown(&session, 0, false, ended.clone());

@@ -136,7 +136,7 @@ async fn impossible_disruptions_name_key_and_remedy() {
             .unwrap_err(),
     );
     insta::assert_snapshot!(said.join("\n"), @r#"
-    x.yaml:8: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
+    x.yaml:8: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would terminate at the same time; set allowOutage: true in the disruption if you want this
     x.yaml:8: spec.disruptions[0].count: is 4, but there are only 3 ready pods of app=web: use a smaller number (or count: all), or add replicas
     x.yaml:9: spec.disruptions[1]: takes 2 pods at the same time as spec.disruptions[0], which takes 2 pods, but both select from the same 3 pods: start one after the other has finished, take fewer pods, or add replicas
     x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: fix the name, or use another namespace (-n)
@@ -160,8 +160,8 @@ async fn manifest_pods_limit_disruptions() {
         said.push(planned(cluster(&[]), &own(wrong)).await.unwrap_err());
     }
     insta::assert_snapshot!(said.join("\n"), @r"
-    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would end at once; set allowOutage: true in the disruption if you want this
-    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would end; set allowOutage: true in the disruption if you want this
+    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would terminate at the same time; set allowOutage: true in the disruption if you want this
+    x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would terminate; set allowOutage: true in the disruption if you want this
     x.yaml:12: spec.disruptions[0].count: is 3, but there are only 2 ready pods of app in (db): use a smaller number (or count: all), or add replicas
     ");
     let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
