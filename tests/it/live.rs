@@ -98,10 +98,7 @@ impl Shop {
 
         let alone = self.unasked(SCENARIO, &[]).finish().expect_code(2);
         assert!(alone.stderr().contains("this run adds the sidecar to Deployment web"), "{alone}");
-        assert!(
-            alone.stderr().contains("there is no terminal to ask for confirmation: add --yes"),
-            "{alone}"
-        );
+        assert!(alone.stderr().contains("confirmation needs a terminal: add --yes"), "{alone}");
 
         // On a terminal, the run asks for consent.
         let (program, kubeconfig) = (env!("CARGO_BIN_EXE_rolldrop"), SharedCluster::get().kubeconfig());

@@ -19,12 +19,12 @@ pub struct Given<'a> {
     pub service_proxy: Option<&'a ServiceProxy>,
 }
 
-/// Analysed run with its checks.
+/// Analysis of a run, with its checks.
 #[derive(Debug)]
 pub struct JudgedRun {
-    /// Analysed run, with its whole result in words.
+    /// The analysis, with its whole result in words.
     pub analysed: Analysed,
-    /// Checks, as facts.
+    /// Checks as data, not in words.
     pub checks: Vec<Check>,
 }
 

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn look_schedule_is_fixed_beforehand() {
+    fn look_schedule_is_fixed_in_advance() {
         let looks = |most| asked(&acting("action: deletePod, selector: app=web"), most, false).unwrap();
         assert_eq!((looks(None).most(), looks(None).at, looks(Some(7)).most()), (4, 1, 7));
         assert_eq!(

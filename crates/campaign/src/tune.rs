@@ -37,7 +37,7 @@ use step_runner::StepRunner;
 use subject::{Elsewhere, Subject};
 use tuner::Tuner;
 
-/// Confidence of a tuning's statements.
+/// Confidence level of a tuning's conclusions.
 const CONFIDENCE: f64 = 0.95;
 const NO_NAMES: &str = "responses do not show which pods new connections reached";
 
@@ -79,7 +79,7 @@ pub struct TuningRequest {
     pub out: Option<PathBuf>,
     /// Command arguments; a resumed tuning uses them again.
     pub arguments: Vec<OsString>,
-    /// Prints a text for the user.
+    /// Prints text for the user.
     pub print: fn(&str) -> io::Result<()>,
     /// Formatting options for printed results.
     pub text: TextOptions,

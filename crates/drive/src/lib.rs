@@ -9,7 +9,7 @@ pub mod api;
 pub mod cluster;
 mod collect;
 pub mod embedded;
-#[expect(missing_docs, reason = "the message of an error says what its fields are")]
+#[expect(missing_docs, reason = "the error messages say what the fields are")]
 pub mod error;
 mod following;
 pub mod observe;

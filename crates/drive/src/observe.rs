@@ -67,8 +67,8 @@ impl Observer {
         Ok(Self { recorder, views: Views::default(), viewer, period: Mutex::default() })
     }
 
-    /// Starts the watches, and the sampling of this machine and of the API server. An embedded cluster is also watched
-    /// for standstills.
+    /// Starts the watches, and the sampling of this machine and of the API server. Also watches an embedded cluster for
+    /// standstills.
     pub(crate) fn watch(&self, caller: &Caller, is_embedded: bool, tasks: &mut BackgroundTasks) {
         let (recorder, client) = (self.recorder(), || caller.client.clone());
         sinks::Watches { caller, recorder, views: &self.views }.spawn(tasks);

@@ -172,7 +172,7 @@ impl Planner<'_> {
             self.plan_means(disruption).await?;
         }
         self.plan_watches();
-        self.plan.open_call("/version", "32 times, to compare the API server's clock");
+        self.plan.open_call("/version", "32 times, to compare clocks with the API server");
 
         let live = match live {
             Some(changes) => Some(plan_live(self.caller, changes).await?),
@@ -392,7 +392,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Plans the marking of the run's workloads as in use, so that no other run uses them.
+    /// Plans the calls that mark the run's workloads as in use, so that no other run uses them.
     async fn plan_holds(
         &mut self,
         work: &Work<'_>,
@@ -437,7 +437,7 @@ impl Planner<'_> {
         for object in workloads {
             self.plan_change(object);
             let title = object.title();
-            let effect = "and undoes that at the end; each of the two rolls out its pods";
+            let effect = "and undoes that at the end; each change rolls out its pods";
             self.plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
         }
         for kind in self.workload_kinds() {

@@ -24,7 +24,7 @@ const AROUND: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(8);
 /// Time from the start of the load to the first rollout, in seconds.
 const BEFORE_FIRST_S: f64 = 3.0;
-/// Sleep assumed to be chosen, in seconds.
+/// Assumed choice of sleep, in seconds.
 const ASSUMED_SLEEP_S: u64 = 2;
 /// Approximate time in seconds, from a pod's termination, after which an unnamed pod is known to have left the rules.
 const KNOWN_AFTER_S: f64 = 0.4;

@@ -139,7 +139,7 @@ impl<'a> Tuner<'a> {
             names => names,
         };
         if self.streams.is_some() && self.names == PodNaming::Unknown {
-            let why = format!("{NO_NAMES}, and a grace period for streams needs that: add --evidence auto");
+            let why = format!("{NO_NAMES}, which a grace period for streams depends on: add --evidence auto");
             return Err(Halt::NotShown(vec![why]));
         }
         let (sleep_s, has_lost) = (set.pre_stop_seconds, for_a_sleep(&before) > 0);
@@ -205,7 +205,7 @@ impl<'a> Tuner<'a> {
                 }
             }
         }
-        let why = "a window lasted for the whole of the longest sleep, or longer: raise --max-sleep";
+        let why = "a window lasted at least as long as the longest sleep: raise --max-sleep";
         Err(Halt::NotShown(vec![why.to_owned()]))
     }
 

@@ -44,7 +44,7 @@ mod tests {
     use crate::viewer::Nobody;
 
     #[tokio::test(start_paused = true)]
-    async fn only_long_standstill_is_recorded() {
+    async fn only_long_standstills_are_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
         let clock = Clock::start();

@@ -16,7 +16,7 @@ pub struct RunPlan {
     pub calls: Vec<Call>,
     /// Descriptions of what the run creates, changes and terminates, one line each. Empty if the run only watches.
     pub effects: Vec<String>,
-    /// Descriptions of objects that the run creates for its own purposes, one line each. It changes nothing else.
+    /// Descriptions of objects that the run creates for its own purposes, one line each. They affect nothing else.
     pub own: Vec<String>,
     /// Workloads that the run marks as in use.
     pub holds: Vec<Workload>,

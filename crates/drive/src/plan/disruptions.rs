@@ -167,7 +167,7 @@ impl Planner<'_> {
             "get",
             &agent_of(&node),
             command,
-            "checks that the cluster supports it (the answer is then 405)",
+            "checks that the cluster supports it (it then answers 405)",
         );
         let what = format!("check if the cluster supports {}", disruption.action.name());
         let path = agent_path(&node, command);

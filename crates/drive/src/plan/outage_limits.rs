@@ -142,7 +142,7 @@ impl OutageLimits {
             let allowed = number(status.disruptions_allowed).saturating_sub(missing);
             if meant > allowed {
                 return Some(format!(
-                    "PodDisruptionBudget {} allows {allowed} of {} to end",
+                    "PodDisruptionBudget {} allows {allowed} of {} to terminate",
                     budget.name_any(),
                     in_words(meant)
                 ));
@@ -199,7 +199,7 @@ pub enum Rounding {
     Down,
 }
 
-/// Returns a number of pods that is given as a number or as a share of all pods.
+/// Converts a number or share of all pods to a number of pods.
 pub fn number_of(value: &IntOrString, pods: usize, round: Rounding) -> usize {
     match value {
         IntOrString::Int(value) => number(Some(*value)),
@@ -256,7 +256,7 @@ mod tests {
         let budgets = |allowed| OutageLimits { budgets: vec![budget(allowed)], ..OutageLimits::default() };
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
         let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to terminate");
         let deployments =
             |max| OutageLimits { deployments: vec![deployment(max)], ..OutageLimits::default() };
         assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
@@ -286,7 +286,7 @@ mod tests {
             "{why}"
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to terminate");
         // A terminating pod that has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
@@ -339,6 +339,6 @@ mod tests {
         }
         // A node shutdown does not respect budgets once it takes effect.
         let why = refused(vec![budget(1)], &shutdown, 3).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to end");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 1 of 3 pods to terminate");
     }
 }

@@ -110,7 +110,7 @@ pub async fn find_rivals(caller: &Caller, workload: &Value) -> Result<Vec<String
     }
     if !unknown.is_empty() {
         rivals.push(format!(
-            "rolldrop cannot tell if an autoscaler changes the workload: the API server refused to list {} in \
+            "rolldrop cannot tell whether an autoscaler changes the workload: the API server refused to list {} in \
              namespace {}",
             unknown.join(", "),
             caller.namespace
@@ -186,7 +186,7 @@ mod tests {
     async fn refused_lists_leave_autoscalers_unknown() {
         let found =
             rivals(|plural| if plural == "scaledobjects" { (404, Vec::new()) } else { (403, Vec::new()) });
-        let said = "rolldrop cannot tell if an autoscaler changes the workload: the API server refused to list \
+        let said = "rolldrop cannot tell whether an autoscaler changes the workload: the API server refused to list \
             horizontalpodautoscalers.autoscaling, verticalpodautoscalers.autoscaling.k8s.io in namespace shop";
         assert_eq!(found.await, [said]);
         assert!(rivals(|_| (404, Vec::new())).await.is_empty());

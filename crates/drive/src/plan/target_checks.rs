@@ -1,4 +1,4 @@
-//! Checks, before anything is touched, that the targets can be reached as the scenario says.
+//! Checks, before anything is touched, that the targets can be reached as the scenario specifies.
 
 use std::fmt::Write;
 use std::net::IpAddr;

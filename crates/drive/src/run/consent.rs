@@ -97,7 +97,7 @@ pub fn flag_of(origin: Option<&Origin>) -> String {
 /// Fails if the answer is no, or if there is no terminal.
 pub async fn confirm(operator: &Operator) -> Result<(), RunError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        let why = "there is no terminal to ask for confirmation: add --yes, or check the plan first with \
+        let why = "confirmation needs a terminal: add --yes, or check the plan first with \
                    --dry-run";
         return Err(RunError::Refused(why.to_owned()));
     }

@@ -239,7 +239,7 @@ async fn created_objects_are_owned_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovered_creation_stays_open_during_outage() {
+async fn outage_keeps_recovered_creation_open() {
     let posts = Arc::new(AtomicUsize::new(0));
     let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (asked, is_away) = (Arc::clone(&posts), Arc::clone(&away));

@@ -109,7 +109,7 @@ async fn constant_conflicts_leave_workload_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_patch_answer_awaits_rollout() {
+async fn lost_patch_response_awaits_rollout() {
     // Objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();

@@ -11,7 +11,7 @@ type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
 /// State of a pod after its deletion.
 #[derive(Clone, Copy)]
 enum Deleted {
-    /// It remains terminating.
+    /// The pod keeps terminating.
     Lingers,
     /// Another pod replaces it immediately.
     IsReplaced,

@@ -174,7 +174,7 @@ async fn expired_hold_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_runs_get_one_hold() {
+async fn only_one_concurrent_run_gets_hold() {
     let holder = json!({"run": "first", "owner": "ann@laptop", "until": "2999-01-01T00:00:00Z"});
     let first = json!({"metadata": {"annotations": {IN_USE: holder.to_string()}}});
     let (shop, client, _) = Shop::open(Some(first));
@@ -287,7 +287,7 @@ async fn patch_fails_after_repeated_conflicts() {
 }
 
 #[test]
-fn left_overs_classify_workload_changes() {
+fn leftovers_classify_workload_changes() {
     let dir = tempfile::tempdir().unwrap();
     let (out, clock) = (dir.path().join("tuning"), Clock::start());
     std::fs::create_dir_all(out.join("1-before")).unwrap();

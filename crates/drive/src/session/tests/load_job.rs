@@ -48,7 +48,7 @@ async fn make(session: &Session) {
     session.make_load_job(&job).await.unwrap();
 }
 
-/// Puts the pod with an index into the view.
+/// Puts the pod with this index into the view.
 fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState) {
     let mut seen = pod(&format!("rolldrop-load-my-run-{index}-abcde"), state);
     seen.event.ready = is_ready;
@@ -56,7 +56,7 @@ fn shown(session: &Session, index: usize, is_ready: bool, state: ContainerState)
     session.observer.views().update(|view| view.see(Change::Applied, seen));
 }
 
-/// Returns the pod with an index as a list shows it.
+/// Returns the pod with this index, as it appears in a list.
 fn listed(index: usize, status: &Value) -> Value {
     json!({"metadata": {"name": format!("rolldrop-load-my-run-{index}-abcde")}, "status": status})
 }
