@@ -103,7 +103,7 @@ impl Collector {
                     progress.await;
                 }
             };
-            // The counts show if the rows arrived in time.
+            // The counts show whether the rows arrived in time.
             let _ = timeout(limit, caught_up).await;
             self.end(id, Some(answer.recorded));
         });

@@ -110,10 +110,10 @@ fn plan_service_proxy(plan: &mut RunPlan) {
     plan.helps(
         "get",
         &of::<ConfigMap>().named(proxy_detection::CILIUM),
-        "shows if Cilium implements Services",
+        "shows whether Cilium implements Services",
     );
     let set = of::<DaemonSet>().named(proxy_detection::DAEMON_SET);
-    plan.helps("get", &set, "shows if kube-proxy implements Services");
+    plan.helps("get", &set, "shows whether kube-proxy implements Services");
     for name in proxy_detection::KUBE_PROXY_MAPS {
         let why = "kube-proxy's mode, which decides how connections are balanced";
         plan.helps("get", &of::<ConfigMap>().named(name), why);

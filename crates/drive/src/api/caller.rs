@@ -196,7 +196,7 @@ impl Caller {
         self.must(what, || api.get_opt(&part)).await
     }
 
-    /// Like [`Caller::ask`], but also reports if an attempt before the last one may have taken effect.
+    /// Like [`Caller::ask`], but also reports whether an attempt before the last one may have taken effect.
     pub(crate) async fn insist<T, F>(
         &self,
         what: &str,

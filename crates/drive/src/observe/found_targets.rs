@@ -68,7 +68,7 @@ impl Consumer {
             Consumer::NodePort { number, service, node } => {
                 format!("NodePort {number} of Service {service} (Service proxy of node {node})")
             }
-            Consumer::Dns { service } => format!("headless Service {service} (DNS, as asked by {seat})"),
+            Consumer::Dns { service } => format!("headless Service {service} (DNS, as resolved from {seat})"),
         }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
         insta::assert_snapshot!(told(ready.seen_from_here()), @r"
         web = Service web (Service proxy of this host)
         port = NodePort 30080 of Service web (Service proxy of node b)
-        pods = headless Service web (DNS, as asked by this host)
+        pods = headless Service web (DNS, as resolved from this host)
         url = http://x/ (as seen from this host)
         again = again: Service web (Service proxy of this host)
         ");
@@ -180,7 +180,7 @@ mod tests {
         web@a = Service web (Service proxy of node a)
         web@b = Service web (Service proxy of node b)
         port = NodePort 30080 of Service web (Service proxy of node b)
-        pods = headless Service web (DNS, as asked by the cluster)
+        pods = headless Service web (DNS, as resolved from the cluster)
         url = http://x/ (as seen from the cluster)
         again@a = again@a: Service web (Service proxy of node a)
         again@b = again@b: Service web (Service proxy of node b)

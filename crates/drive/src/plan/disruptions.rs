@@ -169,7 +169,7 @@ impl Planner<'_> {
             command,
             "checks that the cluster supports it (it then answers 405)",
         );
-        let what = format!("check if the cluster supports {}", disruption.action.name());
+        let what = format!("check whether the cluster supports {}", disruption.action.name());
         let path = agent_path(&node, command);
         // The path accepts only POST; if it does not exist at all, the response is 404.
         let call = || async {

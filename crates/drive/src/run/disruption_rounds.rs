@@ -83,7 +83,7 @@ pub enum Coverage {
 
 /// Looks at the record of a run in progress.
 pub trait Look<T> {
-    /// Judges the record so far. Returns `None` if rows are missing that may still arrive.
+    /// Judges the record so far. Returns `None` if rows that may still arrive are missing.
     ///
     /// # Errors
     /// Fails if the record cannot be read.

@@ -72,7 +72,7 @@ mod tests {
             let losses = || begun.elapsed().min(s(until)).as_secs();
             assert_eq!(until_silent(losses, s(5), s(60)).await, expected);
             let took = begun.elapsed().as_secs_f64();
-            assert!((took - took_s).abs() < 0.3, "{until}: {took} s, {took_s} s wanted");
+            assert!((took - took_s).abs() < 0.3, "{until}: {took} s, {took_s} s expected");
         }
         let begun = Instant::now();
         assert_eq!(until_silent(|| 0, s(90), s(60)).await, Silence::Kept);

@@ -162,7 +162,7 @@ async fn termination_spacing_equals_required_silence() {
         let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
         assert_eq!(disrupted, 3);
         for distance_s in distances_s(&deletions) {
-            assert!((distance_s - expected_s).abs() < 0.05, "{distance_s} s, {expected_s} s wanted");
+            assert!((distance_s - expected_s).abs() < 0.05, "{distance_s} s, {expected_s} s expected");
         }
         session.finish(CancellationToken::new()).await.unwrap();
     }
