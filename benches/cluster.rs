@@ -1,8 +1,8 @@
 //! Size and speed of the embedded cluster, seen from outside: the real binary, over its API.
 //!
 //! `cargo bench --bench cluster -- [--dataplane userspace|kernel] [--repeats N]` prints one
-//! line per figure with its limit and exits with 1 if a limit is not kept. Nothing here looks
-//! into the cluster: processes are read from /proc, everything else comes from the API.
+//! line per figure with its limit, and exits with code 1 if a figure misses its limit. It observes the
+//! cluster only from outside: it reads processes from /proc, and everything else from the API.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-/// Longest wait for anything that a measurement waits for.
+/// Time limit for each condition that a measurement waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Watchers of the event figure.
+/// Number of watchers that receive the events.
 const WATCHERS: usize = 20;
 /// Number of events that each watcher must see.
 const EVENTS: usize = 30_000;
 /// Number of clients that write at the same time.
 const WRITERS: usize = 16;
-/// The unit of processor times in /proc, which is part of Linux' interface.
+/// Clock ticks per second in the processor times of /proc; part of Linux's stable interface.
 const TICKS_PER_S: f64 = 100.0;
 /// Time for which the idle cluster is measured.
 const IDLE: Duration = Duration::from_secs(20);
@@ -53,7 +53,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Options of the command line.
+/// Command-line options.
 struct Options {
     dataplane: String,
     repeats: usize,
@@ -68,7 +68,7 @@ impl Options {
             match arg.as_str() {
                 "--dataplane" => options.dataplane = value()?,
                 "--repeats" => options.repeats = value()?.parse()?,
-                // Given by cargo.
+                // Passed by cargo.
                 "--bench" => {}
                 _ => bail!("unknown argument {arg}"),
             }
@@ -82,7 +82,7 @@ impl Options {
 struct Figure {
     what: &'static str,
     unit: &'static str,
-    /// Each repetition's value.
+    /// One value per repetition.
     values: Vec<f64>,
     limit: Limit,
 }
@@ -115,7 +115,7 @@ impl std::fmt::Display for Figure {
             Limit::Below(limit) => format!("limit < {limit}"),
             Limit::AtLeast(limit) => format!("limit >= {limit}"),
         };
-        let verdict = if self.is_kept() { "kept" } else { "NOT KEPT" };
+        let verdict = if self.is_kept() { "met" } else { "NOT MET" };
         write!(
             f,
             "{:<58} median {:.2} {} (min {min:.2}, max {max:.2}, n {}) {limit}: {verdict}",
@@ -127,7 +127,7 @@ impl std::fmt::Display for Figure {
     }
 }
 
-/// A cluster process of its own.
+/// A cluster that runs in its own process.
 struct Cluster {
     process: Child,
     client: Client,
@@ -151,7 +151,7 @@ impl Cluster {
             .arg(dir.path().join("logs"))
             .stdout(Stdio::piped())
             .spawn()?;
-        let stdout = process.stdout.take().context("a piped stdout")?;
+        let stdout = process.stdout.take().context("no pipe to stdout")?;
         let mut stdout = BufReader::new(stdout).lines();
         let ready = within("the cluster is ready", stdout.next_line()).await??;
         ready.context("the cluster ended before it was ready")?;
@@ -160,7 +160,7 @@ impl Cluster {
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.process.id().context("it has ended")?)?;
+        let pid = i32::try_from(self.process.id().context("the cluster has ended")?)?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM)?;
         within("the cluster ends", self.process.wait()).await??;
         Ok(())
@@ -175,7 +175,9 @@ async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> anyhow::Result<T> {
-    tokio::time::timeout(PATIENCE, future).await.with_context(|| format!("not within {PATIENCE:?}: {what}"))
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .with_context(|| format!("timed out after {PATIENCE:?} waiting until {what}"))
 }
 
 fn object<T: DeserializeOwned>(value: Value) -> anyhow::Result<T> {
@@ -247,7 +249,8 @@ async fn hundred_pods(options: &Options) -> anyhow::Result<Vec<Figure>> {
 async fn watch_events(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({})).await?;
     let maps = Api::<ConfigMap>::default_namespaced(cluster.client.clone());
-    let start = maps.list(&ListParams::default()).await?.metadata.resource_version.context("a version")?;
+    let start =
+        maps.list(&ListParams::default()).await?.metadata.resource_version.context("no resource version")?;
     let mut watchers = JoinSet::new();
     for _ in 0..WATCHERS {
         let path = format!("/api/v1/namespaces/default/configmaps?watch=true&resourceVersion={start}");
@@ -265,21 +268,26 @@ async fn watch_events(options: &Options) -> anyhow::Result<Vec<Figure>> {
         written.extend(versions??);
     }
     written.sort_unstable();
-    while let Some(seen) = within("every watcher has seen all", watchers.join_next()).await? {
+    while let Some(seen) = within("every watcher has seen all events", watchers.join_next()).await? {
         let seen = seen??;
-        ensure!(seen == written, "a watcher saw {} events, not the {} in order", seen.len(), written.len());
+        ensure!(
+            seen == written,
+            "a watcher saw {} events, which do not match the {} written",
+            seen.len(),
+            written.len()
+        );
     }
     let rate = written.len() as f64 / begun.elapsed().as_secs_f64();
     cluster.stop().await?;
     Ok(vec![Figure {
-        what: "events/s, each seen in order by all of 20 watchers",
+        what: "events/s, each seen in order by all 20 watchers",
         unit: "/s",
         values: vec![rate],
         limit: Limit::AtLeast(5000.0),
     }])
 }
 
-/// Updates a ConfigMap of its own over and over; returns the versions that it made.
+/// Updates its own ConfigMap repeatedly; returns the resulting resource versions.
 async fn write(maps: Api<ConfigMap>, writer: usize) -> anyhow::Result<Vec<u64>> {
     let name = format!("bench-{writer}");
     let mut versions = Vec::new();
@@ -289,12 +297,12 @@ async fn write(maps: Api<ConfigMap>, writer: usize) -> anyhow::Result<Vec<u64>> 
             0 => maps.create(&PostParams::default(), &map).await?,
             _ => maps.replace(&name, &PostParams::default(), &map).await?,
         };
-        versions.push(made.resource_version().context("a version")?.parse()?);
+        versions.push(made.resource_version().context("no resource version")?.parse()?);
     }
     Ok(versions)
 }
 
-/// Reads a watch until it has seen all events; returns their versions in the order of arrival.
+/// Reads from a watch until all events have arrived; returns their versions in order of arrival.
 async fn read_versions(
     mut lines: impl TryStream<Ok = String, Error = std::io::Error> + Unpin,
 ) -> anyhow::Result<Vec<u64>> {
@@ -302,18 +310,18 @@ async fn read_versions(
     while seen.len() < EVENTS / WRITERS * WRITERS {
         let line = lines.try_next().await?.context("the watch ended")?;
         let version = line.split(r#""resourceVersion":""#).nth(1).and_then(|rest| rest.split('"').next());
-        seen.push(version.context("a version")?.parse()?);
+        seen.push(version.context("no resource version")?.parse()?);
     }
     Ok(seen)
 }
 
-/// Measures the costs of a cluster with twenty pods while nothing happens.
+/// Measures the processor time and memory of an idle cluster with twenty pods.
 async fn idle(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let cluster = Cluster::start(options, json!({})).await?;
     deploy(&cluster.client, 20).await?;
-    // The cluster still writes after the last pod became ready: that is not idleness.
+    // The cluster is not idle yet: it still writes for a while after the last pod is ready.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let pid = cluster.process.id().context("it has ended")?;
+    let pid = cluster.process.id().context("the cluster has ended")?;
     let before = usage(pid)?;
     tokio::time::sleep(IDLE).await;
     let after = usage(pid)?;
@@ -335,7 +343,7 @@ async fn idle(options: &Options) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Processor time and memory of the cluster's own processes, without its pods.
+/// Processor time and memory of the cluster's own processes, excluding its pods.
 struct Usage {
     cpu_s: f64,
     resident_mib: f64,

@@ -1,9 +1,9 @@
-/* A bare loop over epoll: what the events of many open streams cost at least on this machine, by one recv each. It
- * parses nothing and keeps nothing.
+/* A bare epoll loop that measures the minimum cost of the events of many open streams on this machine, with one recv
+ * per event. It parses nothing and keeps nothing.
  *
- * event_reader ADDRESS PORT PATH STREAMS RAMP SECONDS: opens the streams within RAMP seconds, lets a second pass, reads
- * for SECONDS, and prints what it read in these: events (each ends with an empty line), bytes, and its processor time,
- * user and system, in seconds. */
+ * event_reader ADDRESS PORT PATH STREAMS RAMP SECONDS: opens the streams within RAMP seconds, waits for a second, and
+ * reads for SECONDS. Prints, for the last of these periods, the numbers of events (each ends with an empty line) and of
+ * bytes, and its user and system processor time in seconds. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,8 +1,8 @@
-/* The bare loop of keepalive.c over io_uring: requests are sent in batches, and answers arrive
- * without a call for each. It parses nothing and keeps nothing.
+/* The bare loop of keepalive.c over io_uring: sends requests in batches, and receives answers
+ * without a system call for each. It parses nothing and keeps nothing.
  *
- * io_uring PORT CONNECTIONS SECONDS ANSWERS: waits for so many answers at a time, and prints how
- * many there were. An answer has to fit into one segment. */
+ * io_uring PORT CONNECTIONS SECONDS ANSWERS: waits for ANSWERS answers at a time, and prints the
+ * total number of answers. Each answer must fit into one segment. */
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ENTRIES 1024 /* of each queue, and buffers */
+#define ENTRIES 1024 /* size of each queue, and number of buffers */
 #define BUFFER 1024
 
 static const char request[] = "GET / HTTP/1.1\r\nhost: 127.0.0.1:40000\r\nuser-agent: rolldrop/0.1.0\r\n"
@@ -88,7 +88,7 @@ static void ask_answers(int connection) {
 
 static void ask_send(int connection) {
     struct io_uring_sqe *entry = ask(IORING_OP_SEND, connection);
-    /* One that fails is told all the same, as an answer that is none. */
+    /* A failed send is still reported, as a completion with an error. */
     entry->flags |= IOSQE_CQE_SKIP_SUCCESS;
     entry->addr = (unsigned long)request;
     entry->len = sizeof request - 1;

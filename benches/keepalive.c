@@ -1,9 +1,9 @@
-/* A bare loop over epoll: what keep-alive requests cost at least on this machine, by one send and
- * one recv each. It parses nothing and keeps nothing.
+/* A bare epoll loop that measures the minimum cost of keep-alive requests on this machine, with one
+ * send and one recv per request. It parses nothing and keeps nothing.
  *
  * keepalive PORT CONNECTIONS SECONDS: sends a request to 127.0.0.1 over each connection as soon as
- * the answer to the last is there, and prints how many were answered. An answer has to fit into
- * one segment. */
+ * the previous answer has arrived, and prints the number of answers. Each answer must fit into one
+ * segment. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>

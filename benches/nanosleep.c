@@ -1,8 +1,8 @@
-/* A bare loop over clock_nanosleep: how late a thread is woken on this machine, at best.
+/* A bare clock_nanosleep loop that measures how late this machine wakes a thread, at best.
  *
- * nanosleep RATE SECONDS: sleeps until each of RATE * SECONDS points in time, evenly spread, and
- * prints how late it came to them, in microseconds: p50, p99, max. A point that has passed is
- * not slept for. */
+ * nanosleep RATE SECONDS: sleeps until each of RATE * SECONDS evenly spaced points in time, and
+ * prints the delays of its wake-ups in microseconds: p50, p99, max. It does not sleep for points
+ * that have already passed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,6 +1,6 @@
--- What a report adds up of the rows of load sources, as far as one query can: counts by second, outcome and pod, and
--- the distributions of the response time, the service time, the send lag and the time of connecting.
--- {requests} stands for the Parquet files. scripts/proofs/report runs it in DuckDB.
+-- Aggregates the rows of load sources as a report does, as far as one query can: counts by second, outcome and pod,
+-- and the distributions of response time, service time, send lag and connect time.
+-- {requests} stands for the Parquet files. scripts/proofs/report runs this query in DuckDB.
 WITH rows AS (
     SELECT
         *,

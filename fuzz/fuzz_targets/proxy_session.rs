@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use rolldrop_sidecar::fuzzing::{numbered_sessions, target};
 use rolldrop_testing::Meter;
 
-/// Counts what is in use.
+/// Allocator that counts the bytes in use.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -19,7 +19,7 @@ fn take(bytes: usize) {
     }
 }
 
-// SAFETY: the system's allocator does all of it.
+// SAFETY: every method forwards to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The sessions of a range (`FROM..TO`), in place of the fuzzer.
+/// Runs the sessions of a range (`FROM..TO`) instead of the fuzzer.
 fn run_numbered(range: &str) -> ! {
     let ends = range.split_once("..").map(|(from, to)| (from.parse(), to.parse()));
     let Some((Ok(from), Ok(to))) = ends else { panic!("FUZZ_SESSIONS is not FROM..TO: {range}") };
