@@ -12,7 +12,7 @@ use rolldrop_record::Clock;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).ok_or("which URL?")?;
+    let url = std::env::args().nth(1).ok_or("no URL given")?;
     let pace = Pace::constant(200.0, Duration::from_secs(5));
     let plan = Plan::new(Load { pace, ..Load::new(url) })?;
     // With a run directory instead of `None`, each request would get a row there.

@@ -185,7 +185,7 @@ impl Answers {
         }
     }
 
-    /// Returns the statistics in the form of the record.
+    /// Returns the statistics in the format of the record.
     pub(super) fn of_target(&self, target: &str) -> AnswerHeaders {
         AnswerHeaders {
             target: target.to_owned(),

@@ -1,12 +1,12 @@
-//! Reads one stream: a response that is a sequence of events which the protocol itself ends.
+//! Reads one stream: a response that is a sequence of events that the protocol itself ends.
 //!
-//! A [`StreamReader`] takes the body's bytes with their time of arrival, and holds what the row of the stream needs. It
-//! has no clock and reads no socket. Its caller says how the transport ended, and then asks for the row and the outcome.
-//! Most of thousands of open streams are between two events, where a reader is a few hundred bytes.
+//! A [`StreamReader`] receives the body's bytes with their arrival times, and collects the facts for the stream's row.
+//! It has no clock and reads no socket. Its caller reports how the transport ended, and then asks for the row and the
+//! outcome. Most of thousands of open streams are between two events, when a reader takes only a few hundred bytes.
 //!
-//! `terminal_events` has the events that end a stream. `stream_outcome` decides from them and from the end of the
-//! transport if a stream was complete, cut, unfinished, stalled or aborted. `tokens` counts tokens, and `json` finds
-//! values without parsing.
+//! `terminal_events` lists the events that end a stream. `stream_outcome` decides from them and from the end of the
+//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `tokens` counts tokens, and `json`
+//! finds values without parsing.
 
 mod json;
 mod stream_outcome;
@@ -44,13 +44,13 @@ enum AnyParser {
 
 #[derive(Debug, Default)]
 struct StreamProgress {
-    /// Arrivals of the first and the last event.
+    /// Arrival times of the first and the last event.
     span: Option<(Stamp, Stamp)>,
     events: u64,
     bytes: u64,
     tokens: Tokens,
     longest_gap: Option<Gap>,
-    /// Made by the first event that decides how the stream ends.
+    /// Decision made by the first event that ends the stream.
     decision: Option<Decision>,
 }
 
@@ -61,7 +61,7 @@ struct Gap {
 }
 
 impl StreamReader {
-    /// Creates the reader of a stream, before the first byte of its body.
+    /// Creates a reader for a stream whose body has not begun.
     pub fn new(settings: Arc<StreamSettings>) -> Self {
         let parser = match settings.kind {
             StreamKind::OpenAi | StreamKind::Anthropic | StreamKind::Sse => AnyParser::Sse(Parser::default()),
@@ -74,7 +74,8 @@ impl StreamReader {
     /// Adds body bytes that arrived at `now`.
     ///
     /// # Errors
-    /// Fails if an event is too long. The caller closes the connection, with [`TransportEnd::EventTooLong`].
+    /// Returns an error if an event is too long. The caller must then close the connection and report
+    /// [`TransportEnd::EventTooLong`].
     pub fn push(&mut self, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
         let Self { settings, parser, progress } = self;
         progress.bytes += bytes.len() as u64;
@@ -92,8 +93,8 @@ impl StreamReader {
         }
     }
 
-    /// Returns the row of a request's stream whose transport ended like this. With [`TransportEnd::Cancelled`], it is also
-    /// that of a stream that is still open.
+    /// Returns the row of a request's stream, given the end of its transport. With [`TransportEnd::Cancelled`], the
+    /// stream may still be open.
     pub fn row(&self, source: Arc<str>, seq: u64, end: TransportEnd) -> StreamRow {
         let StreamProgress { span, events, bytes, tokens, longest_gap, decision } = &self.progress;
         let (terminal, goodbye) = match decision {
@@ -116,7 +117,7 @@ impl StreamReader {
         }
     }
 
-    /// Returns the number of events so far, and the arrival of the last.
+    /// Returns the number of events so far, and the arrival time of the last one.
     pub(super) fn events(&self) -> (u64, Option<Stamp>) {
         (self.progress.events, self.progress.span.map(|(_, last)| last))
     }

@@ -1,4 +1,4 @@
-//! Steps of reading the body of an HTTP/1.1 response, whoever reads the bytes.
+//! Steps in reading the body of an HTTP/1.1 response, common to all readers.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use rolldrop_record::RequestRow;
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::http1::Body;
 
-/// End of a body's transport, with the outcome of a plain response that ends like that if it did not end well.
+/// End of a body's transport. A bad end comes with the failure of a plain response that ends this way.
 pub(super) type BodyEnd = Result<TransportEnd, (TransportEnd, ExchangeFailure)>;
 
-/// Reason why no more of a body is read.
+/// Reason to stop reading a body.
 #[derive(Debug)]
 pub(super) enum ReadEnd {
     /// The body is complete.
@@ -28,11 +28,11 @@ pub(super) enum ReadEnd {
     Stalled,
 }
 
-/// Passes the content of the body at the beginning of `bytes` to `content`. Returns the number of bytes that belong to
+/// Passes the body's content at the beginning of `bytes` to `content`. Returns the number of bytes that belong to
 /// the body.
 ///
 /// # Errors
-/// Returns the end of the body if it cannot be read any further.
+/// Returns the reason if the body cannot be read any further.
 pub(super) fn take_body(
     body: &mut Body,
     bytes: &[u8],
@@ -46,7 +46,7 @@ pub(super) fn take_body(
 }
 
 impl ReadEnd {
-    /// Returns the end of a request's response, whose body is at `body`.
+    /// Returns how the transport of a response ended, given the state of its body.
     pub(super) fn of_response(
         self,
         body: &Body,

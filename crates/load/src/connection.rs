@@ -30,7 +30,7 @@ use rolldrop_record::{Clock, Stamp, TlsSession};
 /// Number of bytes requested per read.
 const READ_SIZE: usize = 8 * 1024;
 
-/// Number of files allowed for the rest of the process.
+/// Number of files reserved for the rest of the process.
 const OTHER_FILES: u64 = 1024;
 
 /// Returns the number of connections that the system's open-file limit allows.
@@ -123,7 +123,7 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
     let mut tries = ports.len().min(MAX_TRIES);
     loop {
         match dial_from(remote, Some(SocketAddr::new(address, ports.next()))) {
-            // In use, or not free again yet: try the next one.
+            // In use, or not released yet: try the next one.
             Err(CannotDial::LocalPort(_)) if tries > 1 => tries -= 1,
             dialed => return dialed,
         }
@@ -269,7 +269,7 @@ impl Connection {
     /// Wraps the connection in TLS.
     ///
     /// # Errors
-    /// Returns an error if the handshake fails; [`client_tls::fault`] tells TLS failures from connection failures.
+    /// Returns an error if the handshake fails; [`client_tls::fault`] distinguishes TLS from connection failures.
     pub(super) async fn secured(self, client: &TlsClient) -> io::Result<Self> {
         let transport = match self.transport {
             SocketTransport::Plain(socket) => SocketTransport::Tls(client.handshake(socket).await?),
@@ -300,8 +300,8 @@ impl Connection {
         self.transport
     }
 
-    /// Takes a cleartext TCP socket out of the runtime, for a reader of its own; `None` for other transports. The
-    /// connection is useless until the socket is put back.
+    /// Takes a cleartext TCP socket out of the runtime, for another reader; `None` for other transports. The connection
+    /// is unusable until the socket is put back.
     pub(super) fn take_tcp(&mut self) -> Option<io::Result<StdTcpStream>> {
         self.transport.take_tcp()
     }
@@ -331,7 +331,7 @@ impl Connection {
     /// # Errors
     /// Returns an error if the connection accepts no more bytes.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
-        // Nearly always, all bytes fit at once.
+        // All bytes nearly always fit into one write.
         if let Some(count) = self.transport.write_now(bytes)? {
             *written += count as u64;
             bytes = &bytes[count..];

@@ -51,7 +51,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
 /// Result of one read from the socket.
-#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "its reader is the same code everywhere"))]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "the code that reads it is the same on all systems")
+)]
 enum NetlinkRead<'a> {
     /// One or more messages from the kernel.
     Datagram(&'a [u8]),
@@ -80,7 +83,7 @@ pub enum ConntrackError {
     /// Connections have no tracking entries here.
     #[error(
         "--evidence conntrack has no data: the kernel tracks no connections on the machine that sends the load, \
-         because no rule there needs it"
+         because no rule there requires tracking"
     )]
     Untracked,
     /// Connections to the targets have no tracking entries.

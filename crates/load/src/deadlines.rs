@@ -21,7 +21,7 @@ use rolldrop_record::{Clock, Stamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Elapsed;
 
-/// Deadlines of everything for which one thread waits.
+/// Deadlines of everything that one thread waits for.
 #[derive(Debug)]
 pub(super) struct Deadlines {
     clock: Clock,

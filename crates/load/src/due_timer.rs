@@ -59,7 +59,7 @@ mod timerfd {
         pub(in super::super) fn new(clock: Clock, spin: Duration) -> io::Result<Self> {
             let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
-            // SAFETY: `Timer` owns its descriptor, open and the same for as long as the `AsyncFd` owns it.
+            // SAFETY: `Timer` owns its descriptor, which stays open and unchanged while the `AsyncFd` owns the timer.
             #[expect(unsafe_code, reason = "tokio has no safe way to register a foreign descriptor")]
             let timer = unsafe { AsyncFd::register_with_interest(Timer(timer), Interest::READABLE) }?;
             Ok(Self { clock, spin, timer, armed: None })

@@ -45,9 +45,9 @@ pub(super) struct ExchangeContext {
     pub(super) buffers: Buffers,
     /// Streams that are being read.
     pub(super) streams: OpenStreams,
-    /// Reader of streams; `None` if requests ask for none, or if exchanges read theirs themselves.
+    /// Reader of streams; `None` without streams, or if each exchange reads its own.
     pub(super) poller: Option<StreamPoller>,
-    /// True if all exchanges should end at once. The code that sets it also wakes them.
+    /// True if all exchanges should end immediately. The code that sets it also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
@@ -55,7 +55,7 @@ impl ExchangeContext {
     /// Reads the open streams. Works only while it is polled.
     ///
     /// # Errors
-    /// Returns an error if the operating system does not tell which sockets are ready.
+    /// Returns an error if the operating system does not report which sockets are ready.
     pub(super) async fn poll_streams(&self) -> io::Result<Infallible> {
         match &self.poller {
             Some(poller) => poller.keep(&self.streams).await,

@@ -6,11 +6,11 @@ use super::load_plan::Plan;
 use super::random::Random;
 use rolldrop_record::load::{Pace, RateStage};
 
-/// Number of lengths drawn to estimate the mean of a law, which is then wrong by a few percent at most.
+/// Number of lengths drawn to estimate the mean of a distribution, which is then off by a few percent at most.
 const DRAWS: usize = 2_000;
 
-/// Returns the largest number of open streams to expect in this process at the end of a stage; `None` if the server
-/// decides their lengths, and in a closed loop, whose connections limit them. Counts a ramp at its mean rate.
+/// Returns the largest number of streams expected to be open in this process at the end of any stage; `None` if the
+/// server decides their lengths, or in a closed loop, where the connections limit them. A ramp counts at its mean rate.
 pub(super) fn expected_open(plan: &Plan) -> Option<usize> {
     let settings = &plan.settings;
     let law = settings.stream.as_ref()?.length.as_ref()?;
@@ -19,7 +19,7 @@ pub(super) fn expected_open(plan: &Plan) -> Option<usize> {
     let warmup = RateStage { from: rate, to: rate, duration: settings.warmup };
     let mut random = Random::new(settings.seed);
     let lengths: Vec<f64> = repeat_with(|| law.sample(&mut random).as_secs_f64()).take(DRAWS).collect();
-    // Mean time that a stream has been open when it would be this old.
+    // Mean time for which a stream that began this long ago has been open.
     let mean_open = |age_s: f64| lengths.iter().map(|length| length.min(age_s)).sum::<f64>() / DRAWS as f64;
     let (mut begun, mut now_s, mut most) = (Vec::new(), 0.0, 0.0_f64);
     for stage in once(&warmup).chain(counted).filter(|stage| !stage.duration.is_zero()) {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_lengths_have_no_expectation() {
+    fn expected_open_needs_known_lengths() {
         let stream = Some(StreamSettings::new(StreamKind::Sse));
         let plan = Plan::new(Load { stream, ..Load::new("http://127.0.0.1/") }).unwrap();
         assert_eq!(expected_open(&plan), None);

@@ -97,7 +97,7 @@ pub(super) fn lost(
 }
 
 /// Returns the outcome for a failure of TLS itself. In TLS 1.3, the server's verdict on the client arrives after the
-/// client has completed its handshake. On a connection that has carried requests, an alert is TLS's way to reset.
+/// client has completed its handshake. On a connection that has carried requests, an alert is TLS's form of a reset.
 fn tls_outcome(reached: ResponseProgress, fault: &TlsFailure) -> Outcome {
     match reached {
         ResponseProgress::Connection => Outcome::TlsError,
@@ -113,8 +113,7 @@ pub(super) fn connect_outcome(error: &io::Error) -> Outcome {
         io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
         io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
-        // A refused SYN gives ECONNREFUSED. In this case, an established connection was reset before its socket was
-        // checked.
+        // A refused SYN causes ECONNREFUSED. Here, an established connection was reset before its socket was checked.
         io::ErrorKind::ConnectionReset => Outcome::ResetBeforeResponse,
         _ => Outcome::ConnectError,
     }

@@ -1,7 +1,7 @@
-//! Waits for the first response from each target, sent from the place where the load will come from.
+//! Waits for each target's first response to a request sent from where the load will come from.
 //!
-//! The request resembles those of the load, since a server may not respond to another method, or to a call without its
-//! content type. But it has no id, so that no recorder counts it as part of the load, and its request number is one
+//! The request resembles those of the load, because a server may not respond to another method, or to a call without
+//! its content type. But it has no id, so that no recorder counts it as part of the load, and its request number is one
 //! that the load never reaches. An attempt before the Service's rules exist leaves a connection-tracking entry, like
 //! any other unanswered SYN, so the load does not use any port that an attempt used.
 
@@ -293,7 +293,7 @@ mod tests {
                 settings.grpc = Some(Grpc::new("lab.Echo/Say".parse().unwrap()));
             });
             tokio::select! {
-                () = serve_calls(listener, answers_calls) => unreachable!("it serves for ever"),
+                () = serve_calls(listener, answers_calls) => unreachable!("it serves forever"),
                 answered = asked(&plan, address, Duration::from_mins(1)) => answered.unwrap(),
             }
         }
@@ -335,7 +335,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let plan = planned(address, |settings| settings.method = "POST".into());
         let serving = async {
-            // The first connection gets no response; then nobody listens.
+            // The first connection gets no response; after that, nothing listens.
             drop(listener.accept().await);
             drop(listener);
         };
@@ -382,6 +382,6 @@ mod tests {
         let (met, answered) = tokio::join!(serving, asking);
         answered.unwrap();
         assert!(met.iter().all(|port| all.contains(port) && !ports.contains(port)), "{met:?} of {all:?}");
-        assert!(ports.len() <= all.len() - 4, "the busy one is gone as well");
+        assert!(ports.len() <= all.len() - 4, "the load does not use the busy port either");
     }
 }

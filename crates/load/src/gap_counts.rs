@@ -1,23 +1,23 @@
 //! Counts the times between successive events of one worker's streams, by second and length.
 //!
-//! Lengths are rounded to six significant bits, so that counting is an addition to one of 1,920 numbers.
+//! Lengths are rounded to six significant bits, so that counting a gap increments one of 1,920 counters.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rolldrop_record::{GapRow, Stamp};
 
-/// Significant bits of a length after the first.
+/// Number of significant bits of a length after the first one.
 const BITS: u32 = 5;
-/// Number of lengths that differ after rounding.
+/// Number of distinct lengths after rounding.
 const BUCKETS: usize = ((u64::BITS - BITS + 1) << BITS) as usize;
-/// Length of the periods in which gaps are counted.
+/// Length of the periods over which gaps are counted.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Gaps of one second, and rows of the seconds before.
+/// Gaps of the current second, and rows of earlier seconds.
 #[derive(Debug)]
 pub(super) struct GapCounts {
-    /// Beginning of the second.
+    /// Beginning of the current second.
     second: Stamp,
     counts: Vec<u64>,
     rows: Vec<GapRow>,
@@ -36,7 +36,7 @@ impl GapCounts {
         self.counts[bucket(u64::try_from(ns).unwrap_or(0))] += gaps;
     }
 
-    /// Begins the second of `now`, if it is another one.
+    /// Begins the second of `now` if the current one is over.
     fn end_before(&mut self, now: Stamp) {
         if now < self.second + SECOND {
             return;
@@ -53,7 +53,7 @@ impl GapCounts {
         }
     }
 
-    /// Takes the rows of the seconds that have ended at `now`; with `None`, of all.
+    /// Takes the rows of the seconds that have ended by `now`; `None` takes the rows of all seconds.
     pub(super) fn take(&mut self, now: Option<Stamp>) -> Vec<GapRow> {
         match now {
             Some(now) => self.end_before(now),
@@ -63,7 +63,8 @@ impl GapCounts {
     }
 }
 
-/// Returns the number of a length's bucket. Lengths below 64 ns have one each; a bucket of others is 1/32 wide or less.
+/// Returns the number of a length's bucket. Each length below 64 ns has its own bucket; the width of any other bucket
+/// is at most 1/32 of its lengths.
 fn bucket(ns: u64) -> usize {
     let rest = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
     let within = usize::try_from(ns >> rest).unwrap_or(usize::MAX);
@@ -85,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rounded_gap_is_close(ns in 0..i64::MAX.cast_unsigned(), shift in 0..63_u32) {
+        fn gap_rounding_error_is_bounded(ns in 0..i64::MAX.cast_unsigned(), shift in 0..63_u32) {
             let ns = ns >> shift;
             let rounded = middle(bucket(ns));
             prop_assert!(rounded.abs_diff(ns) <= ns / 64, "{} {}", ns, rounded);

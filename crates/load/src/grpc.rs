@@ -22,7 +22,7 @@ const CONTENT_TYPE: &str = "application/grpc";
 /// Settings common to all calls to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcCall {
-    /// Response timeout, which a header tells the server.
+    /// Response timeout, which a header announces to the server.
     timeout: Duration,
     /// Statuses that count as success.
     success: Vec<i32>,

@@ -89,13 +89,13 @@ impl Http1Exchange<'_> {
             return Ok(failure.is_none() && self.is_reusable(&head));
         }
         self.keep_headers();
-        // A transport that ended well needs the stream's own outcome.
+        // If the transport ended well, the outcome is the stream's own.
         let failure = failure.unwrap_or(PROTOCOL_ERROR);
         Err(ExchangeFailure { outcome: outcome.unwrap_or(failure.outcome), ..failure })
     }
 
-    /// Reads the body of a stream to its end. The worker's poller reads it if it can, and if the body is not searched for
-    /// the pod's name.
+    /// Reads the body of a stream to its end. The worker's poller reads it if possible, unless the body is to be
+    /// searched for the pod's name.
     async fn read_stream(
         &mut self,
         head: &mut Head,
@@ -117,12 +117,12 @@ impl Http1Exchange<'_> {
                 context.buffers.give(mem::take(&mut connection.buffer));
                 let received = ReceivedBytes { stream, bytes: &mut row.bytes_received };
                 let Ok((polled, end)) = ended.await else {
-                    unreachable!("the stream has the sender until it has ended")
+                    unreachable!("the stream keeps the sender until it has ended")
                 };
                 drop(received);
                 head.body = polled.body;
                 connection.buffer = polled.rest;
-                // Without its socket, a connection is not used again.
+                // A connection without its socket is not used again.
                 let _ = connection.put_back(polled.socket);
                 end
             }
@@ -232,11 +232,11 @@ impl Http1Exchange<'_> {
         }
     }
 
-    /// Reads the body to the end of its transport, and keeps its beginning if that is to be searched for the pod's name.
-    /// With a stream and its stall timeout, the stream gets the content, and its silence is limited.
+    /// Reads the body to the end of its transport, and keeps its beginning if that is to be searched for the pod's
+    /// name. Given a stream and its stall timeout, also passes the content to the stream, and limits its silence.
     ///
     /// # Errors
-    /// Returns how the transport ended, and the outcome of a plain response that ends like that, if it did not end well.
+    /// If the transport did not end well, returns how it ended, and the failure of a plain response that ends this way.
     pub(super) async fn read_body(
         &mut self,
         head: &mut Head,

@@ -80,8 +80,9 @@ fn assert_agree(rows: &[RequestRow], log: &Http1Log) {
     let log = log.lock().unwrap();
     let mut sent = 0;
     for row in rows.iter().filter(|row| row.sent.is_some()) {
-        let truth =
-            log.get(&(row.source.to_string(), row.seq)).unwrap_or_else(|| panic!("not seen: {row:?}"));
+        let truth = log
+            .get(&(row.source.to_string(), row.seq))
+            .unwrap_or_else(|| panic!("the server did not see {row:?}"));
         sent += 1;
         assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
         assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
@@ -94,7 +95,7 @@ fn assert_agree(rows: &[RequestRow], log: &Http1Log) {
         let errno = (reset && truth.detail.is_none()).then_some(Errno::ECONNRESET as i32);
         assert_eq!((row.errno, row.detail.as_deref()), (errno, truth.detail), "{row:?} {truth:?}");
     }
-    assert_eq!(sent, log.len(), "the server saw what was never sent");
+    assert_eq!(sent, log.len(), "the server saw requests that were never sent");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,7 +171,7 @@ async fn expect_continue_accepts_100_and_417() {
     assert!((1..200).contains(&refused), "{refused}");
 }
 
-/// Returns an address that was free a moment ago and on which nobody listens.
+/// Returns an address that was free a moment ago and on which nothing listens.
 fn closed_address() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
@@ -442,7 +443,7 @@ async fn connections_use_each_source_port_once() {
     let mut ports: Vec<u16> = rows.iter().filter_map(|row| row.local_port).collect();
     assert!(ports.iter().all(|port| (range.first..=range.last).contains(port)));
     ports.sort_unstable();
-    assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "one was taken twice: {ports:?}");
+    assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "a port was taken twice: {ports:?}");
     let log = server.log.lock().unwrap();
     assert!(log.values().all(|truth| truth.peer.ip() == Ipv4Addr::new(127, 0, 0, 7)));
 }

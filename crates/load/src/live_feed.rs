@@ -2,8 +2,7 @@
 //!
 //! A [`LiveJournal`] keeps the batches for a reader that cannot access the run directory. Each batch has the number of
 //! its second, counted from the schedule's zero. Its counts and histograms are complete. It contains a limited number
-//! of rows for requests that were not `ok`, and tells how many more there were: in an outage, nearly every request is
-//! one of them.
+//! of rows for requests that were not `ok`, and counts the rest: in an outage, that is nearly every request.
 
 mod live_journal;
 
@@ -101,7 +100,7 @@ impl Packed {
     pub fn pack(histogram: &Histogram<u64>) -> Self {
         let mut bytes = Vec::new();
         let packed = V2DeflateSerializer::new().serialize(histogram, &mut bytes);
-        debug_assert!(packed.is_ok(), "memory takes every histogram: {packed:?}");
+        debug_assert!(packed.is_ok(), "writing to memory cannot fail: {packed:?}");
         Self(BASE64_STANDARD.encode(bytes))
     }
 
@@ -115,7 +114,7 @@ impl Packed {
     }
 }
 
-/// A second's batch while its requests end, without the response times.
+/// Batch of a second that is not over yet, without the response times.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     batch: LiveBatch,

@@ -185,7 +185,7 @@ impl<N: Note> LoadProcess<N> {
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         match written {
-            // The process has exited, and its last output tells why.
+            // The process has exited, and its last output says why.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(ProcessError::Pipe),
         }

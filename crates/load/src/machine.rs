@@ -1,7 +1,7 @@
 //! Samples the load on the measuring process and its machine once per second, from /proc.
 //!
-//! Each measuring process takes its own samples, since only its own threads show how long they waited for a processor.
-//! The analysis judges whether this was too long.
+//! Each measuring process takes its own samples, because only its own threads show how long they waited for a
+//! processor. The analysis judges whether this was too long.
 
 pub mod kube_proxy;
 

@@ -50,14 +50,14 @@ pub(super) struct StreamHandle<'a> {
     pub(super) slot: usize,
 }
 
-/// Adds the bytes that the poller receives to those of the request when it is dropped, so also if the request is
+/// Adds the bytes that the poller received to those of the request when dropped, and thus also if the request is
 /// cancelled first.
 pub(super) struct ReceivedBytes<'a> {
     pub(super) stream: &'a StreamHandle<'a>,
     pub(super) bytes: &'a mut u64,
 }
 
-/// A list of streams that were open at one time, as rows for the case that the recorder is killed.
+/// Snapshot of the open streams, as the rows that remain if the recorder is killed.
 #[derive(Debug, Default)]
 pub(super) struct OpenRows {
     pub(super) requests: Vec<RequestRow>,
@@ -65,7 +65,7 @@ pub(super) struct OpenRows {
 }
 
 impl OpenStreams {
-    /// Creates the list of a source for requests with these settings; `None` for requests that ask for no streams.
+    /// Creates the list for a source, given the settings of its requests; `None` if they ask for no streams.
     pub(super) fn new(source: Arc<str>, settings: Option<&StreamSettings>) -> Self {
         Self {
             settings: settings.cloned().map(Arc::new),
@@ -141,7 +141,7 @@ impl OpenStreams {
         self.ended.take()
     }
 
-    /// Takes the counted gaps between events; those of the present second only if no stream is open.
+    /// Takes the counted gaps between events; those of the current second only if no stream is open.
     pub(super) fn take_gaps(&self, now: Stamp) -> Vec<GapRow> {
         let is_idle = self.slots.borrow().len() == self.free.borrow().len();
         self.gaps.borrow_mut().take((!is_idle).then_some(now))
@@ -175,7 +175,7 @@ impl StreamHandle<'_> {
     /// Calls `f` with the stream.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut OpenStream) -> T) -> T {
         let Some(result) = self.streams.with(self.slot, f) else {
-            unreachable!("the slot has the stream until the handle is dropped")
+            unreachable!("the slot holds the stream until the handle is dropped")
         };
         result
     }
@@ -183,7 +183,7 @@ impl StreamHandle<'_> {
     /// Adds body bytes that arrived at `now`.
     ///
     /// # Errors
-    /// Fails if an event is too long.
+    /// Returns an error if an event is too long.
     pub(super) fn push(&self, now: Stamp, bytes: &[u8]) -> Result<(), TooLong> {
         let pushed = self.streams.read(self.slot, now, |stream| stream.reader.push(now, bytes));
         pushed.unwrap_or(Ok(()))

@@ -26,11 +26,11 @@ pub(super) enum TemplatePiece {
     Seq,
     /// A random UUID (version 4).
     Uuid,
-    /// Random letters and digits, this many.
+    /// This many random letters and digits.
     Random(usize),
     /// A random number in this inclusive range.
     Int(u64, u64),
-    /// A random length of time in seconds.
+    /// A random duration in seconds.
     Length(LengthLaw),
 }
 

@@ -170,8 +170,8 @@ mod tests {
         let last = MAX_SEARCHED - "pod=web-1".len();
         let found = || Some("web-1".to_owned());
         assert_eq!(named(last - 1, "!!!"), [(); 3].map(|()| found()));
-        assert_eq!(named(last, ""), [(); 3].map(|()| found()), "the body ends there");
-        assert_eq!(named(last, "2"), [const { None }; 3], "web-12, of which the end was not seen");
+        assert_eq!(named(last, ""), [(); 3].map(|()| found()), "the body ends after the name");
+        assert_eq!(named(last, "2"), [const { None }; 3], "this is web-12, but its end was not searched");
         assert_eq!(named(last + 1, ""), [const { None }; 3]);
         assert_eq!(named(MAX_SEARCHED, ""), [const { None }; 3]);
     }

@@ -118,10 +118,10 @@ impl Prepared {
         Ok(())
     }
 
-    /// Limits the streams that are open at a time to those that this machine has descriptors and ports for.
+    /// Limits the number of open streams to what this machine's file descriptors and ports allow.
     ///
     /// # Errors
-    /// Returns an error if the user asked for more, or if so many are expected to be open.
+    /// Returns an error if the user asked for more, or if more are expected to be open.
     fn limit_open(&mut self) -> Result<(), PlanError> {
         let settings = &self.plan.settings;
         let Some(stream) = &settings.stream else { return Ok(()) };
@@ -216,7 +216,7 @@ impl Prepared {
         dropped
     }
 
-    /// Makes the load also write its rows to these files, which are created at once.
+    /// Makes the load also write its rows to these files, which are created immediately.
     ///
     /// # Errors
     /// Returns an error if a file cannot be created.
@@ -305,7 +305,7 @@ impl Prepared {
         self.plan.sources()
     }
 
-    /// Starts the load at once.
+    /// Starts the load immediately.
     ///
     /// # Errors
     /// Returns an error if a file cannot be created or a thread cannot be started.

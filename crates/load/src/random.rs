@@ -15,7 +15,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns the sequence for one of several things that share a seed.
+    /// Returns the sequence for one of several uses of the same seed.
     pub(super) fn of(seed: u64, thing: u64) -> Self {
         let mut mixed = Self(seed ^ Self(thing).next());
         Self(mixed.next())
@@ -46,7 +46,7 @@ impl Random {
     }
 }
 
-/// For laws of random lengths, which take any generator.
+/// Lets the distributions of random lengths draw from this generator.
 impl TryRng for Random {
     type Error = Infallible;
 

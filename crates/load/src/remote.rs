@@ -7,7 +7,7 @@
 //!
 //! | request | response |
 //! |---|---|
-//! | `POST /orders?n=N` | accepts order N, from 0; repeating it is harmless; 409 if out of turn, or none are accepted |
+//! | `POST /orders?n=N` | accepts order N, from 0; repeats are harmless; 409 if out of turn, or no longer accepted |
 //! | `GET /reports?from=N` | the reports from number N on, one [`Numbered`] per line, until the load has ended |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | the worker's program, a [`Tool`] |
@@ -56,7 +56,7 @@ pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";
 pub(super) const VERSION_PATH: &str = "/version";
 pub(super) const HEALTH_PATH: &str = "/healthz";
-/// Path that tells whether a worker accepts orders.
+/// Path that reports whether a worker accepts orders.
 pub const READY_PATH: &str = "/readyz";
 
 /// A line in the stream of reports.

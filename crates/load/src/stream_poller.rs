@@ -1,10 +1,10 @@
 //! Reads the bodies of a worker's open streams in one loop.
 //!
-//! A stream that waits for its next event in the task of its request costs that task's memory, which has left the
-//! processor's cache by then: with thousands of open streams, this is most of the time outside the kernel. Here, one
-//! loop reads the sockets that are ready into one buffer, takes one time stamp for each batch of them, and touches only
-//! the stream. The task of the request sleeps until its stream has ended. A stall needs no timer for each event: each
-//! stream is looked at again when it could first have been silent for too long.
+//! If the task of each request waited for its stream's next event, every event would touch the memory of that task,
+//! which has left the processor's cache by then: with thousands of open streams, this would take most of the time
+//! outside the kernel. Here, one loop reads the ready sockets into one buffer, takes one time stamp for each batch of
+//! them, and touches only the stream. The task of the request sleeps until its stream has ended. Detecting stalls needs
+//! no timer for each event: each stream is checked again when it could first have been silent for too long.
 //!
 //! Only TCP sockets without TLS are read here, and only on Linux; `http1_client` reads the others itself.
 
@@ -33,8 +33,8 @@ use epoll::SocketSet;
 use no_epoll::SocketSet;
 use rolldrop_record::{Clock, Stamp};
 
-/// Maximum number of sockets that are read before requests that are due get their turn. All have the same time stamp,
-/// which is too early for bytes that arrive while the batch is read, by less than a millisecond.
+/// Maximum number of sockets to read before due requests get their turn. The batch has a single time stamp, which is
+/// less than a millisecond too early for bytes that arrive while the batch is read.
 const BATCH: usize = 64;
 /// Maximum number of bytes read from a socket at a time.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -52,24 +52,24 @@ pub(super) struct StreamPoller {
 /// A socket that has bytes, or has been closed.
 struct ReadySocket {
     slot: usize,
-    /// True if nothing will be reported after the bytes that it has.
+    /// True if nothing more will be reported after the bytes that have arrived.
     is_closing: bool,
 }
 
 impl StreamPoller {
-    /// Creates the poller of streams that stall after this time; `None` if there is none for this system.
+    /// Creates a poller for streams that stall after this time; `None` if this system has none.
     ///
     /// # Errors
-    /// Returns an error if the operating system refuses it.
+    /// Returns an error if the operating system refuses to create it.
     pub(super) fn new(clock: Clock, stall_timeout: Duration) -> io::Result<Option<Self>> {
         let sockets = SocketSet::new()?;
         Ok(sockets.map(|sockets| Self { clock, sockets, stall_timeout, checks: RefCell::default() }))
     }
 
-    /// Begins to read the body of a stream, whose first bytes are in `first`. Returns the receiver of the body and of the
-    /// reason why it is not read any further. Another task must run [`keep`](Self::keep) in the meantime.
+    /// Begins to read the body of a stream, whose first bytes are in `first`. The returned channel delivers the body
+    /// and the reason why reading stopped. Another task must run [`keep`](Self::keep) in the meantime.
     ///
-    /// The receiver gets nothing if the stream is closed first, which also closes the socket.
+    /// The channel delivers nothing if the stream is closed first, which also closes the socket.
     pub(super) fn begin(
         &self,
         stream: &StreamHandle<'_>,
@@ -95,10 +95,10 @@ impl StreamPoller {
         end
     }
 
-    /// Reads the streams that have bytes, and ends those that have stalled. Works only while it is polled.
+    /// Reads the streams with new bytes, and ends those that have stalled. Works only while it is polled.
     ///
     /// # Errors
-    /// Returns an error if the operating system does not tell which sockets are ready.
+    /// Returns an error if the operating system does not report which sockets are ready.
     pub(super) async fn keep(&self, streams: &OpenStreams) -> io::Result<Infallible> {
         let readable = self.sockets.readable()?;
         let mut ready = Vec::with_capacity(BATCH);
@@ -137,7 +137,7 @@ impl StreamPoller {
                 *last_read = now;
                 open.received += count as u64;
                 let end = body.take(now, &bytes[..count], &mut open.reader);
-                // A socket is reported once for all that has arrived, and its buffer is empty after a short read.
+                // A socket is reported once for everything that has arrived, and a short read empties its buffer.
                 if end.is_none() && (count == bytes.len() || ready.is_closing) {
                     self.sockets.report_again(&body.socket, ready.slot).err().map(ReadEnd::Lost)
                 } else {
@@ -160,7 +160,7 @@ impl StreamPoller {
                 let Some(PolledStream { last_read, .. }) = &stream.polled else { return };
                 let stalls = *last_read + self.stall_timeout;
                 if stream.row.seq != seq {
-                    // The stream has ended, and another has its slot.
+                    // The stream has ended, and another one uses its slot.
                 } else if stalls <= now {
                     self.end(stream, ReadEnd::Stalled);
                 } else {

@@ -47,7 +47,7 @@ impl Times {
     /// as 0.
     pub fn record(&mut self, ns: i64) {
         let recorded = self.0.record(u64::try_from(ns).unwrap_or(0));
-        debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
+        debug_assert!(recorded.is_ok(), "a histogram that grows accepts every value: {recorded:?}");
     }
 
     /// Adds the values of another histogram. This cannot fail.
@@ -207,7 +207,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds an ended request. `go_replays` tells whether its method and headers allow Go's net/http to replay it.
+    /// Adds an ended request. `go_replays` is true if its method and headers allow Go's net/http to replay it.
     pub(super) fn add(&mut self, row: &RequestRow, go_replays: bool) {
         if row.phase == Phase::Warmup {
             self.warmup += 1;

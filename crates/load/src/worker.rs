@@ -2,9 +2,9 @@
 //!
 //! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and hands it to a lane: a
 //! task that serves one request after another. A new lane is created when all others are busy, and is kept afterwards.
-//! A lane that finishes takes the next request itself if that request is already due, which is always so in a closed
-//! loop. The loop and the lanes borrow the worker's state in turn, never across an await; the state is neither locked
-//! nor shared with other threads, and sending a request allocates nothing.
+//! A lane that finishes takes the next request itself if that request is already due, which is always the case in a
+//! closed loop. The loop and the lanes borrow the worker's state in turn, never across an await; the state is neither
+//! locked nor shared with other threads, and sending a request allocates nothing.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -79,7 +79,7 @@ pub(super) struct Task {
     pub(super) feed: RequestFeed,
     /// Maximum number of open connections.
     pub(super) max_connections: usize,
-    /// Control of the load, which may end the schedule early or abort all exchanges at once.
+    /// Control of the load, which may end the schedule early or abort all exchanges immediately.
     pub(super) control: Control,
     /// Channel for rows. While it is full, the worker waits: a recorder that cannot keep up shows as send lag, not as
     /// unbounded memory.

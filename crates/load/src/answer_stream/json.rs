@@ -1,12 +1,12 @@
 //! Finds values in JSON without parsing it, which would cost too much for every event of every stream.
 //!
-//! A key is found at any depth, but never in a string: quotes are escaped there.
+//! A key is found at any depth, but never inside a string, where its quotes would be escaped.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-/// Finder of a key.
+/// Finder for a key.
 pub(super) type Key = LazyLock<Finder<'static>>;
 
 pub(super) static COMPLETION_TOKENS: Key = LazyLock::new(|| Finder::new("\"completion_tokens\""));
@@ -18,7 +18,7 @@ pub(super) static STOP_REASON: Key = LazyLock::new(|| Finder::new("\"stop_reason
 pub(super) static TOOL_CALLS: Key = LazyLock::new(|| Finder::new("\"tool_calls\""));
 pub(super) static TYPE: Key = LazyLock::new(|| Finder::new("\"type\""));
 
-/// Returns the text from each value of a key on.
+/// Returns the text that begins at each value of a key.
 pub(super) fn values<'a>(json: &'a [u8], key: &'static Key) -> impl Iterator<Item = &'a [u8]> {
     key.find_iter(json).filter_map(|at| {
         let after = json[at + key.needle().len()..].trim_ascii_start();
@@ -26,7 +26,7 @@ pub(super) fn values<'a>(json: &'a [u8], key: &'static Key) -> impl Iterator<Ite
     })
 }
 
-/// Returns the first value of a key if it is a string, up to its first quote; else an empty string.
+/// Returns the first value of a key if it is a string, up to its first quote; otherwise an empty string.
 pub(super) fn text<'a>(json: &'a [u8], key: &'static Key) -> &'a [u8] {
     let text = values(json, key).next().and_then(|value| value.strip_prefix(b"\""));
     text.and_then(|text| Some(&text[..memchr::memchr(b'"', text)?])).unwrap_or_default()

@@ -12,7 +12,7 @@ use super::json::{self, Key};
 /// Maximum length of a goodbye, in bytes.
 const MAX_GOODBYE: usize = 200;
 
-/// An event, with its type from its name or from its data.
+/// An event, whose type comes from its name or its data.
 #[derive(Clone, Copy)]
 pub(super) struct StreamEvent<'a> {
     /// Type of the event; empty if it has none.
@@ -20,7 +20,7 @@ pub(super) struct StreamEvent<'a> {
     pub(super) data: &'a [u8],
 }
 
-/// Manner in which an event ended a stream.
+/// Effect of an event that ends a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The stream is complete.
@@ -29,7 +29,7 @@ pub(super) enum Decision {
     Aborted { by: StreamEnd, goodbye: Arc<str> },
 }
 
-/// Sign by which an event is recognized.
+/// Sign by which an event is recognised.
 enum Sign {
     Data(&'static [u8]),
     Type(&'static [u8]),
@@ -44,8 +44,8 @@ enum Meaning {
 use Meaning::{Aborts, Completes};
 use StreamKind::{Anthropic, Bytes, Ndjson, OpenAi, Sse};
 
-/// Events that end a stream. An unsuccessful finish reason also aborts it, and so does an object with an error,
-/// except in plain events. A pattern in the settings replaces all events that complete it.
+/// Events that end a stream. An unsuccessful finish reason also aborts the stream, and so does an object with an error,
+/// except in plain events. A pattern in the settings replaces all events that complete the stream.
 const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
     (&[OpenAi], Sign::Data(b"[DONE]"), Completes, StreamEnd::Done),
     (&[OpenAi], Sign::Type(b"response.completed"), Completes, StreamEnd::ResponseCompleted),
@@ -56,7 +56,7 @@ const ENDS: &[(&[StreamKind], Sign, Meaning, StreamEnd)] = &[
 ];
 
 impl<'a> StreamEvent<'a> {
-    /// Takes an event apart. Some servers of LLM protocols name the type only in the data.
+    /// Reads the type and the data of an event. Some LLM servers name the type only in the data.
     pub(super) fn of_sse(kind: StreamKind, event: &sse::SseEvent<'a>) -> Self {
         let of_type = match kind {
             OpenAi | Anthropic if event.name == sse::MESSAGE => json::text(event.data, &json::TYPE),
@@ -75,7 +75,7 @@ impl Sign {
     }
 }
 
-/// Returns what an event says about the end of its stream, if it says anything.
+/// Returns the decision if this event ends its stream.
 pub(super) fn decision(settings: &StreamSettings, event: StreamEvent<'_>) -> Option<Decision> {
     let found = ENDS.iter().find(|(kinds, sign, ..)| kinds.contains(&settings.kind) && sign.fits(event));
     if let Some((.., Aborts, by)) = found {
@@ -98,7 +98,7 @@ fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
         Anthropic => Some(&json::STOP_REASON),
         Sse | Ndjson | Bytes => None,
     };
-    // A plain event names its type, and its data may be anything: a JSON-RPC response with an error is one event of many.
+    // A plain event names its type, and its data may be anything: a JSON-RPC error response does not end the stream.
     let reports_errors = settings.kind != Sse;
     let is_set = |key: &'static Key| json::values(data, key).any(|value| !value.starts_with(b"null"));
     if !(reports_errors && is_set(&json::ERROR) || finish.is_some_and(is_set)) {

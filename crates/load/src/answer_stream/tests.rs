@@ -1,4 +1,4 @@
-//! Streams as the servers send them, written from their documentation, with every end.
+//! Streams as real servers send them, written from their documentation, with every possible ending.
 
 use TransportEnd::{
     Cancelled, Close, ContentLength, EventTooLong, LastChunk, Malformed, Reset, Stalled, Truncated,
@@ -8,7 +8,7 @@ use rolldrop_wire::answer_events::MAX_EVENT_BYTES;
 
 use super::*;
 
-/// A chat completion; a comment and an empty delta are not tokens.
+/// A chat completion. Its comment and its empty delta do not count as tokens.
 const CHAT: &[&str] = &[
     ": queued",
     r#"data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
@@ -98,7 +98,7 @@ fn chat_completion_needs_done() {
 }
 
 #[test]
-fn failed_finish_outranks_done() {
+fn failed_finish_reason_outranks_done() {
     let aborted = |finish: &str| {
         let last = format!(r#"data: {{"choices":[{{"delta":{{}},"finish_reason":{finish}}}]}}"#);
         open_ai(&CHAT[..4], &[&last, DONE])
@@ -120,7 +120,7 @@ fn failed_finish_outranks_done() {
 }
 
 #[test]
-fn responses_end_by_their_type() {
+fn response_event_type_ends_stream() {
     let last = |end: &str| {
         format!(
             "data: {{\"type\":\"{end}\",\"response\":{{\"error\":null,\"usage\":{{\"output_tokens\":8}}}}}}"
@@ -192,7 +192,7 @@ fn plain_events_need_announced_end() {
 }
 
 #[test]
-fn lines_end_with_line_or_pattern() {
+fn ndjson_ends_after_line_or_pattern() {
     let lines = "{\"model\":\"m\",\"response\":\"Hi\",\"done\":false}\n{\"response\":\"\",\"done\":true,\"eval_count\":2}\n";
     let ndjson = read(StreamKind::Ndjson, lines.as_bytes());
     assert_eq!(ndjson.record(LastChunk).events, 2);
@@ -274,7 +274,7 @@ fn json_rpc_error_leaves_plain_stream_complete() {
 }
 
 #[test]
-fn goodbye_is_shortened() {
+fn long_goodbye_is_shortened() {
     let told =
         |data: &str| goodbye(&read(StreamKind::Sse, format!("event: error\ndata: {data}\n\n").as_bytes()));
     let long = format!("{}ä and more", "x".repeat(199));
@@ -284,7 +284,7 @@ fn goodbye_is_shortened() {
 }
 
 #[test]
-fn longest_gap_lies_between_events() {
+fn longest_gap_ignores_comments() {
     let mut reader = StreamReader::new(Arc::new(StreamSettings::new(StreamKind::Sse)));
     let mut push = |ns, bytes: &[u8]| reader.push(Stamp::from_unix_ns(ns), bytes).unwrap();
     push(5, b": no event\n\n");
@@ -326,7 +326,7 @@ fn reader_is_small() {
 }
 
 #[test]
-fn long_event_ends_reading() {
+fn overlong_event_is_protocol_error() {
     for kind in [StreamKind::Sse, StreamKind::Ndjson] {
         let mut reader = read(kind, b"");
         let long = vec![b'x'; MAX_EVENT_BYTES + 1];

@@ -10,7 +10,7 @@ use super::terminal_events::StreamEvent;
 pub(super) struct Tokens {
     /// Number of events with a part of the answer: about one token each.
     counted: u64,
-    /// Last sum that the server reported.
+    /// Last total that the server reported.
     reported: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ impl Tokens {
             StreamKind::OpenAi => (has_delta(event.data), json::number(event.data, &json::COMPLETION_TOKENS)),
             StreamKind::Anthropic => match event.of_type {
                 b"content_block_delta" => (true, None),
-                // `message_start` also has a sum, but only of the tokens at the beginning.
+                // `message_start` also has a total, but it covers only the tokens at the beginning.
                 b"message_delta" => (false, json::number(event.data, &json::OUTPUT_TOKENS)),
                 _ => (false, None),
             },

@@ -1,7 +1,7 @@
 //! Certificate verifier for `--insecure`: accepts any certificate, but the peer must hold its key.
 //!
-//! The lab has its own copy (`node::http_get`), since it shares only the clock and `places` with the code that measures
-//! it.
+//! The lab has its own copy (`node::http_get`), because it shares only the clock and `places` with the code that
+//! measures it.
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{

@@ -212,10 +212,10 @@ mod tests {
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, Some(1)))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
-        // Another connection from the same address and port, about which nothing is known.
+        // Another connection from the same address and port: it has no known entry.
         assert_eq!(pod(flows.route(0, &row(8, 40_002, None))), None);
         assert_eq!((flows.opened, flows.routed), (1, 1));
-        // Two entries, and no request that tells when the connection was opened.
+        // Two entries, and no request that shows when the connection was opened.
         flows.observe(tracked("10.0.0.1:40002", 5), at(3));
         flows.observe(tracked("10.0.0.1:40002", 6), at(4));
         assert_eq!(pod(flows.route(0, &row(9, 40_002, None))), None);

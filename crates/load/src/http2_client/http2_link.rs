@@ -131,8 +131,8 @@ impl Http2Link {
         self.idle().is_some_and(|idle| idle.is_none())
     }
 
-    /// Returns a place for one more request, which the link's standing must allow; `None` if the connection has ended
-    /// since.
+    /// Returns a place for one more request, which the link's state must allow; `None` if the connection has ended in
+    /// the meantime.
     pub(super) fn place(&self) -> Option<LinkPlace> {
         let Some(mut idle) = self.idle() else { return Some(LinkPlace::Stream) };
         let mut connection = idle.take()?;
@@ -200,7 +200,7 @@ impl Http2Link {
     async fn requests(&self) -> Result<&SendRequest<Bytes>> {
         match &self.ending.wait().await.up {
             Ok((_, LinkProtocol::Http2 { requests, .. })) => Ok(requests),
-            Ok((_, LinkProtocol::Http1(_))) => unreachable!("nobody waits to share it"),
+            Ok((_, LinkProtocol::Http1(_))) => unreachable!("no request waits to share it"),
             Err(failure) => Err(failure.clone()),
         }
     }

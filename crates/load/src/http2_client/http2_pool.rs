@@ -133,8 +133,8 @@ impl Http2Pool {
         self.open() < self.limits.connections || self.kept.iter().flatten().any(is_free)
     }
 
-    /// Returns the best kept connection with a free stream: preferably one that is established, then the one with the
-    /// fewest streams, then the one unused for longest.
+    /// Returns the best kept connection with a free stream: established connections come first, then those with the
+    /// fewest streams, then those unused for longest.
     fn best(&self, endpoint: usize) -> Option<(LinkState, usize, usize)> {
         let place = |(index, kept): (usize, &KeptConnection)| (kept.link.standing(), kept.streams(), index);
         let places = self.kept[endpoint].iter().enumerate().map(place);

@@ -141,7 +141,7 @@ pub(super) struct ObservedTransport<S> {
     sieve: Sieve,
     /// Bytes that passed the sieve but did not fit into the reader's buffer.
     passed: Vec<u8>,
-    /// Frames of our own, to be sent between two outgoing frames.
+    /// Our own frames, to be sent between two outgoing frames.
     own: Vec<u8>,
     /// True if a write has failed: nothing more is written.
     is_mute: bool,
@@ -245,8 +245,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedTransport<S> {
         if self.is_mute {
             return Poll::Ready(Ok(buf.len()));
         }
-        // A failed write is recorded and reported as a success, so that bytes that have arrived are still read: a server
-        // may respond and close before it has read everything.
+        // A failed write is recorded and reported as a success, so that bytes that have arrived are still read: a
+        // server may respond and close before it has read everything.
         Poll::Ready(Ok(match ready!(Pin::new(&mut self.stream).poll_write(cx, buf)) {
             Ok(count) => {
                 self.wire.get().sent(&buf[..count]);

@@ -1,4 +1,4 @@
-//! Removes empty DATA frames from the incoming bytes: frames without any byte of a body that do not end their stream.
+//! Removes empty DATA frames from the incoming bytes: frames that carry no body bytes and do not end their stream.
 //!
 //! A server may send such frames (RFC 9113, 6.1), but the `h2` crate closes a connection after a hundred of them and
 //! blames the server. A measuring client must not close what it measures. The padding of the removed frames has used up
@@ -23,7 +23,7 @@ impl Sieve {
     /// Minimum size of a buffer, in bytes: enough to classify a frame.
     pub(super) const LEAST_ROOM: usize = FrameHeader::BYTES + 1;
 
-    /// Takes the bytes that belong before the next incoming bytes. There are fewer than the minimum room.
+    /// Takes the held bytes, which belong before the next incoming bytes; there are fewer than the minimum room.
     pub(super) fn held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

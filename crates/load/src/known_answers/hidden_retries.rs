@@ -1,4 +1,4 @@
-//! Retries that some clients make and hide by themselves: compares our count of them with the server's.
+//! Retries that some clients make and hide from their users: compares our count of them with the server's.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -38,10 +38,10 @@ async fn tally_counts_requests_go_would_replay() {
     assert!(lost >= 90, "{lost}");
     assert_eq!(hidden, lost);
     let (lost, hidden) = eleventh(|s| s.method = "POST".into()).await;
-    assert!(lost >= 90 && hidden == 0, "Go sends no POST again: {hidden} of {lost}");
+    assert!(lost >= 90 && hidden == 0, "Go does not resend a POST: {hidden} of {lost}");
     let key = ("Idempotency-Key".to_owned(), "1".into());
     let (lost, hidden) = eleventh(|s| (s.method, s.headers) = ("POST".into(), vec![key])).await;
-    assert!(lost >= 90 && hidden == lost, "but one that says that it may: {hidden} of {lost}");
+    assert!(lost >= 90 && hidden == lost, "Go resends a POST with an idempotency key: {hidden} of {lost}");
 }
 
 /// Responds to every request that it reads, and closes a connection that has been idle for about as long as the client

@@ -33,15 +33,15 @@ const SCRIPTED: [(Http1Script, &str); 32] = [
     (Http1Script::Ok, "a complete answer"),
     (Http1Script::Chunked, "chunks"),
     (Http1Script::Trailers, "chunks with extensions and trailer fields"),
-    (Http1Script::UntilEof, "a body until the close"),
-    (Http1Script::Interim, "100 and 103 before it"),
+    (Http1Script::UntilEof, "a body that ends with the connection"),
+    (Http1Script::Interim, "100 and 103 before the answer"),
     (Http1Script::NoContent, "204"),
-    (Http1Script::NotModified, "304 with the length of what is not sent"),
+    (Http1Script::NotModified, "304 with a length, but no body"),
     (Http1Script::OldVersion, "HTTP/1.0"),
     (Http1Script::Surplus, "more bytes than announced"),
     (Http1Script::Drip, "byte by byte"),
     (Http1Script::NotFound, "404"),
-    (Http1Script::Unavailable, "503, and closed"),
+    (Http1Script::Unavailable, "503, then closed"),
     (Http1Script::ExpectationFailed, "417"),
     (Http1Script::CloseSilently, "closed before the answer"),
     (Http1Script::ResetSilently, "reset before the answer"),
@@ -49,15 +49,15 @@ const SCRIPTED: [(Http1Script, &str); 32] = [
     (Http1Script::ResetInHead, "reset in the head"),
     (Http1Script::CloseInBody, "closed in the body"),
     (Http1Script::ResetInBody, "reset in the body"),
-    (Http1Script::ResetUntilEof, "reset in a body until the close"),
+    (Http1Script::ResetUntilEof, "reset in a body that ends with the connection"),
     (Http1Script::CloseInChunks, "closed between chunks"),
     (Http1Script::CloseInTrailers, "closed in the trailer"),
-    (Http1Script::BadChunk, "no chunk size"),
+    (Http1Script::BadChunk, "a missing chunk size"),
     (Http1Script::HugeChunk, "a chunk size of 17 digits"),
-    (Http1Script::BadHead, "no HTTP"),
+    (Http1Script::BadHead, "not HTTP"),
     (Http1Script::EndlessHead, "a head of 450 KiB"),
     (Http1Script::TwoLengths, "two lengths"),
-    (Http1Script::Switch, "101 unasked"),
+    (Http1Script::Switch, "unrequested 101"),
     (Http1Script::HangSilently, "no answer"),
     (Http1Script::HangInHead, "half a head"),
     (Http1Script::HangInBody, "no body"),
@@ -76,7 +76,7 @@ fn line(words: &str, ours: Outcome, curl: &str, hyper: &str) -> String {
     format!("| {words} | {ours} | {curl} | {hyper} |")
 }
 
-/// Returns the table row for a fault that may hit before or after the request, so that connecting, writing or reading
+/// Returns the table row for a fault that may occur before or after the request, so that connecting, writing or reading
 /// fails.
 async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
     let url = format!("http://{address}/");
@@ -182,7 +182,7 @@ async fn http1_faults_match_curl_and_hyper() {
     let (_sockets, unanswered) = black_hole();
     let mut table = vec![
         row("refused", refused).await,
-        row("SYNs unanswered", unanswered).await,
+        row("unanswered SYNs", unanswered).await,
         row_of_early_reset("reset in the accept queue", reset_before_accept(&mut others).await).await,
         row_of_early_reset("reset after the accept", reset_after_accept(&mut others).await.0).await,
     ];

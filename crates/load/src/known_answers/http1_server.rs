@@ -426,7 +426,7 @@ async fn serve(
         };
         let lost = truth.script.is_none();
         let earlier = log.lock().unwrap().insert((id.source().to_owned(), id.seq), truth);
-        assert!(earlier.is_none(), "the request came twice");
+        assert!(earlier.is_none(), "the request arrived twice");
         if lost && before == Some(Http1Script::ResetNext) {
             return reset_unread(&mut *stream);
         }
@@ -515,7 +515,7 @@ fn whole_request(seen: &[u8]) -> Option<String> {
     (body.len() == length.map_or(0, |length| length.parse().unwrap())).then(|| text.to_owned())
 }
 
-/// Sends the head at once, and then the body byte by byte.
+/// Sends the whole head, and then the body byte by byte.
 async fn drip(stream: &mut dyn TestTransport, answer: &str, pause: Duration) -> io::Result<()> {
     let (head, body) = answer.split_at(answer.find("\r\n\r\n").unwrap() + 4);
     stream.write_all(head.as_bytes()).await?;

@@ -52,9 +52,9 @@ fn assert_agree(rows: &[RequestRow], log: &Http2Log) {
     let sent: Vec<_> = rows.iter().filter(|row| row.sent.is_some()).collect();
     for row in &sent {
         let truth = log.get(&(row.source.to_string(), row.seq));
-        assert_row_agrees(row, truth.unwrap_or_else(|| panic!("not seen: {row:?}")));
+        assert_row_agrees(row, truth.unwrap_or_else(|| panic!("the server did not see {row:?}")));
     }
-    assert_eq!(sent.len(), log.len(), "the server saw what was never sent");
+    assert_eq!(sent.len(), log.len(), "the server saw requests that were never sent");
 }
 
 fn assert_all_were_played(log: &Http2Log, scripts: &[Http2Script]) {
@@ -180,7 +180,7 @@ async fn stream_timeout_keeps_connection_open() {
     for row in rows.iter().filter(|row| row.sent.is_some()) {
         let truth = &log[&(row.source.to_string(), row.seq)];
         assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
-        assert_eq!(row.conn, Some(0), "no timeout took the connection away");
+        assert_eq!(row.conn, Some(0), "no timeout ended the connection");
     }
     drop(log);
     assert_all_were_played(&server.log, &scripts);
@@ -210,8 +210,11 @@ async fn goaway_separates_processed_from_unprocessed() {
     }
     let carried =
         |conn| rows.iter().filter(|row| row.conn == Some(conn) && row.outcome == Outcome::Ok).count();
-    assert!((0..5).all(|conn| carried(conn) == 40), "each answered what it had not left out");
-    assert!(left_out >= 50, "ten of each connection were left out");
+    assert!(
+        (0..5).all(|conn| carried(conn) == 40),
+        "each connection answered all requests that it had not excluded"
+    );
+    assert!(left_out >= 50, "each connection excluded ten requests");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,7 +229,7 @@ async fn empty_frames_keep_connection_open() {
     })
     .await;
     assert_agree(&rows, &server.log);
-    assert!(rows.iter().all(|row| row.conn == Some(0)), "one connection carried them all");
+    assert!(rows.iter().all(|row| row.conn == Some(0)), "one connection carried all requests");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,7 +257,7 @@ async fn client_respects_server_stream_limit() {
     later.sort_by_key(|truth| (truth.peer, truth.stream));
     assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
     let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
-    assert!(connections.len() > 8, "others were opened instead: {connections:?}");
+    assert!(connections.len() > 8, "other connections were opened instead: {connections:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -299,7 +302,7 @@ async fn blocked_request_body_times_out() {
     // The first request on a connection is sent before the server has sent anything.
     let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
     assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
-    assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");
+    assert!(server.log.lock().unwrap().len() <= first.len(), "no other request ever arrived in full");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

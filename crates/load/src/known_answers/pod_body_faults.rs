@@ -78,7 +78,7 @@ async fn answer(mut stream: TcpStream, cases: Arc<Vec<PodBodyCase>>, is_held: bo
     let text = String::from_utf8(request).unwrap();
     let path = text.split(' ').nth(1).unwrap();
     let case = cases.iter().find(|case| case.path == path).unwrap();
-    // A client that is gone has seen enough.
+    // The client may already be gone.
     let _ = stream.write_all(case.answer.as_bytes()).await;
     if is_held {
         let _ = stream.read(&mut [0]).await;

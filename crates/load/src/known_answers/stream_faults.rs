@@ -1,4 +1,4 @@
-//! Streams that end in every way that a server can end them.
+//! Streams with every ending that a server can cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// One way to answer: the response, in the pieces in which it is written, and what happens to the connection then.
+/// One way to respond: the pieces of the response as they are written, and what happens to the connection afterwards.
 struct StreamScript {
     pieces: &'static [&'static str],
     then: Then,
@@ -96,7 +96,7 @@ impl StreamScript {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
             }
-            // Until the client gives up.
+            // Waits until the client gives up.
             Then::Hold => {
                 let _ = connection.read(&mut request).await;
             }
@@ -120,7 +120,7 @@ async fn serve() -> (SocketAddr, Arc<Mutex<BTreeMap<u16, usize>>>) {
     (address, played)
 }
 
-/// Runs a load of streams, and returns its rows with those of the streams.
+/// Runs a load of streams, and returns the rows of its requests and of its streams.
 async fn run_streams(settings: Load) -> (Vec<RequestRow>, BTreeMap<u64, StreamRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
@@ -132,7 +132,7 @@ async fn run_streams(settings: Load) -> (Vec<RequestRow>, BTreeMap<u64, StreamRo
     let streams = read_table::<StreamRow>(dir.path()).unwrap();
     let gaps: u64 = read_table::<GapRow>(dir.path()).unwrap().iter().map(|row| row.gaps).sum();
     let between: u64 = streams.iter().map(|row| row.events.saturating_sub(1)).sum();
-    assert_eq!(gaps, between, "gaps between events");
+    assert_eq!(gaps, between, "one gap per pair of successive events");
     let count = streams.len();
     let by_seq: BTreeMap<u64, StreamRow> = streams.into_iter().map(|row| (row.seq, row)).collect();
     assert_eq!(by_seq.len(), count, "a stream has two rows");
@@ -183,7 +183,7 @@ async fn streams_beyond_limit_are_not_sent() {
 }
 
 #[tokio::test]
-async fn too_many_streams_are_an_error_before_start() {
+async fn too_many_streams_fail_before_start() {
     let refused = async |ports: Option<&str>, max_open: Option<usize>, length: Option<&str>| {
         let length = length.map(|law| law.parse().unwrap());
         let stream = StreamSettings { max_open, length, ..StreamSettings::new(StreamKind::Sse) };
@@ -201,9 +201,9 @@ async fn too_many_streams_are_an_error_before_start() {
             ports,
             Some(51),
             None,
-            "51 open streams exceed the number of source ports (net.ipv4.ip_local_port_range), 50:",
+            "51 open streams exceed the number of source ports (net.ipv4.ip_local_port_range), which is 50:",
         ),
-        (ports, None, Some("11s"), "about 55 streams open, which exceeds the number of source ports"),
+        (ports, None, Some("11s"), "about 55 streams open, but the number of source ports"),
         (None, Some(1 << 40), None, "(ulimit -Hn)"),
     ] {
         let error = refused(ports, max_open, length).await.unwrap();
@@ -215,7 +215,7 @@ async fn too_many_streams_are_an_error_before_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_streams_survive_a_killed_recorder() {
+async fn open_streams_survive_killed_recorder() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {
@@ -246,7 +246,7 @@ async fn open_streams_survive_a_killed_recorder() {
         assert!(std::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // This is all that a recorder leaves that is killed now.
+    // A recorder that is killed now leaves only these rows.
     let left = read_table::<StreamRow>(dir.path()).unwrap();
     let requests = read_table::<RequestRow>(dir.path()).unwrap();
     assert!(!left.is_empty() && left.len() == requests.len());
@@ -307,7 +307,7 @@ async fn connections_carry_streams_in_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_longer_than_stall_timeout_is_ok() {
+async fn stream_may_outlast_stall_timeout() {
     let pieces = &[CHUNKED, HELLO, HELLO, HELLO, DONE, END];
     let address = serve_streams(pieces, Duration::from_secs(1)).await;
     let stall_timeout = Duration::from_secs(3);

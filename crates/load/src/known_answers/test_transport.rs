@@ -54,7 +54,7 @@ const LINGER: Duration = Duration::from_secs(10);
 pub(super) async fn alert(stream: &mut (impl TestTransport + ?Sized)) {
     // Application data that was never encrypted.
     let record = [&[23, 3, 3, 0, 32][..], &[0; 32]].concat();
-    let tls = stream.tls().expect("TLS is spoken");
+    let tls = stream.tls().expect("the connection uses TLS");
     // Another record, in case the first one only completes a partially received record.
     while tls.read_tls(&mut &record[..]).is_ok() && tls.process_new_packets().is_ok() {}
     let _ = stream.flush().await;

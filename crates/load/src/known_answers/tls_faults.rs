@@ -50,7 +50,7 @@ const FAULTS: [(Http1Script, &str); 6] = [
     (Http1Script::AlertInBody, "an alert in the body"),
     (Http1Script::CutSilently, "closed without close_notify before the answer"),
     (Http1Script::CutInBody, "closed without close_notify in the body"),
-    (Http1Script::CutUntilEof, "a body until the close, without close_notify"),
+    (Http1Script::CutUntilEof, "a body that ends with the connection, without close_notify"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

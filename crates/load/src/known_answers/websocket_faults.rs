@@ -135,7 +135,10 @@ impl Faulty {
     }
 
     fn log(&self, seq: u64, fault: Fault, reused: bool) {
-        assert!(self.done.lock().unwrap().insert(seq, (fault, reused)).is_none(), "it came twice");
+        assert!(
+            self.done.lock().unwrap().insert(seq, (fault, reused)).is_none(),
+            "the message arrived twice"
+        );
     }
 
     /// Serves a connection until it is closed. A client that closes the connection causes no error.
@@ -148,7 +151,7 @@ impl Faulty {
 
     async fn talk<S: TestTransport>(&self, stream: S) -> Option<()> {
         let mut refused = None;
-        #[expect(clippy::result_large_err, reason = "tungstenite's own type of a refusal")]
+        #[expect(clippy::result_large_err, reason = "tungstenite's own error type")]
         let answer = |request: &Request, mut response: Response| {
             let (seq, fault) = self.fault(request.headers()["rolldrop-id"].to_str().unwrap());
             if matches!(fault, Fault::Unavailable | Fault::WrongAccept | Fault::EndInHandshake) {
@@ -395,7 +398,7 @@ fn assert_as_done(Played { done, rows, .. }: &Played) {
         assert_eq!(row.errno, reset.then_some(Errno::ECONNRESET as i32), "{fault:?} {row:?}");
         sent += 1;
     }
-    assert_eq!(sent, done.len(), "the server saw what was never sent");
+    assert_eq!(sent, done.len(), "the server saw messages that were never sent");
 }
 
 fn assert_all_were_played(played: &Played, faults: &[Fault]) {

@@ -31,12 +31,13 @@ pub enum PlanError {
     TooFewPorts { ports: usize, workers: usize },
     /// The machine does not allow as many open streams as were asked for.
     #[error(
-        "{asked} open streams exceed {limit}, {most}: raise that limit or ask for fewer streams (--max-open, stream.maxOpen)"
+        "{asked} open streams exceed {limit}, which is {most}: raise that limit or ask for fewer streams \
+         (--max-open, stream.maxOpen)"
     )]
     TooManyOpen { asked: usize, limit: &'static str, most: usize },
     /// More streams are expected to be open than the machine, or the default, allows.
     #[error(
-        "the rate and the lengths keep about {expected} streams open, which exceeds {limit}, {most}: raise that \
+        "the rate and the lengths keep about {expected} streams open, but {limit} is {most}: raise that \
          limit, lower the rate or the lengths, or set --max-open (stream.maxOpen) to leave requests unsent"
     )]
     TooManyExpected { expected: usize, limit: &'static str, most: usize },

@@ -38,7 +38,7 @@ enum WorkerError {
     Report(#[source] io::Error),
 }
 
-/// Carries out orders until the load has ended or no more orders can come. The rows go to the run directory that
+/// Carries out orders until the load has ended or no more orders can arrive. The rows go to the run directory that
 /// `run_dir` returns when the load starts, and the batches of each second go to the journal, if there is one. `say`
 /// writes a report.
 pub async fn serve(

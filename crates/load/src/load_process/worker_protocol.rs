@@ -4,11 +4,11 @@
 //! | order | response |
 //! |---|---|
 //! | `prepare` | `ready`, once the targets respond from there; if repeated before `start`, the last one counts |
-//! | `clock` | `clock`, at once and at any time after `ready` |
+//! | `clock` | `clock` immediately, at any time after `ready` |
 //! | `start` | `progress`, `machine` and `event` repeatedly, `ended` at the end |
-//! | `stop` | the schedule ends; what is in flight ends as it would have |
-//! | `abort` | the schedule ends, and what is in flight is cut off |
-//! | end of input | as `abort`; then the process exits |
+//! | `stop` | the schedule ends; requests in flight end normally |
+//! | `abort` | the schedule ends, and requests in flight are cut off |
+//! | end of input | same as after `abort`; then the process exits |
 //!
 //! A `failed` report may replace any response, and is always the last one. Rows are not part of the protocol: they go
 //! to the run directory that the process was given when it was started.

@@ -22,8 +22,8 @@ const STRANGERS: usize = 64;
 /// Maximum time for which a connection may remain unauthenticated.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves every connection; `serve` must keep the place of one that authenticates. Never returns; dropping the future
-/// closes the connections.
+/// Serves every connection; `serve` must keep the place of each one that authenticates. Never returns; dropping the
+/// future closes the connections.
 pub(super) async fn accept<F, E>(listener: TcpListener, serve: impl Fn(TcpStream, Arc<ConnectionPlace>) -> F)
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
@@ -41,7 +41,7 @@ where
                         tokio::select! {
                             () = place.closing() => {}
                             ended = served => if let Err(error) = ended {
-                                tracing::debug!(%peer, %error, "a connection ended");
+                                tracing::debug!(%peer, %error, "a connection failed");
                             }
                         }
                     });
@@ -49,7 +49,7 @@ where
                     yield_now().await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting failed");
+                    tracing::warn!(%error, "failed to accept a connection");
                     sleep(PAUSE).await;
                 }
             },

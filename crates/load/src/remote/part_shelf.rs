@@ -1,7 +1,7 @@
 //! Closed parts of a load worker, as offered for fetching.
 //!
-//! `GET /parts` returns a [`Listing`]. `GET /parts/TABLE/NAME` returns the bytes of a part; with `Range: bytes=N-`, only
-//! those from byte N on.
+//! `GET /parts` returns a [`Listing`]. `GET /parts/TABLE/NAME` returns the bytes of a part; with `Range: bytes=N-`,
+//! only those from byte N on.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -294,6 +294,6 @@ mod tests {
                 }
             }
         };
-        timeout(Duration::from_secs(60), second).await.expect("it came again");
+        timeout(Duration::from_secs(60), second).await.expect("the worker reconnected");
     }
 }

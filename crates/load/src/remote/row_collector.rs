@@ -2,7 +2,7 @@
 //!
 //! While the load runs, the collector follows each worker ([`crate::live_feed`]) and receives counts, histograms, and
 //! the rows that are not `ok`: at most [`LIVE_ROWS`] of them a second over all workers. These are written to the run
-//! directory at once. All other rows stay with the workers as Parquet and are fetched after the load, or earlier on
+//! directory immediately. All other rows stay with the workers as Parquet and are fetched after the load, or earlier on
 //! request ([`early`]), from a few workers at a time and within a shared [`FetchRateLimit`]. A worker exits once it
 //! learns that its rows have arrived.
 //!
@@ -49,7 +49,7 @@ use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 const RETRY: Duration = Duration::from_millis(200);
 /// Time limit for a worker to report its last second after the load has ended.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum time between the end of one worker's load and the end of the others', unless it was cut short.
+/// Maximum time between the end of one worker's load and the end of the whole load, unless the former was cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
 /// Maximum number of workers to fetch parts from at the same time.
 const FETCHED_AT_ONCE: usize = 4;
@@ -125,7 +125,7 @@ struct KnownSources {
     bytes: u64,
     /// Number of workers that have nothing more to send.
     done: usize,
-    /// Those of them with missing rows.
+    /// Workers among these with missing rows.
     lost: BTreeSet<String>,
 }
 
@@ -318,7 +318,7 @@ impl WorkerCollection {
         // The recorder stops when the last sender is dropped.
         drop(batches);
         let Self { link, sources, context, .. } = &self;
-        // A worker whose load ends before the others', such as an evicted one, is about to exit.
+        // A worker whose load ends before the whole load does, such as an evicted one, is about to exit.
         let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
         let _turn = turn(&context.turns, link).await;
         let fetched = self.fetch().all(|part| context.known().count(part)).await;
@@ -342,9 +342,9 @@ impl WorkerCollection {
     async fn fetch_early(&self, mut orders: Receiver<FetchOrder>, over: &CancellationToken) {
         while let Some(Some(order)) = over.run_until_cancelled(orders.recv()).await {
             let _turn = turn(&self.context.turns, &self.link).await;
-            // The next order, or the end of the load, retries it.
+            // The next order or the end of the load causes a retry.
             if let Err(why) = self.fetch().closed(|part| self.context.known().count(part)).await {
-                tracing::debug!(%why, "fetching a load worker's rows while the load lasts");
+                tracing::debug!(%why, "failed to fetch a load worker's rows during the load");
             }
             drop(order);
         }
@@ -365,7 +365,7 @@ impl WorkerCollection {
                     return Err("its rows could not be recorded".to_owned());
                 }
                 Ok(SourceEnded::No) => {}
-                Err(error) => tracing::debug!(%error, "following a load worker"),
+                Err(error) => tracing::debug!(%error, "failed to follow a load worker"),
             }
             sleep(RETRY).await;
         }

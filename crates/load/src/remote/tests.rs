@@ -174,7 +174,7 @@ async fn fleet_keeps_schedule_despite_broken_connections() {
     assert_eq!((joined.scheduled, joined.lost), (101, vec![]));
     assert!(joined.at > zero);
     assert_eq!(fleet.control().progress().scheduled, 101);
-    // Each worker starts with the ports that it was told, and the next load starts after them.
+    // Each worker starts at the port that it was told, and the next load starts after the ports of this one.
     let first = pods.iter().map(|pod| pod.rows().iter().filter_map(|row| row.local_port).min());
     assert!(first.clone().all(|port| port >= Some(40000)), "{:?}", first.collect::<Vec<_>>());
     let left = joined.ports.expect("ports");
@@ -354,7 +354,7 @@ async fn worker_answers_run_during_port_attacks() {
     for _ in 0..CROWD {
         crowd.push(stranger().connect(pod.address).await.unwrap());
     }
-    // The crowd loses its own connections, and not the run's, which is older and has not sent anything yet.
+    // The crowd loses its own connections, not the run's, which is older and has not sent anything yet.
     assert!(matches!(crowd[0].read(&mut [0]).await, Ok(0) | Err(_)));
     let clock = format!("GET {CLOCK_PATH} HTTP/1.1\r\nhost: x\r\n{TOKEN_HEADER}: secret\r\n\r\n");
     early.write_all(clock.as_bytes()).await.unwrap();

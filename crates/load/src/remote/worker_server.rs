@@ -208,7 +208,7 @@ impl WorkerServer {
 
     /// Serves requests on a connection until it is closed.
     async fn serve(self: Arc<Self>, stream: TcpStream, place: Arc<ConnectionPlace>) -> hyper::Result<()> {
-        // Reports are short, and needed at once.
+        // Reports are short, and needed immediately.
         let _ = stream.set_nodelay(true);
         let service =
             service_fn(|request| async { Ok::<_, Infallible>(self.answer(request, Some(&place)).await) });
@@ -267,7 +267,7 @@ impl WorkerServer {
         };
         let mut orders = self.orders();
         if number < orders.taken {
-            return text(StatusCode::OK, "taken before\n");
+            return text(StatusCode::OK, "already accepted\n");
         }
         if number > orders.taken {
             return text(StatusCode::CONFLICT, format!("the next order is number {}\n", orders.taken));
@@ -281,7 +281,7 @@ impl WorkerServer {
         }
         orders.taken += 1;
         orders.is_started |= matches!(order, WorkerOrder::Start { .. });
-        text(StatusCode::OK, "taken\n")
+        text(StatusCode::OK, "accepted\n")
     }
 }
 

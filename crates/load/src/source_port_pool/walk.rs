@@ -58,7 +58,7 @@ impl PortMemory {
     /// Returns the position at which earlier loads stopped; `None` if unknown.
     pub fn read(&self) -> Option<PortsBefore> {
         read(&self.0).unwrap_or_else(|error| {
-            tracing::debug!(%error, "it is unknown where the previous load ended");
+            tracing::debug!(%error, "failed to read which source ports earlier loads used");
             None
         })
     }
@@ -79,7 +79,7 @@ impl PortMemory {
     /// Stores the position for the next load.
     pub fn leave(&self, before: PortsBefore) {
         if let Err(error) = write(&self.0, before) {
-            tracing::debug!(%error, "the next load cannot tell where this one ended");
+            tracing::debug!(%error, "failed to store the last source port for the next load");
         }
     }
 }
@@ -151,7 +151,7 @@ fn lately(taken: usize, length: Duration) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "positive, and no more than what was taken"
+        reason = "positive, and at most `taken`"
     )]
     let of_last = |share: f64| (taken as f64 * share).ceil() as usize;
     of_last((ENTRY_LIFE.as_secs_f64() / length.as_secs_f64().max(1.0)).min(1.0))

@@ -1,4 +1,4 @@
-//! Sockets that are ready to be read, by Linux's epoll.
+//! Finds the sockets that are ready to be read, with Linux's epoll.
 
 use std::io;
 use std::net::TcpStream;
@@ -19,12 +19,12 @@ impl SocketSet {
         Ok(Some(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?)))
     }
 
-    /// Adds a socket, which is reported once whenever something has arrived.
+    /// Adds a socket, which is reported once whenever bytes arrive.
     pub(super) fn add(&self, socket: &TcpStream, slot: usize) -> io::Result<()> {
         Ok(self.0.add(socket, arrivals(slot))?)
     }
 
-    /// Has a socket reported again unless it is empty.
+    /// Makes epoll report a socket again unless it is empty.
     pub(super) fn report_again(&self, socket: &TcpStream, slot: usize) -> io::Result<()> {
         Ok(self.0.modify(socket, &mut arrivals(slot))?)
     }
@@ -37,14 +37,14 @@ impl SocketSet {
 
     /// Returns the descriptor that is readable when a socket is ready.
     pub(super) fn readable(&self) -> io::Result<AsyncFd<BorrowedFd<'_>>> {
-        // SAFETY: the descriptor is borrowed for as long as the `AsyncFd` has it, so it stays open and the same.
+        // SAFETY: the `AsyncFd` borrows the descriptor, which therefore stays open and unchanged.
         #[expect(unsafe_code, reason = "tokio has no safe way to register a foreign descriptor")]
         let readable = unsafe { AsyncFd::register_with_interest(self.0.0.as_fd(), Interest::READABLE) }?;
         Ok(readable)
     }
 
-    /// Calls `found` for the sockets that are ready, at most one batch: with their slots, and with true if nothing will be
-    /// reported after the bytes that they have.
+    /// Calls `found` for each ready socket, up to one batch, with its slot, and with true if nothing more will be
+    /// reported after the bytes that have arrived.
     pub(super) fn take_ready(&self, mut found: impl FnMut(usize, bool)) -> io::Result<()> {
         let mut events = [EpollEvent::empty(); BATCH];
         let count = self.0.wait(&mut events, EpollTimeout::ZERO)?;

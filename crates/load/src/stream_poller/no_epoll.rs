@@ -1,4 +1,4 @@
-//! Without epoll, no stream is polled.
+//! Stand-in for systems without epoll, on which no stream is polled.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use tokio::io::unix::AsyncFd;
 
-/// Has no values.
+/// Type without values.
 #[derive(Debug)]
 pub(super) enum SocketSet {}
 

@@ -1,5 +1,5 @@
 //! Runs the HTTP/2 faults against curl, which uses nghttp2. A comparison with hyper's client would prove nothing,
-//! because the h2 crate reads its frames as well as ours.
+//! because both hyper and our client read frames with the h2 crate.
 //!
 //! The tables in `docs/outcomes.md` list the meanings of curl's exit codes according to its manual, and our result and
 //! curl's for each fault. If they differ from the results here, the test fails and prints the correct tables.
@@ -49,7 +49,7 @@ const FAULTS: [(Http2Script, &str); 36] = [
     (Http2Script::InPieces, "a body in pieces"),
     (Http2Script::Padded, "padding"),
     (Http2Script::Continued, "a head in two frames"),
-    (Http2Script::Interim, "103 before it"),
+    (Http2Script::Interim, "103 before the answer"),
     (Http2Script::NoContent, "204"),
     (Http2Script::Trailers, "trailer fields"),
     (Http2Script::NotFound, "404"),
@@ -68,14 +68,14 @@ const FAULTS: [(Http2Script, &str); 36] = [
     (Http2Script::CloseInBody, "closed in the body"),
     (Http2Script::BreakSilently, "reset before the answer"),
     (Http2Script::BreakInBody, "reset in the body"),
-    (Http2Script::GoAwayBefore(NO_ERROR), "left out by GOAWAY"),
-    (Http2Script::GoAwayBefore(ENHANCE_YOUR_CALM), "left out by GOAWAY ENHANCE_YOUR_CALM"),
-    (Http2Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, and the answer"),
-    (Http2Script::GoAwayTwice, "GOAWAY twice, and the answer"),
-    (Http2Script::GoAwayThenClose(NO_ERROR), "GOAWAY, and closed"),
-    (Http2Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, and closed"),
-    (Http2Script::GoAwayThenBreak, "GOAWAY, and reset"),
-    (Http2Script::BadFrame, "DATA on no stream"),
+    (Http2Script::GoAwayBefore(NO_ERROR), "excluded by GOAWAY"),
+    (Http2Script::GoAwayBefore(ENHANCE_YOUR_CALM), "excluded by GOAWAY ENHANCE_YOUR_CALM"),
+    (Http2Script::GoAwayThenAnswer(NO_ERROR), "GOAWAY, then the answer"),
+    (Http2Script::GoAwayTwice, "GOAWAY twice, then the answer"),
+    (Http2Script::GoAwayThenClose(NO_ERROR), "GOAWAY, then closed"),
+    (Http2Script::GoAwayThenClose(ENHANCE_YOUR_CALM), "GOAWAY ENHANCE_YOUR_CALM, then closed"),
+    (Http2Script::GoAwayThenBreak, "GOAWAY, then reset"),
+    (Http2Script::BadFrame, "DATA outside any stream"),
     (Http2Script::BadHeaders, "a head that cannot be decoded"),
     (Http2Script::Http1, "HTTP/1.1"),
     (Http2Script::HangSilently, "no answer"),

@@ -60,7 +60,7 @@ pub(super) struct Habits {
     pub(super) answer_after: Duration,
     /// TLS acceptor, if the server speaks TLS.
     pub(super) tls: Option<TlsAcceptor>,
-    /// True if clients may resend a request, which then meets the same script.
+    /// True if clients may resend a request, to which the server then plays the same script.
     pub(super) may_come_again: bool,
 }
 
@@ -255,7 +255,7 @@ impl FaultyConnection {
             let mut log = self.log.lock().unwrap();
             let key = (id.source().to_owned(), id.seq);
             let times = log.get(&key).map_or(1, |earlier| earlier.times + 1);
-            assert!(times == 1 || self.habits.may_come_again, "the request came twice");
+            assert!(times == 1 || self.habits.may_come_again, "the request arrived twice");
             log.insert(key, Http2Truth { times, ..truth });
         }
         if close_next {

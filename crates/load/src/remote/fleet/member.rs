@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_secs(10);
 /// Time after which an unreachable worker counts as lost.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// Number of consecutive streams without a report that means that no more reports will come. Until then, a stream that
+/// Number of consecutive streams without a report after which no more reports are expected. Until then, a stream that
 /// was cut off is reopened to get the rest.
 const EMPTY: u32 = 3;
 

@@ -57,7 +57,7 @@ impl EarlyRows {
         RowMark(known.reached.iter().map(|(source, (reached, _))| (source.clone(), reached.rows)).collect())
     }
 
-    /// Fetches the currently closed parts from all workers, and tells whether everything up to the mark has arrived.
+    /// Fetches the currently closed parts from all workers, and returns whether everything up to the mark has arrived.
     pub async fn fetch(&self, RowMark(wanted): &RowMark) -> Arrived {
         join_all(self.workers.iter().map(|(_, orders)| async {
             let (order, carried_out) = oneshot::channel();

@@ -27,7 +27,7 @@ use rolldrop_record::parts::{self, PartError};
 const RETRY: Duration = Duration::from_millis(500);
 /// Time after which a silent connection is closed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// Time without any progress, over all attempts, after which the worker is given up.
+/// Time without any progress, over all attempts, after which the fetch is abandoned.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of times that a part may differ from its listing.
 const MOST_MISMATCHES: u32 = 3;
@@ -172,7 +172,7 @@ async fn pause(why: Failed, last: Instant) -> Result<(), FetchError> {
     match why {
         Failed::ForNow(why) if last.elapsed() >= STALL_LIMIT => Err(FetchError::Stalled(why)),
         Failed::ForNow(why) => {
-            tracing::debug!(%why, "fetching a load worker's rows");
+            tracing::debug!(%why, "failed to fetch a load worker's rows");
             sleep(RETRY).await;
             Ok(())
         }

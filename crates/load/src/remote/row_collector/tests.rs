@@ -127,7 +127,7 @@ impl WorkerTransport for Worker {
                 }
                 Some(Fault::Lost) => {
                     self.lost.notify_one();
-                    return Err(WorkerTransportError("it was lost".to_owned()));
+                    return Err(WorkerTransportError("the response was lost".to_owned()));
                 }
             };
             Ok(Response::from_parts(head, StreamBody::new(stream::iter(pieces).boxed()).boxed_unsync()))
@@ -201,7 +201,7 @@ async fn collector_survives_cut_and_garbled_answers() {
     let whole = Rows { recorded: Some(300), known: 300, in_flight: 0, received: 300 };
     assert_eq!(collected_all.rows, BTreeMap::from(["load-0", "load-1"].map(|s| (s.to_owned(), whole))));
     assert_eq!(collected(dir.path()), expected);
-    assert!(!dir.path().join("live").exists(), "their rows are in the parts");
+    assert!(!dir.path().join("live").exists(), "the rows are in the parts");
     let names = fs::read_dir(dir.path().join("requests")).unwrap();
     assert!(names.flatten().all(|name| name.path().extension().is_some_and(|e| e == "parquet")));
     for (_, worker) in &workers {
@@ -250,7 +250,7 @@ async fn collector_fetches_rows_once_during_load() {
     let early = collector.early_rows();
     let mark = early.mark();
     workers[0].1.part(0, &rows("load-0", 0..100));
-    assert_eq!(early.fetch(&mark).await, Arrived::NotYet, "the other one has none that is closed");
+    assert_eq!(early.fetch(&mark).await, Arrived::NotYet, "the other worker has no closed part");
     workers[1].1.part(0, &rows("load-1", 0..100));
     assert_eq!(fetched(&early, &mark).await, Arrived::All);
     let of_both = |seqs: std::ops::Range<u64>| [rows("load-0", seqs.clone()), rows("load-1", seqs)].concat();
@@ -261,7 +261,7 @@ async fn collector_fetches_rows_once_during_load() {
         worker.part(1, &rows(source, 100..200));
         worker.end(source, 200);
     }
-    assert_eq!(early.fetch(&mark).await, Arrived::All, "an ended worker is not waited for");
+    assert_eq!(early.fetch(&mark).await, Arrived::All, "an early fetch does not wait for an ended worker");
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, []);
     let whole = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 200 };
@@ -270,7 +270,7 @@ async fn collector_fetches_rows_once_during_load() {
     for (source, worker) in &workers {
         let asked =
             [0, 1].map(|number| worker.asked(&format!("/parts/requests/{source}-0000{number}.parquet")));
-        assert_eq!(asked, [2, 1], "only the broken answer is asked for again");
+        assert_eq!(asked, [2, 1], "only the broken answer is requested again");
     }
 }
 
@@ -376,7 +376,7 @@ async fn collector_rejects_part_of_foreign_source() {
     let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert!(collected_all.lost[0].1.contains("requests/load-5-00000.parquet"), "{collected_all:?}");
     assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 0);
-    assert_eq!(collected(dir.path()).len(), 1, "what crossed");
+    assert_eq!(collected(dir.path()).len(), 1, "only the rows sent during the load");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -392,5 +392,5 @@ async fn cancelled_collector_keeps_live_rows() {
     give_up.cancel();
     let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "row collection was abandoned".to_owned())]);
-    assert_eq!(collected(dir.path()).len(), 10, "what crossed");
+    assert_eq!(collected(dir.path()).len(), 10, "only the rows sent during the load");
 }
