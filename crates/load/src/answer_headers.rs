@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn wanted_rejects_invalid_header_names() {
+    fn wanted_headers_reject_invalid_names() {
         assert!(WantedHeaders::new("a b", &[]).is_err());
         assert!(WantedHeaders::new("x", &["a:*".to_owned()]).is_err());
         assert!(wanted(&["*"]).kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n").is_some());

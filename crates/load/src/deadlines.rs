@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn future_past_its_deadline_elapses() {
+    async fn future_times_out_at_deadline() {
         let clock = Clock::start();
         let deadlines = Deadlines::new(clock);
         let within = |ms, future| deadlines.within(clock.now(), Duration::from_millis(ms), future);

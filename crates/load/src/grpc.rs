@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_timeout_fits_eight_digits() {
+    fn grpc_timeout_fits_in_eight_digits() {
         assert_eq!(timeout(Duration::from_millis(250)), "250000u");
         assert_eq!(timeout(Duration::from_secs(5)), "5000000u");
         assert_eq!(timeout(Duration::from_secs(600)), "600000m");

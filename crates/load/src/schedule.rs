@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_times_duration_is_request_count() {
+    fn request_count_is_rate_times_duration() {
         let schedule = Schedule::new(stage(0.1, 0.1, 20_000), &[stage(0.1, 0.1, 30_000)], Arrivals::Even, 0);
         assert_eq!((schedule.warmup(), schedule.main()), (2, 3));
         let due = all(&schedule, 1);

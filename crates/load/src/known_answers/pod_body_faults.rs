@@ -142,7 +142,7 @@ async fn body_names_pod_in_each_framing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hanging_body_names_pod_already_received() {
+async fn timed_out_body_still_names_pod() {
     let hanging = vec![
         case("/after", with_length(99, "pod=web-7\n"), Outcome::BodyTimeout, Some("web-7")),
         case("/within", with_length(99, "pod=web-7"), Outcome::BodyTimeout, None),

@@ -261,7 +261,7 @@ impl WorkerTransport for Other {
 }
 
 #[tokio::test]
-async fn fleet_refuses_worker_of_other_version() {
+async fn fleet_rejects_version_mismatch() {
     let gone = std::future::pending().boxed().shared();
     let (name, node) = ("a".to_owned(), "node-1".to_owned());
     let (mut fleet, _) = fleet(vec![FleetMember { name, node, way: Arc::new(Other), gone }]);
@@ -296,7 +296,7 @@ async fn evicted_worker_still_serves_its_rows() {
 }
 
 #[tokio::test]
-async fn worker_takes_authorized_orders_in_sequence() {
+async fn worker_accepts_authorised_orders_in_sequence() {
     let pod = Pod::start().await;
     let stranger = WorkerLink::new(pod.way("other", None));
     let refused = |result: Result<(), WorkerLinkError>| match result {
