@@ -35,7 +35,7 @@ fn check(
         let wait = move || _ = ended.recv();
         spawn(Box::new(wait)).with_context(|| {
             format!(
-                "failed to start thread {number} of {threads}: raise the limit of processes and threads (ulimit -u, or \
+                "failed to start thread {number} of {threads}: raise the limit on processes and threads (ulimit -u, or \
                  pids.max of the container)"
             )
         })?;

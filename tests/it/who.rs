@@ -134,7 +134,7 @@ fn header_or_body_names_pod() {
 fn unusable_pod_body_pattern_is_refused() {
     for command in [&["load", "http://127.0.0.1:1/"][..], &["run", "--embedded"]] {
         for (pattern, why) in
-            [("pod=(", "unclosed group, at character 5"), ("x*", "it can match an empty text")]
+            [("pod=(", "unclosed group, at character 5"), ("x*", "it can match an empty string")]
         {
             let finished = Rolldrop::new(command.iter().copied()).args(["--pod-body", pattern]).finish();
             assert!(finished.expect_code(2).stderr().contains(why), "{why}");

@@ -294,8 +294,8 @@ impl Connection {
         }
     }
 
-    /// Returns only the transport, for a protocol that reads and writes by itself. If no request was sent, nothing has
-    /// been read from it.
+    /// Returns only the transport, for a protocol that does its own reads and writes. If no request was sent, nothing
+    /// has been read from it.
     pub(super) fn into_transport(self) -> SocketTransport {
         self.transport
     }

@@ -58,7 +58,7 @@ const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 enum NetlinkRead<'a> {
     /// One or more messages from the kernel.
     Datagram(&'a [u8]),
-    /// Nothing more to read at present.
+    /// Nothing more to read for now.
     Nothing,
     /// Messages have been lost since the last read because the queue was full.
     Overrun,

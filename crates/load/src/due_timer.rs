@@ -75,7 +75,7 @@ mod timerfd {
                 let left_ns = wake.ns_since(self.clock.now());
                 let Ok(left_ns @ 1..) = u64::try_from(left_ns) else { break };
                 if self.armed != Some(wake) {
-                    // Setting the timer also discards an expiry that nobody has read.
+                    // Setting the timer also discards an unread expiry.
                     let left = TimeSpec::from_duration(Duration::from_nanos(left_ns));
                     self.timer.get_ref().0.set(Expiration::OneShot(left), TimerSetTimeFlags::empty())?;
                     self.armed = Some(wake);

@@ -73,7 +73,7 @@ pub fn in_words(error: &dyn std::error::Error) -> String {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
-            ": raise the limit of processes and threads (ulimit -u, or pids.max of the container)"
+            ": raise the limit on processes and threads (ulimit -u, or pids.max of the container)"
         }
         _ => "",
     }

@@ -18,7 +18,7 @@ use super::request::Persistence;
 use rolldrop_record::retry::is_retried;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Connection that a request takes to its target.
+/// Connection over which a request reaches its target.
 pub(super) enum Via {
     /// A connection that no other request shares.
     Own {

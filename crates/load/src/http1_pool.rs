@@ -54,7 +54,7 @@ impl Http1Pool {
         Some(Via::dial(id))
     }
 
-    /// Takes all idle connections out.
+    /// Removes and returns all idle connections.
     pub(super) fn take_idle(&mut self) -> Vec<Connection> {
         self.idle.iter_mut().flat_map(std::mem::take).collect()
     }

@@ -34,7 +34,7 @@ pub(super) struct PlannedTarget {
     pub(super) path: Vec<TemplatePiece>,
     /// Method of the target's requests.
     pub(super) method: Method,
-    /// Headers, except those that the generator writes by itself.
+    /// Headers, except those that the generator itself writes.
     pub(super) headers: Vec<(HeaderName, Vec<TemplatePiece>)>,
     /// Body of the target's requests.
     pub(super) body: RequestBody,

@@ -68,7 +68,7 @@ impl FromStr for PodBody {
         };
         if name.is_none_or(|name| name.properties().minimum_len() == Some(0)) {
             return Err(bad(format!(
-                "{what} can match an empty text: require a character, as in pod=(\\S+)"
+                "{what} can match an empty string: require a character, as in pod=(\\S+)"
             )));
         }
         let regex = Regex::new(pattern).map_err(|_| bad("its compiled form is too large".to_owned()))?;
@@ -198,7 +198,7 @@ mod tests {
         assert!(error("a{2,1}").contains("invalid repetition count range"), "{}", error("a{2,1}"));
         assert!(error("\\p{Nobody}").contains("Unicode property not found"), "{}", error("\\p{Nobody}"));
         assert!(error("(\\w{1000}){1000}").ends_with("its compiled form is too large"));
-        let empty = "can match an empty text: require a character, as in pod=(\\S+)";
+        let empty = "can match an empty string: require a character, as in pod=(\\S+)";
         for pattern in ["", "a*", "^|a", "\\b"] {
             assert!(error(pattern).ends_with(&format!(": it {empty}")), "{}", error(pattern));
         }

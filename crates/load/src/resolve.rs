@@ -71,7 +71,7 @@ impl AddressCursor {
     /// Returns the address for the next connection.
     ///
     /// # Errors
-    /// Returns the reason if the name has no address at present.
+    /// Returns the reason if the name currently has no address.
     pub(super) fn next(&self) -> Result<Address, Arc<str>> {
         match &self.route {
             TargetRoute::Fixed(address) => Ok(address.clone()),

@@ -1,7 +1,7 @@
 //! Transports on which connections run: TCP, a Unix socket, or TLS over either.
 //!
 //! An enum rather than a trait object, so that reading cleartext TCP costs no more than reading the socket. A protocol
-//! that reads and writes by itself, such as HTTP/2, takes the [`SocketTransport`].
+//! that does its own reads and writes, such as HTTP/2, takes the [`SocketTransport`].
 
 use std::io::{self, Read};
 use std::mem;

@@ -165,7 +165,7 @@ mod tests {
             ),
             (
                 "podBody: '.*'",
-                "spec.load.podBody: cannot find pod names with \".*\": it can match an empty text",
+                "spec.load.podBody: cannot find pod names with \".*\": it can match an empty string",
             ),
             ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),

@@ -11,7 +11,7 @@ use super::message::{
 pub(crate) fn fuzz(bytes: &[u8]) {
     let most = bytes.len() / HEADER;
     let found: Vec<TrackedConnection> = connections(bytes).take(most + 1).collect();
-    assert!(found.len() <= most, "more messages than there is room for");
+    assert!(found.len() <= most, "more messages than fit into the datagram");
     for tracked in found {
         assert_eq!(connections(&message(tracked)).collect::<Vec<_>>(), [tracked]);
     }

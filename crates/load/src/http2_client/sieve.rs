@@ -23,7 +23,7 @@ impl Sieve {
     /// Minimum size of a buffer, in bytes: enough to classify a frame.
     pub(super) const LEAST_ROOM: usize = FrameHeader::BYTES + 1;
 
-    /// Takes the held bytes, which belong before the next incoming bytes; there are fewer than the minimum room.
+    /// Takes the held bytes, which belong before the next incoming bytes. They always fit into the minimum buffer.
     pub(super) fn held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -93,7 +93,7 @@ mod tests {
         [&length[1..], &[kind, flags], &[0, 0, 0, stream], payload].concat()
     }
 
-    /// Generates a frame, and tells whether it is empty.
+    /// Generates a frame, with true if it is empty.
     fn any_frame() -> impl Strategy<Value = (Vec<u8>, bool)> {
         let flags = prop::sample::select(vec![0, END_STREAM, PADDED, PADDED | END_STREAM]);
         (0_u8..2, flags, 0_u8..2, prop::collection::vec(0_u8..4, 0..5)).prop_map(

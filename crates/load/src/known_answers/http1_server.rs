@@ -26,9 +26,9 @@ pub(super) enum Http1Script {
     /// Two interim responses before the final one.
     Interim,
     NoContent,
-    /// A 304 that gives the length of the body that it does not send.
+    /// A 304 that announces the length of a body that it does not send.
     NotModified,
-    /// An HTTP/1.0 response; the connection is closed without an announcement.
+    /// An HTTP/1.0 response; the server then closes the connection unannounced.
     OldVersion,
     /// More bytes than the announced length.
     Surplus,

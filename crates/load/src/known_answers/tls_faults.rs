@@ -1,4 +1,4 @@
-//! All faults over TLS, after the handshake: those of clear text, an alert in the middle, and a connection closed
+//! All faults over TLS, after the handshake: the cleartext faults, an alert in the middle, and a connection closed
 //! without close_notify.
 
 use futures::StreamExt;

@@ -129,7 +129,7 @@ struct Faulty {
 impl Faulty {
     fn fault(&self, id: &str) -> (u64, Fault) {
         let seq = id.parse::<RequestId>().unwrap().seq;
-        // Irregular order, so that every fault meets both new and old connections.
+        // Irregular order, so that every fault occurs on both new and old connections.
         let at = usize::try_from(seq.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap() % self.faults.len();
         (seq, self.faults[at])
     }

@@ -1,6 +1,6 @@
 //! Batches of a load that have not been fetched yet.
 //!
-//! The journal is bounded: if nobody reads it, it drops the oldest rows (which the parts contain as well), and then the
+//! The journal is bounded: if nobody reads it, it drops the oldest rows (which the parts also contain), and then the
 //! oldest batches. The number of requests remains known, because [`SourceProgress`] counts from the beginning.
 
 use std::collections::VecDeque;
@@ -186,6 +186,6 @@ mod tests {
         assert_eq!((rows, left, batches), (KEPT_ROWS, 340_000, KEPT_BATCHES));
         writer.end(Vec::new());
         assert_eq!(journal.next(from, 1).await, Some(LiveLine::End { sources: Vec::new() }));
-        assert_eq!(journal.lock().rows, 0, "all of it has arrived");
+        assert_eq!(journal.lock().rows, 0, "everything has been fetched");
     }
 }

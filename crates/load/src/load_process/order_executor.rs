@@ -34,7 +34,7 @@ enum WorkerError {
     Order(#[from] serde_json::Error),
     #[error("received {0} out of turn")]
     OutOfTurn(&'static str),
-    #[error("failed to report")]
+    #[error("failed to send a report")]
     Report(#[source] io::Error),
 }
 

@@ -141,7 +141,7 @@ impl<N: Note> Fleet<N> {
                 let mut warnings: Vec<String> = prepared.into_iter().flatten().flatten().collect();
                 warnings.dedup();
                 for lost in all_lost {
-                    let message = format!("{lost}; the others send its part");
+                    let message = format!("{lost}; the others take over its part");
                     (self.note)(None, self.clock.now(), EventKind::Warning { message });
                 }
                 return Ok(warnings);

@@ -45,7 +45,7 @@ pub struct ListedPart {
 }
 
 impl ListedPart {
-    /// Returns the source whose rows the part contains; `None` if the name is not a part's.
+    /// Returns the source whose rows the part contains; `None` if this is not the name of a part.
     pub fn source(&self) -> Option<&str> {
         let (table, file) = self.name.split_once('/')?;
         let (source, number) = file.strip_suffix(PART_SUFFIX)?.rsplit_once('-')?;

@@ -237,7 +237,7 @@ async fn fleet_reassigns_share_lost_before_start() {
     let (mut fleet, noted) = fleet(members);
     let warnings = fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
-    let warning = "lost load worker a on node node-of-a: it was evicted; the others send its part";
+    let warning = "lost load worker a on node node-of-a: it was evicted; the others take over its part";
     let recorded = (None, EventKind::Warning { message: warning.to_owned() });
     assert!(noted.lock().unwrap().contains(&recorded));
     fleet.start().await;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use rolldrop_record::load::{DnsSettings, Family};
 
-/// Validity of an answer from the system, which gives no TTL.
+/// Validity of an answer from the system, which reports no TTL.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
 /// Reason to report if no server answered.

@@ -1,9 +1,9 @@
 //! Remembers the position in the source ports between loads.
 //!
 //! A load that started with the ports of the previous load would hit its stale flows, so it starts after them. The
-//! position is kept in a small file of this user in the temporary directory. A load that cannot read the file starts at
-//! a random position. The pods of a cluster have no such file: the run that starts them reads its user's file and tells
-//! them the position.
+//! position is kept in a small file, one per user, in the temporary directory. A load that cannot read the file starts
+//! at a random position. The pods of a cluster have no such file: the run that starts them reads its user's file and
+//! tells them the position.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -175,7 +175,8 @@ fn write(path: &Path, left: PortsBefore) -> io::Result<()> {
     file.write_all(format!("{next} {taken} {since_s}").as_bytes())
 }
 
-/// Opens a file that belongs to this user. Others may put something else in its place, such as a link to another file.
+/// Opens a file that belongs to this user. Other users may put something else in its place, such as a link to another
+/// file.
 fn own(path: &Path, is_written: bool) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();

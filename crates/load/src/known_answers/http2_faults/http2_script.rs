@@ -163,7 +163,7 @@ impl Http2Script {
         if let Http2Script::Grpc(answer) = self { answer.grpc_status() } else { None }
     }
 
-    /// Returns true if Go's client silently resends a request that met this fault on a stream.
+    /// Returns true if Go's client silently resends a request that hit this fault on a stream.
     pub(super) fn is_hidden_by_go(self, stream: u32) -> bool {
         match self {
             Http2Script::Refused => true,

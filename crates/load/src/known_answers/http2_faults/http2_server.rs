@@ -187,10 +187,10 @@ impl FaultyConnection {
     }
 
     /// Reads the rest of a request, logs its script, and plays the script.
-    #[expect(clippy::too_many_lines, reason = "an arm for each of the faults")]
+    #[expect(clippy::too_many_lines, reason = "one branch per fault")]
     async fn request(&mut self, head: Frame, close_next: bool) -> Http2Then {
         let stream = head.stream;
-        assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
+        assert_eq!(head.flags & END_HEADERS, END_HEADERS, "the head must fit in one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
         let Some(id) = self.id(head.payload) else {
             // The client has resent the request.

@@ -209,7 +209,8 @@ impl PartialDownload {
         Ok(())
     }
 
-    /// Gives the part its final name if it matches the worker's listing. Otherwise, all of it must be fetched again.
+    /// Gives the part its final name if it matches the worker's listing. Otherwise, the whole part must be fetched
+    /// again.
     async fn end(&mut self, part: &ListedPart) -> Result<(), Failed> {
         self.file.flush().await.map_err(|source| self.unwritten(source))?;
         let sha256 = hexadecimal(self.digest.clone());

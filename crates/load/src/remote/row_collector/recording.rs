@@ -1,7 +1,7 @@
 //! Records the workers' reports while the load runs: `latency.hlog` for all workers together, and the rows that were
 //! not `ok`.
 //!
-//! These rows stay in a directory of their own until it is known which workers' parts arrive. A worker's parts contain
+//! These rows stay in a separate directory until it is known which workers' parts arrive. A worker's parts contain
 //! the same rows. If the parts do not arrive, the rows become a part of the table instead.
 
 use std::collections::btree_map::Entry;
