@@ -283,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// Ends the current request of a lane. If another request is due, it takes the place; otherwise the lane rests.
+    /// Ends the current request of a lane. If another request is due, it takes its place; otherwise the lane rests.
     fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;

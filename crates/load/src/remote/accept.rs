@@ -87,7 +87,7 @@ mod tests {
                 crowd.push(socket.connect(address).await.unwrap());
             }
             let first = timeout(DEADLINE, crowd[0].read(&mut [0])).await.unwrap();
-            assert!(matches!(first, Ok(0) | Err(_)), "the oldest of the crowd is closed");
+            assert!(matches!(first, Ok(0) | Err(_)), "the oldest connection of the crowd is closed");
             slow.write_u8(7).await.unwrap();
             assert_eq!(timeout(DEADLINE, slow.read_u8()).await.unwrap().unwrap(), 7);
         };
@@ -121,7 +121,7 @@ mod tests {
                 crowd.push(TcpStream::connect(address).await.unwrap());
             }
             let first = timeout(DEADLINE, crowd[0].read(&mut [0])).await.unwrap();
-            assert!(matches!(first, Ok(0) | Err(_)), "the oldest is closed");
+            assert!(matches!(first, Ok(0) | Err(_)), "the oldest connection is closed");
             assert!(is_answered().await);
             let last = crowd.last_mut().unwrap();
             last.write_u8(8).await.unwrap();

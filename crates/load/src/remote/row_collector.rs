@@ -329,7 +329,7 @@ impl WorkerCollection {
             .into_iter()
             .find(|(source, rows)| sources.contains(source) && rows.recorded != Some(rows.received));
         if let Some((source, Rows { known, received, .. })) = incomplete {
-            return Err(format!("{source} recorded {known} rows, but its parts have {received}"));
+            return Err(format!("{source} recorded {known} rows, but its parts contain {received}"));
         }
         if let Err(error) = link.post(ACKNOWLEDGED_PATH, Bytes::new()).await {
             // The worker exits by itself after a while.
