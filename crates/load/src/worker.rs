@@ -299,7 +299,7 @@ impl Worker {
         if place.is_some() {
             return;
         }
-        // In an open loop the loop already knows when the next request is due. In a closed loop that has just changed.
+        // With an open-loop load, the loop already knows the next due time. In a closed loop, it has just changed.
         let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();

@@ -93,7 +93,7 @@ mod tests {
         [&length[1..], &[kind, flags], &[0, 0, 0, stream], payload].concat()
     }
 
-    /// Generates a frame, with true if it is empty.
+    /// Generates a frame, and true if it is empty.
     fn any_frame() -> impl Strategy<Value = (Vec<u8>, bool)> {
         let flags = prop::sample::select(vec![0, END_STREAM, PADDED, PADDED | END_STREAM]);
         (0_u8..2, flags, 0_u8..2, prop::collection::vec(0_u8..4, 0..5)).prop_map(
