@@ -11,7 +11,7 @@ rolldrop_testing::targets! {
     answer_ndjson: super::ndjson,
 }
 
-/// Reads a stream in pieces. The input must be shorter than the longest event.
+/// Reads a stream in pieces. The input must be shorter than the maximum event size.
 pub(crate) fn told<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Told, bool) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (mut parser, mut told) = (Parser::default(), Told::default());
@@ -26,7 +26,7 @@ pub(crate) fn told<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Told, bool) {
     (told, parser.is_mid_event())
 }
 
-/// Checks that a stream has the events of the standard, however its bytes are split.
+/// Checks that a stream has the events that the standard defines, however its bytes are split.
 pub(crate) fn sse(input: &[u8]) {
     let (whole, pieces) = pieces(input);
     let at_once = told(std::iter::once(whole));
@@ -34,7 +34,7 @@ pub(crate) fn sse(input: &[u8]) {
     assert_eq!(told(pieces), at_once);
 }
 
-/// Checks that a body has the same lines, however its bytes are split, and that none is lost.
+/// Checks that a body has the same lines, however its bytes are split, and that no line is lost.
 fn ndjson(input: &[u8]) {
     let (whole, pieces) = pieces(input);
     let (mut lines, mut found) = (Lines::default(), Vec::new());

@@ -1,8 +1,8 @@
 //! Finds the end of an HTTP/1.1 message body without changing or copying a byte.
 //!
-//! A [`Body`] inspects bytes as they pass, and tells how many of them still belong to the message, including chunk
+//! A [`Body`] inspects bytes as they pass, and reports how many of them still belong to the message, including chunk
 //! sizes, extensions and trailers. The proxy forwards these bytes, and the load generator skips them. Heads are parsed
-//! elsewhere, since a client, a relay and a server must each treat the same head differently.
+//! elsewhere, because a client, a relay and a server must each treat the same head differently.
 //!
 //! This is our own code because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be
 //! lost.
@@ -124,7 +124,7 @@ impl ChunkPosition {
         Ok(at)
     }
 
-    /// Returns the place after `byte`, which must not be chunk data.
+    /// Returns the position after `byte`, which must not be chunk data.
     fn after(self, byte: u8) -> Result<ChunkPosition, BadChunk> {
         Ok(match (self, byte) {
             (ChunkPosition::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_codes_have_their_names() {
+    fn error_codes_map_to_names() {
         assert_eq!((error_name(7), error_name(13)), ("REFUSED_STREAM".into(), "HTTP_1_1_REQUIRED".into()));
         assert_eq!(error_name(0xff), "error code 0xff");
     }

@@ -1,4 +1,4 @@
-//! Lines of JSON, one value a line (NDJSON, JSON Lines). Lines end in LF or CRLF; blank lines are not events.
+//! Lines of JSON, one value per line (NDJSON, JSON Lines). Lines end in LF or CRLF; blank lines are not events.
 
 use std::mem;
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn last_line_needs_its_end() {
+    fn last_line_needs_line_ending() {
         assert_eq!(lines([b"1\n2" as &[u8]]), (vec![b"1".to_vec()], true));
         assert_eq!(lines([b"1\n2\n" as &[u8]]), (vec![b"1".to_vec(), b"2".to_vec()], false));
         assert_eq!(lines([b"1\n \r" as &[u8]]), (vec![b"1".to_vec()], false));

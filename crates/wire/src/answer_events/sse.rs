@@ -1,7 +1,7 @@
 //! Server-sent events (WHATWG HTML, 9.2.5 and 9.2.6): the format `text/event-stream`.
 //!
 //! An event is reported with the line end that completes it, even if that is a CR that may be the first half of a CRLF.
-//! An event without its blank line at the end of the body is not reported, as the standard says. Bytes that are not
+//! An event without its blank line at the end of the body is not reported, as the standard requires. Bytes that are not
 //! UTF-8 pass unchanged.
 
 #[cfg(any(test, fuzzing))]
@@ -26,7 +26,7 @@ pub struct SseEvent<'a> {
     pub name: &'a [u8],
     /// Data lines, joined with LF.
     pub data: &'a [u8],
-    /// Last event ID of the stream, perhaps from an earlier event; empty if there is none.
+    /// Last event ID of the stream, possibly from an earlier event; empty if there is none.
     pub last_id: &'a [u8],
 }
 
@@ -43,13 +43,13 @@ pub struct Parser {
     is_after_cr: bool,
 }
 
-/// Fields of an event whose end has not arrived, borrowed from the bytes at hand where they can be.
+/// Fields of an event whose end has not arrived, borrowed from the bytes at hand where possible.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     name: Cow<'a, [u8]>,
     data: Option<Cow<'a, [u8]>>,
     id: Option<Cow<'a, [u8]>>,
-    /// First part of a line whose end has not arrived. Of a comment, only its colon.
+    /// First part of a line whose end has not arrived. For a comment, only its colon.
     line: Vec<u8>,
     /// Size of all complete lines, except comments.
     size: usize,
@@ -98,12 +98,12 @@ impl Parser {
         self.begun.as_ref().is_some_and(|fields| fields.data.is_some() || has_part(fields))
     }
 
-    /// Returns the last event ID, which a client sends when it connects again; empty if there is none.
+    /// Returns the last event ID, which a client sends when it reconnects; empty if there is none.
     pub fn last_id(&self) -> &[u8] {
         &self.last_id
     }
 
-    /// Returns the time after which the server asks clients to connect again, in milliseconds.
+    /// Returns the time in milliseconds after which the server asks clients to reconnect.
     pub fn retry_ms(&self) -> Option<u64> {
         self.retry_ms
     }
@@ -200,7 +200,7 @@ fn without_first(line: Cow<'_, [u8]>, count: usize) -> Cow<'_, [u8]> {
     }
 }
 
-/// Parses a number that consists of digits only. Chromium and Firefox ignore an empty one, too.
+/// Parses a number that consists of digits only. Chromium and Firefox also ignore an empty one.
 fn milliseconds(digits: &[u8]) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let append = |ms: u64, digit: &u8| ms.saturating_mul(10).saturating_add(u64::from(digit - b'0'));

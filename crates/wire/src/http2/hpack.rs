@@ -1,8 +1,8 @@
 //! Reads the header blocks (HPACK, RFC 7541) of a connection that is only observed.
 //!
 //! The crates that speak HTTP/2 do not export their HPACK reader, and the crates that do export one panic on truncated
-//! input or build a code table for every string. This one only reads: at a block that it does not understand, reading
-//! stops, which is not treated as an error.
+//! input or build a code table for every string. This one only reads: at a block that it does not understand it stops,
+//! which is not treated as an error.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 pub const FIRST_SIZE: usize = 4096;
 /// Maximum size of a dynamic table that is tracked. The peers agree on its size; this limits the memory.
 const MAX_SIZE: usize = 1 << 20;
-/// Size that each entry counts in addition to its name and value (RFC 7541, 4.1).
+/// Size counted for each entry in addition to its name and value (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
 /// A header block that violates the grammar or needs too large a table. Later blocks on the same connection cannot be
@@ -74,7 +74,7 @@ impl Decoder {
 
     /// Returns the approximate memory use of the table, in bytes.
     pub fn held_bytes(&self) -> usize {
-        // The allocator uses a few more bytes per text; the overhead that each entry counts covers them.
+        // The allocator uses a few more bytes per text; the overhead counted for each entry covers them.
         self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
     }
 
@@ -226,7 +226,7 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, BadHeaderBlock> {
     if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(BadHeaderBlock) }
 }
 
-/// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, since these are canonical:
+/// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, because these are canonical:
 /// shorter codes come first, and codes of equal length are in order.
 #[rustfmt::skip]
 const CODE_LENGTHS: [usize; 257] = [
@@ -397,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn frame_reader_survives_arbitrary_bytes(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
+        fn header_decoder_survives_arbitrary_bytes(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
             let mut decoder = Decoder::default();
             for block in blocks {
                 let _ = decoder.decode(&block, |_, _| {});

@@ -1,7 +1,7 @@
-//! The same format, read in the most literal way: the standard's text, step by step, over the whole decoded stream. It
+//! The same format, read as literally as possible: the standard's text, step by step, over the whole decoded stream. It
 //! shares no code with the parser, which tests and fuzz targets compare with it.
 
-/// Everything that a stream tells: the name, data and last ID of each event, and the final settings.
+/// Everything that a stream conveys: the name, data and last ID of each event, and the final settings.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) events: Vec<[String; 3]>,
@@ -9,7 +9,7 @@ pub(crate) struct Told {
     pub(crate) retry_ms: Option<u64>,
 }
 
-/// Reads a stream as WHATWG HTML, 9.2.6 says.
+/// Reads a stream as specified in WHATWG HTML, 9.2.6.
 pub(crate) fn read(stream: &[u8]) -> Told {
     let decoded = String::from_utf8_lossy(stream);
     let text = decoded.strip_prefix('\u{feff}').unwrap_or(&decoded).replace("\r\n", "\n").replace('\r', "\n");

@@ -12,7 +12,7 @@ use sseer::event_stream::EventStream;
 use super::*;
 use crate::fuzzing;
 
-/// Variable with the number of generated streams for `generated_streams_follow_standard`.
+/// Environment variable with the number of generated streams for `generated_streams_follow_standard`.
 const STREAMS: &str = "SSE_STREAMS";
 
 fn events(body: &str) -> Vec<[String; 3]> {
@@ -47,7 +47,7 @@ fn standard_examples_parse() {
 }
 
 #[test]
-fn every_line_ending_is_recognized() {
+fn every_line_ending_is_recognised() {
     for body in ["data: a\n\ndata: b\n\n", "data: a\r\n\r\ndata: b\r\n\r\n", "data: a\r\rdata: b\r\r"] {
         assert_eq!(data(body), ["a", "b"], "{body:?}");
     }
@@ -62,7 +62,7 @@ fn every_line_ending_is_recognized() {
 
 #[test]
 fn fields_follow_standard() {
-    assert_eq!(events("event: a\nevent\ndata\n\n"), [["message", "", ""]], "a field without value resets");
+    assert_eq!(events("event: a\nevent\ndata\n\n"), [["message", "", ""]], "a field without a value resets");
     assert_eq!(events("event: lost\n\ndata: x\n\n"), [["message", "x", ""]]);
     assert_eq!(events("id: 7\n\ndata: x\n\n"), [["message", "x", "7"]], "an ID alone is kept");
     assert_eq!(events("id: 7\nid: 8\0\ndata: x\n\n"), [["message", "x", "7"]]);
@@ -153,7 +153,7 @@ fn long_event_is_rejected() {
     assert_eq!(seen, 2);
 }
 
-/// Makes a stream of the grammar's pieces, in sensible and in senseless order.
+/// Generates a stream from pieces of the grammar, in sensible or random order.
 fn generated(random: &mut SmallRng, pieces: &[&[u8]]) -> Vec<u8> {
     const ENDS: &[&[u8]] = &[b"\n", b"\r", b"\r\n"];
     let end = ENDS.choose(random).copied().unwrap_or_default();
@@ -170,7 +170,7 @@ fn generated(random: &mut SmallRng, pieces: &[&[u8]]) -> Vec<u8> {
     body
 }
 
-/// Pieces that every parser reads alike.
+/// Pieces that every parser reads the same way.
 const PIECES: &[&[u8]] = &[
     b"data: x",
     b"data:y",
@@ -198,7 +198,7 @@ const PIECES: &[&[u8]] = &[
     b"\r\n\r\n",
 ];
 
-/// Pieces that not every parser reads alike: fields without value, and bytes that are not UTF-8.
+/// Pieces that parsers read differently: fields without a value, and bytes that are not UTF-8.
 const ODD: &[&[u8]] =
     &[b"event", b"retry", b"retry: +5", b"\xef\xbb", b"\xbf", b"\xff", b"\xe2\x82", b"\0", b"da", b"ta:"];
 
@@ -213,7 +213,7 @@ fn generated_streams_follow_standard() {
         let outcome = std::panic::catch_unwind(|| fuzzing::sse(&input));
         assert!(outcome.is_ok(), "stream {number}: b\"{}\"", input.escape_ascii());
     }
-    println!("{count} streams read as the standard says, whole and in pieces");
+    println!("{count} streams match the standard, whole and in pieces");
 }
 
 /// Cuts a stream into pieces of up to eight bytes.
@@ -248,7 +248,7 @@ fn sseer_reads(pieces: Vec<bytes::Bytes>) -> Vec<[String; 3]> {
 }
 
 /// Compares the events with those of sse-stream and sseer. Two rules of the standard are left out, because sseer breaks
-/// them (`fields_follow_standard` and `retry_needs_digits` have them): `event` without a colon resets the name, and
+/// them (`fields_follow_standard` and `retry_needs_digits` cover them): `event` without a colon resets the name, and
 /// `retry: +5` is not a number. Both reject bytes that are not UTF-8, which the standard replaces.
 #[test]
 fn other_parsers_agree() {
