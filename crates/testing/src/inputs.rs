@@ -67,7 +67,7 @@ fn feed(target: &Target, input: &[u8]) {
     }
 }
 
-/// Returns the inputs kept for a target: starting points, and finds of the fuzzer.
+/// Returns the inputs kept for a target: starting points, and inputs found by the fuzzer.
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let folder = fuzz_folder().join("seeds").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));

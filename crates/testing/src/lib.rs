@@ -29,7 +29,7 @@ pub struct Target {
     pub is_slow: bool,
 }
 
-/// Makes a crate's targets: a function for each, a table of them, and the test that feeds them the kept inputs. With
+/// Defines a crate's targets: a function for each, a table of them, and the test that feeds them the kept inputs. With
 /// separate functions, each fuzzing program contains only the code that it needs, and the fuzzer counts only those
 /// edges.
 ///

@@ -1,5 +1,5 @@
 //! A validator for the parts of JSON Schema that the schemas in `docs` use.
-#![expect(clippy::unwrap_used, reason = "a schema that is none fails the test")]
+#![expect(clippy::unwrap_used, reason = "an invalid schema fails the test")]
 
 use serde_json::Value;
 
@@ -31,8 +31,8 @@ fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), 
                 let target = root.pointer(rule.as_str().unwrap().trim_start_matches('#')).unwrap();
                 checked(value, target, root, at)?;
             }
-            "const" if rule != value => return fail("another constant"),
-            "enum" if !rule.as_array().unwrap().contains(value) => return fail("none of the names"),
+            "const" if rule != value => return fail("not the required constant"),
+            "enum" if !rule.as_array().unwrap().contains(value) => return fail("not an allowed value"),
             "const" | "enum" => {}
             "type" => {
                 let name = match value {
@@ -94,10 +94,10 @@ fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), 
                     .filter(|rule| checked(value, rule, root, at).is_ok())
                     .count();
                 if met != 1 {
-                    return fail(&format!("meets {met} of the alternatives"));
+                    return fail(&format!("meets {met} alternatives instead of one"));
                 }
             }
-            other => return fail(&format!("keyword {other} is not known to this test")),
+            other => return fail(&format!("unknown keyword {other}")),
         }
     }
     Ok(())

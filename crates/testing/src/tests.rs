@@ -21,7 +21,7 @@ fn modules() -> Vec<(String, PathBuf)> {
 fn names(module: &Path) -> Vec<String> {
     let text = fs::read_to_string(module).unwrap();
     let (_, list) =
-        text.split_once("targets! {\n").unwrap_or_else(|| panic!("{} has none", module.display()));
+        text.split_once("targets! {\n").unwrap_or_else(|| panic!("{} has no targets", module.display()));
     let (list, _) = list.split_once("\n}").unwrap();
     let names = list.lines().filter_map(|line| line.trim().split(['[', ':']).next());
     names.map(|name| name.trim().to_owned()).collect()
