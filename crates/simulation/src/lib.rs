@@ -199,8 +199,8 @@ pub fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) 
     }
 }
 
-/// Returns a run of 10 s at 300 requests/s, sent to three pods in turn. Pod `b` is deleted at 5 s; after that, it
-/// refuses connections from 30 ms on, and requests are routed to it for 100 ms.
+/// Returns a run of 10 s at 300 requests/s, sent to three pods in turn. Pod `b` is deleted at 5 s; it refuses
+/// connections from 30 ms after that, and requests are routed to it for 100 ms.
 pub fn three_pods() -> Records {
     let mut records = records();
     delete(&mut records, 5000, "b");
@@ -330,8 +330,8 @@ pub fn many(n: i64) -> Records {
     records
 }
 
-/// Returns [`three_pods`], but `b` responds with this status on kept-alive connections, from 20 ms after its deletion
-/// for 600 ms.
+/// Returns [`three_pods`], but `b` responds with this status on kept-alive connections for 600 ms, starting 20 ms after
+/// its deletion.
 pub fn refusing(status: u16, is_named: bool) -> Records {
     let mut records = three_pods();
     records.info.targets[0].balances_because = BalancesBecause::Service;

@@ -104,7 +104,7 @@ impl Service {
         self.records.events.push(terminated);
     }
 
-    /// Starts a pod without a readiness probe: the pod counts as ready at once, but starts to listen later.
+    /// Starts a pod without a readiness probe: the pod counts as ready immediately, but starts to listen later.
     pub fn start(&mut self, ms: i64, pod: &str, listens_ms: i64) {
         self.listens.insert(pod.to_owned(), listens_ms);
         let mut started = pod_event(ms, pod, Change::Applied);
@@ -161,8 +161,8 @@ impl Service {
     }
 }
 
-/// Simulates a rollout that deletes all three pods at once. The first leaves the rules at once, the others a second
-/// later, when their successors are ready.
+/// Simulates a rollout that deletes all three pods at the same time. The first leaves the rules immediately, the others
+/// a second later, when their successors are ready.
 pub fn all_at_once(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);
     for pod in ["a", "b", "c"] {

@@ -9,9 +9,9 @@ use rolldrop_record::{Event, EventKind, Outcome, Records, StreamEnd, StreamRow};
 
 use super::{MS, at, delete, pod_event, records, request};
 
-/// Streams begin this often, in milliseconds, on the three pods in turn.
+/// Interval in milliseconds at which streams begin, on the three pods in turn.
 const EVERY_MS: i64 = 20;
-/// Complete streams take this long, in milliseconds, with an event every 100 ms.
+/// Duration of a complete stream in milliseconds, with an event every 100 ms.
 const LENGTH_MS: i64 = 2000;
 
 /// End of a pod that has streams.
@@ -46,8 +46,8 @@ pub fn streams(end: StreamPodEnd) -> Records {
 
 /// Returns a run of 150 s with streams of random lengths (exponential, 8 s on average). Three pods with a preStop sleep
 /// of 5 s and a grace period of 20 s are deleted and replaced one after another. The first serves its streams until it
-/// is killed, the second tells each other client at SIGTERM that it ends the stream, and the third cuts all streams at
-/// SIGTERM. The run ends with streams open.
+/// is killed, the second tells every other client at SIGTERM that it is ending the stream, and the third cuts all
+/// streams at SIGTERM. The run ends with streams open.
 pub fn drained_streams() -> Records {
     const SLEEP_MS: i64 = 5000;
     const GRACE_MS: i64 = 20_000;
@@ -99,7 +99,7 @@ pub fn drained_streams() -> Records {
     records
 }
 
-/// Lets a pod that is deleted at `deleted` milliseconds end like this.
+/// Makes a pod that is deleted at `deleted` milliseconds end as described.
 fn finish(records: &mut Records, name: &str, end: StreamPodEnd, deleted: i64) {
     for event in &mut records.events {
         let EventKind::Pod(pod) = &mut event.kind else { continue };
