@@ -413,7 +413,7 @@ fn exec_disruption_records_foreign_terminations() {
     let command = result.command.as_ref().expect("the command");
     assert_eq!((command.words[0].as_str(), command.code), ("sh", Some(3)), "{finished}");
     let preempted = "preempted: default-scheduler: preempting to accommodate a higher priority pod";
-    let tainted = "a taint of node node-1: Taint manager: deleting due to NoExecute taint";
+    let tainted = "taint on node node-1: Taint manager: deleting due to NoExecute taint";
     let on_node = |node: &str| -> Vec<_> {
         let ended = result.terminations.iter().filter(|t| t.node.as_deref() == Some(node));
         ended.map(|t| (t.mode, t.cause.clone())).collect()

@@ -1,20 +1,20 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
-//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The rooms, in
-//! the order in which a run passes them: `timeline` (events and requests on one clock; `pod_lives::t0` decides when a
-//! deletion took effect, `drop_policy` which requests count as dropped), `route` (the time at which traffic to a pod
-//! stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity, findings,
-//! recommendation). `model` is the output of the crate, `math` holds the formulas.
+//! Pure: data in, data out. No clock, no I/O, no async. Each number is documented where it is computed. The modules, in
+//! the order in which a run passes through them: `timeline` (events and requests on one clock; `pod_lives::t0` decides
+//! when a deletion took effect, `drop_policy` which requests count as dropped), `route` (the time at which traffic to a
+//! pod stopped), `attribute` (the termination and the cause of each loss), `count` (sums), `conclude` (validity,
+//! findings, recommendation). `model` is the output of the crate, `math` holds the formulas.
 //!
 //! There are too many successful requests to hold in memory. One pass over them collects facts that only all requests
-//! show (`timeline::requests`), the arrivals at each pod, from which the windows follow (`route::observations`), and the
-//! totals (`sums`). Later questions depend on all of these and read only some columns of the rows: `route::facts` reads
-//! the columns needed for failures of a gateway, a source port or a kept connection, if there are any, and `sums` reads
-//! the requests near a termination. If the first pass did not know enough about the requests ([`Analysed::of`]), they
-//! are read again.
+//! together show (`timeline::requests`), the arrivals at each pod, from which the windows follow
+//! (`route::observations`), and the totals (`sums`). Later steps depend on all of these and read only some columns of
+//! the rows: `route::facts` reads the columns needed for failures of a gateway, a source port or a kept connection, if
+//! there are any, and `sums` reads the requests near a termination. If the first pass did not know enough about the
+//! requests ([`Analysed::of`]), they are read again.
 //!
-//! One termination can be explained alone ([`termination`]): the same passes read the same rows but hold only those of
-//! a [`TimeSpan`] around it.
+//! One termination can be explained on its own ([`termination`]): the same passes read the same rows but hold only
+//! those of a [`TimeSpan`] around it.
 
 mod attribute;
 pub mod conclude;
@@ -105,7 +105,8 @@ impl Analysed {
 ///
 /// The span must begin some time before t0 and end some time after the pod was gone and losses had stopped: several
 /// pods terminating at the same time may explain a loss, and only connections routed elsewhere show that a window was
-/// over. With 10 s on both sides, every termination of the recorded runs is the same as in the whole run.
+/// over. With 10 s on both sides, every termination of the recorded runs comes out the same as in the analysis of the
+/// whole run.
 ///
 /// `rows` may cover the span or any longer time. Rows outside the span are not held: they only add to totals, such as
 /// the connection rate before t0. The events may be those of the whole run, or begin with lists of the existing
@@ -132,7 +133,7 @@ pub fn termination(
     Ok(explained.terminations.into_iter().find(|termination| termination.uid == uid))
 }
 
-/// Totals over requests that are not held in memory: plainly answered ones, and ones outside the span.
+/// Totals over requests that are not held in memory: plainly successful ones, and ones outside the span.
 struct Passed<'a> {
     /// Timeline as known while the rows are read.
     timeline: &'a Timeline,

@@ -103,7 +103,7 @@ pub struct RunResult {
     pub starts: Vec<Start>,
     /// Windows of all terminations, summarised per consumer and mode.
     pub windows_s: Vec<WindowSummary>,
-    /// Purpose of the run, in particular if it was to terminate pods.
+    /// Purpose of the run, in particular whether it was meant to terminate pods.
     pub aim: Aim,
     /// Settings supported by the run's evidence, per mode.
     pub recommendation: Vec<Recommendation>,
@@ -249,7 +249,7 @@ pub struct RequestCounts {
     pub outside_window: u64,
     /// Dropped without a fitting cause.
     pub unattributed: u64,
-    /// Dropped by one of several terminations, without evidence for one of them.
+    /// Dropped by one of several terminations, without evidence for which.
     pub ambiguous: u64,
     /// Dropped because a connection-tracking entry left by the generator's own earlier connections routed them to a pod
     /// that was gone. They reflect on the generator only, so no headline, limit or comparison counts them.
@@ -275,8 +275,8 @@ impl RequestCounts {
             && self.dropped == self.by_cause.values().sum::<u64>()
     }
 
-    /// Returns the number of dropped requests without the generator's own stale flows, as used in headlines, limits and
-    /// comparisons.
+    /// Returns the number of dropped requests excluding the generator's own stale flows, as used in headlines, limits
+    /// and comparisons.
     pub fn lost(&self) -> u64 {
         self.dropped - self.stale_flow_own
     }
@@ -301,8 +301,8 @@ pub struct Latencies {
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
-    /// Response time (closed loop: service time) of requests scheduled between a t0 and the time that pod was gone, or
-    /// its window was over.
+    /// Response time (closed loop: service time) of requests scheduled between a pod's t0 and the time the pod was gone
+    /// or its window was over.
     pub disrupted: Percentiles,
 }
 
@@ -378,8 +378,9 @@ pub struct Termination {
 }
 
 impl Termination {
-    /// Returns the time from SIGTERM to SIGKILL, in whole seconds, after a preStop hook that slept as long as configured.
-    /// The kubelet leaves an app 2 s, whatever the hook has used (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
+    /// Returns the time from SIGTERM to SIGKILL, in whole seconds, after a preStop hook that slept as long as
+    /// configured. The kubelet gives an app at least 2 s, however long the hook took (`minimumGracePeriodInSeconds` in
+    /// pkg/kubelet/kuberuntime).
     pub fn shutdown_seconds(&self) -> u64 {
         self.grace_period_seconds.saturating_sub(self.pre_stop_seconds.unwrap_or(0)).max(2)
     }
@@ -515,8 +516,9 @@ pub struct WhatIf {
     pub windows_covered: usize,
     /// Total number of terminations.
     pub terminations: usize,
-    /// Dropped requests that the sleep would have saved: those with causes that a sleep helps, begun before t0 + sleep,
-    /// and requests on their own connections that were cut off as the pod exited, if they take no longer than others.
+    /// Dropped requests that the sleep would have saved: those with a cause that a sleep prevents, begun before t0 +
+    /// sleep, and those on their own connections that were cut off as the pod exited, if they take no longer than
+    /// others.
     pub drops_avoided: u64,
     /// Dropped requests that the sleep would not have saved.
     pub drops_left: u64,

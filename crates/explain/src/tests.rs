@@ -63,7 +63,7 @@ fn refused_connections_extend_pod_window() {
 }
 
 #[test]
-fn killed_requests_count_in_prior_rate() {
+fn killed_requests_count_towards_prior_rate() {
     let told = |records| {
         let window = analysed(records).result.terminations[0].windows[0].clone();
         (window.rate_before.round(), window.lower_s, window.upper_s, window.late_arrivals)
@@ -83,7 +83,7 @@ fn shared_losses_stay_exact_by_group() {
     let mut records = three_pods();
     delete(&mut records, 5000, "c");
     let alone = records.clone();
-    // Nothing shows if `c` still accepted connections.
+    // Nothing shows whether `c` still accepted connections.
     records.requests.iter_mut().filter(|row| row.scheduled >= at(5000)).for_each(|row| row.pod = None);
     let result = analysed(records).result;
     assert_eq!((result.requests.dropped, result.requests.ambiguous, result.requests.in_window), (7, 7, 7));
@@ -169,8 +169,8 @@ fn open_row_shows_that_pod_was_serving() {
 }
 
 /// Counts, among 400 seeded trials, those in which the upper bound was too small. This may happen with probability α =
-/// 0.05, so more than 48 have a chance below 10⁻⁶. Pod `b` gets one in `before(ms)` connections before its deletion at
-/// 5 s, and one in `after` from then on.
+/// 0.05, so the probability of more than 48 is below 10⁻⁶. Pod `b` gets one in `before(ms)` connections before its
+/// deletion at 5 s, and one in `after` from then on.
 fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
     let mut rng = rand::rngs::SmallRng::seed_from_u64(seed);
     let mut missed = 0;
@@ -210,7 +210,7 @@ fn upper_bound_survives_falling_share() {
 
 proptest! {
     #[test]
-    fn accounting_closes_for_any_rows(
+    fn accounting_balances_for_any_rows(
         rows in proptest::collection::vec((0i64..10_000, 0..Outcome::ALL.len(), 0..4usize, any::<bool>()), 0..200),
     ) {
         let mut records = records();

@@ -101,7 +101,7 @@ pub struct Timeline {
     pub pods: Vec<PodLife>,
     /// Pods that were terminating under load in the span, ordered by t0.
     pub ends: Vec<PodEnd>,
-    /// Each t0 under load with the time that pod was gone, including terminations outside the span.
+    /// Each t0 under load, with the time the pod was gone; includes terminations outside the span.
     pub(crate) endings: Vec<(Stamp, Stamp)>,
     lives_by_name: HashMap<String, Vec<NamedLife>>,
     /// Programs that the run started, in order.
@@ -132,7 +132,7 @@ pub struct Timeline {
     pub notes: Notes,
     /// Parts of the record that could not be read.
     pub torn: Vec<String>,
-    /// Parts of the record that could not be read, with no kill to explain it.
+    /// Parts of the record that could not be read, with no kill to explain why.
     pub corrupt: Vec<String>,
     /// Result of checking that the readable part of the record is complete and consistent.
     pub integrity: Integrity,
@@ -254,7 +254,7 @@ impl Unread {
         self.load.is_timed().then(|| self.timeline(lasted))
     }
 
-    /// Reads all rows and [totals](Requests::open) the plainly answered ones.
+    /// Reads all rows and [totals](Requests::open) the plainly successful ones.
     pub(crate) fn read<S: Send>(
         &self,
         rows: Arc<dyn RowSource>,
@@ -324,7 +324,7 @@ impl Unread {
             watches: &watches,
         };
         let (mut pods, mut ends) = pods.finish(&others, &(load_started..=load_ended));
-        // Without the rows before the span, nothing else shows that these pods serve.
+        // Without the rows before the span, nothing else shows that these pods are serving.
         pods.iter_mut().for_each(|life| life.listed |= life.endpoint_ready.is_some_and(|at| at < span.from));
         let ending = |end: &PodEnd| (end.t0.earliest, end.gone().unwrap_or(load_ended).max(end.t0.latest));
         let endings = ends.iter().map(ending).collect();
@@ -495,7 +495,7 @@ pub struct Notes {
     pub not_modelled: BTreeMap<(String, String), BTreeSet<String>>,
     /// Deletion times of workloads that nothing else controls.
     deleted_workloads: Vec<(Stamp, String)>,
-    /// Resources that the run had no right to watch, and the API server's reason.
+    /// Resources that the run was not permitted to watch, and the API server's reason.
     pub not_watched: BTreeMap<String, String>,
     /// Response headers by target name, over all load sources.
     answers: BTreeMap<String, AnswerHeaders>,

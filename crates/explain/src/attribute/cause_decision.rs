@@ -2,7 +2,7 @@
 //! notes.
 //!
 //! [`of`] is the only entry point. Gateway causes are considered first; failures unrelated to a gateway are decided as
-//! if there were none.
+//! if there were no gateway.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) const ROUND_TRIP_NS: i64 = 200_000_000;
 /// Upper limit for a round trip between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
 
-/// Minimum share, among all explanations of a request, at which a cause is stated.
+/// Minimum share of the total weight of a request's explanations that a cause needs to be stated.
 const OUTWEIGHS: f64 = 0.8;
 
 /// Lost request, with all facts that determine its cause.
@@ -32,8 +32,8 @@ pub(crate) struct LossFacts<'a> {
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// Longest time after a request was sent at which the server's close can arrive and still have crossed the request
-    /// in transit.
+    /// Longest time between sending a request and receiving the server's close for which the two can have crossed in
+    /// transit.
     pub crossing_ns: i64,
     /// Request as seen by the pod's recording proxy.
     pub served: Option<Served>,
@@ -185,8 +185,7 @@ fn cause_by(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if the gateway failed, or a pod that the gateway tried; `None` if the failure is unrelated to a
-/// gateway.
+/// Returns the cause if the gateway failed, or a pod that it tried; `None` if the failure is unrelated to a gateway.
 fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
@@ -238,8 +237,8 @@ fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     }
 }
 
-/// Returns the cause if a container exited in a pod that was not terminating: a request is affected as by a pod's
-/// termination.
+/// Returns the cause if a container exited in a pod that was not terminating: requests are affected as if the pod were
+/// terminating.
 fn cause_of_restart(f: &LossFacts<'_>) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
@@ -289,7 +288,7 @@ fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Ca
             Cause::AcceptQueueReset
         }
         _ if f.outcome.is_broken_stream() => cause_of_broken_stream(f, by.end()),
-        // An open response was being passed on when the proxy, and so the pod, was last heard of.
+        // The proxy was still forwarding the response when it, and thus the pod, was last heard from.
         ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled | ServedEnd::Open
             if is_ending =>
         {
@@ -312,8 +311,8 @@ fn has_gateway_cut(f: &LossFacts<'_>) -> bool {
     }
 }
 
-/// Returns the cause if a stream ended incomplete, given the termination of its pod. The time of the cut tells whether
-/// the pod, the app or a gateway ended the stream.
+/// Returns the cause if a stream ended before it was complete, given the termination of its pod. The time of the cut
+/// shows whether the pod, the app or a gateway ended the stream.
 fn cause_of_broken_stream(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else { return Cause::Unattributed };
     let was_killed_early = end.exit_code == Some(SIGKILLED) && !end.was_killed_at_its_grace();
@@ -326,7 +325,7 @@ fn cause_of_broken_stream(f: &LossFacts<'_>, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// Returns the cause of an error response without a gateway in between: the app sent it.
+/// Returns the cause of an error response that the app sent itself, with no gateway in between.
 fn cause_of_refusal(by: Explanation<'_>) -> Cause {
     match by {
         Explanation::Termination(_) => Cause::RefusedWhileEnding,
@@ -349,7 +348,7 @@ fn cause_of_no_connection(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if a connection was established and closed before any byte of the response.
+/// Returns the cause if a connection was established and closed before any byte of the response arrived.
 fn cause_of_no_answer(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
@@ -427,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_failures_get_their_cause() {
+    fn single_explanation_decides_cause() {
         let plain = plain();
         let refused = LossFacts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = LossFacts { outcome: Outcome::EofBeforeResponse, ..plain };
@@ -506,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_outrank_timing_for_cause() {
+    fn proxy_attempts_outrank_timing() {
         use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
         let attempt = |ended, pod| vec![AttemptFacts { ended, pod }];
         let [none, one] = [false, true];

@@ -20,15 +20,15 @@ use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
 
-/// Share of busy processor time, 0 to 1, from which the machine alone may lose requests.
+/// Share of busy processor time, 0 to 1, at which the machine alone may lose requests.
 const FULL: f64 = 0.95;
-/// Minimum number of connects that show how long a round trip takes.
+/// Minimum number of connects needed to estimate the round-trip time.
 const CONNECTS_AT_LEAST: u64 = 20;
-/// Minimum time that client and server together may add to two round trips.
+/// Lower limit for the crossing time: client and server together may add this much to two round trips.
 const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
-/// Factor over the median second's response time from which an app cannot keep up.
+/// Multiple of the usual response time at which an app counts as unable to keep up.
 const SLOW: f64 = 10.0;
-/// Median response time, in milliseconds, that such a second must exceed as well.
+/// Median response time, in milliseconds, that such a second must also exceed.
 const SLOW_MS: f64 = 50.0;
 
 /// Dropped request with its conclusion.
@@ -45,7 +45,7 @@ pub(crate) struct JudgedRequest<'a> {
 
 /// Evidence about the load from all requests together.
 pub(crate) struct LoadEvidence<'s> {
-    /// Median response time in milliseconds, by second since the counted part began; `None` if nothing was answered.
+    /// Median response time in milliseconds, by second since the counted part began; `None` if no request was answered.
     pub medians: Vec<Option<f64>>,
     /// Connect times.
     pub connects: &'s ValueHistogram,
@@ -53,7 +53,7 @@ pub(crate) struct LoadEvidence<'s> {
     pub streams: &'s StreamCarriers,
 }
 
-/// Judges all lost requests of the counted part. `explanations` belong to the requests that were not plainly answered.
+/// Judges all lost requests of the counted part. `explanations` belong to the requests that did not plainly succeed.
 pub(crate) fn judge<'a>(
     facts: &Facts<'a>,
     explanations: Vec<Explanations>,
@@ -114,8 +114,8 @@ pub(crate) fn judge<'a>(
     judged
 }
 
-/// Returns the longest time after a request was sent at which the server's close can arrive and still have crossed the
-/// request in transit: two round trips, as measured by the run's own connects.
+/// Returns the longest time between sending a request and receiving the server's close for which the two can have
+/// crossed in transit: two round trips, as measured by the run's own connects.
 fn crossing_ns(connects: &ValueHistogram) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {
         return ROUND_TRIP_NS;
@@ -143,7 +143,7 @@ fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) ->
     earlier.chain(last).map(attempt).collect()
 }
 
-/// Returns the facts about the gateway's part in a lost request.
+/// Returns the facts about the gateway's role in a lost request.
 fn by_gateway<'f>(
     timeline: &Timeline,
     target: &Target,
@@ -197,7 +197,7 @@ impl<'a> Signs<'a> {
                 | Outcome::BodyTimeout
                 | Outcome::StreamStalled
         );
-        // The pod was well and did not answer in time.
+        // The pod was healthy but did not answer in time.
         let is_at_a_pod_that_is_well = explained.pod.is_some() && explained.candidates.is_empty();
         is_timeout
             && (is_at_a_pod_that_is_well

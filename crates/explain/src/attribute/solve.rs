@@ -1,13 +1,13 @@
 //! Attributes the lost requests: finds the terminations and other causes that may explain each one.
 //!
-//! The problem is circular. A pod may explain a loss while it may still have been routed to, and the losses themselves
-//! show how long that was; so they are processed in chronological order. Failures that only one pod explains show when
-//! that pod was dead, which sharpens everything that depends on the times of death; so the losses are then processed a
-//! second time. There is no third pass: times of death derived from losses that were attributed using such times would
-//! confirm themselves.
+//! The problem is circular. A pod can explain a loss only as long as connections may have been routed to it, and the
+//! losses themselves show how long that was; so they are processed in chronological order. Failures that only one pod
+//! explains show when that pod was dead, which sharpens everything that depends on the times of death; so the losses
+//! are then processed a second time. There is no third pass: times of death derived from losses that were attributed
+//! using such times would confirm themselves.
 //!
 //! A failure is evidence for a pod's lower bound only if all its explanations are terminations. If several terminations
-//! explain it, it shows that the rules still held one of their pods, and so every pod that the EndpointSlices dropped
+//! explain it, it shows that the rules still listed one of their pods, and so every pod that the EndpointSlices dropped
 //! later than the last of these.
 
 use crate::attribute::suspects::{Clues, Explanations, Suspects, is_no_connection};
@@ -22,7 +22,7 @@ use rolldrop_record::{Outcome, Stamp};
 /// Attribution of the losses.
 #[derive(Debug)]
 pub(crate) struct Attribution {
-    /// One entry per request that was not plainly answered; entries for requests that were not lost only name the pod.
+    /// One entry per request that did not plainly succeed; entries for requests that were not lost only name the pod.
     pub explanations: Vec<Explanations>,
     /// Arrivals at the pod, by termination, then by target. Includes those inferred from losses.
     pub tails: Vec<Vec<ArrivalTail>>,
@@ -37,7 +37,7 @@ pub(crate) fn solve(facts: &Facts<'_>) -> Attribution {
     if !found_dead(&suspects, &explanations, &mut deaths) {
         return Attribution { explanations, tails };
     }
-    // Memory may not suffice for the explanations from both passes.
+    // The explanations from both passes together may not fit into memory.
     drop(explanations);
     tails.iter_mut().flatten().for_each(|tail| tail.reach = None);
     Pass::begin(facts, &suspects, &deaths, &tails).run()
@@ -54,7 +54,7 @@ struct Pass<'s> {
 }
 
 impl<'s> Pass<'s> {
-    /// Begins without losses. `known` holds the tails from the previous pass, for their rates.
+    /// Begins with no losses processed. `known` holds the tails from the previous pass, for their rates.
     fn begin(
         facts: &'s Facts<'s>,
         suspects: &'s Suspects<'s>,

@@ -1,11 +1,11 @@
 //! Possible explanations of each lost request: terminations, each with its share, and other causes.
 //!
-//! If something names a request's pod, there is one suspect. Otherwise every termination is a suspect whose pod may
-//! still have been routed to ([`crate::route::balanced_reach`], or the silence of its own arrivals), unless the request ended
-//! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood
-//! that the pod was in the rules, that it had stopped, and that it caused such an outcome), and its share is its weight
-//! over the total. [`crate::attribute::solve`] iterates over the losses and supplies the knowledge with which each is
-//! weighed.
+//! If something names a request's pod, there is one suspect. Otherwise every termination is a suspect if requests may
+//! still have been routed to its pod ([`crate::route::balanced_reach`], or the silence of its own arrivals), unless the
+//! request ended before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight
+//! (the likelihood that the pod was in the rules, that it had stopped, and that it caused such an outcome), and its
+//! share is its weight over the total. [`crate::attribute::solve`] iterates over the losses and supplies what is known
+//! when each is weighed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,17 +25,18 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, ClusterInfo, Target};
 use rolldrop_record::{Outcome, RequestRow};
 
-/// Probability of a silence below which a listening pod counts as one that would have accepted a connection.
+/// Probability that a listening pod stays silent for longer than the time within which it should have accepted a
+/// connection.
 const SILENT_ALPHA: f64 = 0.05;
 /// Share below which an explanation does not compete.
 const NEGLIGIBLE: f64 = 0.01;
-/// Weight of an outcome that hardly fits.
+/// Weight of an outcome that fits poorly.
 const UNFIT: f64 = 0.02;
 /// Weight of an explanation that needs a rare coincidence: on a real v1.36.2 cluster, one of 75,000 new connections was
 /// refused by a rule change, compared with 1,133 lost to dead pods. In nftables mode a rule that is being replaced
 /// translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
 const RARE: f64 = 1e-3;
-/// Maximum number of nearly simultaneous refusals that rule changes may explain. More have a lasting reason.
+/// Maximum number of nearly simultaneous refusals that rule changes may explain. More than these have a lasting cause.
 const SWAPS_AT_MOST: usize = 2;
 
 /// Possible explanations of one request.
@@ -43,7 +44,7 @@ const SWAPS_AT_MOST: usize = 2;
 pub(crate) struct Explanations {
     /// Pod that the request reached, if known.
     pub pod: Option<Arc<str>>,
-    /// Terminations that may explain the loss. If there are any shares, these and those below sum to 1.
+    /// Terminations that may explain the loss. If there are any shares, these shares and the ones below sum to 1.
     pub candidates: Vec<TerminationCandidate>,
     /// Share of starting pods.
     pub starting: f64,
@@ -124,7 +125,7 @@ pub(crate) struct Suspects<'a> {
     timeline: &'a Timeline,
     /// Indices of the lost requests, ordered by start time.
     lost: Vec<usize>,
-    /// By target: for the index of each lost connection, its position among the target's [tries](Facts::tries).
+    /// Position of each lost connection, by its index, among the [tries](Facts::tries) of its target; by target.
     places: Vec<HashMap<usize, usize>>,
     /// True if the pod is an endpoint of the target, as far as known; by termination and target.
     serves: Vec<Vec<bool>>,
@@ -341,7 +342,7 @@ impl<'a> Suspects<'a> {
                 // Silence alone is not evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
-            // The rules may not hold it yet.
+            // The rules may not list it yet.
             (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
         };
         let weights = self.timeline.pods.iter().enumerate().filter_map(weight);
@@ -400,8 +401,7 @@ fn weight(r: &Request, death: &Death, tail: &ArrivalTail, place: Option<usize>) 
     weight.max(1e-9)
 }
 
-/// Returns the longest time for which a listening pod that is routed to may accept nothing, except with a chance of 5
-/// %.
+/// Returns the time within which a listening pod accepts a connection with 95 % probability if it is routed to.
 fn silence_ns(tail: &ArrivalTail) -> i64 {
     let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
     #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]

@@ -1,4 +1,4 @@
-//! Determines if a run was meant to terminate pods. A gate that saw no termination has checked nothing.
+//! Determines whether a run was meant to terminate pods. A gate that saw no termination has checked nothing.
 
 use crate::model::Aim;
 use crate::timeline::Timeline;

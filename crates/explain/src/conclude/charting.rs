@@ -43,7 +43,7 @@ fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     let seconds = |at| timeline.seconds(at);
     let ended: Vec<_> = timeline.ends.iter().map(|end| end.uid.as_str()).collect();
     let span = |life: &PodLife| {
-        // StatefulSets reuse names: later events belong to the next pod with the name.
+        // StatefulSets reuse names: later events belong to the next pod of that name.
         let same = timeline.pods.iter().filter(|other| other.name == life.name);
         let next = same.map(|other| other.created).filter(|at| *at > life.created).min();
         let is_its = |pod: &str, at: Stamp| {
@@ -71,7 +71,7 @@ fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     under_load.map(span).collect()
 }
 
-/// Returns the actions and commands of the run while the load was sent.
+/// Returns the run's actions and commands up to the end of the load.
 fn actions(timeline: &Timeline) -> Vec<ClusterAction> {
     let calls = timeline.calls.iter().map(|call| {
         let deed = if call.is_done { Deed::Action } else { Deed::Refused };

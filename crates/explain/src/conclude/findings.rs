@@ -158,7 +158,7 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     Some(Finding::ImpreciseDeletions { deletions, widest_s, beats })
 }
 
-/// Returns the incidents apart from the terminations.
+/// Returns the incidents other than terminations.
 fn incidents(timeline: &Timeline) -> Vec<Incident> {
     let mut incidents = refusals(timeline);
     incidents.extend(timeline.commands.iter().filter_map(unfinished));
@@ -208,7 +208,8 @@ fn restarted(restart: &ContainerRestart) -> Incident {
     }
 }
 
-/// Returns the findings about others' changes to workloads of measured pods, with the first change to each.
+/// Returns the findings about changes that others made to the workloads of measured pods, with the first change to
+/// each.
 fn changed(timeline: &Timeline) -> Vec<Incident> {
     let mut of = BTreeMap::<&str, Vec<&ChangeByOthers>>::new();
     for change in &timeline.changes_by_others {
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_warnings_share_counted_finding() {
+    fn repeated_warnings_are_counted() {
         let said = ["no rows", "late", "no rows", "no rows"].map(str::to_owned);
         assert_eq!(folded(&said), [("no rows", 3), ("late", 1)]);
     }

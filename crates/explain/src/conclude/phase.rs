@@ -1,8 +1,8 @@
-//! Tests that terminations met a consumer's clock at random phases.
+//! Tests whether terminations hit a consumer's clock at random phases.
 //!
 //! Some consumers look at endpoints only periodically, such as a client that caches a DNS response, or a load
-//! balancer's health check. Their windows are a sample of their phase, from nothing to the whole period, plus a delay.
-//! Terminations that always meet the same phase provide only one such sample, regardless of their number.
+//! balancer's health check. Their windows are a sample of their phase, from zero to the whole period, plus a delay.
+//! Terminations that always hit the same phase provide only one such sample, regardless of their number.
 
 use std::f64::consts::TAU;
 
@@ -11,10 +11,10 @@ use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Target;
 
-/// Probability of equally close phases by chance, below which they count as not random.
+/// Probability that chance alone makes phases this close, below which they do not count as random.
 const ALPHA: f64 = 0.01;
 
-/// Consumer with its own clock, and how pod terminations met it.
+/// Consumer with its own clock, and whether terminations hit that clock at random.
 #[derive(Clone, Debug)]
 pub(crate) struct ConsumerPhase {
     pub(crate) clock: ConsumerClock,
@@ -29,7 +29,7 @@ impl ConsumerClock {
     }
 }
 
-/// Returns the consumers with their own clock, and how these terminations met it.
+/// Returns the consumers with their own clock, and whether these terminations hit that clock at random.
 pub(crate) fn clocks<'a>(
     timeline: &'a Timeline,
     ends: impl Iterator<Item = &'a PodEnd> + Clone,

@@ -20,7 +20,7 @@ use rolldrop_record::{Cause, Stamp};
 pub const MAX_COARSENESS_S: f64 = 0.5;
 /// Difference in seconds between the largest upper and the largest lower bound beyond which the suggestion is a range.
 const MAX_OPEN_S: f64 = 1.0;
-/// Share of the requests lost in windows from which losses to starting pods make the bounds too large.
+/// Share of the requests lost in windows at which losses to starting pods make the bounds too large.
 const COMPETING_SHARE: f64 = 0.05;
 
 /// Summarises the windows per consumer and mode.
@@ -192,7 +192,7 @@ fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     of_pods.filter_map(|w| w.lower_s).chain(of_groups.filter_map(|w| w.lower_s)).reduce(f64::max)
 }
 
-/// Returns the reason why no sleep can help, if these pods' workload terminates all of them at once.
+/// Returns the reason why no sleep can help, if the workload terminates all of its pods at the same time.
 fn all_at_once<'a>(ends: impl Iterator<Item = &'a PodEnd>) -> Option<NoRecommendation> {
     let mut workloads = ends.filter_map(|end| end.workload.as_ref());
     let workload = workloads.find(|workload| workload.strategy == Some(Replacement::Recreate))?;
@@ -223,7 +223,7 @@ pub(crate) fn starts_compete(
     (starts > 0 && starts as f64 >= COMPETING_SHARE * all as f64).then_some(starts)
 }
 
-/// Returns the state of the readiness probe that should keep traffic away from pods that do not serve yet.
+/// Returns the state of the readiness probe that should keep traffic away from pods that are not serving yet.
 pub(crate) fn probe(timeline: &Timeline) -> Probe {
     let mut began = timeline.pods.iter().filter(|pod| !pod.listed).map(|pod| pod.is_probed).peekable();
     match began.peek().is_some() && began.all(|is_probed| is_probed == Some(true)) {
@@ -239,7 +239,7 @@ fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<NoRecomme
     is_coarse.then_some(NoRecommendation::TooCoarse { rate: slowest })
 }
 
-/// Counts the rollouts that terminated these pods; `None` for other modes, or if nothing tells the rollouts apart.
+/// Counts the rollouts that terminated these pods; `None` for other modes, or if nothing distinguishes the rollouts.
 fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
     if mode != Mode::Rollout {
         return None;
@@ -299,11 +299,11 @@ fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64, had_s: u64)
     pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
 
-/// Returns the sleep beyond which a request would not have been lost; `None` if no sleep helps it.
+/// Returns the sleep beyond which a request would not have been lost; `None` if no sleep would have saved it.
 ///
 /// With that sleep, a pod that no longer accepted a request routed to it would have accepted it. A request cut off as
-/// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference if
-/// the app had read it.
+/// the pod exited would have been answered, unless it takes longer than requests usually do; it makes no difference
+/// whether the app had read it.
 fn needed(ground: Ground<'_>, j: &JudgedRequest<'_>) -> Option<SleepNeeded> {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,

@@ -20,12 +20,12 @@ const STEAL: f64 = 0.20;
 /// Number of threads in one measuring process that waited for a CPU, averaged over the load, above which a run is
 /// invalid.
 const RUN_QUEUE_DELAY: f64 = 1.0;
-/// Share of busy CPU time on the machine that sends the load, averaged over the load, from which a run is invalid. The
+/// Share of busy CPU time on the machine that sends the load, averaged over the load, at which a run is invalid. The
 /// closer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the
 /// embedded cluster, the pods, the Service proxy and the load share that machine. A closed loop intentionally uses all
 /// capacity and has no such limit, nor does a load sent from pods in the cluster.
 const BUSY: f64 = 0.95;
-/// Time in seconds for which a measuring process or the embedded cluster stood still under load, from which a run is
+/// Length of a standstill of a measuring process or the embedded cluster under load, in seconds, at which a run is
 /// invalid.
 const STOOD_STILL_S: f64 = 3.0;
 /// Share of a standstill that threads spent waiting for a processor, below which the machine was not the reason.
@@ -87,7 +87,7 @@ pub(crate) fn invalid(
     measured: Option<MeasuredQuantity>,
     terminations: &[Termination],
 ) -> Vec<Invalid> {
-    // Only this gives the reason why nothing was recorded.
+    // Only this explains why nothing was recorded.
     let aborted = timeline.info.aborted.clone().filter(|_| load.scheduled == 0);
     let mut why: Vec<Invalid> = aborted.into_iter().map(Invalid::Aborted).collect();
     why.extend(not_as_planned(load, by_reason));
@@ -126,8 +126,8 @@ pub(crate) fn invalid(
     why
 }
 
-/// Reports each process that stood still for a while under load although a processor was available. Its samples, one
-/// per second, have a gap then.
+/// Reports each process that stood still for a while under load although a processor was available. Its samples, taken
+/// every second, have a gap there.
 fn stood_still(timeline: &Timeline) -> Vec<Invalid> {
     let during = |from: Stamp, to: Stamp| from <= timeline.load_ended && to >= timeline.origin;
     let stood_still = |source: Option<&String>, (from, to): (Stamp, Stamp)| {

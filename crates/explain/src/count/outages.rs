@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_spans_until_next_answer() {
+    fn outage_lasts_until_next_answer() {
         let failures: Vec<_> = (0..).zip([3, 4, 6, 9, 12]).map(|(seq, at)| request(seq, at)).collect();
         let longest = |answers: &[i64]| {
             let mut outages = Outages::of(failures.iter());

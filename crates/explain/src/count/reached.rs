@@ -17,11 +17,11 @@ pub(crate) struct ReachedTotals {
     unmatched: Unmatched,
     /// Number of responses that named a pod.
     named: u64,
-    /// Number of proxy rows with a request's id, read before the request was sent.
+    /// Number of proxy rows that carry a request's id but were read before the request was sent.
     early_rows: u64,
-    /// Number of such rows, read after the client had seen the request's end.
+    /// Number of proxy rows that carry a request's id but were read after the client had seen the request end.
     late_rows: u64,
-    /// Number of requests that were answered after a pod had failed them.
+    /// Number of requests that succeeded although an attempt at a pod had failed.
     saved: u64,
     /// Failed attempts at these requests, by pod.
     hidden: BTreeMap<Arc<str>, u64>,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn unmatched_names_carry_their_place() {
+    fn unmatched_names_report_their_source() {
         let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
         let mut reached = ReachedTotals { unmatched, ..ReachedTotals::default() };
         let mut load = rolldrop_simulation::records().info.load;

@@ -1,4 +1,4 @@
-//! Streams of the steady part of a run: after the population had grown, and before the first termination.
+//! Streams of the steady part of a run: after the population had built up, and before the first termination.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rolldrop_record::{Outcome, Stamp};
 
 /// Confidence of the survival curve's bands, which are not shown here.
 const BANDS: f64 = 0.95;
-/// Most steps of the survival curve that are kept.
+/// Maximum number of steps kept of the survival curve.
 const MOST_STEPS: usize = 400;
 impl SteadyStreams {
     /// Returns the steady part of a run. Returns `None` if the run has no streams.
@@ -26,7 +26,7 @@ impl SteadyStreams {
         let survival = Survival::of(&lives, BANDS);
         let missing_at = |at: Stamp| survival.as_ref()?.missing_share(at.seconds_since(began).max(0.0));
         let from = grown(timeline.origin.max(began), to, |at| missing_at(at).map(MissingShare::at_least));
-        // A pod that came later did not serve throughout the period.
+        // A pod created later did not serve throughout the period.
         let late = timeline.pods.iter().filter(|life| !life.listed && life.created > from);
         let late: BTreeSet<&str> = late.map(|life| life.name.as_str()).collect();
         let mut pods: BTreeMap<Arc<str>, Vec<StreamSpan>> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl SteadyStreams {
     }
 }
 
-/// Returns the first time from which no more than [`MOST_MISSING`] is missing, to 0.1 s; `to` if there is none.
+/// Returns the first time at which at most [`MOST_MISSING`] is missing, to within 0.1 s; `to` if there is none.
 fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stamp {
     /// Accuracy in nanoseconds.
     const STEP_NS: i64 = 100_000_000;
@@ -69,8 +69,8 @@ fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stam
 }
 
 impl StreamSpan {
-    /// Returns the span of a stream, on pod 0. It ends with the t0 of its pod: streams may end sooner in a pod that gets
-    /// no more work.
+    /// Returns the span of a stream, on pod 0. It ends at its pod's t0 at the latest: streams may end sooner in a pod
+    /// that gets no new work.
     fn of(timeline: &Timeline, record: &StreamRecord) -> Self {
         let (start, end) = (record.begun, record.end);
         let censored = |end| Self { pod: 0, start, end, ended: SpanEnd::Censored, entered: None };

@@ -6,7 +6,7 @@ use crate::timeline::{Request, Requests};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Phase, Stamp, StreamRow};
 
-/// Columns that a request's pod and its times need.
+/// Columns needed for a request's pod and times.
 const COLUMNS: Wanted = Wanted::Only(&[
     "source",
     "seq",
@@ -81,7 +81,7 @@ impl StreamRecord {
         })
     }
 
-    /// Returns true if the stream ended without being complete.
+    /// Returns true if the stream ended before it was complete.
     pub(crate) fn is_lost(&self) -> bool {
         self.outcome.is_broken_stream() || self.outcome == Outcome::StreamStalled
     }

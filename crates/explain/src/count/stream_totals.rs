@@ -17,9 +17,9 @@ use crate::timeline::{Requests, Timeline};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Probability of an equally uneven distribution by chance, below which it counts as uneven.
+/// Probability that chance alone makes a distribution this uneven, below which it counts as uneven.
 const UNEVEN_ALPHA: f64 = 0.001;
-/// Factor by which the fullest pod must exceed the mean as well.
+/// Factor by which the fullest pod must also exceed the mean.
 const UNEVEN_FACTOR: f64 = 1.5;
 /// Number of steps of the series of open streams.
 const STEPS: usize = 400;
@@ -73,7 +73,7 @@ impl StreamTotals {
 }
 
 impl LostData {
-    /// Adds what a stream had delivered, if it did not become complete.
+    /// Adds the data that a stream had delivered, if the stream was lost.
     fn add(&mut self, record: &StreamRecord) {
         if record.is_lost() {
             self.events_lost += record.row.events;
@@ -95,7 +95,7 @@ impl StreamEnds {
     }
 }
 
-/// Returns the first events and the gaps, steady and disrupted.
+/// Returns the times to the first event and the longest gaps, steady and disrupted.
 fn times(records: &[&StreamRecord], disrupted: &Periods) -> StreamResult {
     let (mut first, mut gaps) = (<[ValueHistogram; 2]>::default(), <[ValueHistogram; 2]>::default());
     for record in records {
@@ -122,8 +122,8 @@ impl StreamTimes {
         Self { steady: steady.percentiles(), disrupted: disrupted.percentiles() }
     }
 
-    /// Returns the times between events, steady and disrupted. The time at which a gap ended is known to a second. A
-    /// gap that may have overlapped a disruption counts as disrupted.
+    /// Returns the times between events, steady and disrupted. The time at which a gap ended is known only to the
+    /// second. A gap that may have overlapped a disruption counts as disrupted.
     ///
     /// # Errors
     /// Fails if the rows cannot be read.
@@ -158,7 +158,7 @@ fn by_termination(timeline: &Timeline, records: &[StreamRecord]) -> Vec<Terminat
             of.open_at_end += 1;
             continue;
         }
-        // The end of the grace period completes no stream.
+        // A stream that is not lost did not end because the grace period did.
         let phase = match end.stream_phase(record.end) {
             StreamPhase::AtGraceEnd if !record.is_lost() => StreamPhase::AfterSigterm,
             phase => phase,
@@ -195,8 +195,8 @@ fn open(timeline: &Timeline, records: &[StreamRecord]) -> Vec<OpenStreamCounts> 
     series
 }
 
-/// Returns the distribution of the streams over the pods when the load ended, if it was disrupted before and chance does
-/// not explain the difference. Pearson's chi-squared test against equal shares.
+/// Returns the distribution of the streams over the pods when the load ended, if the run was disrupted before and
+/// chance does not explain the difference. Uses Pearson's chi-squared test against equal shares.
 fn uneven(timeline: &Timeline, records: &[StreamRecord]) -> Option<UnevenStreams> {
     let at = timeline.load_ended;
     let last = timeline.ends.iter().map(|end| end.gone().unwrap_or(end.t0.latest)).max()?;

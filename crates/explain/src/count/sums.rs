@@ -51,7 +51,7 @@ pub(crate) struct Sums<'a> {
     pub late_ok: Vec<LateArrival>,
     /// Number of requests that the pod answered since t0, by termination.
     pub seen: Vec<u64>,
-    /// Requests, by termination, that the pod answered on kept connections long after it may have got SIGTERM.
+    /// Requests, by termination, that the pod answered on kept connections long after it may have received SIGTERM.
     pub kept: Vec<KeptAnswers>,
     /// HTTP/2 connections that carried lost requests.
     pub streams: StreamCarriers,
@@ -61,7 +61,7 @@ pub(crate) struct Sums<'a> {
     pub reuses: Reuses,
     /// Time of the last new connection to each pod that left its Services while still running.
     pub last_reached: Vec<Option<Stamp>>,
-    /// By pod whose proxy rows did not all arrive: number of requests without a proxy row.
+    /// Number of requests without a proxy row, by pod whose proxy rows did not all arrive.
     pub unrecorded: BTreeMap<&'a str, u64>,
     /// Number of requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
@@ -201,7 +201,7 @@ impl<'a> Sums<'a> {
     }
 
     /// Computes the totals for a run that was disrupted in these periods. `plain` holds the totals over the plainly
-    /// answered requests, computed from their own rows.
+    /// successful requests, computed from their own rows.
     pub(crate) fn of(
         facts: &Facts<'a>,
         requests: &'a Requests,

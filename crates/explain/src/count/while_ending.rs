@@ -1,5 +1,5 @@
 //! App errors caused by pod termination: 5xx responses from pods after their t0. The drop policy does not count them as
-//! dropped, as an app may also return them while it is well; so they are counted separately and compared with the
+//! dropped, as an app may also return them while it is healthy; so they are counted separately and compared with the
 //! steady part of the run.
 
 use crate::attribute::suspects::Explanations;
@@ -59,8 +59,8 @@ pub(crate) fn errors(
 }
 
 impl RequestCounts {
-    /// Returns the number of errors from terminating pods, or 0 if the app returns as many while it is well. `reached`
-    /// is the number of requests that reached terminating pods; `None` if unknown.
+    /// Returns the number of errors from terminating pods, or 0 if the app returns as many while it is healthy.
+    /// `reached` is the number of requests that reached terminating pods; `None` if unknown.
     pub fn errors_of_ends(&self, reached: Option<u64>) -> u64 {
         let (errors, outside) = (self.app_errors_while_ending, self.outside_terminations);
         let near = self.total.saturating_sub(outside.all());

@@ -76,8 +76,8 @@ pub fn intraclass_correlation(groups: &[Vec<f64>]) -> Option<f64> {
     (variance > 0.0).then(|| (between - within) / variance)
 }
 
-/// Returns the smallest number, from `n` to a thousand times `n`, for which `settles` holds. Assumes that `settles`
-/// stays true for larger numbers.
+/// Returns the smallest number, from `n` to a thousand times `n`, for which `settles` returns true. Assumes that
+/// `settles` stays true for larger numbers.
 pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut no, mut yes) = (n, n.max(1));
     while !settles(yes) {
@@ -90,8 +90,8 @@ pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     Some(first(no, yes, settles))
 }
 
-/// Returns the first number after `no`, up to `yes`, for which `holds`. Assumes that it holds for `yes`, and for all
-/// numbers after the first.
+/// Returns the first number after `no`, up to `yes`, for which `holds` returns true. Assumes that it also does for
+/// `yes`, and for all numbers after the first.
 pub fn first(mut no: u64, mut yes: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while yes - no > 1 {
         let middle = no + (yes - no) / 2;

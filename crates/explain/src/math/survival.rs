@@ -1,16 +1,16 @@
-//! Survival of streams by age, from complete, cut and late-found ones.
+//! Survival of streams by age, from complete streams, cut ones, and ones found late.
 //!
 //! Sources: Kaplan and Meier 1958; Tsai, Jewell and Wang 1987 (delayed entry); Kalbfleisch and Prentice 2002, section
-//! 1.4.3 (log-log bands). With delayed entry few streams are known at young ages, and one event among three would take a
-//! third of the whole curve. So the curve begins at the first age with [`LEAST_AT_RISK`] streams, and its shares are
-//! those of the streams that reach this age.
+//! 1.4.3 (log-log bands). With delayed entry few streams are known at young ages, and a single end among three would
+//! cost a third of the whole curve. So the curve begins at the first age with [`LEAST_AT_RISK`] streams, and its shares
+//! are those of the streams that reach this age.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::model::{MissingShare, SpanEnd, StreamSpan, SurvivalStep};
 
-/// Number of streams at risk from which the curve begins.
+/// Number of streams at risk at which the curve begins.
 pub const LEAST_AT_RISK: usize = 30;
 
 /// Ages between which one stream was observed.
@@ -37,13 +37,13 @@ impl From<&StreamSpan> for Life {
 /// Share of streams that are still open after an age, by the Kaplan–Meier estimator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Survival {
-    /// The curve's steps by age. The first is the age from which it holds, with a share of 1.
+    /// The curve's steps by age. The first is the age at which it begins, with a share of 1.
     steps: Vec<SurvivalStep>,
 }
 
 impl Survival {
     /// Returns the curve with pointwise bands at `confidence` (two-sided). `None` if there are never enough streams at
-    /// risk, or if none of them was seen to its end.
+    /// risk, or if none of them was seen to end.
     pub fn of(lives: &[Life], confidence: f64) -> Option<Self> {
         let since = |life: &Life| life.entered_s.unwrap_or(f64::MIN);
         // A stream that left as soon as it was found was never at risk.
@@ -91,7 +91,7 @@ impl Survival {
         &self.steps
     }
 
-    /// Returns about `most` of the steps, evenly by age, with the first and the last.
+    /// Returns about `most` evenly spaced steps, including the first and the last.
     pub fn thinned(&self, most: usize) -> Vec<SurvivalStep> {
         let every = self.steps.len().div_ceil(most.max(1));
         let is_kept = |place: usize| place.is_multiple_of(every) || place + 1 == self.steps.len();
@@ -99,8 +99,8 @@ impl Survival {
         steps.filter(|(place, _)| is_kept(*place)).map(|(_, step)| *step).collect()
     }
 
-    /// Returns the step that holds at this age. `None` before the first step, and beyond the last: no end of a stream
-    /// was seen there.
+    /// Returns the step that applies at this age. `None` before the first step, and beyond the last: no stream was seen
+    /// to end there.
     pub fn at(&self, age_s: f64) -> Option<&SurvivalStep> {
         let upto = self.steps.partition_point(|step| step.age_s <= age_s);
         let step = self.steps.get(upto.checked_sub(1)?)?;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn few_lives_have_no_curve() {
+    fn curve_needs_enough_streams() {
         assert_eq!(Survival::of(&remissions()[..29], 0.95), None);
         assert_eq!(Survival::of(&[life(1.0, SpanEnd::Censored); 40], 0.95), None);
     }
@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn missing_share_integrates_curve() {
-        // Half of the streams last 10 s, half 30 s: 20 s on average. After 15 s the long ones lack half of their time.
+        // Half of the streams last 10 s, half 30 s: 20 s on average. After 15 s, half of the long ones' time is
+        // missing.
         let of = |last: SpanEnd| {
             let lives: Vec<Life> = (0..20)
                 .flat_map(|_| [life(10.0, SpanEnd::Complete), life(30.0, SpanEnd::Complete)])
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn missing_share_follows_exponential_law() {
-        // Quantiles of an exponential law of mean 10 s: after T the share e^(-T/10) is missing.
+        // Quantiles of an exponential distribution with a mean of 10 s: after T the share e^(-T/10) is missing.
         let n = 20_000;
         let lives: Vec<Life> = (0..n)
             .map(|i| -10.0 * ((f64::from(i) + 0.5) / f64::from(n)).ln())

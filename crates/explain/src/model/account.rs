@@ -47,7 +47,7 @@ pub enum Finding {
     Invalid(Invalid),
     /// The record is incomplete.
     Incomplete(Incomplete),
-    /// Requests were lost for one cause.
+    /// Requests were lost to one cause.
     Lost { requests: u64, by: Loss },
     /// Requests were lost because a container exited in a pod that was not terminating.
     LostToRestart { requests: u64, cause: Cause },
@@ -55,16 +55,16 @@ pub enum Finding {
     Ambiguous { requests: u64 },
     /// Terminating pods responded with 5xx.
     EndingErrors { answers: u64, requests: u64, are_all_named: bool },
-    /// Pods were terminated in a way that loses requests, or hides something.
+    /// Pods were terminated in a way that loses requests or hides something.
     Ending(EndingFinding),
     /// Pods were never routed to.
     NeverRouted { consumer: String, pods: Vec<String> },
-    /// Windows have no upper bound: pods with their reasons, all of the same kind. `denied` lists missing rights that
-    /// kept the run from learning the kind of Service proxy.
+    /// Windows have no upper bound: pods with their reasons, all of the same kind. `denied` lists missing permissions
+    /// that kept the run from learning the kind of Service proxy.
     Unbounded { consumer: String, pods: Vec<(String, Unbounded)>, denied: Vec<String> },
-    /// A missing right hides the mode of kube-proxy.
+    /// A missing permission hides the mode of kube-proxy.
     RightMissing { denied: Vec<String>, unbounded: usize, windows: u64 },
-    /// Terminations always met a consumer's own clock at about the same phase.
+    /// Terminations always hit a consumer's own clock at about the same phase.
     InPhase(ConsumerClock),
     /// The load did not send some requests, too few to make the run invalid.
     NotSent(BTreeMap<String, u64>),
@@ -72,7 +72,7 @@ pub enum Finding {
     ImpreciseDeletions { deletions: u64, widest_s: f64, beats: BeatsState },
     /// Streams were unevenly distributed over the pods when the load ended.
     UnevenStreams(UnevenStreams),
-    /// Something happened apart from the terminations.
+    /// Something other than a termination happened.
     Incident(Incident),
     /// Waits after terminations timed out while requests were still being lost.
     Unsettled { waits: u64 },
@@ -143,12 +143,12 @@ impl Finding {
     }
 }
 
-/// Pod terminations that lose requests, or hide something.
+/// Pod terminations that lose requests or hide something.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndingFinding {
     /// The preStop hook of a container failed.
     HookFailed(HookFailure),
-    /// Pods exited before their hook's sleep could be over, and no Event gives the reason.
+    /// Pods exited before their hook's sleep could have finished, and no Event gives the reason.
     Early { ended: usize, pods: u64, sleep_s: i64 },
     /// Hooks were still running when the grace period expired.
     HookCutOff { cut_off: usize, pods: u64, grace_s: i64 },
@@ -195,7 +195,7 @@ pub struct HookFailure {
     pub program: Option<String>,
 }
 
-/// Event apart from the terminations.
+/// Event other than a termination.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incident {
     /// An action was refused; `pod` is set if it was refused once, and for a pod.
@@ -254,7 +254,7 @@ pub enum Measurement {
     UnknownRequests(u64),
     /// Proxies read requests before they were sent.
     EarlyRows(u64),
-    /// Proxies read requests after their client had seen the end.
+    /// Proxies read requests after the client had seen them end.
     LateRows(u64),
     /// A gateway's retries hid failures; pods with the most failures come first.
     Retried(Vec<(Arc<str>, u64)>),
@@ -303,7 +303,7 @@ impl Measurement {
 /// Usability of a run's beats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BeatsState {
-    /// The run made no beats.
+    /// The run wrote no beats.
     #[default]
     Absent,
     /// The beats can be used.

@@ -84,7 +84,7 @@ pub struct TerminationCandidate {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
     /// Estimated probability that this termination caused the loss. The shares of all candidates sum to 1, minus the
-    /// share of other causes that may explain the request as well.
+    /// share of other causes that may also explain the loss.
     pub share: f64,
     /// Reason why this termination may have caused the loss.
     pub why: CandidateReason,
@@ -169,7 +169,7 @@ pub struct LostRequest {
     pub cause: Cause,
     /// Reason why no cause is given; `None` if there is one.
     pub unclear: Option<Unclear>,
-    /// True if the request lies inside the window of every termination that may explain the loss.
+    /// True if the request is inside the window of every termination that may explain the loss.
     pub in_window: bool,
     /// Terminations that may explain the loss.
     pub candidates: Vec<TerminationCandidate>,

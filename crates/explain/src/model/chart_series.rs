@@ -33,7 +33,7 @@ pub struct ChartData {
     /// Streams open over time; empty if the load sent none.
     pub open_streams: Vec<OpenStreamCounts>,
     /// PreStop sleep that each dropped request needed, in the order of [`super::Analysis::lost`]; `None` if no sleep
-    /// helps it.
+    /// would have saved it.
     pub sleeps: Vec<Option<SleepNeeded>>,
 }
 

@@ -90,7 +90,7 @@ pub enum Unbounded {
     NotRandom(&'static str),
     /// No request names its pod, and the mode of the Service proxy is unknown.
     ProxyUnknown,
-    /// No request names its pod, and it is unknown what balances behind the URL.
+    /// No request names its pod, and it is unknown what balances the load behind the URL.
     UrlUnknown,
 }
 

@@ -27,7 +27,7 @@ named! {
         Corrupt = "corrupt",
         /// Something was not recorded, or is missing now.
         Missing = "missing",
-        /// Terminations always met a consumer's own clock at about the same phase.
+        /// Terminations always hit a consumer's own clock at about the same phase.
         InPhase = "in_phase",
         /// An action in the scenario did not happen, or changes started by a program were not complete when the wait
         /// timed out.

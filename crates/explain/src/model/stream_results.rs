@@ -48,12 +48,12 @@ pub struct StreamResult {
     pub uneven: Option<UnevenStreams>,
 }
 
-/// Data delivered by streams that did not become complete.
+/// Data delivered by streams that did not complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostData {
     /// Number of events.
     pub events_lost: u64,
-    /// Number of tokens; `None` if the kind of stream does not tell.
+    /// Number of tokens; `None` if the kind of stream does not report them.
     pub tokens_lost: Option<u64>,
     /// Bytes of the bodies.
     pub bytes_lost: u64,
@@ -64,7 +64,7 @@ pub struct LostData {
 pub struct StreamTimes {
     /// Away from any termination.
     pub steady: Percentiles,
-    /// Between a t0 and the time that pod was gone, or its window was over.
+    /// Between a pod's t0 and the time the pod was gone or its window was over.
     pub disrupted: Percentiles,
 }
 
@@ -150,7 +150,7 @@ impl TerminationStreams {
 rolldrop_record::named! {
     /// Origin of the settings that a prediction is for.
     pub enum SettingsOrigin {
-        /// Settings that terminated pods had.
+        /// Settings of the terminated pods.
         Current = "current",
         /// Settings that would cut few streams.
         Advised = "advised",
@@ -181,7 +181,7 @@ pub struct PredictedMean {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Streams that began per second and pod, for which the prediction holds.
+    /// Rate of new streams per second and pod for which the prediction is valid.
     pub rate_per_pod: f64,
 }
 

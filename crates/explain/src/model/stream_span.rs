@@ -20,7 +20,7 @@ pub struct StreamSpan {
     pub end: Stamp,
     /// Meaning of `end`.
     pub ended: SpanEnd,
-    /// Time at which a watch found the stream open. Its like that had ended before are not in the record (left
+    /// Time at which a watch found the stream open. Similar streams that had already ended are not in the record (left
     /// truncation). `None` if the stream was recorded from its beginning.
     pub entered: Option<Stamp>,
 }
@@ -47,14 +47,14 @@ pub struct SteadyStreams {
     pub to: Stamp,
     /// Share of the stationary population that is missing when the period begins; `None` if it is unknown.
     pub missing: Option<MissingShare>,
-    /// Number of streams whose pod nothing names.
+    /// Number of streams without a named pod.
     pub unnamed: u64,
     /// Share of streams that are still open by age, while their pods are not terminating; empty if there are too few.
     pub survival: Vec<SurvivalStep>,
 }
 
 impl SteadyStreams {
-    /// Returns true if the population is as large as it will be, as far as the record shows.
+    /// Returns true if the population has reached its full size, as far as the record shows.
     pub fn is_stationary(&self) -> bool {
         self.missing.is_some_and(|missing| missing.at_least() <= MOST_MISSING)
     }
@@ -63,7 +63,7 @@ impl SteadyStreams {
 /// A step of a survival curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SurvivalStep {
-    /// Age in seconds from which the shares hold, until the next step.
+    /// Age in seconds from which the shares apply, until the next step.
     pub age_s: f64,
     /// Share of the streams that reach the first step's age and are open after this one.
     pub share: f64,
@@ -77,14 +77,14 @@ pub struct SurvivalStep {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissingShare {
-    /// The longest stream was seen to its end.
+    /// The end of the longest stream was seen.
     Exactly(f64),
-    /// The longest streams were not seen to their ends: the share may be larger.
+    /// The ends of the longest streams were not seen: the share may be larger.
     AtLeast(f64),
 }
 
 impl MissingShare {
-    /// Returns the share that is missing at the least.
+    /// Returns the lower limit of the missing share.
     pub const fn at_least(self) -> f64 {
         match self {
             Self::Exactly(share) | Self::AtLeast(share) => share,

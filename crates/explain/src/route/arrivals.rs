@@ -38,7 +38,7 @@ pub(crate) struct ArrivalTail {
     pub late: u64,
     /// Time of the last arrival that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
-    /// Time of the last connection proving that the rules still held this pod, even if another pod took it.
+    /// Time of the last connection proving that the rules still listed this pod, even if another pod took it.
     pub last_in_order: Option<Stamp>,
     /// Time of the last arrival that may have been this pod's.
     pub last_possible: Option<Stamp>,
@@ -87,7 +87,7 @@ impl ArrivalTail {
         if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
 
-    /// Returns the time until which a connection may have been routed to this pod; `None` if it still is.
+    /// Returns the time until which a connection may have been routed to this pod; `None` if it may still be.
     pub(crate) fn routed_until(&self, end: &PodEnd) -> Option<Stamp> {
         match &self.reach {
             Some(reach) => reach.until,
@@ -95,8 +95,8 @@ impl ArrivalTail {
         }
     }
 
-    /// Returns the time by which the silence of the pod's own arrivals, including lost ones, shows that no more
-    /// arrived.
+    /// Returns the time by which the silence of the pod's own arrivals, including lost ones, shows that arrivals have
+    /// ended.
     fn silent_since(&self, end: &PodEnd) -> Stamp {
         let last = self.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
         if self.rate > 0.0 {
@@ -167,7 +167,7 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
-/// Returns the time in seconds within which an arrival would occur at `rate`, except with a chance of `alpha`.
+/// Returns the time in seconds within which, at `rate`, an arrival occurs with probability 1 − `alpha`.
 pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
@@ -177,8 +177,8 @@ pub(crate) fn silent_until(last: Stamp, seconds: f64) -> Stamp {
     last + Duration::from_secs_f64(seconds.min(1e6))
 }
 
-/// Returns true if the consumer made a routing decision for the request: for its connection, or with an L7 consumer for
-/// the request itself.
+/// Returns true if the consumer made a routing decision for the request: for its connection or, with an L7 consumer,
+/// for the request itself.
 pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     match balances {
         Balances::Connections => r.is_new_connection(),

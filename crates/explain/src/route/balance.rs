@@ -1,22 +1,22 @@
-//! Detects if a Service still routed to a terminated pod, from the outcomes of the connections it routed.
+//! Detects whether a Service still routed to a terminated pod, from the outcomes of the connections it routed.
 //!
 //! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n is
 //! the number of endpoints in its rules. Its rules always correspond to an earlier state of the EndpointSlices, and it
-//! applies these states in order. So while the rules still hold pod A, they also hold every pod that the slices dropped
+//! applies these states in order. So while the rules still list pod A, they also list every pod that the slices dropped
 //! later, and the failure probability of a new connection is at least the share of pods known to be dead. Answered
 //! connections are evidence against this.
 //!
-//! The evidence is a likelihood ratio: the pod in the rules until now, against the pod removed at the best earlier
-//! time. It is summed over connections and reset at 0 (Page's CUSUM). While the pod is still in the rules, the sum
-//! exceeds ln(1/α) with probability at most α: backwards from the true time it is a martingale (Ville's inequality). So
-//! the last time at which the sum is below ln(1/α) is an upper bound for the window at confidence 1 − α.
+//! The evidence is a likelihood ratio: that the pod was in the rules until now, against its removal at the best-fitting
+//! earlier time. It is summed over connections and reset at 0 (Page's CUSUM). While the pod is still in the rules, the
+//! sum exceeds ln(1/α) with probability at most α: backwards from the true time it is a martingale (Ville's
+//! inequality). So the last time at which the sum is below ln(1/α) bounds the window from above at confidence 1 − α.
 //!
-//! Every connection may make the evidence wrongly show that the pod is out, and a long window has many connections. So
-//! the search continues past the limit: losses that nothing else explains take the evidence back. The search stops when
-//! the evidence, after n connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
+//! Any connection may make the evidence wrongly show that the pod is out, and a long window has many connections. So
+//! the search continues past the limit: losses that nothing else explains reduce the evidence again. The search stops
+//! when the evidence, after n connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
 //!
-//! For one dead pod this is the simple rule that k consecutive answered connections leave a probability of (1 − 1/n)^k.
-//! The method assumes random balancing, which [`rolldrop_record::run_info`] must state.
+//! For one dead pod this reduces to the simple rule that k consecutive answered connections leave probability (1 −
+//! 1/n)^k. The method assumes random balancing, which [`rolldrop_record::run_info`] must state.
 
 use crate::route::death::Death;
 use crate::route::tries::{AnsweredConnections, Tries, Try};
@@ -25,7 +25,7 @@ use crate::timeline::endpoint_history::UsableEndpoints;
 use rolldrop_record::{Outcome, Stamp};
 
 /// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. This is stricter than the bounds
-/// themselves, because a loss wrongly not attributed to a pod is missing from its count.
+/// themselves, because a loss that is wrongly not attributed to a pod is missing from the pod's count.
 const OUT: f64 = 9.2;
 /// Maximum age of the rules' state at t0, in nanoseconds. Older states matter only if pods were replaced shortly
 /// before, through the number of endpoints.
@@ -36,8 +36,8 @@ const SURE: f64 = 0.95;
 /// Even if no other pod explains a loss, something else does in this share of the cases that would be attributed to
 /// this pod.
 const STRAY: f64 = 1.0 / 50.0;
-/// Share of cases in which, as networks differ, a pod may be silent while its address should exist, or refuse when its
-/// address should be gone.
+/// Share of cases in which a pod may be silent while its address should exist, or refuse when its address should be
+/// gone: networks differ.
 const UNEXPECTED: f64 = 0.2;
 /// Share of lost connections without a named pod, if others are named.
 const UNNAMED: f64 = 0.05;
@@ -46,16 +46,16 @@ const MS_NS: i64 = 1_000_000;
 /// History of one pod in a Service's slices.
 #[derive(Debug)]
 pub(super) struct SliceHistory<'a> {
-    /// States that the rules can have while they hold the pod.
+    /// States that the rules can have while they list the pod.
     holding: Vec<&'a UsableEndpoints>,
-    /// State after the last one that holds the pod.
+    /// State after the last one that lists the pod.
     after: Option<&'a UsableEndpoints>,
     /// True if the slices dropped the pod for good, without ever adding it back.
     is_dropped_once: bool,
 }
 
 impl<'a> SliceHistory<'a> {
-    /// Derives the route from the slices' states; `None` if the pod was never seen as a usable endpoint.
+    /// Derives the history from the slices' states; `None` if the pod was never seen as a usable endpoint.
     pub(super) fn of(end: &PodEnd, states: &'a [UsableEndpoints]) -> Option<Self> {
         // Another pod may reuse the name.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
@@ -65,7 +65,7 @@ impl<'a> SliceHistory<'a> {
         let first = own.partition_point(|state| state.from <= from).saturating_sub(1).min(last);
         let span = &own[first..=last];
         let since = span.iter().rposition(|state| !state.holds(&end.pod)).map_or(0, |gap| gap + 1);
-        // A pod that was briefly dropped and added again before its termination does not count as dropped by that.
+        // A pod that was only briefly dropped, and added again before its termination, does not count as dropped.
         let was_dropped =
             span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
         Some(Self {
@@ -75,12 +75,12 @@ impl<'a> SliceHistory<'a> {
         })
     }
 
-    /// Returns the largest possible number of endpoints in the rules while they held the pod.
+    /// Returns the largest possible number of endpoints in the rules while they listed the pod.
     fn most(&self) -> usize {
         self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
-    /// Returns the shares of connections that fail at `at`, both while the rules hold the dead pod and after they
+    /// Returns the shares of connections that fail at `at`, both while the rules list the dead pod and after they
     /// dropped it.
     fn shares<'d>(
         &self,
@@ -119,10 +119,10 @@ impl<'a> SliceHistory<'a> {
 /// Shares of new connections that fail: in total, refused, and unanswered.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// Smallest and largest share while the rules hold the pod, including the pod itself.
+    /// Smallest and largest share while the rules list the pod, including the pod itself.
     least: f64,
     most: [f64; 3],
-    /// Shares while the rules do not hold the pod, in total and by class.
+    /// Shares while the rules do not list the pod, in total and by class.
     freed: f64,
     freed_by_class: [f64; 2],
     /// Share of the pod itself.
@@ -159,12 +159,11 @@ impl Shares {
 pub(crate) struct Reach {
     /// Time from which no new connection was routed to the pod.
     pub until: Option<Stamp>,
-    /// Time after which the pod was not in the rules, except with a chance of α; `None` if the connections do not show
-    /// it.
+    /// Time after which the pod was not in the rules, with probability 1 − α; `None` if the connections do not show it.
     pub upper: Option<Stamp>,
     /// Time at which the slices dropped the pod, if they did.
     pub dropped: Option<Stamp>,
-    /// True if the slices dropped the pod for good, so the rules held it until they applied that change.
+    /// True if the slices dropped the pod for good, so the rules listed it until they applied that change.
     pub is_in_order: bool,
     /// Index of the first loss considered; `against` holds the evidence against the pod at each loss from there.
     first: usize,

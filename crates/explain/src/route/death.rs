@@ -120,8 +120,8 @@ impl Death {
         }
     }
 
-    /// Returns the likelihood of a failed connect that began at `at` if the pod has stopped, 0 to 1: its address
-    /// refuses while it exists, and is silent or unreachable when it is gone.
+    /// Returns the likelihood, 0 to 1, of a failed connect that began at `at` if the pod has stopped: the pod's address
+    /// refuses while it exists, and is silent or unreachable once it is gone.
     pub(crate) fn fits(&self, outcome: Outcome, at: Stamp) -> f64 {
         let gone = 1.0 / (1.0 + (-at.seconds_since(self.address_gone) / ADDRESS_SPREAD_S).exp());
         match outcome {

@@ -30,7 +30,7 @@ use rolldrop_record::{Outcome, Stamp};
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) timeline: &'a Timeline,
-    /// Requests that were not plainly answered.
+    /// Requests that did not plainly succeed.
     pub(crate) others: &'a [Request],
     /// For each request in `others`: true if a connection-tracking entry routed it, rather than the consumer.
     pub(crate) stale: Vec<bool>,
@@ -54,7 +54,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Combines the observations from the plainly answered requests with the other requests.
+    /// Combines the observations from the plainly successful requests with the other requests.
     ///
     /// # Errors
     /// Fails if rows cannot be read.
@@ -108,7 +108,7 @@ impl<'a> Facts<'a> {
         self.connections.pod(r)
     }
 
-    /// Returns true if these facts name the pods of plainly answered requests that do not name their pods themselves.
+    /// Returns true if these facts name the pods of plainly successful requests that do not name their pods themselves.
     pub(crate) fn know_more_than(&self, requests: &Requests) -> bool {
         requests.has_unnamed_plain && !self.connections.is_empty()
     }
@@ -121,7 +121,7 @@ fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
         && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
 }
 
-/// Adds the new connections among the requests that were not plainly answered.
+/// Adds the new connections among the requests that did not plainly succeed.
 fn add_tries(timeline: &Timeline, others: &[Request], stale: &[bool], tries: &mut [Tries]) {
     for (number, (r, stale)) in others.iter().zip(stale).enumerate() {
         let is_routed = r.is_new_connection() && !stale;

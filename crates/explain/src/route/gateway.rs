@@ -8,22 +8,22 @@
 //! Observations from a recorded rollout of six pods behind Traefik (12 terminations, 14,400 requests, with conntrack's
 //! record of each connection that Traefik opened):
 //!
-//! - Each of the 340 lost requests has its own connection attempt to an ending pod, 0.2 to 2 ms after it was
-//!   sent: Traefik opens a connection when the pooled one is closed, and does not try a second pod.
+//! - Each of the 340 lost requests has its own connection attempt to a terminating pod, 0.2 to 2 ms after it was sent:
+//!   Traefik opens a connection when the pooled one is closed, and does not try a second pod.
 //! - While the pod's address exists and nothing listens, the attempt is refused and the client gets 502
 //!   within 1 to 2 ms. Once the address is gone nothing answers, and Traefik waits for up to 30 s: longer
 //!   than a client does, so these are timeouts. The change comes 0.05 to 0.4 s *before* the watch shows the
 //!   containers as terminated.
-//! - Traefik takes a new set of pods at most every 2 s (`providersThrottleDuration`). The last attempts to
-//!   ending pods lie at 3.395, 5.410, 7.379 s of the first rollout and at 33.395, 35.333, 37.289 s of the
-//!   second. So it drops all pods at once that ended since its last change, up to 2 s after they died,
-//!   however long ago the Service proxy dropped them.
-//! - Its turns are even: of n pods, one answers every nth request. A row of answered requests much longer
-//!   than n therefore shows that no dead pod takes turns.
+//! - Traefik adopts a new set of pods at most every 2 s (`providersThrottleDuration`). The last attempts to terminating
+//!   pods were at 3.395, 5.410, 7.379 s in the first rollout and at 33.395, 35.333, 37.289 s in the second. So it drops
+//!   all pods that ended since its last change together, up to 2 s after they died, however long ago the Service proxy
+//!   dropped them.
+//! - It strictly alternates: each of n pods answers every nth request. A run of answered requests much longer than n
+//!   therefore shows that no dead pod is in the rotation.
 //!
 //! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
-//! stopped when the request was sent, and that have not been skipped since for so many consecutive answered requests
-//! that a random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a
+//! stopped when the request was sent, and that have not been skipped since then for more consecutive answered requests
+//! than a random choice would skip them. That bound only excludes explanations. It is never the upper bound of a
 //! window: a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still
 //! uses.
 //!
@@ -52,7 +52,7 @@ const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
 const ANSWERED_SHARE: f64 = 0.999;
 /// Margin for the network and a busy machine, added to that quantile.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// Response time from which a response may come from a retry.
+/// Response time at which a response may come from a retry.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// Maximum age of a gateway's endpoint table: it may list endpoints that are gone, or lack existing ones, for this
 /// long.
@@ -83,7 +83,7 @@ pub(crate) struct Watching {
     /// before the previous mark. There is one more entry than marks.
     answered: Vec<u64>,
     took: ValueHistogram,
-    /// Number of consecutive answered requests in which every pod that takes turns must have been chosen.
+    /// Number of consecutive answered requests within which every pod in the rotation must have been chosen.
     enough: u64,
     refusals: Refusals,
     pods: Vec<KnownPod>,
@@ -183,9 +183,9 @@ impl Watching {
     }
 }
 
-/// Returns the number of consecutive answered requests after which a pod that takes random turns among this many
-/// endpoints has been chosen, except with a chance of [`PASSED_OVER`].
-#[expect(clippy::cast_possible_truncation, reason = "some dozens for each endpoint")]
+/// Returns the number of consecutive answered requests after which a pod that is chosen at random among this many
+/// endpoints has been chosen, except with probability [`PASSED_OVER`].
+#[expect(clippy::cast_possible_truncation, reason = "a few dozen for each endpoint")]
 fn enough(endpoints: usize) -> u64 {
     let others = 1.0 - 1.0 / endpoints.max(2) as f64;
     (PASSED_OVER.ln() / others.ln()).ceil() as u64

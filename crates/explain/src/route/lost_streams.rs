@@ -1,4 +1,4 @@
-//! Determines if lost HTTP/2 requests were alone on their connections.
+//! Determines whether lost HTTP/2 requests were alone on their connections.
 //!
 //! When an idle connection is closed, the request that crosses the close is lost. When a connection is closed while the
 //! server is working on its requests, those are lost, and the connection was not idle.
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Returns a request that was lost without a byte.
+    /// Returns a request that was lost before a byte arrived.
     fn lost(seq: u64, sent_ms: i64, end_ms: i64, outcome: Outcome) -> RequestRow {
         RequestRow { outcome, bytes_received: 0, ..row(seq, sent_ms, end_ms) }
     }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn unprocessed_streams_count_as_no_work() {
+    fn unprocessed_streams_do_not_count() {
         for outcome in [Outcome::H2Goaway, Outcome::H2RefusedStream] {
             let [eof, left_out] = [lost(0, 0, 30, Outcome::EofBeforeResponse), lost(1, 10, 30, outcome)];
             assert_eq!(shared(&[eof, left_out]), [false, true], "{outcome}");

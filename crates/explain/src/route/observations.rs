@@ -37,7 +37,7 @@ impl<'a> ObservedTotals<'a> {
         }
     }
 
-    /// Adds a request that is not held, because it was plainly answered or lies outside the span.
+    /// Adds a request that is not held, because it plainly succeeded or is outside the span.
     pub(crate) fn unheld(&mut self, timeline: &'a Timeline, r: &Request) {
         self.add(timeline, r);
         let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) else { return };

@@ -10,7 +10,7 @@ use foldhash::{HashMap, HashSet};
 use crate::timeline::Request;
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
-/// Lifetime of a connection-tracking entry after an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
+/// Lifetime of a connection-tracking entry after an unanswered SYN: Linux's `nf_conntrack_tcp_timeout_syn_sent`.
 const STALE_FOR_NS: i64 = 120_000_000_000;
 /// Lifetime of a connection-tracking entry after the peer reset the connection: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
@@ -25,7 +25,7 @@ fn flow(r: &Request) -> Option<FlowKey<'_>> {
     r.is_new_connection().then_some(flow)
 }
 
-/// Connection attempts that were not plainly answered.
+/// Connection attempts of requests that did not plainly succeed.
 #[derive(Debug)]
 pub(crate) struct FlowAttempts<'a> {
     others: &'a [Request],
@@ -50,7 +50,7 @@ fn order(r: &Request) -> (Stamp, Stamp, u64) {
 }
 
 impl<'a> FlowAttempts<'a> {
-    /// Collects the connects of all requests that were not plainly answered.
+    /// Collects the connects of all requests that did not plainly succeed.
     pub(crate) fn of(others: &'a [Request]) -> Self {
         let mut connects: Vec<usize> = (0..others.len()).filter(|r| flow(&others[*r]).is_some()).collect();
         let key = |number: &usize| (flow(&others[*number]), order(&others[*number]));

@@ -1,7 +1,7 @@
 //! New connections to a target around terminations, by millisecond.
 //!
-//! Every connection routed elsewhere is evidence about a Service still routing to a pod. There are too many connections
-//! to hold each one, and only those begun while a pod terminates, or soon after, matter.
+//! Every connection routed elsewhere is evidence on whether a Service still routes to a pod. There are too many
+//! connections to hold each one, and only those begun while a pod terminates, or soon after, matter.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct AnsweredConnections {
 pub(crate) struct UnansweredConnection {
     /// Time the connection began.
     pub at: Stamp,
-    /// Index among the requests that were not plainly answered.
+    /// Index among the requests that did not plainly succeed.
     pub request: usize,
     /// Pod that the connection was routed to, if known.
     pub pod: Option<Arc<str>>,
@@ -40,7 +40,7 @@ pub(crate) struct UnansweredConnection {
 /// Event about new connections at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Try<'a> {
-    /// Answered connections, with their numbers.
+    /// Counts of answered connections.
     Answered(AnsweredConnections),
     /// Connection that was not answered.
     Lost(&'a UnansweredConnection),
@@ -57,7 +57,7 @@ struct AnswerZone {
 }
 
 impl AnswerZone {
-    /// Creates the part of a zone that lies in a span. Its milliseconds are aligned with those of the whole zone.
+    /// Creates the part of a zone that is inside a span. Its milliseconds are aligned with those of the whole zone.
     fn within(span: TimeSpan, from: Stamp, to: Stamp) -> Self {
         let before_ms = span.from.max(from).ns_since(from) / MS_NS;
         let from = from.shifted_ns(before_ms * MS_NS);

@@ -10,7 +10,7 @@ use rolldrop_record::routing::{Balancing, Routing};
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{ALPHA, Looks, Stamp};
 
-/// Time without new connections before the end of the load after which a client counts as opening no more.
+/// A client that opens no new connection for this long before the end of the load counts as having stopped opening any.
 const NO_LONGER_NS: i64 = 1_000_000_000;
 
 /// Computes the window, and the reason if it has no upper bound. The lower bound counts from t0 latest, the upper bound
@@ -82,7 +82,7 @@ fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Ar
         && !timeline.gaps.iter().any(is_hidden)
 }
 
-/// Returns the reason why the observations of a pod's termination until `at` give no bound; `None` if they do.
+/// Returns the reason why the observations of a pod's termination until `at` give no bound; `None` if they give one.
 fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
         let [from_s, to_s] = [hole.from, hole.to].map(|at| timeline.seconds(at));

@@ -7,18 +7,18 @@ use super::*;
 use crate::timeline::{PodEnd, TimeSpan};
 use rolldrop_record::RunDir;
 
-/// Length of the span before t0, and after the pod was gone. In the recorded runs, all terminations are the same with 5
-/// s before and 5 s after; with 2 s before, 5 of 105 differ, and with 2 s after, 11 differ.
+/// Length of the span before t0, and after the pod was gone. In the recorded runs, all terminations come out the same
+/// with 5 s before and 5 s after; with 2 s before, 5 of 105 differ, and with 2 s after, 11 differ.
 const MARGIN_NS: i64 = 10_000 * MS;
 
-/// Returns the span from which a termination is explained alone.
+/// Returns the span from which a termination is explained on its own.
 fn around(timeline: &Timeline, end: &PodEnd) -> TimeSpan {
     let gone = end.gone().unwrap_or(timeline.load_ended);
     TimeSpan { from: end.t0.earliest.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS) }
 }
 
-/// Asserts that each termination explained alone, from rows in memory, is the same as in the whole run. Returns the
-/// number of terminations.
+/// Asserts that each termination explained on its own, from rows in memory, is the same as in the whole run. Returns
+/// the number of terminations.
 fn same_alone(Analysed { timeline, analysis, .. }: &Analysed, records: Records, run: &str) -> usize {
     let (mut log, rows) = (records.log(), Arc::new(records));
     // Use the consumers as inferred from all responses.
@@ -77,7 +77,7 @@ fn span_holds_only_its_requests() {
 }
 
 #[test]
-fn span_elsewhere_explains_no_termination() {
+fn unrelated_span_explains_no_termination() {
     let records = lossy();
     let explained = |uid: &str, from: i64, until: i64, together| {
         let span = TimeSpan { from: at(from), until: at(until) };
@@ -86,5 +86,5 @@ fn span_elsewhere_explains_no_termination() {
     assert_eq!(explained("uid-b", 1000, 4900, 1), None);
     assert_eq!(explained("uid-a", 1000, 9000, 1), None);
     let upper_s = |together| explained("uid-b", 1000, 9000, together).unwrap().windows[0].upper_s.unwrap();
-    assert!(upper_s(1) < upper_s(30), "fewer bounds that hold together are closer");
+    assert!(upper_s(1) < upper_s(30), "fewer simultaneous bounds are tighter");
 }

@@ -23,7 +23,7 @@ fn record_hole_removes_upper_bound() {
         let analysis = analyse(&timeline, &requests, None).unwrap();
         let window = only_window(&analysis);
         assert_eq!(window.upper_s.is_some(), is_bounded, "{from} to {to}: {window:?}");
-        assert!(window.lower_s.is_some(), "what was seen was seen: {window:?}");
+        assert!(window.lower_s.is_some(), "a hole removes no evidence: {window:?}");
         let (from_s, to_s) = (from as f64 / 1e3, to as f64 / 1e3);
         let missing = Unbounded::RequestsMissing { from_s, to_s };
         assert_eq!(analysis.account.unbounded[0][0], (!is_bounded).then_some(missing));
@@ -230,7 +230,7 @@ fn untracked_refusal_is_rule_swap() {
 }
 
 #[test]
-fn pod_dropped_alive_takes_no_late_blame() {
+fn pod_dropped_while_alive_gets_no_late_blame() {
     // Behind a gateway, `b` gets requests for half a second after its deletion, and exits 3 s later.
     let with_502_at = |ms: i64| {
         let mut records = records();

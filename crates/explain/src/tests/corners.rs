@@ -1,4 +1,4 @@
-//! Unusual cases: foreign and forced terminations, gaps, stale flows, many terminations.
+//! Unusual cases: deletions by others, forced deletions, gaps, stale flows, many terminations.
 
 use super::*;
 use rolldrop_record::run_info::{Role, Rows, Source};
@@ -13,7 +13,7 @@ fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
 }
 
 #[test]
-fn foreign_deletion_spans_its_second() {
+fn foreign_deletion_t0_spans_timestamp_second() {
     let mut records = three_pods();
     records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
     // Deleted within the second of the timestamp, seen at 5.4 s.
@@ -30,7 +30,7 @@ fn foreign_deletion_spans_its_second() {
 }
 
 #[test]
-fn forced_deletion_dates_own_t0() {
+fn forced_deletion_sets_t0() {
     let mut records = three_pods();
     records.events.retain(|e| !matches!(e.kind, EventKind::Action(_)));
     deletion_seen(&mut records, 5000, "b", 0);
@@ -84,7 +84,7 @@ fn late_load_generator_invalidates_run() {
 }
 
 #[test]
-fn aborted_empty_run_gives_reason() {
+fn aborted_empty_run_reports_reason() {
     let mut records = three_pods();
     records.requests.clear();
     records.info.aborted = Some("others changed spec.replicas of Deployment web during the run".into());
@@ -109,7 +109,7 @@ fn enough_terminations_earn_a_recommendation() {
 }
 
 #[test]
-fn reused_port_meets_stale_flow() {
+fn reused_port_hits_stale_flow() {
     let mut records = three_pods();
     timeout(&mut records, 5040, 40_001);
     // The first ends at 6.04 s; 120 s later its entry is gone.
@@ -151,13 +151,13 @@ fn failed_connect_leaves_stale_flow() {
     ] {
         assert_eq!(stale_after(first, second), expected, "{first} {second}");
     }
-    assert_eq!(stale_later(11_000, ResetBeforeResponse, ConnectTimeout), None, "that entry stands for 10 s");
+    assert_eq!(stale_later(11_000, ResetBeforeResponse, ConnectTimeout), None, "that entry lasts 10 s");
     let mut records = three_pods();
     timeout(&mut records, 60_000, 40_001);
     connect(&mut records, 62_000, 40_001, Outcome::Ok);
     timeout(&mut records, 70_000, 40_001);
     let by_cause = analysed(records).result.requests.by_cause;
-    assert_eq!(by_cause.get(&Cause::StaleFlow), None, "the answered one ended the entry: {by_cause:?}");
+    assert_eq!(by_cause.get(&Cause::StaleFlow), None, "the answered connect ended the entry: {by_cause:?}");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn other_service_endpoint_is_usable() {
 }
 
 #[test]
-fn charts_hold_every_row() {
+fn charts_include_every_row() {
     let analysis = analysed(three_pods());
     let (result, charts) = (&analysis.result, &analysis.charts);
     let total: u64 = charts.seconds.iter().map(|s| s.ok + s.other + s.dropped.values().sum::<u64>()).sum();
@@ -236,7 +236,7 @@ fn verdict_counts_missing_rows_by_source() {
         rows: Some(rows),
     };
     records.info.sources = vec![source("load-0", rows(Some(300), 300, 0, 300))];
-    // The announced number covers all sources, and is not held against sources that report their own.
+    // The announced number covers all sources, and is not compared with sources that report their own.
     let announced = EventKind::LoadEnded { scheduled: 9_000 };
     records.events.push(Event::new(at(10_000), "load-0", announced));
     let scheduled = EventKind::LoadScheduled { of: "load-0".into(), warmup: 0, main: 300 };
@@ -252,7 +252,7 @@ fn verdict_counts_missing_rows_by_source() {
 }
 
 #[test]
-fn rowless_requests_enter_no_figure() {
+fn rowless_requests_enter_no_totals() {
     let mut records = records();
     for n in 0..300 {
         let outcome = if n % 10 == 0 { Outcome::ConnectRefused } else { Outcome::Ok };

@@ -1,4 +1,4 @@
-//! One pass over all rows, where that is enough, gives the same result as going step by step.
+//! One pass over all rows, where that is enough, yields the same result as several passes.
 
 #![expect(clippy::disallowed_types, reason = "recorded runs are read")]
 
@@ -110,11 +110,11 @@ proptest! {
         has in any::<[bool; 6]>(),
     ) {
         let [kept_connections, gateway, relay, proxies, ipvs, closed_loop] = has;
-        // Only in few runs, as proxies always cause the rows to be read again.
+        // Only in some runs, because with proxies the rows are always read again.
         let has = Has { kept_connections, gateway, relay, proxies: proxies && gateway, ipvs, closed_loop };
         let mut records = has.records();
         rows.into_iter().for_each(|drawn| has.add(&mut records, drawn));
-        // `analysed` compares both ways.
+        // `analysed` compares the two ways.
         analysed(records);
     }
 }

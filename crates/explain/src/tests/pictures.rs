@@ -62,7 +62,7 @@ fn relabelled_pod_is_out_until_return() {
 }
 
 #[test]
-fn heat_map_holds_every_answer() {
+fn heat_map_includes_every_answer() {
     let mut records = three_pods();
     request(&mut records, 9_990 * MS, Outcome::Ok, None);
     request(&mut records, 9_991 * MS, Outcome::HttpError, Some("a"));

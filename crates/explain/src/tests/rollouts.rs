@@ -6,7 +6,7 @@ use super::*;
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Asserts that all window bounds hold, that each pod has an upper bound, and that the true number of losses lies in
+/// Asserts that all window bounds hold, that each pod has an upper bound, and that the true number of losses is within
 /// its interval.
 #[track_caller]
 fn agrees(service: &Service, analysis: &Analysis, pods: &[String]) {
@@ -115,7 +115,7 @@ fn draining_pods_take_no_blame() {
 }
 
 #[test]
-fn stopped_pods_keep_blame_beside_starts() {
+fn stopped_pods_keep_blame_despite_starts() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(0, seed);
         let causes = result.requests.by_cause;
@@ -127,7 +127,7 @@ fn stopped_pods_keep_blame_beside_starts() {
 }
 
 #[test]
-fn simultaneous_ends_keep_true_bounds() {
+fn simultaneous_ends_keep_correct_bounds() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {
@@ -137,11 +137,12 @@ fn simultaneous_ends_keep_true_bounds() {
         let causes = &analysis.result.requests.by_cause;
         assert_eq!(causes.get(&Cause::Overload), None, "{naming:?}: {causes:?}");
         let [group] = &analysis.result.groups[..] else { panic!("{:?}", analysis.result.groups) };
-        assert_eq!(group.dropped, analysis.result.requests.dropped, "one group has them all");
+        assert_eq!(group.dropped, analysis.result.requests.dropped, "one group has all of them");
     }
 }
 
-/// Simulates a Service with twelve pods; three are terminated at once and leave the rules in one change 0.9 s later.
+/// Simulates a Service with twelve pods; three are terminated at the same time and leave the rules in one change 0.9 s
+/// later.
 fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let names: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -234,7 +235,7 @@ fn one_rule_change_is_one_unit() {
         panic!("{:?}", analysis.result.recommendation)
     };
     assert_eq!((recommendation.terminations, recommendation.units), (30, 2));
-    assert_eq!(recommendation.pre_stop_seconds, None, "30 pods, but two changes of the rules");
+    assert_eq!(recommendation.pre_stop_seconds, None, "30 pods, but only two rule changes");
     assert!(recommendation.terminations_needed >= 20, "{recommendation:?}");
 }
 
@@ -256,7 +257,7 @@ fn early_connect_blames_no_later_pod() {
 }
 
 /// Simulates the reuse of a name, as in a StatefulSet: pod `a` is deleted at 3 s, and another pod with its name is
-/// created at 4 s and listens at 5 s, after the rules hold it. Returns the true pods, in which the second is called
+/// created at 4 s and listens at 5 s, after the rules list it. Returns the true pods, in which the second is called
 /// `a~2`.
 fn a_name_comes_back(naming: Naming, seed: u64) -> (Service, Vec<String>) {
     let mut service = Service::new(&["a", "b", "c"]);

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::Recommendation;
 
 #[test]
-fn recommendation_lowers_no_setting() {
+fn recommendation_never_lowers_settings() {
     let mut records = many(29);
     for (number, row) in records.requests.iter_mut().enumerate() {
         if row.outcome == Outcome::ConnectRefused {
@@ -57,7 +57,7 @@ fn advice_omits_outlasted_sleep() {
 }
 
 #[test]
-fn in_flight_losses_are_counted_apart() {
+fn in_flight_losses_are_counted_separately() {
     for (named, by_time) in [(None, 10), (Some("b"), 0)] {
         let r = analysed(three_pods_killed_in_flight(named)).result.requests;
         assert_eq!((r.in_window, r.in_flight, r.by_time), (40, 30, by_time), "{r:?}");
@@ -97,7 +97,7 @@ fn dead_time_uses_final_pod_share() {
     assert_eq!(t.requests.dropped, Bounded::exactly(16));
     assert!((t.dead_seconds.unwrap() - 0.1).abs() < 0.004, "{t:?}");
     let rate = t.windows[0].rate_before;
-    assert!(rate < 120.0, "bounds rest on the smaller rate: {rate}");
+    assert!(rate < 120.0, "bounds use the smaller rate: {rate}");
 
     // Regardless of the number of simultaneous losses, the pod was not dead for longer than its window.
     let mut at_once = three_pods();

@@ -43,7 +43,7 @@ fn failing_target_is_reported_first() {
 
 #[test]
 fn termination_losses_keep_target_working() {
-    // All requests in the window and after it, until the pod is gone, and some more.
+    // Fail all requests in the window and after it until the pod is gone, and some more.
     let mut records = three_pods();
     for row in records.requests.iter_mut().filter(|row| (at(5030)..at(5790)).contains(&row.scheduled)) {
         row.outcome = Outcome::ConnectRefused;
@@ -152,7 +152,7 @@ fn incomplete_record_recommends_nothing() {
 }
 
 #[test]
-fn absurd_timestamps_lengthen_no_chart() {
+fn absurd_timestamps_do_not_lengthen_charts() {
     const FAR_NS: i64 = 1_000_000_000_000_000_000;
     let with = |change: fn(&mut Records)| {
         let mut records = three_pods();

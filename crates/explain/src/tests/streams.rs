@@ -1,4 +1,4 @@
-//! Streams that a termination finds open: their phases, causes and totals.
+//! Streams that are open at a termination: their phases, causes and totals.
 
 use super::*;
 use rolldrop_record::GapRow;
@@ -94,7 +94,7 @@ fn gaps_are_split_by_disruption() {
     assert_eq!((gap_ms.steady.n, gap_ms.disrupted.n), (90, 10));
     let about = |found: f64, ms: f64| (found / ms - 1.0).abs() < 0.002;
     assert!(about(gap_ms.steady.p99, 20.0) && about(gap_ms.disrupted.p99, 900.0), "{gap_ms:?}");
-    // A gap of 9 s that ended after the disruption began in it.
+    // A gap of 9 s that ended long after the disruption still overlaps it.
     records.gaps = vec![row(12_000, 9_000_000_000, 1)];
     assert_eq!(analysed(records.clone()).result.streams.unwrap().gap_ms.unwrap().disrupted.n, 1);
     records.gaps.clear();

@@ -2,7 +2,7 @@
 //!
 //! A row belongs to a request if its id has the run's random part and a request's number, and if its times are
 //! possible: no pod reads a request before it is sent. These rows are the request itself and, if several pods read it,
-//! a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted and
+//! a gateway's attempts. Anyone can send a request with an id, so rows that belong to no request are counted and
 //! otherwise ignored.
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ use super::integrity::HIGHEST_NUMBER;
 use super::stretch::Stretch;
 use rolldrop_record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
-/// Resolution of the stored times of plainly answered requests, in nanoseconds.
+/// Resolution of the stored times of plainly successful requests, in nanoseconds.
 const STEP_NS: i64 = 10_000;
 /// Stored times begin this long before the first request, in nanoseconds.
 const BEFORE_NS: i64 = 60_000_000_000;
@@ -74,9 +74,9 @@ pub(super) struct JoinedAttempts<T> {
 /// Proxy rows that carry a request's id but, by their times, do not belong to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
-    /// Number of rows read before the request was sent: somebody else sent them, or a clock is wrong.
+    /// Number of rows read before the request was sent: someone else sent a request with this id, or a clock is wrong.
     pub early: u32,
-    /// Number of rows read after the client had seen the request's end. This proves nothing: whatever told the client
+    /// Number of rows read after the client had seen the request end. This proves nothing: whatever told the client
     /// that the request was over may still have forwarded it.
     pub late: u32,
 }
@@ -114,7 +114,7 @@ struct ClientRow<'a> {
 impl ClientRow<'_> {
     /// Returns the fit between the request and a pod that read it at `head`, on a clock known to ± `own_ns`. A pod
     /// reads a request after it was sent and before the client has the whole response. A request that the client gave
-    /// up may still wait in a queue and be read after the client has gone, with any outcome.
+    /// up on may still wait in a queue and be read after the client has gone, with any outcome.
     fn fit(&self, head: Option<Stamp>, own_ns: Option<i64>) -> Fit {
         let Some(sent) = self.row.sent else { return Fit::Early };
         // The first WebSocket message has the same id as the handshake before it.
@@ -137,7 +137,7 @@ impl ClientRow<'_> {
     }
 }
 
-/// Proxy rows of all requests that may have been plainly answered, in eight bytes per request.
+/// Proxy rows of all requests that may have plainly succeeded, in eight bytes per request.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     sources: HashMap<Arc<str>, SourceAttempts>,
@@ -219,8 +219,8 @@ impl Proxied {
         }
     }
 
-    /// Registers this request, so that rows with its id are kept. Ids without a request are not kept: anybody can send
-    /// some.
+    /// Registers this request, so that rows with its id are kept. Rows with other ids are not kept: anyone can send
+    /// such ids.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
         if self.last.as_ref() != Some(&row.source) {
@@ -286,7 +286,7 @@ impl Proxied {
         Some(number)
     }
 
-    /// Returns the attempts at a plainly answered request whose stamps are within ± `uncertainty_ns` of the
+    /// Returns the attempts at a plainly successful request whose stamps are within ± `uncertainty_ns` of the
     /// coordinator's clock.
     pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> JoinedAttempts<Arc<str>> {
         let nothing = JoinedAttempts { last: None, others: Vec::new(), misfits: Misfits::default() };

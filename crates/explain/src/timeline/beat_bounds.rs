@@ -1,9 +1,9 @@
 //! Beats: bounds for the time a write by others took effect, from the versions of writes with known times.
 //!
-//! While pods may be terminated, the coordinator patches its own object some ten times a second. A write with version r
-//! took effect between the send time of the last beat with a lower version and the response time of the first beat with
-//! a higher one. Kubernetes guarantees this order only within one resource (KEP-5504), so it is used only if the run
-//! itself shows that it holds: see [`BeatCollector::finish`].
+//! While pods may be terminated, the coordinator patches its own object about ten times a second. A write with version
+//! r took effect between the send time of the last beat with a lower version and the response time of the first beat
+//! with a higher one. Kubernetes guarantees this order only within one resource (KEP-5504), so it is used only if the
+//! run itself confirms it: see [`BeatCollector::finish`].
 
 pub use crate::model::account::BeatsState;
 use crate::model::account::Objection;
@@ -105,9 +105,9 @@ impl BeatCollector {
         number
     }
 
-    /// Returns the beats. They are usable if all of these hold: versions are integers; the beats' versions increase; at
-    /// least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time, are also between them in
-    /// number; and no pod was shown before a beat with a lower version was sent, or out of order.
+    /// Returns the beats. They are usable if all of the following are true: versions are integers; the beats' versions
+    /// increase; at least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time, are also between
+    /// them in number; and no pod was shown before a beat with a lower version was sent, or out of order.
     pub(super) fn finish(self) -> Beats {
         let state = match self.objection() {
             _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
@@ -143,7 +143,7 @@ impl BeatCollector {
         None
     }
 
-    /// Returns true if a list's version lies between those of the beats before and after it.
+    /// Returns true if a list's version is between those of the beats before and after it.
     fn is_between(&self, check: &BeatCall) -> bool {
         let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
         let after = self.calls.iter().find(|call| call.sent >= check.answered);

@@ -1,4 +1,4 @@
-//! Determines from responses if the consumer behind a URL balances connections or requests.
+//! Determines from responses whether the consumer behind a URL balances connections or requests.
 //!
 //! A Service routes connections; a gateway routes requests and pools its connections to pods. For a URL, only the
 //! responses show which of the two it is:

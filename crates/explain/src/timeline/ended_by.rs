@@ -18,7 +18,7 @@ pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 /// Cause of a pod's termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndedBy {
-    /// Mode of the termination, if it is a known one.
+    /// Mode of the termination, as far as known.
     pub(super) mode: Mode,
     /// Cause in words.
     pub(super) cause: String,
@@ -46,7 +46,7 @@ impl Histories {
     }
 
     /// Explains the termination of a pod; `seen` is the time it was first seen. Returns `None` if nothing shows the
-    /// reason: somebody deleted the pod, or the watches were not permitted.
+    /// reason: someone deleted the pod, or the watches were not permitted.
     pub(super) fn ended_by(
         &self,
         pod: &PodEvent,
@@ -62,17 +62,17 @@ impl Histories {
             Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
                 return told(Mode::Drain, format!("evicted from node {node}, which is cordoned"));
             }
-            Some("EvictionByEvictionAPI") => return told(Mode::Other, "evicted by somebody".to_owned()),
+            Some("EvictionByEvictionAPI") => return told(Mode::Other, "evicted through the API".to_owned()),
             Some("PreemptionByScheduler") => return told(Mode::Other, format!("preempted{message}")),
             Some("DeletionByTaintManager") => {
-                return told(Mode::Other, format!("a taint of node {node}{message}"));
+                return told(Mode::Other, format!("taint on node {node}{message}"));
             }
             Some("DeletionByPodGC") => return told(Mode::Other, format!("node {node} is gone{message}")),
             Some(BY_KUBELET) if pod.reason.as_deref() == Some("Evicted") => {
                 return told(Mode::Other, format!("evicted by the kubelet of node {node}{message}"));
             }
             Some(BY_KUBELET) => {
-                return told(Mode::NodeShutdown, format!("node {node} shuts down{message}"));
+                return told(Mode::NodeShutdown, format!("node {node} is shutting down{message}"));
             }
             Some(reason) => return told(Mode::Other, format!("{reason}{message}")),
             None => {}
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_workload_dates_from_end() {
+    fn workload_state_dates_from_pod_end() {
         let mut histories = Histories::default();
         for (s, strategy) in [(0, "Recreate"), (20, "RollingUpdate")] {
             let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": 3,
@@ -253,25 +253,25 @@ mod tests {
         };
         let known = |mode: Mode, cause: &str| Some((mode, cause.to_owned()));
         let plain = || json!({});
-        assert_eq!(told(plain(), 0, 10, false), None, "somebody deleted it");
+        assert_eq!(told(plain(), 0, 10, false), None, "someone deleted it");
         assert_eq!(
             told(plain(), 0, 21, false),
             known(Mode::ScaleDown, "Deployment web was scaled from 3 to 2")
         );
         assert_eq!(told(plain(), 0, 40, false), None, "long after that");
         assert_eq!(told(plain(), 0, 55, false), known(Mode::Rollout, "rollout of Deployment web"));
-        assert_eq!(told(plain(), 52, 55, false), None, "it is of the new template");
+        assert_eq!(told(plain(), 52, 55, false), None, "it has the new template");
         assert_eq!(told(json!({"owner": "ReplicaSet/other-1"}), 0, 55, false), None);
         let job = json!({"owner": "Job/once", "phase": "Succeeded"});
         assert_eq!(told(job, 0, 5, true), known(Mode::Other, "ended on its own: Succeeded"));
         let target = |reason: &str, node: &str| json!({"disruption_target": reason, "disruption_message": "so it is", "node": node});
         for (reason, node, mode, cause) in [
-            ("EvictionByEvictionAPI", "n1", Mode::Other, "evicted by somebody"),
+            ("EvictionByEvictionAPI", "n1", Mode::Other, "evicted through the API"),
             ("EvictionByEvictionAPI", "n2", Mode::Drain, "evicted from node n2, which is cordoned"),
             ("PreemptionByScheduler", "n1", Mode::Other, "preempted: so it is"),
-            ("DeletionByTaintManager", "n1", Mode::Other, "a taint of node n1: so it is"),
+            ("DeletionByTaintManager", "n1", Mode::Other, "taint on node n1: so it is"),
             ("DeletionByPodGC", "n1", Mode::Other, "node n1 is gone: so it is"),
-            ("TerminationByKubelet", "n1", Mode::NodeShutdown, "node n1 shuts down: so it is"),
+            ("TerminationByKubelet", "n1", Mode::NodeShutdown, "node n1 is shutting down: so it is"),
         ] {
             assert_eq!(told(target(reason, node), 0, 55, false), known(mode, cause));
         }
@@ -304,6 +304,6 @@ mod tests {
         let cause = "Rollout web was scaled from 3 to 2".to_owned();
         assert_eq!(told(&scaled, 12), Some((Mode::ScaleDown, cause)));
         assert_eq!(told(&scaled, 60), None, "long after that");
-        assert_eq!(told(&[listed], 12), None, "somebody deleted it");
+        assert_eq!(told(&[listed], 12), None, "someone deleted it");
     }
 }

@@ -1,7 +1,7 @@
 //! History of each pod in the EndpointSlices, as seen by the watch.
 //!
-//! The slices of all Services in the namespace are watched. Only a target's own Service determines if the target has a
-//! usable endpoint.
+//! The slices of all Services in the namespace are watched. Only a target's own Service determines whether the target
+//! has a usable endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -330,8 +330,8 @@ impl EndpointHistory {
         changes.chain([from]).any(|at| self.none_usable(scope, at))
     }
 
-    /// Returns true if a pod was ever usable for a Service. If the Service is not known, any Service counts that also
-    /// used some of `others`.
+    /// Returns true if a pod was ever usable for a Service. If the Service is not known, any Service that also used
+    /// some of `others` counts.
     pub(crate) fn are_together(&self, service: Option<&str>, pod: &str, others: &[&str]) -> bool {
         let holds = |states: &[UsableEndpoints], pod: &str| states.iter().any(|state| state.holds(pod));
         let is_meant = |of: &str, states: &[UsableEndpoints]| match service {
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!((removed(&endpoints, "a"), removed(&endpoints, "b")), (None, Some(at(31))));
         assert!(endpoints.none_usable(&of("api"), at(32)) && !endpoints.none_usable(&of("web"), at(32)));
         unlisted.end();
-        assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
+        assert_eq!(removed(&unlisted, "b"), None, "no list since the gap");
         // The watch continued after an empty list.
         unlisted.observe(at(40), &named("new", Change::Applied, "c"));
         assert_eq!((removed(&unlisted, "a"), removed(&unlisted, "b")), (Some(at(40)), Some(at(40))));
@@ -482,7 +482,7 @@ mod tests {
         };
         let mut endpoints = EndpointHistory::default();
         endpoints.observe(at(10), &with("10.0.0.1", true, false));
-        // One update replaces the old endpoint by the new one: the name is never without an endpoint.
+        // One update replaces the old endpoint with the new one: the name is never without an endpoint.
         endpoints.observe(at(20), &with("10.0.0.2", false, false));
         endpoints.observe(at(30), &with("10.0.0.2", true, false));
         endpoints.observe(at(40), &with("10.0.0.2", false, true));
@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(
             endpoints.first(first, EndpointChange::Terminating, at(15)),
             None,
-            "that is the next one's"
+            "that is the next pod's"
         );
         assert_eq!(endpoints.first(second, EndpointChange::Ready, at(18)), Some(at(30)));
         let nameless = EndpointOf::life(life("u1", 5, Some(18)), None);

@@ -2,8 +2,8 @@
 //! gaps.
 //!
 //! The analysis treats a run with missing parts as partial, and one with contradictions as invalid. Records in the
-//! first format hold no totals and no checksums, so they are not judged; their gaps are still found, as far as request
-//! numbers show them.
+//! first format contain no totals and no checksums, so they are not judged; their gaps are still found, as far as
+//! request numbers show them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ struct OfProxy {
     worst_ns: i64,
 }
 
-/// Number of requests, and the first of them.
+/// Number of requests, and the number of the first one.
 #[derive(Debug, Default)]
 struct CountAndFirst {
     n: u64,
@@ -225,7 +225,7 @@ impl RowIntegrity {
         }
         if self.compares && (row.seq < ALL_BELOW || row.seq.is_multiple_of(ONE_IN)) {
             let begun = row.actually_sent().unwrap_or(row.scheduled);
-            // A request that the client gave up may be read later.
+            // A request that the client gave up on may be read later.
             let end = if row.outcome == Outcome::Ok { row.end } else { Stamp::from_unix_ns(i64::MAX) };
             of.compared.insert(row.seq, (begun, end, uncertainty_ns));
         }

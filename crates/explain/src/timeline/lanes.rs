@@ -9,7 +9,7 @@ use rolldrop_record::{Phase, RequestRow, RowSource, Stamp};
 
 /// Lane with its total.
 struct Summing<'a, S, A> {
-    /// Request that each row is read into; other fields are from the row before.
+    /// Request that each row is read into; its other fields are left over from the previous row.
     request: Request,
     sum: S,
     add: &'a A,

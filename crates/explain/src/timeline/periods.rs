@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merged_periods_meet_same_ranges(
+        fn merged_periods_overlap_same_ranges(
             drawn in prop::collection::vec((0_i64..60, -1_i64..9), 0..9), from in 0_i64..70, length in 0_i64..9
         ) {
             let at = Stamp::from_unix_ns;

@@ -69,7 +69,7 @@ impl PodAddresses {
     /// it, as in the host network of one node.
     pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
-        // A watch may show an address slightly later than the rules know it.
+        // A watch may show an address slightly later than the rules list it.
         let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);
         let (last, before) = bearers.get(..begun)?.split_last()?;
         let is_shared = before.iter().any(|bearer| bearer.until.is_none_or(|until| until > last.from));

@@ -22,7 +22,7 @@ use watched_pod::WatchedPod;
 pub(super) use watched_pod::has_finished;
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Exit code of a container that SIGKILL ended.
+/// Exit code of a container killed by SIGKILL.
 pub const SIGKILLED: i32 = 137;
 /// Amount in seconds by which a watch may seem to show container termination early: watches show it late, never early,
 /// but clocks and whole seconds can make it appear earlier.
@@ -123,7 +123,7 @@ pub struct PodEnd {
     pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
-    /// Sleep of the main containers' hooks in seconds, by a sleep action or by a program that only sleeps; `None` if a
+    /// Sleep of the main containers' hooks in seconds, from a sleep action or a program that only sleeps; `None` if a
     /// hook of another kind hides it.
     pub hook_sleep_s: Option<i64>,
     /// Program run by a main container's hook, if any.
@@ -134,7 +134,7 @@ pub struct PodEnd {
     pub stages: Stages,
     /// Exit code of the main containers: the first that is not 0.
     pub exit_code: Option<i32>,
-    /// Reason that the kubelet gives with the exit code.
+    /// Reason that the kubelet reports with the exit code.
     pub exit_reason: Option<String>,
     /// Time in seconds within which readiness probes would have noticed that nothing was listening; set only
     /// if the probes succeeded until the containers terminated.
@@ -195,7 +195,7 @@ impl PodEnd {
         Some(ended.shifted_ns(-(i64::from(notices_s) + UNSEEN_S) * SECOND_NS))
     }
 
-    /// Returns the time the pod was gone, as far as it was seen.
+    /// Returns the time the pod was gone, if that was seen.
     pub fn gone(&self) -> Option<Stamp> {
         self.stages.pod_deleted.or(self.stages.containers_terminated)
     }
@@ -250,7 +250,7 @@ impl PodCollector {
         let Others { endpoints, watches, .. } = others;
         let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
         let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
-        // A pod that no Service ever listed got no requests, so its termination loses none.
+        // A pod that no Service ever listed received no requests, so its termination loses none.
         self.0.retain(|_, WatchedPod { life: PodLife { name, .. }, .. }| {
             endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
         });
@@ -285,7 +285,7 @@ impl PodCollector {
 /// Returns true if a pod was, or may have been, terminated while load was sent.
 fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
     match end.t0.basis {
-        // The pod was gone at some time between the two.
+        // The pod disappeared at some time between the two.
         T0Basis::Gap | T0Basis::EndOfContainers => {
             end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
         }

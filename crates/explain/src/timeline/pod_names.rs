@@ -38,8 +38,8 @@ impl PodNames {
         self.0.is_empty()
     }
 
-    /// Returns the pod that a header value names at `at`. In a list, the first value that is a pod counts: the hop
-    /// nearest to the app wrote first.
+    /// Returns the pod that a header value names at `at`. In a list, the first value that names a pod counts: the hop
+    /// nearest to the app writes first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a PodAddresses,

@@ -1,7 +1,7 @@
 //! Requests of a run as seen by both ends, on the coordinator's clock.
 //!
 //! Nearly all requests were answered, and there may be more than fit into memory. An answered request only adds to
-//! totals, so reading it once is enough. The other requests are the subject of a run and are held in memory.
+//! totals, so reading it once is enough. The other requests are what a run is about, and are held in memory.
 
 use std::sync::Arc;
 
@@ -121,9 +121,9 @@ impl Joins {
 /// All requests of a run; only those lost in one span are held in memory.
 #[derive(Debug)]
 pub struct Requests {
-    /// Requests of the span that were not [plainly answered](is_plain), in [order](Request::order).
+    /// Requests of the span that did not [plainly succeed](is_plain), in [order](Request::order).
     pub others: Vec<Request>,
-    /// Number of all requests, including the plainly answered ones.
+    /// Number of all requests, including the plainly successful ones.
     pub all: u64,
     /// Proxy rows with an id that belong to no request.
     pub strangers: Strangers,
@@ -131,7 +131,7 @@ pub struct Requests {
     pub unmatched: Unmatched,
     /// Connections with further requests whose pod the client does not know.
     pub unnamed: HashSet<ConnectionId>,
-    /// True if some requests on these connections were plainly answered.
+    /// True if some requests on these connections plainly succeeded.
     pub(crate) has_unnamed_plain: bool,
     /// True if the client or the kernel knows the pod of at least one request.
     pub(crate) has_named: bool,
@@ -192,7 +192,7 @@ impl Agreement {
     }
 }
 
-/// Returns true if a request succeeded, including by its gRPC status.
+/// Returns true if a request plainly succeeded: with a success status, and with no gRPC error.
 pub fn is_plain(row: &RequestRow) -> bool {
     row.outcome == Outcome::Ok && row.grpc_status.unwrap_or(0) == 0
 }
@@ -292,7 +292,7 @@ fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
 }
 
 impl Requests {
-    /// Reads the rows for the first time, totalling the plainly answered ones along the way.
+    /// Reads the rows for the first time, totalling the plainly successful ones along the way.
     pub(super) fn open<S: Send>(
         rows: Arc<dyn RowSource>,
         (clocks, mut joins): (Clocks, Joins),
@@ -424,7 +424,7 @@ impl Requests {
         })])
     }
 
-    /// Aggregates the plainly answered requests, reading only the wanted columns and the data derived from them.
+    /// Aggregates the plainly successful requests, reading only the wanted columns and the data derived from them.
     ///
     /// # Errors
     /// Fails if the rows cannot be read.
@@ -514,7 +514,7 @@ fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Op
 }
 
 /// Converts a newly read row to the coordinator's clock. A request's stamps are close together, so one offset serves
-/// for all and preserves the intervals between them.
+/// them all and preserves the intervals between them.
 fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&PodAddresses>) {
     let row = &mut request.row;
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);

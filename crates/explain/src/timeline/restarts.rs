@@ -61,7 +61,7 @@ impl<'a> RestartCollector<'a> {
     }
 
     /// Returns the restarts in pods behind Services, and those requested by the run. A pod that no Service ever listed
-    /// got no requests.
+    /// received no requests.
     pub(super) fn behind(self, endpoints: &EndpointHistory) -> Vec<ContainerRestart> {
         let is_behind = |restart: &ContainerRestart| {
             restart.is_crash || endpoints.is_empty() || endpoints.ever_named(&restart.pod)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn container_end_in_pod_is_restart() {
+    fn container_exit_counts_as_restart() {
         let second = 1_000_000_000;
         let at = Stamp::from_unix_ns;
         let ends = [

@@ -120,7 +120,7 @@ fn beats_narrow_foreign_deletion_time() {
 }
 
 #[test]
-fn second_start_tightens_beat_bracket() {
+fn timestamp_second_tightens_beat_bracket() {
     let events = |beats| deleted_among(beats, 10_045, "1005");
     let end = only_end(events(beats(9_950, 30)));
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(10_045), basis: T0Basis::Beats });
@@ -197,12 +197,12 @@ fn stray_pre_stop_marks_are_ignored() {
         events.extend(marks.iter().map(|ms| phase(*ms, "pre_stop")));
         only_end(events).stages.kill_began
     };
-    // A stranger requested the path long before; later the kubelet called its hook.
+    // Someone else requested the path long before; later the kubelet called its hook.
     assert_eq!(end(&[2_000, 5_000, 10_040, 10_500]), Some(at(10_040)));
     assert_eq!(end(&[2_000]), None);
     assert_eq!(end(&[2_000, 20_000]), None);
 
-    // Being gone at once does not mean that the pod's termination began earlier.
+    // A pod that disappears immediately did not necessarily begin to terminate earlier.
     let events = |marks: &[i64]| {
         let mut events = beats(10_000, 30);
         events.push(pod(-1000, "web", "u", json!({})));
@@ -216,7 +216,7 @@ fn stray_pre_stop_marks_are_ignored() {
 }
 
 #[test]
-fn early_ended_proxies_owe_no_rows() {
+fn proxies_ended_before_load_owe_no_rows() {
     let ended = |ms: i64, pod: &str, uid: &str| {
         let kind = json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
             "in_flight": 0, "received": 0});
@@ -225,7 +225,7 @@ fn early_ended_proxies_owe_no_rows() {
     let timeline = timeline(vec![
         deleted(-2000, "old", "u1", -5000, "1"),
         pod(-2000, "web", "u2", json!({})),
-        // The name comes back, as in a StatefulSet.
+        // The name is reused, as in a StatefulSet.
         deleted(-2000, "db-0", "u3", -5000, "2"),
         pod(-1000, "db-0", "u4", json!({})),
         ended(1000, "old", "u1"),
@@ -265,7 +265,7 @@ fn withdrawal_ends_at_pod_return() {
 }
 
 #[test]
-fn node_shutdown_dates_t0_by_action() {
+fn node_shutdown_action_dates_t0() {
     let shutdown = json!({"kind": "action", "disruption": 0, "action": "nodeShutdown", "mode": "node_shutdown",
         "pod": null, "uid": null, "answered": ns(10_010), "status": 200, "error": null});
     let failed = json!({"phase": "Failed", "state": "terminated", "ready": false,
@@ -278,7 +278,7 @@ fn node_shutdown_dates_t0_by_action() {
     let end = only_end(events.clone());
     assert_eq!(end.t0, T0 { earliest: at(10_000), latest: at(12_500), basis: T0Basis::EndOfContainers });
     assert_eq!((end.mode, end.disruption), (rolldrop_record::Mode::NodeShutdown, Some(0)));
-    // For a shutdown by somebody else, only the grace period is known.
+    // For a shutdown by someone else, only the grace period is known.
     events.remove(1);
     let end = only_end(events);
     assert_eq!(end.t0.latest, at(12_500));

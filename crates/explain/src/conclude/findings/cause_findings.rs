@@ -151,7 +151,7 @@ fn finish(known: FindingsInput<'_>, setup: &Setup<'_>) -> FinishAdvice {
     }
 }
 
-/// Returns the grace periods that were too short for streams, and the longest stream that was seen to its end.
+/// Returns the grace periods that were too short for streams, and the longest stream whose end was seen.
 fn drain(known: FindingsInput<'_>) -> ShortDrain {
     let of = |e: usize| known.timeline.ends[e].shortest_grace_s;
     let graces = ended_by(known, Cause::DrainedTooShort).map(|(_, e)| of(e));
@@ -160,7 +160,7 @@ fn drain(known: FindingsInput<'_>) -> ShortDrain {
     ShortDrain { grace_s: graces.max().unwrap_or(0), longest_s: seen_to_their_ends.map(|step| step.age_s) }
 }
 
-/// Returns the times from SIGTERM until the app cut its streams, in seconds, shortest and longest.
+/// Returns the shortest and the longest time from SIGTERM until the app cut its streams, in seconds.
 fn cut_after(known: FindingsInput<'_>) -> SigtermCut {
     let after_s = |(j, e): (&JudgedRequest<'_>, usize)| {
         j.request.row.end.seconds_since(known.timeline.ends[e].may_stop_from()).max(0.0)
@@ -173,7 +173,7 @@ fn cut_after(known: FindingsInput<'_>) -> SigtermCut {
     SigtermCut { after_s, told: len(ended_by(known, Cause::CutAtSigterm).filter(is_told).count()) }
 }
 
-/// Returns the losses by this cause that exactly one termination explains.
+/// Returns the losses with this cause that exactly one termination explains.
 fn ended_by<'a>(
     known: FindingsInput<'a>,
     cause: Cause,
@@ -225,15 +225,15 @@ fn local_policy(known: FindingsInput<'_>) -> Option<TrafficPolicyKind> {
     policies.all(|other| other.is_some()).then_some(first)
 }
 
-/// Returns the announcement that a terminating server owes before it closes an idle connection; `None` if no pod was
-/// terminating.
+/// Returns the announcement that a terminating server should make before it closes an idle connection; `None` if no pod
+/// was terminating.
 fn idle(known: FindingsInput<'_>) -> Option<CloseNotice> {
     let mut races = known.judged.iter().filter(|j| j.cause == Cause::IdleCloseRace);
     races.any(|j| !j.candidates.is_empty()).then(|| close_notice(&known.timeline.info))
 }
 
-/// Counts, by cause, the requests lost to restarts: causes that imply a dead or exiting pod, but no termination
-/// explains them.
+/// Counts, by cause, the requests lost to restarts: the cause implies a dead or exiting pod, but no termination
+/// explains the loss.
 fn of_restarts(judged: &[JudgedRequest<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     let is_its = |j: &&JudgedRequest<'_>| {
@@ -255,7 +255,7 @@ pub(super) fn close_notice(info: &RunInfo) -> CloseNotice {
     }
 }
 
-/// Counts the requests without a cause, by the reason for that.
+/// Counts the requests without a cause, by the reason why they have none.
 fn doubts(judged: &[JudgedRequest<'_>]) -> Vec<(Doubt, u64)> {
     let mut doubts: BTreeMap<Doubt, u64> = BTreeMap::new();
     for unclear in judged.iter().filter_map(|j| j.unclear.as_ref()) {

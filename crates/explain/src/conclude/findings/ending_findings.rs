@@ -46,8 +46,8 @@ fn failed_hooks(known: FindingsInput<'_>, setup: &Setup<'_>) -> Vec<EndingFindin
     by_container.into_iter().map(each).collect()
 }
 
-/// Returns the finding about pods that exited before their hook's sleep could be over, without an Event that gives the
-/// reason.
+/// Returns the finding about pods that exited before their hook's sleep could have finished, without an Event that
+/// gives the reason.
 fn ended_early(known: FindingsInput<'_>, setup: &Setup<'_>) -> Option<EndingFinding> {
     let ends = &known.timeline.ends;
     let sleep_s = ends.get(*setup.early.first()?)?.hook_sleep_s.unwrap_or(0);

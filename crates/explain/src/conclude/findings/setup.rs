@@ -21,8 +21,8 @@ pub(super) struct Setup<'a> {
     pub(super) hook: PreStopHooks,
     /// Event that reports a failed hook, by termination.
     pub(super) failed: Vec<Option<&'a FailedHook>>,
-    /// Terminations whose containers exited before their hook's sleep could be over, without an Event that gives the
-    /// reason.
+    /// Terminations whose containers exited before their hook's sleep could have finished, without an Event that gives
+    /// the reason.
     pub(super) early: Vec<usize>,
     /// Terminations whose hook was still running when the grace period expired.
     pub(super) cut_off: Vec<usize>,
@@ -123,7 +123,7 @@ fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
     timeline.notes.failed_hooks.iter().find(is_its)
 }
 
-/// Returns true if the containers exited before their hook's sleep could be over.
+/// Returns true if the containers exited before their hook's sleep could have finished.
 fn ended_early(end: &PodEnd) -> bool {
     let sleep_s = end.hook_sleep_s.unwrap_or(0).min(end.grace_s) as f64;
     let ended = end.stages.app_exited.or(end.stages.containers_terminated);

@@ -33,7 +33,7 @@ pub(super) fn findings(known: FindingsInput<'_>) -> impl Iterator<Item = Finding
     })
 }
 
-/// Returns the finding about a missing right that hides the kind of Service proxy.
+/// Returns the finding about a missing permission that hides the kind of Service proxy.
 pub(super) fn rights(known: FindingsInput<'_>) -> Option<Finding> {
     let cluster = &known.timeline.info.cluster;
     if cluster.dataplane.is_known() || cluster.dataplane_denied.is_empty() {

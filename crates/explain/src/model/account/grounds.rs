@@ -60,7 +60,7 @@ pub enum NoRecommendation {
     Unbounded { unbounded: usize, windows: usize },
     /// A pod gets too few connections per second to show its window.
     TooCoarse { rate: f64 },
-    /// All terminations met this clock at one phase.
+    /// All terminations hit this clock at the same phase.
     InPhase(ConsumerClock),
 }
 

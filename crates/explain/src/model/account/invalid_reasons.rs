@@ -104,7 +104,7 @@ pub enum Missing {
 pub enum RecordContradiction {
     /// A file does not match its checksum, as reported in the record.
     Altered(String),
-    /// This load event lies outside the run.
+    /// This load event is outside the run's time.
     Untimely(&'static str),
     /// Requests ended later than this many days after the load began.
     TooLate { days: u64 },

@@ -2,7 +2,7 @@
 
 use rolldrop_record::{Cause, Mode};
 
-/// Losses by one cause.
+/// Losses with one cause.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
     /// [`Cause::RoutedToDeadPod`].
@@ -17,7 +17,7 @@ pub enum Loss {
     CutAtSigterm(SigtermCut),
     /// [`Cause::GatewayCut`].
     GatewayCut,
-    /// [`Cause::IdleCloseRace`]; `None` if no pod was terminating at any such loss.
+    /// [`Cause::IdleCloseRace`]; `None` if no pod was terminating during any such loss.
     IdleCloseRace(Option<CloseNotice>),
     /// [`Cause::H2Unprocessed`].
     H2Unprocessed,
@@ -76,7 +76,7 @@ pub enum NotAccepting {
     Recreated(String),
     /// SIGKILL terminated the pod while it was still accepting connections.
     Killed,
-    /// The pod exited before its preStop sleep could be over.
+    /// The pod exited before its preStop sleep could have finished.
     EndedEarly,
     /// The pod stopped on SIGTERM.
     Stopped { kept: KeptAnswer, hook: PreStopHooks },
@@ -153,16 +153,17 @@ pub enum FinishAdvice {
 pub struct ShortDrain {
     /// Longest grace period that was too short, in seconds.
     pub grace_s: i64,
-    /// Longest stream in seconds; `None` if the longest ones were not seen to their ends.
+    /// Longest stream in seconds; `None` if the ends of the longest ones were not seen.
     pub longest_s: Option<f64>,
 }
 
 /// Streams that the app cut after SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SigtermCut {
-    /// Shortest and longest time after SIGTERM, in seconds; `None` if no stream names its termination.
+    /// Shortest and longest time after SIGTERM, in seconds; `None` if no such stream can be assigned to a single
+    /// termination.
     pub after_s: Option<(f64, f64)>,
-    /// Number of streams that ended with a message about it.
+    /// Number of these that the app ended with a message.
     pub told: u64,
 }
 
@@ -212,7 +213,7 @@ pub enum OnEachNode {
     Unknown,
 }
 
-/// State of the readiness probe that should keep traffic away from pods that do not serve yet.
+/// State of the readiness probe that should keep traffic away from pods that are not serving yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Not all pods have a probe.

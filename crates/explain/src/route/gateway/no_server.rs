@@ -38,7 +38,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Collects the quick responses for one target from its requests that were not plainly answered.
+    /// Collects the quick responses for one target from its requests that did not plainly succeed.
     pub(super) fn new<'a>(of_target: impl Iterator<Item = &'a Request> + Clone) -> Self {
         let is_own = |r: &&Request| r.served.is_none() && r.other_attempts.is_empty();
         let refused = of_target.clone().filter(is_own);
@@ -79,7 +79,7 @@ impl Refusals {
             let stretch = &self.all[first..next];
             let (from, until) = (stretch[0].0, stretch[stretch.len() - 1].0);
             let dialled: f64 = stretch.iter().map(|(at, _)| dead_share(pods, *at).ln()).sum();
-            // If all pods are well, the gateway gives up for another reason.
+            // If all pods are healthy, the gateway gives up for another reason.
             if dialled <= PASSED_OVER.ln() && pods.iter().any(|pod| pod.is_ending_near(from, until)) {
                 stretches.push((from, until));
             }
@@ -191,10 +191,10 @@ mod tests {
     fn only_unbroken_refusals_form_stretch() {
         let from_to = |from, to| vec![(at(from), at(to))];
         assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 1), from_to(11_000, 12_990));
-        // Single refusals, or a few in a row, happen when it is the dead pod's turn.
+        // Single refusals, or a few in a row, occur when it is the dead pod's turn.
         assert_eq!(stretches(&pods(), &[[11_000, 11_010], [11_030, 11_040], [11_060, 11_120]], 1), []);
-        assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 300), [], "a gateway that waits had dialled");
-        assert_eq!(stretches(&pods(), &[[5_000, 7_000]], 1), [], "no pod was ending");
+        assert_eq!(stretches(&pods(), &[[11_000, 13_000]], 300), [], "a gateway that waits has dialled");
+        assert_eq!(stretches(&pods(), &[[5_000, 7_000]], 1), [], "no pod was terminating");
     }
 
     #[test]
@@ -203,12 +203,12 @@ mod tests {
         dying[2].stops = at(10_500);
         dying[1].stops = at(10_500);
         assert_eq!(stretches(&dying, &[[10_500, 13_500]], 1), []);
-        // A period that began while a pod was well counts as one state until it ends.
+        // A period that began while a pod was healthy counts as one state until it ends.
         assert_eq!(stretches(&dying, &[[10_100, 13_500]], 1), [(at(10_100), at(13_490))]);
     }
 
     #[test]
-    fn another_status_ends_a_stretch() {
+    fn status_change_ends_stretch() {
         let mut others: Vec<Request> = (11_000..12_000).step_by(10).map(|ms| answer(ms, 503, 1)).collect();
         others.extend((12_000..13_000).step_by(10).map(|ms| answer(ms, 502, 1)));
         others.push(answer(11_505, 500, 1));

@@ -52,10 +52,10 @@ fn undialled_pod_explains_no_failure() {
     let gateway = gateway(1000, 3000, &[20_000]);
     let explains = |row: RequestRow| !gateway.candidates(&row).is_empty();
     let bad_gateway = |ms| row(ms, Outcome::HttpError, Some(502), 1);
-    assert!(!explains(bad_gateway(900)), "it still served");
+    assert!(!explains(bad_gateway(900)), "it was still serving");
     assert!(explains(bad_gateway(1000)) && explains(bad_gateway(2960)));
-    assert!(!explains(bad_gateway(20_000)), "17 s of answers lie between");
-    // A living pod would have answered before it stopped.
+    assert!(!explains(bad_gateway(20_000)), "17 s of answers in between");
+    // A live pod would have answered before it stopped.
     let timeout = |ms| row(ms, Outcome::ResponseTimeout, None, 5000);
     assert!(!explains(timeout(700)) && explains(timeout(900)) && explains(timeout(2000)));
     // A gateway may have waited for the pod before it gave up.
@@ -64,7 +64,7 @@ fn undialled_pod_explains_no_failure() {
 }
 
 #[test]
-fn continuing_failures_keep_pod_candidate() {
+fn ongoing_failures_keep_pod_a_candidate() {
     // Every second request fails for 40 s: no run of consecutive answers is long enough.
     let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
     let mut watching = Watching::of(vec![Death::between(at(990), at(995))], &failed, 4);
@@ -73,7 +73,7 @@ fn continuing_failures_keep_pod_candidate() {
     }
     let last = row(40_980, Outcome::HttpError, Some(502), 1);
     assert_eq!(watching.done().candidates(&last), [0]);
-    // If hardly anything is sent, 40 s without a failure end it as well.
+    // If hardly anything is sent, 40 s without a failure also end it.
     let sparse = Watching::of(vec![Death::between(at(990), at(995))], &[at(45_000)], 4);
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
 }
@@ -94,7 +94,7 @@ fn ingress_failures_have_few_candidates() {
     let Analysis { result, account, .. } = crate::analyse(&timeline, &requests, None).unwrap();
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
     let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
-    assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
+    assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep also helps behind a gateway");
     let taken = |finding: &Finding| matches!(finding, Finding::TakenForGateway { .. });
     assert!(account.findings.iter().any(taken), "{:?}", account.findings);
 

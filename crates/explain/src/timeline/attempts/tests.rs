@@ -1,4 +1,4 @@
-//! Ids and times of unrelated requests, of a gateway's attempts, and of requests that clients gave up.
+//! Ids and times of unrelated requests, of a gateway's attempts, and of requests that clients gave up on.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ fn found(requests: &Requests) -> BTreeMap<u64, Found> {
 
 #[test]
 fn forwarding_pod_neither_serves_nor_loses() {
-    // A gateway with a proxy beside it: its name follows that of the answering pod, or is alone.
+    // A gateway with a proxy beside it: its name follows the answering pod's, or is the only one.
     let said = [(1, Outcome::Ok, "web, gate"), (2, Outcome::HttpError, "gate"), (3, Outcome::Ok, "web")];
     let rows = said.map(|(seq, outcome, pod)| RequestRow {
         pod: Some(pod.into()),
@@ -149,7 +149,7 @@ const EARLY: [u32; 2] = [1, 0];
 const LATE: [u32; 2] = [0, 1];
 
 #[test]
-fn misfit_times_are_counted_apart() {
+fn misfit_times_are_counted_separately() {
     // Sent at 10 ms, ended at 30 ms; both clocks are known to 1 ms, plus a little for errors that samples hide.
     for (head, misfits) in [(-500, EARLY), (0, EARLY), (15, FITS), (29, FITS), (50, LATE), (9000, LATE)] {
         for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
@@ -159,7 +159,7 @@ fn misfit_times_are_counted_apart() {
             assert_eq!(found(&requests)[&1], expected, "{head} {outcome}");
         }
     }
-    // Nothing was sent, so nobody can have read it.
+    // Nothing was sent, so no pod can have read it.
     let refused = RequestRow { sent: None, ..row(1, 0, Outcome::ConnectRefused, None) };
     let forged = served(own(1), "b", 15, ServedEnd::Complete, Some(200));
     assert_eq!(found(&joined(vec![refused], vec![forged]))[&1], (None, vec![], EARLY));
@@ -185,7 +185,7 @@ fn uncompared_proxy_clock_is_trusted() {
 }
 
 #[test]
-fn answering_pod_wins_gateway_attempts() {
+fn answering_pod_wins_among_attempts() {
     let eof = |pod, head| served(own(1), pod, head, ServedEnd::UpstreamEof, None);
     let answer = |pod, head, status| served(own(1), pod, head, ServedEnd::Complete, Some(status));
     let one = |outcome, status, rows: Vec<ServedRow>| {
@@ -202,7 +202,7 @@ fn answering_pod_wins_gateway_attempts() {
     assert_eq!(ok(vec![answer("a", 12, 503), answer("b", 20, 200)]), both("b", "a"));
     assert_eq!(ok(vec![answer("a", 12, 200), eof("b", 20)]), both("a", "b"), "mirrored");
     let lost = |status, rows| one(Outcome::HttpError, Some(status), rows);
-    assert_eq!(lost(502, vec![eof("a", 12), eof("b", 20)]), both("b", "a"), "the last one failed it");
+    assert_eq!(lost(502, vec![eof("a", 12), eof("b", 20)]), both("b", "a"), "the last pod failed it");
     assert_eq!(lost(500, vec![answer("a", 12, 500), eof("b", 20)]), both("a", "b"), "its own answer");
 }
 

@@ -96,7 +96,7 @@ fn complete_record_has_no_findings() {
 }
 
 #[test]
-fn open_row_is_not_among_counted_rows() {
+fn open_row_is_not_counted() {
     let open = ServedRow { ended: ServedEnd::Open, ..served(99) };
     assert_eq!(broken(|records| records.served.push(open)), (Vec::new(), Vec::new()));
 }
@@ -126,7 +126,7 @@ fn record_needs_every_required_event() {
 }
 
 #[test]
-fn altered_events_are_contradiction() {
+fn altered_events_count_as_contradiction() {
     let (missing, contradictions) = broken(|records| records.altered.push("changed".into()));
     assert_eq!((missing, contradictions), (Vec::new(), vec![RecordContradiction::Altered("changed".into())]));
 }
@@ -171,7 +171,7 @@ fn truncated_source_leaves_final_hole() {
 }
 
 #[test]
-fn duplicated_part_is_contradiction() {
+fn duplicated_part_counts_as_contradiction() {
     let (_, requests) = broken(|records| records.requests.extend((40..60).map(request)));
     let (source, phase) = ("load-0".to_owned(), Phase::Main);
     let more = RecordContradiction::Requests { source, phase, scheduled: 80, rows: 100 };
@@ -196,7 +196,7 @@ fn lost_proxy_rows_count_as_missing() {
 }
 
 #[test]
-fn disordered_stamps_are_contradiction() {
+fn disordered_stamps_count_as_contradiction() {
     let (_, requests) = broken(|records| records.requests[7].end = at(60));
     assert_eq!(requests[0], RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 });
     let (_, proxies) = broken(|records| records.served[7].end = at(60));
@@ -204,7 +204,7 @@ fn disordered_stamps_are_contradiction() {
 }
 
 #[test]
-fn acausal_clocks_are_contradiction() {
+fn acausal_clocks_count_as_contradiction() {
     for offset_ms in [-300, 300] {
         let (_, contradictions) = broken(|records| {
             let rows = records.requests.iter_mut();

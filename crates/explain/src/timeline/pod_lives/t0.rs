@@ -31,7 +31,7 @@ pub(super) enum TerminationKind<'a> {
     Own(Stamp, &'a Action),
     /// The pod exited before it was deleted, or without being deleted.
     ByItself,
-    /// Somebody else deleted the pod.
+    /// Someone else deleted the pod.
     ByOthers,
     /// The pod was deleted and gone in one step.
     RemovedAtOnce,
@@ -49,7 +49,7 @@ impl<'a> TerminationSearch<'a> {
             .or_else(|| self.lost_in_a_gap())
     }
 
-    /// Returns the times that the pod's proxy saw signs of the termination.
+    /// Returns the times at which the pod's proxy saw signs of the termination.
     fn signs(&self) -> impl Iterator<Item = Stamp> {
         [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
     }
@@ -69,7 +69,7 @@ impl<'a> TerminationSearch<'a> {
         phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
     }
 
-    /// Returns bounds for the time a deletion took effect, if this run did not make it or got no response to its call.
+    /// Returns bounds for the time a deletion took effect, if others made it or this run's call got no response.
     fn bounds(&self, deletion: &Deletion) -> T0 {
         let second = by_timestamp(deletion, self.evidence.clocks);
         let mut bracket = self.evidence.beats.bracket(&deletion.version);
@@ -120,7 +120,7 @@ impl<'a> TerminationSearch<'a> {
             match (earliest <= latest, accepted) {
                 (true, _) => t0 = T0 { earliest, latest, ..t0 },
                 (false, Some(_)) => {}
-                // Somebody else deleted the pod.
+                // Someone else deleted the pod.
                 (false, None) => return None,
             }
         }

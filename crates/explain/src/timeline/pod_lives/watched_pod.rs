@@ -130,7 +130,7 @@ impl WatchedPod {
     }
 
     /// Returns the time in seconds within which the main containers' readiness probes would have noticed that nothing
-    /// listens; `None` without such a probe, or if one did notice.
+    /// was listening; `None` without such a probe, or if one did notice.
     pub(super) fn accepted_for_all_but_s(&self) -> Option<u32> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let notices_s = main.filter_map(|c| c.readiness_notices_s).max()?;
@@ -142,7 +142,7 @@ impl WatchedPod {
         self.last.containers.iter().filter(|c| !c.sidecar).find_map(|c| c.pre_stop_program.clone())
     }
 
-    /// Returns the sleep of all main containers' hooks in seconds, by a sleep action or by a program that only sleeps.
+    /// Returns the sleep of all main containers' hooks in seconds, from a sleep action or a program that only sleeps.
     pub(super) fn hook_sleep_s(&self) -> Option<i64> {
         let main = self.last.containers.iter().filter(|c| !c.sidecar);
         let sleeps = main.map(|c| match c.pre_stop_other {
@@ -168,8 +168,8 @@ fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
         return Some(false);
     }
-    // The record may hold no facts about probes. Without a probe, a pod is ready as soon as all its containers run, and
-    // a terminating pod stays ready until they have terminated.
+    // The record may lack facts about probes. Without a probe, a pod is ready as soon as all its containers run, and a
+    // terminating pod stays ready until they have terminated.
     let waits = is_new
         && !event.ready
         && event.deletion_timestamp.is_none()
@@ -212,7 +212,7 @@ mod tests {
         let late = [event(false, "running", null()), event(true, "running", null())];
         assert_eq!(told(&late), Some(true), "it ran and was not ready");
         let lost = [event(true, "running", null()), event(false, "running", null())];
-        assert_eq!(told(&lost), None, "its node is away");
+        assert_eq!(told(&lost), None, "its node is unreachable");
         assert_eq!(life(&lost).ip.as_deref(), Some("10.0.0.1"));
     }
 }
