@@ -142,7 +142,7 @@ struct Passed<'a> {
 }
 
 impl<'a> Passed<'a> {
-    /// Computes the totals from rows that were already read once.
+    /// Computes the totals from rows that have already been read once.
     fn of(timeline: &'a Timeline, requests: &Requests) -> Result<Self, PartError> {
         requests.unheld(Wanted::All, || Self::new(timeline), Self::add, Self::merge)
     }

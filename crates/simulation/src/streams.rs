@@ -99,7 +99,7 @@ pub fn drained_streams() -> Records {
     records
 }
 
-/// Makes a pod that is deleted at `deleted` milliseconds end as described.
+/// Sets how a pod ends that is deleted at `deleted` milliseconds.
 fn finish(records: &mut Records, name: &str, end: StreamPodEnd, deleted: i64) {
     for event in &mut records.events {
         let EventKind::Pod(pod) = &mut event.kind else { continue };

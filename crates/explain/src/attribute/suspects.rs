@@ -46,11 +46,11 @@ pub(crate) struct Explanations {
     pub pod: Option<Arc<str>>,
     /// Terminations that may explain the loss. If there are any shares, these shares and the ones below sum to 1.
     pub candidates: Vec<TerminationCandidate>,
-    /// Share of starting pods.
+    /// Share attributed to starting pods.
     pub starting: f64,
-    /// Share of a missing endpoint.
+    /// Share attributed to a missing endpoint.
     pub no_endpoint: f64,
-    /// Share of a change to the Service proxy's rules.
+    /// Share attributed to a change of the Service proxy's rules.
     pub rule_swap: f64,
     /// True if a gateway had no server for the request; then there are no shares.
     pub no_server: bool,
@@ -127,11 +127,11 @@ pub(crate) struct Suspects<'a> {
     lost: Vec<usize>,
     /// Position of each lost connection, by its index, among the [tries](Facts::tries) of its target; by target.
     places: Vec<HashMap<usize, usize>>,
-    /// True if the pod is an endpoint of the target, as far as known; by termination and target.
+    /// True if the pod is an endpoint of the target, as far as is known; by termination and target.
     serves: Vec<Vec<bool>>,
     /// Endpoints that a target's connections can reach, by target.
     scopes: Vec<Scope>,
-    /// True if a Service proxy's rules route to the target's pods, as far as known; by target.
+    /// True if a Service proxy's rules route to the target's pods, as far as is known; by target.
     has_rules: Vec<bool>,
 }
 
@@ -326,8 +326,8 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Returns the weight of starting pods: pods in the rules, as far as known, that had not answered yet. A pod with a
-    /// probe has the weight `probed`.
+    /// Returns the weight of starting pods: pods in the rules, as far as is known, that have not answered yet. A pod
+    /// with a probe has the weight `probed`.
     fn starting(&self, target: usize, r: &Request, probed: f64) -> f64 {
         let (begun, scope) = (r.begun(), &self.scopes[target]);
         let weight = |(number, life): (usize, &PodLife)| {
@@ -431,7 +431,7 @@ fn is_quick(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectRefused | Outcome::ConnectUnreachable)
 }
 
-/// Returns true if a Service proxy's rules route to the target's pods, as far as known.
+/// Returns true if a Service proxy's rules route to the target's pods, as far as is known.
 fn has_rules(target: &Target, cluster: &ClusterInfo) -> bool {
     match target.balancing(cluster) {
         Balancing::Random { .. } => true,

@@ -52,7 +52,7 @@ pub(crate) fn count(
         let go_hides = retry::go_hides(row, has_key || retry::go_replays(method));
         c.retry_hidden.go_net_http += u64::from(go_hides);
     }
-    debug_assert!(c.closes(), "accounting does not close: {c:?}");
+    debug_assert!(c.closes(), "accounting does not balance: {c:?}");
     c
 }
 

@@ -92,8 +92,8 @@ mod tests {
             ..RequestCounts::default()
         };
         assert_eq!(counts(625, 0).errors_of_ends(Some(1000)), 625);
-        assert_eq!(counts(1, 0).errors_of_ends(Some(1000)), 1, "there was none");
-        assert_eq!(counts(12, 20).errors_of_ends(Some(1000)), 0, "1 % are the app's own");
+        assert_eq!(counts(1, 0).errors_of_ends(Some(1000)), 1, "none outside");
+        assert_eq!(counts(12, 20).errors_of_ends(Some(1000)), 0, "1 % is the app's own");
         assert_eq!(counts(60, 20).errors_of_ends(Some(1000)), 60);
         assert_eq!(counts(60, 20).errors_of_ends(Some(60)), 60);
         assert_eq!(counts(12, 20).errors_of_ends(None), 0);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_events_bound_share() {
+    fn zero_events_still_bound_share() {
         let bound = share_upper(0, 30, 0.95);
         assert!((bound - (1.0 - 0.05f64.powf(1.0 / 30.0))).abs() < 1e-6, "{bound}");
         assert!((share_upper(1, 10, 0.95) - 0.3942).abs() < 1e-3);
@@ -180,7 +180,7 @@ mod tests {
         assert!((icc - 0.166).abs() < 1e-3, "{icc}");
         assert_eq!(intraclass_correlation(&[vec![1.0, 1.0], vec![3.0, 3.0, 3.0]]), Some(1.0));
         assert_eq!(intraclass_correlation(&[vec![1.0, 2.0, 3.0]]), None, "one group");
-        assert_eq!(intraclass_correlation(&[vec![1.0], vec![2.0]]), None, "no group of two");
+        assert_eq!(intraclass_correlation(&[vec![1.0], vec![2.0]]), None, "no group has two values");
         assert_eq!(intraclass_correlation(&[vec![1.0, 1.0], vec![1.0]]), None, "nothing differs");
     }
 

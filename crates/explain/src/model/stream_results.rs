@@ -35,7 +35,7 @@ pub struct StreamResult {
     pub first_event_ms: StreamTimes,
     /// Longest time between two events of each complete stream.
     pub longest_gap_ms: StreamTimes,
-    /// Time between two successive events of any stream, at most 1.6 % off; absent if the run did not record it.
+    /// Time between two successive events of any stream, accurate to within 1.6 %; absent if the run did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<StreamTimes>,
     /// Share of streams that are still open by age, while their pods are not terminating.

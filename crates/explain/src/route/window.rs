@@ -97,7 +97,7 @@ fn named(tail: &ArrivalTail) -> WindowBasis {
     if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
 }
 
-/// Returns the time and basis of the last connection after t0 that shows that the pod was still routed to.
+/// Returns the time and basis of the last connection after t0 that shows that the pod was still being routed to.
 fn lower(end: &PodEnd, target: &Target, tail: &ArrivalTail) -> Option<(Stamp, WindowBasis)> {
     // If only time links failures to the pod, they show nothing about it long after its endpoint was removed.
     let removed = end.stages.endpoint_removed.or(end.gone());

@@ -1,5 +1,5 @@
 //! Explains single terminations from the requests in a span around each.
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "recorded runs are read")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "reads recorded runs")]
 
 use std::path::Path;
 

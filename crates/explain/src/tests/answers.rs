@@ -8,7 +8,7 @@ fn with_cause(analysis: &Analysis, cause: Cause) -> Vec<&LostRequest> {
 }
 
 #[test]
-fn ending_pod_503_is_refusal() {
+fn terminating_pod_503_is_refusal() {
     for is_named in [true, false] {
         let analysis = analysed(refusing(503, is_named));
         let by_cause = &analysis.result.requests.by_cause;

@@ -6,7 +6,7 @@ use rolldrop_record::event::NameAnswer;
 use rolldrop_record::service_proxy::{ProxyEvidence, ServiceProxy};
 
 fn only_window(analysis: &Analysis) -> &Window {
-    let [t] = &analysis.result.terminations[..] else { panic!("one termination") };
+    let [t] = &analysis.result.terminations[..] else { panic!("not one termination") };
     &t.windows[0]
 }
 

@@ -1,6 +1,6 @@
 //! One pass over all rows, where that is enough, yields the same result as several passes.
 
-#![expect(clippy::disallowed_types, reason = "recorded runs are read")]
+#![expect(clippy::disallowed_types, reason = "reads recorded runs")]
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The series drawn in the charts agree with the figures.
+//! Checks that the series drawn in the charts agree with the figures.
 
 use super::*;
 use crate::model::{ClusterAction, Deed};

@@ -1,5 +1,5 @@
 //! Recorded runs on a real cluster, with further records of each (`tests/reference/runs`).
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "reads a recorded run")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -72,7 +72,7 @@ fn saturated_machine_invalidates_run() {
         change(&mut records);
         invalid(records)
     };
-    let [Invalid::Busy { share, .. }] = of(1.0, |_| {})[..] else { panic!("one reason") };
+    let [Invalid::Busy { share, .. }] = of(1.0, |_| {})[..] else { panic!("not one reason") };
     assert!((share - 1.0).abs() < 1e-9, "{share}");
     assert!(of(0.9, |_| {}).is_empty());
     assert!(of(1.0, |records| records.info.max_busy = Some(1.0)).is_empty());
@@ -127,7 +127,7 @@ fn send_lag_above_half_window_invalidates_run() {
     }
     let [Invalid::Drowned { measured: MeasuredQuantity::Windows(_), lag_ms, .. }] = invalid(records)[..]
     else {
-        panic!("one reason")
+        panic!("not one reason")
     };
     assert!((lag_ms - 80.0).abs() < 0.5, "{lag_ms}");
 }

@@ -63,7 +63,7 @@ fn gateway_cuts_streams_of_serving_pod() {
 }
 
 #[test]
-fn new_pods_without_streams_are_uneven() {
+fn streams_stay_uneven_after_pod_replacement() {
     let mut records = streams(StreamPodEnd { grace_s: 30, exit_code: 0, cut: (Outcome::StreamCut, 0) });
     let moved = |row: &RequestRow| row.scheduled > at(5000) && row.pod.as_deref() == Some("c");
     for row in records.requests.iter_mut().filter(|row| moved(row)) {

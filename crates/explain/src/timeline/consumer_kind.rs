@@ -117,7 +117,7 @@ fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
     Some(BalancesBecause::GatewayHeader { header: header.to_owned(), value })
 }
 
-/// Returns the status of a response that, as far as known, did not come from a pod.
+/// Returns the status of a response that, as far as is known, did not come from a pod.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
     let status = row.status.filter(|status| is_gateway_status(*status))?;

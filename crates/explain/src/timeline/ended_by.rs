@@ -18,7 +18,7 @@ pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 /// Cause of a pod's termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndedBy {
-    /// Mode of the termination, as far as known.
+    /// Mode of the termination, as far as is known.
     pub(super) mode: Mode,
     /// Cause in words.
     pub(super) cause: String,

@@ -502,6 +502,6 @@ mod tests {
         );
         assert_eq!(endpoints.first(second, EndpointChange::Ready, at(18)), Some(at(30)));
         let nameless = EndpointOf::life(life("u1", 5, Some(18)), None);
-        assert_eq!(endpoints.first(nameless, EndpointChange::Terminating, at(15)), None, "after its time");
+        assert_eq!(endpoints.first(nameless, EndpointChange::Terminating, at(15)), None, "after it ended");
     }
 }

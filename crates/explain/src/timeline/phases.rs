@@ -53,7 +53,7 @@ impl<'a> PhaseCollector<'a> {
         self.all(of, phase).next().map(|(at, _)| at)
     }
 
-    /// Returns all times that a pod entered a phase, each with the source whose clock it is on.
+    /// Returns all times at which a pod entered a phase, each with the source whose clock it is on.
     pub(super) fn all<'s>(
         &'s self,
         of: LifeOf<'s>,

@@ -105,7 +105,7 @@ pub struct PodEnd {
     pub uid: String,
     /// Node that the pod ran on.
     pub node: Option<String>,
-    /// Mode of the termination, by the action behind it; [`Mode::Other`] if none is known.
+    /// Mode of the termination, according to the action behind it; [`Mode::Other`] if none is known.
     pub mode: Mode,
     /// Index of the disruption behind the termination.
     pub disruption: Option<u32>,

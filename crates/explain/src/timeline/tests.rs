@@ -131,7 +131,7 @@ fn timestamp_second_tightens_beat_bracket() {
 }
 
 #[test]
-fn listed_deletion_gets_only_upper_beat() {
+fn listed_deletion_gets_only_upper_bound() {
     let mut events = beats(10_000, 30);
     events.push(pod(-1000, "web", "u", json!({})));
     events.push(event(11_500, json!({"kind": "watch_gap", "resource": "pods", "from": ns(9_000)})));
@@ -238,7 +238,7 @@ fn proxies_ended_before_load_owe_no_rows() {
 }
 
 #[test]
-fn withdrawal_ends_at_pod_return() {
+fn withdrawal_ends_when_pod_returns() {
     let slice = |ms: i64, pods: &[&str]| {
         let endpoint = |pod: &&str| {
             json!({"pod": pod, "address": format!("10.0.0.{}", pod.len()), "ready": true, "serving": true,

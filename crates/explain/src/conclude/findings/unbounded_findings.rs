@@ -12,7 +12,7 @@ type ByKind<'a> = BTreeMap<(&'a str, NoBound), Vec<(&'a str, &'a Unbounded)>>;
 pub(super) fn findings(known: FindingsInput<'_>) -> impl Iterator<Item = Finding> {
     let mut by_kind = ByKind::new();
     for (termination, unbounded) in known.terminations.iter().zip(known.unbounded) {
-        // A pod behind one Service is not behind the run's other Services.
+        // A pod behind one Service need not be behind the run's other Services.
         let has_one = termination.windows.iter().any(Window::is_one);
         let windows = termination.windows.iter().zip(unbounded);
         for (window, unbounded) in windows.filter(|(window, _)| window.is_one() || !has_one) {

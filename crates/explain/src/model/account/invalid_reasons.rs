@@ -108,7 +108,7 @@ pub enum RecordContradiction {
     Untimely(&'static str),
     /// Requests ended later than this many days after the load began.
     TooLate { days: u64 },
-    /// A source has more rows than it scheduled requests.
+    /// A source has more rows than scheduled requests.
     Requests { source: String, phase: Phase, scheduled: u64, rows: u64 },
     /// There are more rows from a proxy than were received.
     Served { proxy: String, received: u64, rows: u64 },

@@ -1,4 +1,4 @@
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a recorded run is read")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "reads a recorded run")]
 
 use crate::model::Analysis;
 use crate::model::account::Finding;
@@ -73,7 +73,7 @@ fn ongoing_failures_keep_pod_a_candidate() {
     }
     let last = row(40_980, Outcome::HttpError, Some(502), 1);
     assert_eq!(watching.done().candidates(&last), [0]);
-    // If hardly anything is sent, 40 s without a failure also end it.
+    // With hardly any requests, 40 s without a failure also rule out the pod.
     let sparse = Watching::of(vec![Death::between(at(990), at(995))], &[at(45_000)], 4);
     assert_eq!(sparse.done().candidates(&row(45_000, Outcome::HttpError, Some(502), 1)), [0usize; 0]);
 }

@@ -203,7 +203,7 @@ fn answering_pod_wins_among_attempts() {
     assert_eq!(ok(vec![answer("a", 12, 200), eof("b", 20)]), both("a", "b"), "mirrored");
     let lost = |status, rows| one(Outcome::HttpError, Some(status), rows);
     assert_eq!(lost(502, vec![eof("a", 12), eof("b", 20)]), both("b", "a"), "the last pod failed it");
-    assert_eq!(lost(500, vec![answer("a", 12, 500), eof("b", 20)]), both("a", "b"), "its own answer");
+    assert_eq!(lost(500, vec![answer("a", 12, 500), eof("b", 20)]), both("a", "b"), "the app's own answer");
 }
 
 #[test]
