@@ -85,7 +85,7 @@ fn is_routed(target: &Target, j: &JudgedRequest<'_>) -> bool {
 }
 
 /// Returns the minimum duration of one candidate's window that this request implies. The request was routed to one of
-/// the candidates, but not necessarily to the one that gives the longest window.
+/// the candidates, but not necessarily to the one that yields the longest window.
 fn lasted_s(timeline: &Timeline, j: &JudgedRequest<'_>) -> Option<f64> {
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);

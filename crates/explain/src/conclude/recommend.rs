@@ -258,7 +258,7 @@ fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, neede
 }
 
 /// Counts the independent window ends. Pods that a Service proxy removes from its rules in one sync share the end of
-/// their windows, so windows that may have ended at the same time count once: only ends that are surely separate are
+/// their windows, so windows that may have ended at the same time count once: only ends that are certainly separate are
 /// counted. With several consumers, the one with the fewest determines the result.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {

@@ -160,7 +160,7 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<Invalid
     is_too_busy.then_some(Invalid::Busy { share: busy, limit })
 }
 
-/// Returns a reason if the pod watch did not recover before the load ended: no termination in that time can be marked.
+/// Returns a reason if the pod watch did not recover before the load ended: terminations in that time cannot be marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<Invalid> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);

@@ -28,7 +28,7 @@ pub struct StreamSpan {
 /// Meaning of a stream's last stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanEnd {
-    /// The stream ended by itself.
+    /// The stream ended on its own.
     Complete,
     /// The stream was cut, or the record ended first: it would have lasted longer (right-censored).
     Censored,

@@ -130,7 +130,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// Returns the evidence that an answered connection gives against the pod being in the rules.
+    /// Returns the evidence that an answered connection provides against the pod being in the rules.
     fn answered(self) -> f64 {
         ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
@@ -272,7 +272,7 @@ fn surely_out(connections: u32) -> f64 {
     2.0 * f64::from(connections).ln_1p() + OUT
 }
 
-/// Returns the evidence that a connection routed elsewhere gives against one of `n` endpoints being in the rules.
+/// Returns the evidence that a connection routed elsewhere provides against one of `n` endpoints being in the rules.
 fn elsewhere(n: usize) -> f64 {
     -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
 }

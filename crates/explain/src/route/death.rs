@@ -104,8 +104,8 @@ impl Death {
         (since / length.max(1e-9)).clamp(UNLIKELY, 1.0)
     }
 
-    /// Returns the same chance for a pod that would still be routed to at `at` and accepted its last connection at
-    /// `accepted`. If it were listening, it would have accepted another connection within `silence_ns`. So it stopped
+    /// Returns the same chance for a pod that should still be routed to at `at` and accepted its last connection at
+    /// `accepted`. If it were still listening, it would have accepted another one within `silence_ns`. So it stopped
     /// within that time, or is no longer routed to. A pod that still accepted connections when others would have
     /// stopped on their signal may stop at any time until it exits.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {

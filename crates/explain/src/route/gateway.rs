@@ -10,10 +10,9 @@
 //!
 //! - Each of the 340 lost requests has its own connection attempt to a terminating pod, 0.2 to 2 ms after it was sent:
 //!   Traefik opens a connection when the pooled one is closed, and does not try a second pod.
-//! - While the pod's address exists and nothing listens, the attempt is refused and the client gets 502
-//!   within 1 to 2 ms. Once the address is gone nothing answers, and Traefik waits for up to 30 s: longer
-//!   than a client does, so these are timeouts. The change comes 0.05 to 0.4 s *before* the watch shows the
-//!   containers as terminated.
+//! - While the pod's address exists and nothing listens, the attempt is refused and the client gets 502 within 1 to 2
+//!   ms. Once the address is gone nothing answers, and Traefik waits for up to 30 s: longer than a client does, so
+//!   these are timeouts. The change happens 0.05 to 0.4 s *before* the watch shows the containers as terminated.
 //! - Traefik adopts a new set of pods at most every 2 s (`providersThrottleDuration`). The last attempts to terminating
 //!   pods were at 3.395, 5.410, 7.379 s in the first rollout and at 33.395, 35.333, 37.289 s in the second. So it drops
 //!   all pods that ended since its last change together, up to 2 s after they died, however long ago the Service proxy
@@ -21,7 +20,7 @@
 //! - It strictly alternates: each of n pods answers every nth request. A run of answered requests much longer than n
 //!   therefore shows that no dead pod is in the rotation.
 //!
-//! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
+//! The last point determines the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
 //! stopped when the request was sent, and that have not been skipped since then for more consecutive answered requests
 //! than a random choice would skip them. That bound only excludes explanations. It is never the upper bound of a
 //! window: a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still

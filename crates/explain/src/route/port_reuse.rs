@@ -136,7 +136,7 @@ const NONE: Period = [0; 2];
 struct PortPeriods {
     /// Last period of each port. They begin as zeros, so that the kernel allocates their memory only when they change.
     last: Vec<Period>,
-    /// End of each other period, by port and start.
+    /// End of each earlier period, by port and start.
     others: BTreeMap<(u16, i64), i64>,
 }
 

@@ -82,7 +82,7 @@ fn is_never_routed(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Ar
         && !timeline.gaps.iter().any(is_hidden)
 }
 
-/// Returns the reason why the observations of a pod's termination until `at` give no bound; `None` if they give one.
+/// Returns the reason why the observations of a pod's termination until `at` do not yield a bound; `None` if they do.
 fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<Unbounded> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
         let [from_s, to_s] = [hole.from, hole.to].map(|at| timeline.seconds(at));

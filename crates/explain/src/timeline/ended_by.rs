@@ -88,7 +88,7 @@ impl Histories {
         told(mode, cause)
     }
 
-    /// Returns a pod's workload as of `at`; `None` if no watch showed it.
+    /// Returns the state of a pod's workload at `at`; `None` if no watch showed it.
     pub(super) fn workload(&self, pod: &PodEvent, at: Stamp) -> Option<OwningWorkload> {
         let owner = pod.owner.as_deref().filter(|owner| self.custom_owner(owner).is_none())?;
         let history = self.workloads.get(&workload_of(owner)?)?;

@@ -247,7 +247,7 @@ impl RequestCollector {
         self.first_scheduled = earliest(self.first_scheduled, Some(row.scheduled));
         self.last_end = self.last_end.max(Some(row.end));
         self.has_named |= request.pod().is_some();
-        // The following steps take memory for each request or connection.
+        // The following steps use memory for each request or connection.
         if span.meets(row.scheduled, row.scheduled) {
             self.looked_at.add(row, request.uncertainty_ns);
         }

@@ -33,7 +33,7 @@ pub struct SseEvent<'a> {
 /// Position in a stream of events.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Beginning of the next event; `None` if nothing of it has arrived.
+    /// Beginning of the next event; `None` if none of it has arrived.
     begun: Option<Box<Fields<'static>>>,
     last_id: Vec<u8>,
     retry_ms: Option<u64>,

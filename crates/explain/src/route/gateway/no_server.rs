@@ -20,7 +20,7 @@ use rolldrop_record::{RequestRow, Stamp};
 /// Time later than any time in a run.
 const NEVER: Stamp = Stamp::from_unix_ns(i64::MAX);
 
-/// Returns the status of a response that came so fast that the gateway cannot have waited for a pod.
+/// Returns the status of a response that arrived so fast that the gateway cannot have waited for a pod.
 fn refusal(row: &RequestRow) -> Option<u16> {
     let is_quick = row.end.ns_since(sent(row)) < MAY_BE_RETRIED_NS;
     row.status.filter(|_| {
