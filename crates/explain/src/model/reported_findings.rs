@@ -89,7 +89,7 @@ pub struct CheckText {
     pub figure: Option<Figure>,
 }
 
-/// Figure judged by a check, with the bounds that it is known to lie between.
+/// Figure judged by a check, with its known bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// Unit of the three numbers.

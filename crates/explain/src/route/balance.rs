@@ -25,7 +25,7 @@ use crate::timeline::endpoint_history::UsableEndpoints;
 use rolldrop_record::{Outcome, Stamp};
 
 /// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. This is stricter than the bounds
-/// themselves, because a loss that is wrongly not attributed to a pod is missing from the pod's count.
+/// themselves, because a loss that is not attributed to the pod that caused it is missing from the pod's count.
 const OUT: f64 = 9.2;
 /// Maximum age of the rules' state at t0, in nanoseconds. Older states matter only if pods were replaced shortly
 /// before, through the number of endpoints.
