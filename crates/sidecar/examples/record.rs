@@ -19,8 +19,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [app, own] = [1, 2].map(|number| std::env::args().nth(number));
     let config = ProxyConfig {
         mode: TrafficMode::Http,
-        upstream: app.ok_or("where is the app?")?.parse()?,
-        listen: own.ok_or("where to listen?")?.parse()?,
+        upstream: app.ok_or("missing argument: the address of the app")?.parse()?,
+        listen: own.ok_or("missing argument: the address to listen on")?.parse()?,
         admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         pod: "my-app".to_owned(),
         pod_header: PodHeader::Added,

@@ -64,7 +64,7 @@ pub enum Access {
     Everybody,
     /// Everyone who sends this token.
     Holders(AdminToken),
-    /// Nobody, because there is no token.
+    /// No one, because there is no token.
     Nobody,
 }
 
@@ -76,7 +76,7 @@ enum AddressDisclosure {
 }
 
 impl Access {
-    /// Returns the treatment of client addresses for accepted readers.
+    /// Returns how to treat client addresses for admitted readers.
     fn addresses(&self) -> AddressDisclosure {
         match self {
             Self::Holders(_) => AddressDisclosure::Told,
@@ -160,7 +160,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<ProxyState>, settin
     }
 }
 
-/// Layers that requests pass before the port itself.
+/// Layers that a request passes through before it reaches the port.
 type Layers = ServiceBuilder<
     Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<AccessGuard>, Identity>>,
 >;
@@ -188,7 +188,7 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     answer
 }
 
-/// Request filter that admits open paths, and readers with access.
+/// Request filter that admits requests for open paths, and requests from readers with access.
 #[derive(Clone)]
 struct AccessGuard(Access);
 
@@ -277,7 +277,7 @@ impl AdminPort {
             let _busy = place.begin_request();
             match tokio::io::copy(&mut stream, &mut tokio::io::sink()).await {
                 Ok(_) => self.shared.journal.reader_has_all(),
-                Err(error) => tracing::debug!(%error, "the reader of the rows went away"),
+                Err(error) => tracing::debug!(%error, "the row reader disconnected"),
             }
         }
     }
@@ -413,13 +413,13 @@ impl RowReader {
                 return Ok(None);
             }
             match batch.is_full() || !self.unlisted.is_empty() {
-                // Requests that pass in the meantime then wait for one batch, not for all remaining rows.
+                // Yield, so that requests wait for only one batch, not for all remaining rows.
                 true => tokio::task::yield_now().await,
                 false => self.pause().await,
             }
         }
         loop {
-            // Listed before the rows are read, so that the row of a request's end always follows its open row.
+            // Listed before the rows are read, so that a request's final row always follows its open row.
             let open = self.list_open();
             let batch = self.shared.journal.read(self.cursor);
             let hello = (self.hello != Some(batch.first)).then(|| ProxyLine::Hello {
@@ -445,7 +445,7 @@ impl RowReader {
         }
     }
 
-    /// Returns the next rows of the list of open responses, which comes in pieces.
+    /// Returns the next piece of the list of open responses.
     fn list_open(&mut self) -> Vec<ServedRow> {
         let ProxyState { clock, ending, known, .. } = &*self.shared;
         let interval = if ending.is_cancelled() { ENDING_LIST_INTERVAL } else { LIST_INTERVAL };

@@ -80,7 +80,7 @@ impl ProxyState {
     }
 
     /// Watches the app's listener until it is gone, and records the time. If the kernel cannot be asked, only refused
-    /// requests reveal that.
+    /// requests reveal that it is gone.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
             self.look_for_listener();
@@ -128,7 +128,7 @@ mod tests {
     use rolldrop_record::Clock;
 
     #[test]
-    fn descriptor_shortage_is_proxy_exhausted() {
+    fn descriptor_shortage_yields_proxy_exhausted() {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let shared = ProxyState::new(&ProxyConfig::bare(nowhere), Clock::start());
         let end = |errno: Errno| shared.connect_failed(&io::Error::from_raw_os_error(errno as i32));

@@ -19,7 +19,7 @@ pub(super) const READ_BYTES: usize = 16 * 1024;
 const SMALL_READ_BYTES: usize = 1024;
 /// Bytes that each buffer may hold even if the pool is exhausted: most heads are smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
-/// Divisor: a holder gets at most this fraction of the pool's free bytes.
+/// A holder gets at most the pool's free bytes, divided by this number.
 const PART: usize = 4;
 
 /// Limits on the resources that peers can make the proxy hold.
@@ -39,7 +39,7 @@ pub struct Budget {
     pub head_bytes: usize,
     /// Maximum number of requests in flight on one connection: streams, and requests that wait for their turn.
     pub requests_per_connection: usize,
-    /// Maximum number of requests in flight on all connections, beyond the first of each.
+    /// Maximum number of requests in flight on all connections, not counting the first on each.
     pub requests: usize,
     /// Maximum number of rows kept for a reader. Beyond that, the oldest rows are dropped and counted.
     pub rows: usize,
@@ -203,7 +203,7 @@ impl<'a> Buffer<'a> {
 
     fn make_room(&mut self) {
         let len = self.bytes.len();
-        // Each byte of a long head is copied a few times at most.
+        // Growing by half ensures that each byte of a long head is copied only a few times.
         let room = READ_BYTES.max(len / 2);
         if self.bytes.try_reclaim(room.min(READ_BYTES)) {
             return;

@@ -51,10 +51,10 @@ pub(super) struct ClientConnections {
     listener: TcpListener,
     shared: Arc<ProxyState>,
     connections: JoinSet<()>,
-    /// State of each connection, by its task.
+    /// State of each connection, by task id.
     places: HashMap<Id, AcceptedClient>,
     /// Connections that may have to make room, all found at the same tick, each with its kind of idleness and the tick
-    /// at which that began. The last one makes room first.
+    /// at which it became idle. The last one makes room first.
     idle: Vec<(Id, (Idleness, u32))>,
     /// Tick at which `idle` was computed.
     idle_at: Option<u32>,
@@ -142,8 +142,8 @@ impl ClientConnections {
     }
 
     /// Returns the connections that have been idle for long enough, in reverse order: the last one makes room first.
-    /// Connections that wait for the app make room after all others; those from the address with the most connections
-    /// make room first. An address with less than half as many as that one keeps its connections.
+    /// Connections that wait for the app make room after all others. Within each group, those from the address with the
+    /// most connections make room first; an address with at most half as many keeps its connections.
     fn find_idle(&self, now: u32) -> Vec<(Id, (Idleness, u32))> {
         let idle = self.places.iter().filter_map(|(id, place)| {
             let was = place.origin.sides.idle();

@@ -34,7 +34,7 @@ impl RequestsInFlight {
         }
     }
 
-    /// Records the request of a client that will get no response from an app; returns true once there is a complete or
+    /// Records the request of a client that will get no response from the app; returns true once there is a complete or
     /// malformed head.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         match IncomingRequest::default().look(bytes) {
@@ -130,7 +130,7 @@ async fn pass_request(
     }
 }
 
-/// After a request to switch protocols, waits until it is clear if the following bytes belong to the new protocol.
+/// After a request to switch protocols, waits until it is clear whether the following bytes belong to the new protocol.
 /// Bytes that arrive in the meantime are held, as far as there is room.
 async fn await_decision(
     from: &mut Inlet<'_>,
@@ -154,7 +154,7 @@ async fn await_decision(
             read = relay::fill(from, buf, to) => read,
         };
         match read {
-            // The app must learn that nobody is waiting for its response.
+            // The app must learn that no one is waiting for its response.
             Ok(0) if buf.is_empty() => return Err(RelayStop::SourceClosed),
             Ok(0) => is_closed = true,
             Ok(_) => {}

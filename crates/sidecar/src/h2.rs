@@ -27,7 +27,7 @@ impl Http2 {
         relay::both_ways(streams, &self.origin().sides, self, requests, responses).await
     }
 
-    /// Records the requests of a client that will get no response from an app; returns true if there was one.
+    /// Records the requests of a client that will get no response from the app; returns true if there was one.
     pub(super) fn ask(&self, bytes: &[u8]) -> bool {
         FrameScanner::of_client(self).look(&mut BytesMut::from(bytes));
         self.has_begun()

@@ -1,11 +1,11 @@
 //! Adds the recording proxy to manifests as a native sidecar, and removes it again.
 //!
 //! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own port, the sidecar
-//! listens on another, and the Services are pointed to the sidecar.
+//! listens on another, and the Services are pointed at the sidecar.
 //!
-//! - If a Service gives its target port by name, the name moves to the sidecar's port. The app's port is then called
-//!   `rolldrop-app`, also in the app's own probes and hooks.
-//! - If a Service gives its target port by number, the number is changed, and an annotation keeps the old one.
+//! - If a Service specifies its target port by name, the name moves to the sidecar's port. The app's port is then
+//!   called `rolldrop-app`, also in the app's own probes and hooks.
+//! - If a Service specifies its target port by number, the number is changed, and an annotation keeps the old one.
 //!
 //! Manifests in, manifests out: this module does not talk to a cluster. The text is edited in place, and comments are
 //! kept. If that is not possible, the document is rewritten, and a note says so.
@@ -40,7 +40,7 @@ pub struct Output {
     pub notes: Vec<String>,
 }
 
-/// Adds the sidecar to the workloads in a manifest text, and points their Services to it. `file` is the text's name in
+/// Adds the sidecar to the workloads in a manifest text, and points their Services at it. `file` is the text's name in
 /// messages.
 ///
 /// A workload that already has the sidecar is left unchanged.
@@ -67,7 +67,7 @@ pub fn inject(file: &str, text: &str, options: &InjectOptions) -> Result<Output,
     Ok(Output { text, notes })
 }
 
-/// Removes the sidecar from every workload in a manifest text, and points the Services back to the app.
+/// Removes the sidecar from every workload in a manifest text, and points the Services back at the app.
 ///
 /// # Errors
 ///

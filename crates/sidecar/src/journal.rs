@@ -334,12 +334,12 @@ mod tests {
             let entries = journal.entries();
             let (rows, room) = (entries.rows.len(), entries.rows.capacity());
             assert_eq!(rows as u64, SENT_ROWS);
-            assert!(room <= (rows + 1) * MOST_ROOM, "{room} for {rows}");
+            assert!(room <= (rows + 1) * MOST_ROOM, "capacity {room} for {rows} rows");
         }
     }
 
     #[test]
-    fn journal_readers_resume_at_own_row() {
+    fn journal_readers_resume_where_they_stopped() {
         let journal = journal(100);
         for conn in 0..3 {
             journal.row(row(conn));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_rows_displace_no_served_rows() {
+    fn unanswered_rows_never_displace_served_rows() {
         let journal = journal(10);
         let unanswered = |conn| ServedRow { status: None, ended: ServedEnd::UpstreamReset, ..row(conn) };
         for conn in 0..4 {

@@ -102,7 +102,7 @@ pub struct ProxyConfig {
     pub app_ready_path: Option<String>,
     /// Readers that the admin port serves.
     pub admin_access: Access,
-    /// Setting for the watch of the proxy's own pod.
+    /// Setting for watching the proxy's own pod.
     pub watch_pod: WatchPod,
     /// Time for which the proxy keeps accepting connections after the app is gone, to record late ones.
     pub linger: Duration,
@@ -276,7 +276,7 @@ impl Seldom {
     }
 }
 
-/// Token with a copy for each of several connections, which counts them.
+/// Token that counts connections: each of them holds a copy.
 #[derive(Debug, Default)]
 struct ConnectionTokens(Arc<()>);
 
@@ -328,8 +328,8 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// Fails if a port cannot be listened on, or if the pod's name contains characters that are not allowed in a header
-    /// value.
+    /// Fails if the proxy cannot listen on a port, or if the pod's name contains characters that are not allowed in a
+    /// header value.
     pub fn bind(config: ProxyConfig, clock: Clock) -> Result<Self, ProxyError> {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         if config.pod.is_empty() || !config.pod.bytes().all(good) {

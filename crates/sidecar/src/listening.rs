@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(listens(address, known), Some(true));
         drop(listener);
         assert_eq!(listens(address, known), Some(false));
-        assert_eq!(listens(address, address), None, "nothing is found that stands");
+        assert_eq!(listens(address, address), None, "both arguments name the closed listener");
     }
 
     #[test]
@@ -121,11 +121,11 @@ mod tests {
         let elsewhere = SocketAddr::new("127.0.0.2".parse().unwrap(), known.port());
         assert_eq!(listens(elsewhere, known), Some(false));
         let v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), any.port());
-        assert_eq!(listens(v6, known), Some(false), "one of IPv4 gets none of IPv6");
+        assert_eq!(listens(v6, known), Some(false), "an IPv4 listener accepts no IPv6 connections");
     }
 
     #[test]
-    fn ipv6_wildcard_honors_v6_only() {
+    fn ipv6_wildcard_honours_v6_only() {
         let (_known, known) = listener("127.0.0.1:0");
         for only_v6 in [false, true] {
             let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();

@@ -25,7 +25,7 @@ pub struct ProxyCounts {
     pub recorded: u64,
     /// Rows sent to a reader, each counted once.
     pub handed_over: u64,
-    /// Rows that were dropped, oldest first, because no reader took them in time.
+    /// Rows that were dropped, oldest first, because no reader fetched them in time.
     pub dropped: u64,
     /// Requests that the proxy itself rejected, for example because their end was ambiguous; they have no row.
     pub rejected: u64,

@@ -25,7 +25,7 @@ use rolldrop_record::event::{Change, ProxyPhase};
 /// termination changes it only a few times.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Setting for the watch of the proxy's own pod.
+/// Setting for watching the proxy's own pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchPod {
     /// Watch if the proxy runs in a pod with a service account.
@@ -37,8 +37,8 @@ pub enum WatchPod {
 /// Returns a client with the pod's service account; `None` outside a pod, and in a pod without one.
 pub(super) async fn client() -> Option<Client> {
     env::var_os("KUBERNETES_SERVICE_HOST")?;
-    // Uses the kubeconfig named by the variable, if any, otherwise the files that every pod with a service account has
-    // in the standard place.
+    // Uses the kubeconfig named by the environment variable, if any, otherwise the files that every pod with a service
+    // account has in the standard place.
     let mut config = kube::Config::infer().await.ok()?;
     // The API server is inside the cluster.
     config.proxy_url = None;
@@ -47,7 +47,7 @@ pub(super) async fn client() -> Option<Client> {
     Some(ClientBuilder::try_from(config).ok()?.with_layer(&bounded).build())
 }
 
-/// Watches the pod until the API server denies it.
+/// Watches the pod until the API server denies access.
 pub(super) async fn watch(client: Client, shared: Arc<ProxyState>) {
     let name = format!("metadata.name={}", shared.pod);
     let config = watcher::Config::default().fields(&name);

@@ -31,7 +31,7 @@ use rolldrop_wire::http2::{FrameHeader, PREFACE, SETTINGS};
 
 /// Maximum time for a client to read one of the proxy's own responses.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
-/// Maximum time for a client that the app refused to send its request before the reset.
+/// Maximum time that a client refused by the app has to send its request before the reset.
 const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
 /// Same, if the app or its kernel had accepted the connection and then reset it.
 const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
@@ -106,7 +106,7 @@ impl ConnectionProtocol {
 pub(super) struct KnownConnections(Mutex<HashMap<u64, Weak<ConnectionProtocol>>>);
 
 impl KnownConnections {
-    /// Returns all of them. Some may be closed by the time they are looked at.
+    /// Returns all known connections. Some may be closed by the time they are looked at.
     pub(super) fn all(&self) -> Vec<Weak<ConnectionProtocol>> {
         self.entries().values().cloned().collect()
     }

@@ -7,7 +7,7 @@ pub(super) enum ProxyRefusal {
     Malformed,
     /// The end of the request cannot be determined unambiguously.
     AmbiguousLength,
-    /// The head is larger than `MAX_HEAD_BYTES` or than there is room for, or has more than `MAX_HEADERS` lines.
+    /// The head is larger than `MAX_HEAD_BYTES` or than the available room, or has more than `MAX_HEADERS` lines.
     HeadTooLarge,
     /// The method is CONNECT: this is not a forward proxy.
     Connect,

@@ -468,7 +468,7 @@ mod tests {
         let (sides, ticks) = (ConnectionSides::default(), AtomicU32::default());
         let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
-        assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");
+        assert!((&mut relay).now_or_never().is_none(), "the client accepted everything");
         app.set_zero_linger().unwrap();
         drop(app);
         assert!(matches!(relay.await, RelayStop::Source));

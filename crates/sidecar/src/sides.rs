@@ -1,4 +1,4 @@
-//! The state of both sides of a connection, which determines if the connection is idle.
+//! The state of both sides of a connection, which determines whether the connection is idle.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct ConnectionSides {
     pub(super) gives_way: AtomicBool,
 }
 
-/// State in which a connection is idle, in the order in which idle connections make room.
+/// Kinds of idleness, in the order in which idle connections make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idleness {
     /// No request is in flight: the client is silent, or its request head is incomplete.

@@ -43,8 +43,8 @@ pub(super) fn keep_alive(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives little room to a socket that is not connected yet. The room can be widened later, also for the connections
-/// that the socket accepts.
+/// Gives little room to a socket that is not connected yet. The room can be widened later, including that of accepted
+/// connections.
 pub(super) fn prepare(socket: &impl AsFd) {
     SocketDirection::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
@@ -184,7 +184,7 @@ impl SocketDirection {
 
 /// Bytes that the kernel may hold in one direction of a socket.
 ///
-/// The receiving direction starts with little room, and gets more as its bytes are read. It returns none: a peer that
+/// The receiving direction starts with little room, and gets more as its bytes are read. It never shrinks: a peer that
 /// has seen a large window does not immediately send into a window smaller than its segments, which are 32 KiB and more
 /// on loopback.
 #[derive(Debug)]
@@ -293,7 +293,7 @@ mod tests {
         };
         tokio::join!(peer.write_all(&bytes), reads).0.unwrap();
         assert_eq!(room.bytes(), MOST_BYTES);
-        // Counts the bytes that fit when nobody reads, until nothing has fit for a while.
+        // Counts the bytes that fit when no one reads, until nothing has fit for a while.
         let (mut written, mut held, mut rests) = (0, 0, 0);
         while rests < 20 {
             while let Ok(more) = peer.try_write(&bytes[..64 * 1024]) {

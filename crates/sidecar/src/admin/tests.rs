@@ -67,7 +67,7 @@ async fn admin_port_limits_concurrent_requests() {
     let [mut first, mut second] = [(); 2].map(|()| ask(READY_PATH));
     assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
     let mut third = ask(HEALTH_PATH);
-    assert!((&mut third).now_or_never().is_none(), "a third is answered");
+    assert!((&mut third).now_or_never().is_none(), "a third request was answered");
     drop(first);
     assert_eq!(timeout(DEADLINE, third).await.unwrap().unwrap().status(), StatusCode::OK);
 }
@@ -94,13 +94,13 @@ async fn admin_port_enforces_access_mode() {
 }
 
 #[tokio::test]
-async fn idle_connections_block_no_others() {
+async fn idle_connections_do_not_block_others() {
     let (address, _tasks) = serving(AdminLimits { connections: 2, ..AdminLimits::default() }).await;
     let asks = b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n";
     let mut longest = connected(address, b"").await;
     let mut reader = connected(address, b"GET /rows HTTP/1.1\r\n\r\n").await;
     let mut byte = [0; 1];
-    timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("rows come").unwrap();
+    timeout(DEADLINE, reader.read_exact(&mut byte)).await.expect("no row arrived in time").unwrap();
     // A connection with an incomplete head is idle too; one that is getting a response is not.
     for _ in 0..3 {
         let said = answer(&mut connected(address, asks).await).await;
@@ -110,7 +110,7 @@ async fn idle_connections_block_no_others() {
             said => panic!("{said}"),
         };
     }
-    assert!(reader.try_read(&mut byte).is_ok_and(|read| read > 0), "the reader of rows is still there");
+    assert!(reader.try_read(&mut byte).is_ok_and(|read| read > 0), "the row reader lost its connection");
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn admin_port_limits_request_heads() {
         let said = answer(&mut connected(address, &head(bytes)).await).await;
         assert!(said.starts_with(status), "{bytes}: {said}");
     }
-    // Neither incomplete requests nor silent connections are waited for.
+    // The port waits for neither incomplete requests nor silent connections.
     for begun in [&b"GET /healthz HT"[..], b""] {
         let said = answer(&mut connected(address, begun).await).await;
         assert!(!said.starts_with("HTTP/1.1 200 "), "{said}");

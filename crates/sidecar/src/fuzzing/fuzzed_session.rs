@@ -1,8 +1,8 @@
 //! A complete proxy, from ports to report, between hostile clients and a hostile app.
 //!
 //! An input determines the session, step by step (`script`). Both ends send HTTP/1, HTTP/2 or anything else, in pieces;
-//! they stop reading, half-close and reset. The app dies, the pod terminates, and row readers come and disconnect.
-//! After each step the proxy gets time to settle; then the following must hold:
+//! they stop reading, half-close and reset. The app dies, the pod terminates, and row readers connect and disconnect.
+//! After each step the proxy gets time to settle; then the following must be true:
 //!
 //! - each end has received what the other end sent, in order, and finally all of it (`pair`);
 //! - no more is in flight, recorded or held than the budget allows, and actual memory use confirms it;
@@ -59,7 +59,7 @@ pub(super) fn run(input: &[u8]) -> usize {
         let before = Meter::held();
         once(input);
         let left = Meter::held().saturating_sub(before);
-        assert!(left == 0, "{left} bytes are held when the proxy is gone");
+        assert!(left == 0, "{left} bytes are still held after the proxy has exited");
     }
     steps
 }
@@ -91,7 +91,7 @@ fn once(input: &[u8]) -> usize {
     });
     drop(runtime);
     // The runtime catches panics in connection tasks.
-    assert!(watch_panics() == panics, "a task of the proxy panicked");
+    assert!(watch_panics() == panics, "a proxy task panicked");
     steps
 }
 
@@ -296,7 +296,7 @@ impl FuzzedSession {
         let pair = &mut self.pairs[at];
         let has_come =
             pair.app.got.len() == pair.client.sent.len() && pair.client.got.len() >= pair.app.sent.len();
-        assert!(has_come, "a good request or its answer has not come");
+        assert!(has_come, "a good request or its response did not arrive");
         pair.answered += 1;
     }
 
@@ -368,14 +368,14 @@ impl FuzzedSession {
             }
         });
         let has_ended = has_ended.await.is_ok();
-        assert!(has_ended, "{} connections do not end", self.shared.open.count());
+        assert!(has_ended, "{} connections did not close", self.shared.open.count());
         self.check_nothing_is_left();
         self.check_arrived();
         self.askers.clear();
         self.app = None;
         self.stop();
         let report = timeout(Duration::from_secs(3), &mut self.report).await;
-        let report = report.expect("the proxy does not end").expect("no panic");
+        let report = report.expect("the proxy did not finish").expect("no panic");
         assert_eq!(report.counts.recorded, self.shared.journal.counts().recorded);
         self.check_nothing_is_left();
         self.check_rows();

@@ -99,7 +99,7 @@ fn ends_of_responses<'a>(pieces: impl Iterator<Item = &'a [u8]>, to_head: bool) 
     ends
 }
 
-/// Inserts the line into a partly passed-on head; returns the head's body framing.
+/// Inserts the line into a head, part of which has been passed on; returns the head's body framing.
 fn insert(mut head: ResponseHead, buf: &BytesMut, passed: usize, to_head: bool, framing: &str) -> Body {
     let (mut with_line, len) = (buf.clone(), head.len);
     head.insert(&mut with_line, LINE);

@@ -131,7 +131,7 @@ impl IncomingRequest {
             return Err(ProxyRefusal::HeadTooLarge);
         }
         if self.begun && !had_begun {
-            // Anything but a request line must not be passed on.
+            // Only a valid request line may be passed on.
             parse_request(&bytes[..self.line])?;
         }
         // The final CR may turn out not to be part of a line end.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_request_is_refused() {
+    fn ambiguous_request_is_refused() {
         for headers in [
             "content-length: 5\r\ntransfer-encoding: chunked",
             "content-length: 5\r\ncontent-length: 6",

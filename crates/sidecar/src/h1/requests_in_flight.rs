@@ -70,8 +70,8 @@ impl RequestsInFlight {
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
         if state.protocol == SpokenProtocol::Unread {
-            // The client has seen an end of response that the proxy cannot determine, so it cannot match any later
-            // ones.
+            // The client has seen the end of a response that the proxy could not determine, so the proxy cannot match
+            // later responses.
             drop(state);
             self.forget_all();
             return self.origin.forget();
@@ -179,7 +179,7 @@ impl RequestsInFlight {
         self.until(|protocol| protocol == SpokenProtocol::Switched).await;
     }
 
-    /// Waits until it is clear if the client's next bytes are a request: every request has been answered, or the
+    /// Waits until it is clear whether the client's next bytes are a request: every request has been answered, or the
     /// connection has left HTTP, or it will never be clear.
     pub(super) async fn decided(&self) {
         self.until(|protocol| protocol != SpokenProtocol::Http).await;

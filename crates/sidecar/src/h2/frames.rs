@@ -1,4 +1,4 @@
-//! Reading of one direction of an HTTP/2 connection as its bytes are passed on.
+//! Reads one direction of an HTTP/2 connection as its bytes are passed on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ pub(super) struct FrameScanner<'a> {
     block: FieldBlock,
     /// Stream of an unfinished block, which continues in the next frame.
     goes_on: Option<u32>,
-    /// `None` once a block could not be read, because later blocks then cannot be read, either.
+    /// `None` once a block could not be read, because no later block can be read then.
     decoder: Option<Decoder>,
     /// Stream ends in examined frames, each with the number of bytes that must still be passed on before it takes
     /// effect.
@@ -57,7 +57,7 @@ pub(super) struct FrameScanner<'a> {
 #[derive(Clone, Copy)]
 enum PendingEnd {
     Stream(u32, Http2StreamEnd),
-    /// Streams above this one, by GOAWAY with this code.
+    /// Streams above this one, ended by a GOAWAY with this code.
     StreamsAbove(u32, u32),
 }
 
@@ -476,7 +476,7 @@ mod tests {
         for stream in [2, 4, 1, 3, 1, 3, 6] {
             pass(&mut requests, ask(stream));
         }
-        assert_eq!(under_way(), 2, "streams of the client are odd and rise");
+        assert_eq!(under_way(), 2, "client streams have odd, increasing numbers");
 
         // More concurrent streams than the app allows, once the client knows the limit.
         pass(&mut responses, setting(MAX_CONCURRENT_STREAMS, 3));
@@ -497,7 +497,7 @@ mod tests {
         for stream in 12..10_000 {
             pass(&mut requests, ask(stream));
         }
-        assert_eq!(under_way(), 2, "streams beyond the GOAWAY are none");
+        assert_eq!(under_way(), 2, "streams beyond the GOAWAY do not count");
         let counts = http2.origin().shared.journal.counts();
         assert_eq!((counts.recorded, counts.with_unrecorded()), (3, 3));
     }
@@ -527,7 +527,7 @@ mod tests {
         let ready = responses.look(&mut bytes);
         assert_eq!((ready, under_way()), (17, 3));
         responses.passed(16);
-        assert_eq!(under_way(), 3, "the client has not got it");
+        assert_eq!(under_way(), 3, "the client has not received all of it");
         responses.passed(1);
         assert_eq!(under_way(), 1);
     }
@@ -560,7 +560,7 @@ mod tests {
         let mut requests = FrameScanner::of_client(&http2);
         pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
         pass(&mut requests, PREFACE);
-        // A table size that nobody requested: the app responds with an error.
+        // A table size that no one requested: the app responds with an error.
         let block = [0x3f, 0xe1, 0xff, 0x3f, 0x40, 1, b'n', 1, b'v'];
         pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &block));
         assert!(requests.decoder.is_none());

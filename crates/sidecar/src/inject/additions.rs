@@ -32,7 +32,7 @@ pub(super) struct InjectRefusal {
     /// JSON pointer to the offending part of the object.
     pub(super) at: String,
     why: String,
-    /// True if the other workloads get the sidecar even if all workloads are selected.
+    /// True if the workload is skipped, and no error, even when all workloads are selected.
     is_passed_over: bool,
 }
 
@@ -323,7 +323,7 @@ fn note_headless(workloads: &[ManifestWorkload<'_>], services: &Services<'_>, no
     }
 }
 
-/// Points Services that do not follow the port name to the sidecar, and saves their original target ports.
+/// Points Services that do not follow the port name at the sidecar, and saves their original target ports.
 fn retarget(
     workloads: &[ManifestWorkload<'_>],
     services: &Services<'_>,

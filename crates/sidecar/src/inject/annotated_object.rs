@@ -25,13 +25,13 @@ const KINDS: [(&str, &str, &[&str]); 7] = [
     ("argoproj.io/v1alpha1", "Rollout", &["ro"]),
 ];
 
-/// Returns objects that are whole documents.
+/// Returns the objects, each as a whole document.
 pub(super) fn all(objects: &[Value]) -> Vec<ManifestObject> {
     objects.iter().cloned().enumerate().map(|(n, object)| ManifestObject::whole(n, object)).collect()
 }
 
-/// Returns the JSON pointer to an object's pod metadata and spec; `None` if the object is none of [`KINDS`], or a
-/// Rollout without a template.
+/// Returns the JSON pointer to an object's pod metadata and spec; `None` if its kind is not one of [`KINDS`], or if it
+/// is a Rollout without a template.
 pub(super) fn pod(object: &Value) -> Option<&'static str> {
     let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
     KINDS.iter().find(|(v, k, _)| (*v, *k) == (version, kind))?;

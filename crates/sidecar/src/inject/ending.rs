@@ -2,7 +2,7 @@
 //! grace period, the readiness probe delay and minReadySeconds, in objects and in manifest text.
 //!
 //! A hook that does more than sleep is changed only on request, to a hook that sleeps first. Otherwise the error shows
-//! that hook.
+//! what the hook would become.
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -495,7 +495,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn command_sleep_needs_pure_sleep() {
+    fn only_pure_sleep_commands_yield_seconds() {
         let of = |words: &[&str]| {
             command_sleep_s(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
         };
@@ -508,7 +508,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
-    fn custom_hook_refuses_sleep() {
+    fn custom_hook_is_refused() {
         let error = |hook: &str| {
             let text = with_hook(hook);
             set_ending_in("shop.yaml", &text, &sleepers(&["app"]), FIVE).unwrap_err().to_string()
@@ -536,7 +536,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
                 .clone()
         };
         set_ending(&mut objects, &prefixing, before).unwrap();
-        assert_eq!(hook(&objects), json!(["nginx", "-s", "quit"]), "it sleeps as long as it is to");
+        assert_eq!(hook(&objects), json!(["nginx", "-s", "quit"]), "the sleep is already as requested");
         for seconds in [5, 9] {
             set_ending(&mut objects, &prefixing, Ending { sleep_s: seconds, ..before }).unwrap();
             let script = format!("sleep {seconds}; exec \"$0\" \"$@\"");

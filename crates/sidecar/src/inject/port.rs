@@ -205,7 +205,7 @@ impl Frontage {
         let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
         let own = || declared.iter().filter(|port| port.number == app_port);
         if options.mode.is_none() {
-            // Headless Services tell as much about the app as other Services.
+            // Headless Services reveal as much about the app's protocol as other Services.
             let of_headless = headless.iter().flat_map(|number| {
                 let leads = leads_of(*number, &services.all[*number], &declared);
                 leads.filter(|(_, to)| *to == Some(app_port)).map(|(lead, _)| lead)

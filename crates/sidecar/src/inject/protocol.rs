@@ -41,7 +41,7 @@ const OTHERS: [(&str, &[&str], &[u16]); 30] = [
     ("AMQP", &["amqp", "amqps", "rabbitmq"], &[5671, 5672]),
     ("Bolt (Neo4j)", &["bolt"], &[7687]),
     ("CQL (Cassandra)", &["cassandra", "cql", "scylla"], &[9042]),
-    ("ClickHouse's own", &["clickhouse"], &[]),
+    ("ClickHouse's native protocol", &["clickhouse"], &[]),
     ("CockroachDB's SQL", &["cockroachdb"], &[26257]),
     ("DNS", &["dns"], &[53]),
     ("Elasticsearch's transport", &["transport"], &[9300]),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn non_http_ports_are_recognized() {
+    fn non_http_ports_are_recognised() {
         for (port, app_protocol, names, is) in [
             (6379, None, &[][..], Some("Redis (judging by its number)")),
             (5432, None, &["db"], Some("PostgreSQL (judging by its number)")),

@@ -192,7 +192,7 @@ fn uninject_restores_original_text() {
             let there = inject(text, options).expect("manifests").text;
             assert_ne!(there, text);
             assert_eq!(uninject(&there).expect("manifests").text, text);
-            assert_eq!(inject(&there, options).expect("manifests").text, there, "twice is once");
+            assert_eq!(inject(&there, options).expect("manifests").text, there, "not idempotent");
         }
     }
     let untouched = uninject(SHOP).expect("manifests");
@@ -281,7 +281,7 @@ fn kubectl_json_list_round_trips() {
 }
 
 #[test]
-fn ambiguous_manifests_ask_for_choice() {
+fn ambiguous_manifests_require_choice() {
     let two =
         SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
     let no_service = SHOP.split("---").next().expect("a first document");
@@ -435,7 +435,7 @@ fn annotation_and_image_identify_sidecar() {
         let there = inject(text, &options).expect("manifests").text;
         assert!(there.contains("rolldrop.dev/sidecar"), "{there}");
         assert_eq!(there.contains("a: b # mine"), text == own);
-        assert_eq!(inject(&there, &options).expect("manifests").text, there, "twice is once");
+        assert_eq!(inject(&there, &options).expect("manifests").text, there, "not idempotent");
         assert_eq!(uninject(&there).expect("manifests").text, text);
         // Image names are rewritten on their way into a cluster.
         let mirrored = there.replace(&format!("image: {image}"), "image: mirror:5000/x/rolldrop:9");

@@ -46,7 +46,8 @@ async fn endless_heads_stay_within_budget() {
         let mut client = proxy.client().await;
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         // A client whose head is refused may be reset while it is still sending.
-        let _ = timeout(DEADLINE, client.write_all(&[b'x'; 150_000])).await.expect("it is read");
+        let _ =
+            timeout(DEADLINE, client.write_all(&[b'x'; 150_000])).await.expect("the proxy stopped reading");
         clients.push(client);
     }
     // More than half of the heads are refused.
@@ -92,7 +93,7 @@ async fn pipelined_requests_beyond_budget_wait() {
     expect(&mut server, &ask.repeat(10)).await;
     let mut byte = [0; 1];
     let more = timeout(Duration::from_millis(100), server.read(&mut byte)).await;
-    assert!(more.is_err(), "an eleventh comes before an answer");
+    assert!(more.is_err(), "an eleventh request arrived before a response");
     assert_eq!(proxy.metric("rolldrop_proxy_in_flight").await, 10);
     for _ in 10..ALL {
         server.write_all(OK.as_bytes()).await.unwrap();
@@ -106,7 +107,7 @@ async fn pipelined_requests_beyond_budget_wait() {
 }
 
 #[tokio::test]
-async fn ambiguous_answers_spend_no_budget() {
+async fn ambiguous_answers_consume_no_budget() {
     const ALL: u64 = 100;
     let (app, address) = app().await;
     let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
@@ -195,7 +196,7 @@ async fn connections_beyond_limit_wait() {
     let _second = proxy.asked(&app, "GET /2 HTTP/1.1\r\n\r\n").await;
     let _third = proxy.client().await;
     let early = timeout(Duration::from_millis(100), app.accept()).await;
-    assert!(early.is_err(), "a third is passed on");
+    assert!(early.is_err(), "a third connection was passed on");
     drop(first);
     accept(&app).await;
 }
@@ -233,7 +234,7 @@ async fn hurried_drain_resets_connections_beyond_limit() {
 }
 
 #[tokio::test]
-async fn stalled_client_row_is_proxy_exhausted() {
+async fn stalled_client_row_shows_proxy_exhausted() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, socket_bytes: 0, ..Budget::DEFAULT });
     let (mut stalled, mut server) = proxy.asked(&app, &get(1)).await;
@@ -254,7 +255,7 @@ async fn stalled_client_row_is_proxy_exhausted() {
 }
 
 #[tokio::test]
-async fn connection_counts_until_answer_read() {
+async fn connection_counts_until_answer_is_read() {
     const LENGTH: usize = 50_000;
     let (app, address) = app().await;
     let proxy = with(address, Budget::DEFAULT);
@@ -283,7 +284,7 @@ async fn frame_without_room_passes_unread() {
     let proxy = with(address, Budget { held_bytes: 0, ..Budget::DEFAULT });
     let mut client = proxy.client().await;
     let mut server = accept(&app).await;
-    // HEADERS of 16,000 bytes, the last of which are not sent for now.
+    // A HEADERS frame of 16,000 bytes, the last of which are not sent.
     let frame = [&b"\x00\x3e\x80\x01\x04\0\0\0\x01"[..], &[0x82; 16_000]].concat();
     let ask = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame].concat();
     client.write_all(&ask[..16_000]).await.unwrap();
@@ -335,7 +336,7 @@ async fn hold_places(to: SocketAddr, opening: &'static str, drip: &'static str) 
 
 /// The hostile address has as many open connections as the proxy accepts, and more that are waiting.
 #[tokio::test]
-async fn hostile_address_displaces_no_others() {
+async fn hostile_address_does_not_displace_others() {
     const PLACES: usize = 8;
     for (opening, drip) in
         [("GET / HTTP/1.1\r\nx: ", "x"), ("POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", "x")]

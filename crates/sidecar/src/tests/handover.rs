@@ -17,7 +17,7 @@ async fn termination_records_every_proxy_phase() {
         while !phases(&rows.lines).contains(&ProxyPhase::ListenerClosed) && rows.next_line().await {}
     })
     .await;
-    // A request in flight is waited for, although the listener has closed.
+    // The proxy waits for a request in flight, although the listener has closed.
     proxy.stop.send(()).unwrap();
     within(async { while !phases(&rows.lines).contains(&ProxyPhase::Sigterm) && rows.next_line().await {} })
         .await;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn bytes_pass_unchanged_on_kept_connections() {
+async fn bytes_pass_unchanged_on_keepalive_connections() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
@@ -344,5 +344,9 @@ async fn proxy_enables_keepalive_on_both_sides() {
         })
         .await;
     }
-    assert_eq!(are_kept_alive(client.local_addr().unwrap().port()), Some(false), "the client's own is not");
+    assert_eq!(
+        are_kept_alive(client.local_addr().unwrap().port()),
+        Some(false),
+        "the client's own socket has no keepalive"
+    );
 }

@@ -1,11 +1,11 @@
-//! Unfinished responses: their bytes pass at once, and readers get a row before they end.
+//! Unfinished responses: their bytes pass immediately, and readers get a row before they end.
 
 use std::io::ErrorKind::WouldBlock;
 
 use super::*;
 use rolldrop_wire::http2::{DATA, END_HEADERS, END_STREAM, FrameHeader, HEADERS, PREFACE, SETTINGS};
 
-/// Maximum number of turns of the runtime until bytes that were written at one end must have arrived at the other.
+/// Maximum number of runtime turns before bytes written at one end must have arrived at the other.
 const TURNS: usize = 100_000;
 
 /// Repeats an attempt until it does not block. The runtime never becomes idle, so its paused clock stands still.

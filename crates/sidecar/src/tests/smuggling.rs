@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 
 use super::*;
 
-/// Number of requests in the next function with a malformed body.
+/// Number of requests with a malformed body in `smuggled`.
 const BAD_BODIES: usize = 22;
 
 /// Requests whose end or meaning is ambiguous to parsers: the known classes of smuggling.

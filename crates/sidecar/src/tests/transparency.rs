@@ -106,8 +106,8 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
         ("idle, reset by the app", vec![client(GET), app_says(OK)], AppResets),
         ("closed before any request", vec![], AppCloses),
         ("reset before any request", vec![], AppResets),
-        ("the client says nothing and closes", vec![], ClientCloses),
-        ("the client says nothing and resets", vec![], ClientResets),
+        ("the client sends nothing and closes", vec![], ClientCloses),
+        ("the client sends nothing and resets", vec![], ClientResets),
         ("a parting word without a request", vec![app_says("HTTP/1.1 408 Late\r\nConnection: close\r\n\r\n")], AppCloses),
         (
             "a parting word in the middle of a head",
@@ -174,7 +174,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             ClientCloses,
         ),
         (
-            "an upgrade, and what is no HTTP after it",
+            "an upgrade, followed by bytes that are not HTTP",
             vec![
                 client("GET /chat HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n"),
                 app_says("HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x01\x02first"),
@@ -189,7 +189,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             ClientResets,
         ),
         (
-            "an upgrade that the app does not take",
+            "an upgrade that the app ignores",
             vec![
                 client("GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"),
                 app_says(OK),
@@ -199,7 +199,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             ClientCloses,
         ),
         (
-            "fields about this connection alone, which the proxy is not an end of",
+            "fields that concern only this connection",
             vec![
                 client("GET / HTTP/1.1\r\nConnection: keep-alive, X-Hop, TE\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nTE: trailers\r\nProxy-Connection: keep-alive\r\n\r\n"),
                 app_says("HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=2\r\nX-Hop: 2\r\nContent-Length: 0\r\n\r\n"),
@@ -230,12 +230,12 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             AppCloses,
         ),
         (
-            "HTTP/1.0, to its close",
+            "HTTP/1.0, ended by close",
             vec![client("GET / HTTP/1.0\r\n\r\n"), app_says("HTTP/1.0 200 OK\r\n\r\nall of it")],
             AppCloses,
         ),
         (
-            "HTTP/1.0, kept",
+            "HTTP/1.0, kept alive",
             vec![
                 client("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
                 app_says("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok"),
@@ -245,7 +245,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             AppCloses,
         ),
         (
-            "a client that closes its side once it has asked",
+            "a client that closes its side after its request",
             vec![client(GET), Step::ClientHalfCloses, app_says(OK)],
             AppCloses,
         ),
@@ -262,7 +262,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             ClientCloses,
         ),
         (
-            "fields as nobody else writes them",
+            "fields in unusual forms",
             vec![
                 client("GET / HTTP/1.1\r\nX:\r\ny: \t a  b \t\r\nHOST:a\r\nX: \x7f?\r\nTE: trailers, deflate\r\nVia: 1.1 x\r\n\r\n".replace('\x7f', "~")),
                 app_says("HTTP/1.1 299\r\nX:\r\nServer : a\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n"),
@@ -289,7 +289,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             AppCloses,
         ),
         (
-            "answers that are sloppy, or none",
+            "sloppy answers, and bytes that are not HTTP",
             vec![client(GET), app_says("HTTP/1.1 200 OK\nContent-Length: 2\n\nok"), client(GET), app_says("SSH-2.0-x\r\n\0")],
             AppCloses,
         ),
@@ -384,7 +384,7 @@ async fn whole(
 }
 
 #[tokio::test]
-async fn stalled_app_hides_no_client_reset() {
+async fn stalled_app_does_not_hide_client_reset() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut client = proxy.client().await;

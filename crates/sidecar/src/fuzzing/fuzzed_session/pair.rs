@@ -160,7 +160,10 @@ impl Pair {
     fn compare_requests(&mut self) {
         let ConversationEnd { got, compared, .. } = &mut self.app;
         let said = self.client.sent.get(*compared..got.len());
-        assert!(said == Some(&got[*compared..]), "the app got what the client did not say, from {compared}");
+        assert!(
+            said == Some(&got[*compared..]),
+            "the app received bytes that the client did not send, from byte {compared}"
+        );
         *compared = got.len();
     }
 
@@ -187,7 +190,7 @@ impl Pair {
         }
         let same = got.iter().zip(&self.app.sent).take_while(|(got, sent)| got == sent).count();
         let is_own = (0..=same).rev().take(200).any(|from| is_refusal(&got[from..]));
-        assert!(is_own, "the client got what the app did not say, from {same}");
+        assert!(is_own, "the client received bytes that the app did not send, from byte {same}");
         self.is_refused = true;
     }
 
@@ -199,7 +202,7 @@ impl Pair {
         requests && answers && closed == [true; 2]
     }
 
-    /// Returns true if nothing more will come.
+    /// Returns true if nothing more will arrive.
     pub(super) fn is_over(&self) -> bool {
         [&self.client, &self.app].iter().all(|end| end.ended.is_some() || end.socket.is_none())
     }
@@ -209,7 +212,7 @@ impl Pair {
 fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
     let mut at = 0;
     while at < got.len() {
-        // A line can only begin with its first byte.
+        // A pod header line can begin only where its first byte occurs.
         let plain = memchr::memchr(line[0], &got[at..]).unwrap_or(got.len() - at);
         to.extend_from_slice(&got[at..at + plain]);
         at += plain;

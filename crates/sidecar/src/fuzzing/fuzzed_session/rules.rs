@@ -93,7 +93,7 @@ impl Rules {
         }
     }
 
-    /// Reads all bytes that the client has sent so far. The client knew all bytes received before.
+    /// Reads all bytes that the client has sent so far. The client had read everything that it received before.
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
             self.block = self.block.after(header);
@@ -129,7 +129,7 @@ impl Rules {
                 continue;
             }
             self.announced += 1;
-            // It is uncertain if the proxy reads SETTINGS of this length.
+            // The proxy may or may not read SETTINGS longer than this.
             self.in_order &= header.length <= 1024;
             for [a, b, value @ ..] in payload.as_chunks::<6>().0 {
                 if [*a, *b] == MAX_CONCURRENT_STREAMS {

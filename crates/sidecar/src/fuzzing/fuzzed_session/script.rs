@@ -179,7 +179,7 @@ impl<'a> InputScript<'a> {
         self.one_of(&[ConversationSide::Client, ConversationSide::App])
     }
 
-    /// Returns the next step; `None` once there were enough. `pairs` is the number of conversations.
+    /// Returns the next step; `None` once there have been enough. `pairs` is the number of conversations.
     pub(super) fn step(&mut self, pairs: usize) -> Option<SessionStep> {
         let is_over = self.steps >= FEWEST_STEPS && self.input.is_empty() || self.steps >= MOST_STEPS;
         if is_over {
@@ -251,7 +251,7 @@ impl<'a> InputScript<'a> {
         let mut bytes = Vec::new();
         if side == ConversationSide::Client && self.streams[pair] == 0 {
             bytes.extend_from_slice(PREFACE);
-            // One below the client's first stream number.
+            // Two below the client's first stream number, modulo 2^32.
             self.streams[pair] = u32::MAX;
         }
         for _ in 0..=self.below(3) {

@@ -11,28 +11,28 @@ use rolldrop_testing::Meter;
 /// Maximum number of bytes that a connection uses in addition to its share of the pool: two buffers of its own, and the
 /// needs of the relay and the runtime.
 const CONNECTION_BYTES: usize = 32 * 1024;
-/// Maximum number of bytes that the proxy uses when nobody is connected, and additionally while it examines a head.
+/// Maximum number of bytes that the proxy uses when no one is connected, and additionally while it examines a head.
 const FIXED_BYTES: usize = 256 * 1024;
 const PASSING_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes used for each user of the admin port.
 const ASKER_BYTES: usize = 64 * 1024;
 
 impl FuzzedSession {
-    /// Checks the limits that hold whenever the proxy is at rest.
+    /// Checks the limits that apply whenever the proxy is at rest.
     pub(super) fn check(&self) {
         let ProxyState { budget, pool, in_flight, open, journal, .. } = &*self.shared;
         let (open, in_flight) = (open.count(), in_flight.count());
         assert!(open <= budget.connections, "{open} connections");
         let most = budget.requests.min(open * budget.requests_per_connection) + open;
-        assert!(in_flight <= most, "{in_flight} requests are under way on {open} connections");
+        assert!(in_flight <= most, "{in_flight} requests are in flight on {open} connections");
         let most = budget.held_bytes + open * 4096;
-        assert!(pool.used() <= most, "{} of {most} bytes are held", pool.used());
+        assert!(pool.used() <= most, "{} bytes are held, more than {most}", pool.used());
         if let [pair] = &self.pairs[..]
             && let Some(most) = pair.rules.streams_at_once()
             && pair.app.got.len() == pair.client.sent.len()
             && self.config.mode == TrafficMode::Http
         {
-            assert!(in_flight <= most.max(1), "{in_flight} streams where the client may have {most}");
+            assert!(in_flight <= most.max(1), "{in_flight} streams, but the client may have only {most}");
         }
         let recorded = usize::try_from(journal.counts().recorded).unwrap_or(usize::MAX);
         let rows = recorded.min(budget.rows);
@@ -44,15 +44,15 @@ impl FuzzedSession {
             + in_flight * 512
             + rows * row_bytes;
         let held = Meter::held().saturating_sub(self.before);
-        assert!(held <= most, "{held} bytes are held, of {most}");
+        assert!(held <= most, "{held} bytes are held, more than {most}");
         let peak = Meter::peak().saturating_sub(self.before);
-        assert!(peak <= most + PASSING_BYTES, "{peak} bytes were held, of {most}");
+        assert!(peak <= most + PASSING_BYTES, "{peak} bytes at the peak, {most} allowed at rest");
     }
 
     pub(super) fn check_nothing_is_left(&self) {
         let ProxyState { pool, sockets, in_flight, pending, open, .. } = &*self.shared;
         let left = (open.count(), pending.count(), in_flight.count(), pool.used(), sockets.used());
-        assert_eq!(left, (0, 0, 0, 0, 0), "connections, their beginnings, requests, bytes, bytes of sockets");
+        assert_eq!(left, (0, 0, 0, 0, 0), "connections, pending connections, requests, bytes, socket bytes");
     }
 
     /// Checks that all bytes have arrived, and that each connection ended as it should.
@@ -74,7 +74,7 @@ impl FuzzedSession {
         let why = (counts.rejected, counts.made_room);
         assert!(
             missing.len() + refused <= broken,
-            "not all has arrived: {shown:?}, {why:?} rejected, made room"
+            "not all bytes arrived: {shown:?}; (rejected, made room): {why:?}"
         );
     }
 
@@ -88,7 +88,7 @@ impl FuzzedSession {
             for line in batch.lines(None) {
                 let ProxyLine::Row(row) = line else { continue };
                 let at = usize::try_from(row.conn).unwrap_or(usize::MAX);
-                let (all, good) = rows.get_mut(at).expect("a connection that there was");
+                let (all, good) = rows.get_mut(at).expect("a known connection");
                 *all += 1;
                 let is_http = matches!(row.protocol, Protocol::Http1 | Protocol::Http2);
                 *good += usize::from(is_http && row.status == Some(200) && row.ended == ServedEnd::Complete);
@@ -104,8 +104,8 @@ impl FuzzedSession {
                 TrafficMode::Tcp => 1,
                 TrafficMode::Http => pair.rules.most_rows(&pair.client.sent, &pair.app.sent),
             };
-            assert!(all <= most, "{all} rows of {most} requests");
-            assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);
+            assert!(all <= most, "{all} rows for {most} requests");
+            assert!(good >= pair.answered || !is_whole, "{good} rows for {} responses", pair.answered);
         }
     }
 }

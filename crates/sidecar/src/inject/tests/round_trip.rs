@@ -24,7 +24,7 @@ fn comes_back(text: &str) -> Output {
         let there = inject(text, options).expect("manifests");
         assert!(there.notes.iter().all(|note| !note.contains("rewritten")), "{:?}", there.notes);
         assert_ne!(there.text, text);
-        assert_eq!(inject(&there.text, options).expect("manifests").text, there.text, "twice is once");
+        assert_eq!(inject(&there.text, options).expect("manifests").text, there.text, "not idempotent");
         assert_eq!(uninject(&there.text).expect("manifests").text, text);
         let mut objects = said(text);
         inject_into(&mut objects, options).expect("manifests");
