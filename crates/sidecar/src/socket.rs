@@ -2,7 +2,7 @@
 //!
 //! The kernel lets a buffer grow to several MiB if a peer seems to want it, and keeps sent bytes until the peer accepts
 //! them, even after a close. Both count towards the container's memory. Therefore each direction has a [`Room`], which
-//! starts small and grows for sides that transfer much, while the shared [`BytePool`] lasts. If one side closes, the
+//! starts small and grows for sides that transfer a lot, while the shared [`BytePool`] lasts. If one side closes, the
 //! other socket is closed once its peer has accepted the last bytes.
 
 use std::io;

@@ -116,7 +116,7 @@ async fn calls_pass_with_trailers_and_rows() {
 }
 
 #[tokio::test]
-async fn frames_pass_unchanged_in_any_pieces() {
+async fn frames_pass_unchanged_however_split() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let block = fields(0);

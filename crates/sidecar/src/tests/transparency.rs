@@ -108,9 +108,9 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
         ("reset before any request", vec![], AppResets),
         ("the client sends nothing and closes", vec![], ClientCloses),
         ("the client sends nothing and resets", vec![], ClientResets),
-        ("a parting word without a request", vec![app_says("HTTP/1.1 408 Late\r\nConnection: close\r\n\r\n")], AppCloses),
+        ("a parting response without a request", vec![app_says("HTTP/1.1 408 Late\r\nConnection: close\r\n\r\n")], AppCloses),
         (
-            "a parting word in the middle of a head",
+            "a parting response in the middle of a head",
             vec![client("GET / HTTP/1.1\r\nHost: "), app_says("HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n")],
             AppCloses,
         ),

@@ -158,7 +158,7 @@ async fn tunnel_passes_resets_and_refused_connections() {
 }
 
 #[tokio::test]
-async fn websocket_passes_handshake_to_close() {
+async fn websocket_passes_from_handshake_to_close() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let server = tokio::spawn(async move {
