@@ -291,7 +291,7 @@ fn api_server_disconnects_slow_clients() {
     read_answer(&mut silent);
     read_answer(&mut half);
     let mut first = [0; 12];
-    bodiless.read_exact(&mut first).expect("an answer");
+    bodiless.read_exact(&mut first).expect("a response");
     assert_eq!(&first, b"HTTP/1.1 504");
     assert!(started.elapsed() < LIMIT);
 }
@@ -446,7 +446,7 @@ fn watch_sends_requested_bookmarks_only() {
 }
 
 #[test]
-fn outrun_watcher_gets_expired_error() {
+fn slow_watcher_gets_expired_error() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
@@ -456,7 +456,7 @@ fn outrun_watcher_gets_expired_error() {
     let head = format!("GET {maps}?watch=1 HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     slow.write_all(head.as_bytes()).expect("it is sent");
     let mut read = vec![0; 64 * 1024];
-    slow.read_exact(&mut read).expect("the beginning of an answer");
+    slow.read_exact(&mut read).expect("the start of a response");
     // Each change is as large as the object. Far more changes arrive than the server remembers, while the watcher reads
     // only a little.
     for n in 0..60 {
@@ -464,7 +464,7 @@ fn outrun_watcher_gets_expired_error() {
         let patch = "Content-Type: application/merge-patch+json\r\n";
         assert_eq!(server.request(&format!("PATCH {maps}/large"), patch, &body).code, 200);
         let mut more = [0; 64 * 1024];
-        slow.read_exact(&mut more).expect("more of the answer");
+        slow.read_exact(&mut more).expect("more of the response");
         read.extend_from_slice(&more);
     }
     slow.read_to_end(&mut read).ok();
@@ -490,7 +490,7 @@ fn api_server_disconnects_stalled_watcher() {
         format!("GET {maps}?watch=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     stream.write_all(head.as_bytes()).expect("it is sent");
     // 8 MB are in flight, more than any socket buffer holds. The client reads once, and no more.
-    stream.read_exact(&mut [0; 100]).expect("the beginning of an answer");
+    stream.read_exact(&mut [0; 100]).expect("the start of a response");
     let port = |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port();
     let (server_port, own_port) = (port(stream.sock.peer_addr()), port(stream.sock.local_addr()));
     assert!(is_connected(server_port, own_port));

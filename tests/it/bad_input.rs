@@ -49,7 +49,7 @@ fn bad_arguments_name_their_cause() {
 }
 
 #[test]
-fn missing_kubeconfig_names_searched_path() {
+fn missing_kubeconfig_error_names_path() {
     let finished =
         Rolldrop::new(["run", "-t", "svc/web"]).env("KUBECONFIG", "/no/kubeconfig").finish().expect_code(2);
     let why = "found no kubeconfig (looked for /no/kubeconfig), and this is not a pod: name one with --kubeconfig or KUBECONFIG";
@@ -59,7 +59,7 @@ fn missing_kubeconfig_names_searched_path() {
 }
 
 #[test]
-fn missing_binary_reports_pod_never_starts() {
+fn run_reports_missing_app_binary() {
     let _turn = turn();
     let finished = Rolldrop::run(&missing_binary()).finish().expect_code(2);
     let stderr = finished.stderr();

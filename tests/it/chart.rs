@@ -43,7 +43,7 @@ fn template(values: &str) -> Result<(Vec<Value>, String), String> {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let rendered: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let text = |name: &str| rendered[name].as_str().expect("a text").to_owned();
+    let text = |name: &str| rendered[name].as_str().expect("a string").to_owned();
     Ok((serde_saphyr::from_multiple(&text("objects")).expect("YAML"), text("notes")))
 }
 

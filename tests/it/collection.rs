@@ -97,14 +97,14 @@ fn collector_memory_stays_flat_under_load() {
     }
 
     // After the load, the collector fetches the parts.
-    let (fetching, before) = (Instant::now(), resident.last().copied().expect("a second"));
+    let (fetching, before) = (Instant::now(), resident.last().copied().expect("a sample"));
     collector.say("over");
     let said = collector.finish();
     let took = fetching.elapsed();
     runtime.block_on(visits.shutdown());
     let peak = memory_kib_of_line(&said, "VmHWM");
     let first_third = resident[resident.len() / 3];
-    let highest = resident.iter().copied().max().expect("a second");
+    let highest = resident.iter().copied().max().expect("a sample");
 
     let rows: u64 = parts_of::<RequestRow>(&run).unwrap().iter().map(|part| rows_in(part).unwrap()).sum();
     let sum = |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent())).sum::<u64>();
@@ -200,7 +200,7 @@ impl CollectorProcess {
     /// Waits until the collector exits, and returns its last lines.
     fn finish(&mut self) -> Vec<String> {
         let said: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
-        assert!(self.child.wait().expect("it ends").success(), "{said:?}");
+        assert!(self.child.wait().expect("it exits").success(), "{said:?}");
         said
     }
 }
@@ -324,11 +324,11 @@ impl Worker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panicked")
+        self.state.lock().expect("no thread panicked")
     }
 
     fn sent(&self) -> MutexGuard<'_, Sent> {
-        self.sent.lock().expect("nobody panicked")
+        self.sent.lock().expect("no thread panicked")
     }
 
     /// Records one second of requests: one in a hundred is lost, or all of them in an outage.

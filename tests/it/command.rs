@@ -82,7 +82,7 @@ fn missing_command_stops_run_early() {
 }
 
 #[test]
-fn interrupt_ends_command_keeping_records() {
+fn interrupt_stops_command_and_keeps_records() {
     let _turn = turn();
     let words = ["run", "--out", "run", "--set", "load.warmup=0s", "--", "sh", "-c", "sleep 1000; true"];
     let (mut child, dir) = Rolldrop::new(words).start();
@@ -91,7 +91,7 @@ fn interrupt_ends_command_keeping_records() {
     wait_for("the command", LIMIT, begun);
     let processes = process_tree(child.id());
     signal(&child, Signal::SIGINT);
-    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    assert_eq!(child.wait().expect("an exit status").code(), Some(130));
     let left: Vec<_> = processes.iter().filter(|process| process.is_alive()).collect();
     assert!(left.is_empty(), "{left:?}");
     every_answer_has_its_row(&dir.path().join("run"));
@@ -114,7 +114,7 @@ fn original_error_precedes_close_failure() {
     std::fs::write(run.join("served"), "").expect("a file in its place");
     let worker = process_tree(child.id()).into_iter().find(|process| process.runs("load-worker"));
     worker.expect("a load worker").kill();
-    let ended = child.wait().expect("an end");
+    let ended = child.wait().expect("an exit status");
     let said = std::fs::read_to_string(dir.path().join("stderr.log")).expect("stderr.log");
     assert_eq!(ended.code(), Some(2), "{said}");
     let last = said.lines().last().expect("a message");

@@ -38,7 +38,7 @@ struct Shown {
 /// Returns the connections by source port, in chronological order.
 fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
     let mut all: HashMap<u16, Vec<Shown>> = HashMap::new();
-    let log = fs::read_to_string(log).expect("what conntrack says");
+    let log = fs::read_to_string(log).expect("conntrack's output");
     for line in log.lines().filter(|line| line.contains("[NEW]")) {
         let values = |name: &str| -> Vec<&str> {
             line.split_whitespace().filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).collect()
@@ -66,7 +66,7 @@ fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
     };
     wait_for("the cluster", LIMIT, || {
         let entered =
-            kubeconfig.exists() && exec(&["true"], Stdio::null()).wait().expect("its end").success();
+            kubeconfig.exists() && exec(&["true"], Stdio::null()).wait().expect("its exit status").success();
         entered.then_some(())
     });
     let out = File::create(&log).expect("a file");
@@ -115,7 +115,7 @@ fn conntrack_identifies_pod_per_connection() {
         EventKind::ConntrackEnded { connections, routed, .. } => Some((*connections, *routed)),
         _ => None,
     });
-    let (connections, routed) = ended.expect("what the kernel said in all");
+    let (connections, routed) = ended.expect("the kernel's totals");
     let Analysed { timeline, requests, .. } = Analysed::of(log, tables).expect("the rows read");
     let answered_by = answered_by(&path);
     // Connections made before that program started are not in its log.
@@ -150,7 +150,7 @@ fn conntrack_identifies_pod_per_connection() {
     assert!(lost > 0 && lost_with_entry > 0, "{lost} lost, {lost_with_entry} with an entry");
     assert!(confirmed > 1_000 && with_entry > confirmed, "{confirmed} of {with_entry}");
     assert!(connections >= with_entry && routed <= connections, "{routed} of {connections}");
-    let tracked = timeline.tracked.expect("the kernel was asked");
+    let tracked = timeline.tracked.expect("conntrack data");
     assert!(tracked.gaps.is_empty() && tracked.agreement.disagreed == 0, "{tracked:?}");
     let result = runs::result(&path);
     let says = |finding: &str| result.findings.iter().any(|found| found.what.contains(finding));

@@ -91,7 +91,7 @@ fn unprocessed_budget_postpones_eviction() {
             assert_eq!(changed.status, 200, "{}", changed.body);
             refused = tried.into_iter().find(|answer| answer.status == 429);
         }
-        let refused = refused.expect("it was");
+        let refused = refused.expect("a refused eviction");
         assert_eq!(refused.headers["retry-after"], "10", "{}", refused.body);
         let cause = &refused.body["details"]["causes"][0];
         assert_eq!(cause["reason"], "DisruptionBudget", "{}", refused.body);

@@ -212,7 +212,7 @@ fn run_refuses_invalid_disruptions() {
 }
 
 #[test]
-fn batch_deletion_ends_pods_singly() {
+fn batch_deletion_removes_pods_one_by_one() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: all, batch: 1, order: random, \
                        gracePeriodSeconds: 3, until: {windows: {p50: 80%}}}";
     let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);

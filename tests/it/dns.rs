@@ -66,8 +66,8 @@ impl Resolver {
             let asked = Instant::now();
             socket.send_to(&question.to_vec().expect("a question"), self.server).expect("it is sent");
             let mut answer = [0; 1500];
-            let length = socket.recv(&mut answer).expect("an answer");
-            let answer = Message::from_vec(&answer[..length]).expect("an answer of a DNS server").answers;
+            let length = socket.recv(&mut answer).expect("a response");
+            let answer = Message::from_vec(&answer[..length]).expect("a DNS response").answers;
             let ttl = answer.iter().map(|record| record.ttl).min().unwrap_or(0);
             self.kept = answer
                 .iter()

@@ -93,7 +93,7 @@ fn docs_pages_show_every_image() {
         .collect();
     let docs = root().join("docs");
     for picture in files(docs.join("images"), "png") {
-        let name = picture.strip_prefix(&docs).expect("a picture of the docs").to_string_lossy();
+        let name = picture.strip_prefix(&docs).expect("a path below docs").to_string_lossy();
         assert!(pages.contains(&*name), "no page shows {name}");
     }
 }

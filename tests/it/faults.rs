@@ -235,7 +235,7 @@ fn nobody_there_for_ten_seconds(lab: &Cluster) {
     assert_eq!(last.status, Some(200), "{ended}");
     // Attempts that certainly had no effect add no uncertainty.
     let took = last.answered.seconds_since(
-        ended.records.events.iter().rfind(|e| matches!(e.kind, EventKind::Action(_))).expect("it").at,
+        ended.records.events.iter().rfind(|e| matches!(e.kind, EventKind::Action(_))).expect("an action").at,
     );
     assert!(termination.t0_uncertainty_s <= took + 1e-6, "{ended}");
     let (lost, late) = ended.gaps();
@@ -342,7 +342,7 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     assert!(!actions[0].is_undone, "it was done, for all that is known\n{ended}");
     // The first call took effect: the second came too late to be the one.
     let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
-    let (_, sent_s) = sent.expect("when it was sent");
+    let (_, sent_s) = sent.expect("the time it was sent");
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
 }
 
@@ -365,7 +365,7 @@ fn events_that_are_lost(lab: &Cluster) {
     assert!(why.iter().any(|why| why.starts_with("the watch of pods saw nothing for")), "{ended}");
     assert_eq!((ended.code, ended.result.terminations.len()), (Some(3), 2), "{ended}");
     for termination in &ended.result.terminations {
-        let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a mark");
+        let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a watch gap");
         assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
         // The time of the deletion is not guessed: it is some time in the gap.
         assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
@@ -544,7 +544,7 @@ fn cleanup_boots_node_after_killed_run() {
     });
     assert_eq!(statuses, [500, 200], "it is asked again\n{}", run.said());
     harness::signal(&run.child, Signal::SIGKILL);
-    run.child.wait().expect("an end");
+    run.child.wait().expect("an exit status");
     let is_ready = || {
         let of = "-o jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
         lab.kubectl(&format!("get node node-1 {of}")) == "True"

@@ -100,10 +100,10 @@ fn really(server_name: &str, signal: Signal) -> String {
         .find(is_end);
         by_itself.unwrap_or_else(|| {
             first.kill();
-            lines.iter().find(is_end).expect("an end")
+            lines.iter().find(is_end).expect("an exit status")
         })
     };
-    shell.wait().expect("its end");
+    shell.wait().expect("its exit status");
     became
 }
 
@@ -159,7 +159,7 @@ fn real_table() -> Table {
     let started: Vec<_> = cells()
         .map(|(server, signal)| ((server, signal.as_str()), thread::spawn(move || really(server, signal))))
         .collect();
-    started.into_iter().map(|(cell, thread)| (cell, thread.join().expect("an end"))).collect()
+    started.into_iter().map(|(cell, thread)| (cell, thread.join().expect("a table cell"))).collect()
 }
 
 async fn lab_table(lab: &Lab) -> Table {

@@ -50,7 +50,7 @@ fn commands(page: &str) -> Vec<Written> {
         }
         if end_of_document.is_some() || goes_on {
             let last = found.last_mut().expect("a continued command");
-            write!(last.text, "\n{line}").expect("a string takes it");
+            write!(last.text, "\n{line}").expect("writing to a string");
         } else if !line.trim().is_empty() && !line.starts_with('#') {
             found.push(Written { line: number + 1, text: line.to_owned() });
         }
@@ -119,7 +119,7 @@ impl Desk {
         fs::create_dir(dir.path().join("work")).expect("a directory");
         let program = dir.path().join("bin/rolldrop");
         fs::write(&program, REPEATING).expect("a file");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its permissions");
         Self { dir, kubeconfig: None }
     }
 
@@ -152,7 +152,7 @@ impl Desk {
                  [[ '{allowed}' == *\" $status \"* ]] || {{ echo \"{page}, line {line}: exit status $status, \
                  not{allowed}\" >&2; exit {NOT_AS_WRITTEN}; }}\n"
             )
-            .expect("a string takes it");
+            .expect("writing to a string");
         }
         script
     }
@@ -217,7 +217,7 @@ fn readme_commands_produce_promised_files() {
 }
 
 #[test]
-fn guide_commands_lead_to_gate() {
+fn guide_commands_run_as_written() {
     measured(|| {
         let _turn = turn();
         let desk = Desk::new();

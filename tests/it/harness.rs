@@ -244,7 +244,7 @@ pub(crate) fn written(log: &str) -> String {
 
 /// Returns the CPU time used by a process so far, in seconds (proc_pid_stat(5), with 100 ticks per second).
 pub(crate) fn cpu_s(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its CPU times");
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
@@ -256,8 +256,8 @@ pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
     let started = command.spawn();
     let mut child =
         started.unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs what is not ours"));
-    child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
-    child.wait_with_output().expect("an end")
+    child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("the command reads its stdin");
+    child.wait_with_output().expect("an exit status")
 }
 
 /// Sends a signal to a child process.
@@ -266,7 +266,7 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 }
 
 fn signal_pid(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it is there");
+    kill(Pid::from_raw(i32::try_from(pid).expect("a pid")), signal).expect("it exists");
 }
 
 /// A process. Its start time distinguishes it from a later process with the same pid.

@@ -69,7 +69,7 @@ fn workload_in_use_refuses_second_run() {
 
     // A killed run holds the workload until somebody cleans up.
     signal(&first, Signal::SIGKILL);
-    first.wait().expect("an end");
+    first.wait().expect("an exit status");
     assert!(shop.holder().is_some());
     let cleaned =
         Rolldrop::new(["cleanup".as_ref(), dir.path().join("run").as_os_str()]).finish().expect_code(0);

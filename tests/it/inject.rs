@@ -48,7 +48,7 @@ fn inject(args: &[&str], input: &str) -> String {
 }
 
 #[test]
-fn applied_app_uses_sidecar_until_uninject() {
+fn injected_app_uses_sidecar_until_uninjected() {
     let kubectl = Kubectl::in_namespace("inject");
     let with_sidecar = inject(&[], SHOP);
     let ports = "get endpointslices -l kubernetes.io/service-name=web \

@@ -40,7 +40,7 @@ fn killed_run_leaves_partial_report() {
     let _turn = turn();
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGKILL);
-    child.wait().expect("an end");
+    child.wait().expect("an exit status");
     wait_for("every process gone", LIMIT, || none_alive(&processes));
 
     let run = dir.path().join("run");
@@ -55,7 +55,7 @@ fn interrupted_run_keeps_partial_records() {
     let _turn = turn();
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGINT);
-    let status = child.wait().expect("an end");
+    let status = child.wait().expect("an exit status");
     assert_eq!(status.code(), Some(130));
     assert_eq!(none_alive(&processes), Some(()));
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
@@ -173,6 +173,6 @@ fn run_removes_pods_of_killed_cluster() {
     cluster.kill();
     wait_for("the cluster gone", LIMIT, || (!cluster.is_alive()).then_some(()));
     signal(&child, Signal::SIGINT);
-    child.wait().expect("an end");
+    child.wait().expect("an exit status");
     assert_eq!(none_alive(&processes), Some(()));
 }

@@ -46,7 +46,7 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn command(&self) -> Command {
         let mut words = self.through.iter().map(OsStr::new).chain([self.binary.as_os_str()]);
-        let mut command = Command::new(words.next().expect("the binary at least"));
+        let mut command = Command::new(words.next().expect("a program"));
         command.args(words);
         command
     }
@@ -59,7 +59,7 @@ pub(crate) fn unprivileged() -> (Program, TempDir) {
     if !nix::unistd::geteuid().is_root() {
         return (Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() }, dir);
     }
-    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may change owners");
     // Root's build may be in a folder that other users cannot enter.
     let binary = dir.path().join("rolldrop");
     fs::copy(env!("CARGO_BIN_EXE_rolldrop"), &binary).expect("a copy");
@@ -174,7 +174,7 @@ impl Cluster {
         let parameters = DeleteParams::default().grace_period(1);
         self.pods().delete(name, &parameters).await.expect("it is deleted");
         let deadline = tokio::time::Instant::now() + LIMIT;
-        while self.pods().get_opt(name).await.expect("an answer").is_some() {
+        while self.pods().get_opt(name).await.expect("a response").is_some() {
             assert!(tokio::time::Instant::now() < deadline, "{name} stays");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -343,7 +343,7 @@ async fn established_connection_outlives_endpoint() {
     let label = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
     cluster.pods().patch("web", &PatchParams::default(), &label).await.expect("it is patched");
     cluster.wait_for_outcome(&url, "connect_refused");
-    let outcomes = outcomes_of(&load.wait_with_output().expect("its end"));
+    let outcomes = outcomes_of(&load.wait_with_output().expect("its exit status"));
     assert_eq!(outcomes.keys().collect::<Vec<_>>(), ["ok"], "{outcomes:?}");
 }
 
@@ -434,7 +434,7 @@ async fn each_node_uses_own_proxy_table() {
             .map(|node| {
                 let addresses = node.status.and_then(|status| status.addresses).expect("addresses");
                 let internal = addresses.into_iter().find(|address| address.type_ == "InternalIP");
-                (node.metadata.name.expect("a name"), internal.expect("an internal one").address)
+                (node.metadata.name.expect("a name"), internal.expect("an internal address").address)
             })
             .collect();
         assert_eq!(nodes.len(), 2);
@@ -502,7 +502,7 @@ async fn unprivileged_user_gets_kernel_dataplane() {
     let id = cluster.exec(&["--pod", "default/web", "--", "sh", "-c", "id -u"]);
     assert!(String::from_utf8_lossy(&id.stdout).starts_with("0\n"), "{id:?}");
     let status = fs::read_to_string(format!("/proc/{}/status", cluster.process.pid())).expect("it runs");
-    let uids = status.lines().find(|line| line.starts_with("Uid:")).expect("its users");
+    let uids = status.lines().find(|line| line.starts_with("Uid:")).expect("its user ids");
     assert!(!uids.split_whitespace().any(|uid| uid == "0"), "{uids}");
     cluster.delete("web").await;
     wait_for("a refusal", LIMIT, || (cluster.curl(&url, &[]) == "exit 7").then_some(()));
@@ -517,7 +517,7 @@ fn auto_dataplane_explains_userspace_fallback() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let nft = dir.path().join("nft");
     fs::write(&nft, "#!/bin/sh\necho no such family >&2\nexit 1\n").expect("a file");
-    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("permissions");
     let path = std::env::join_paths(
         [dir.path().to_owned()]
             .into_iter()
@@ -535,13 +535,13 @@ fn auto_dataplane_explains_userspace_fallback() {
     let mut auto = start("auto");
     let mut ready = String::new();
     BufReader::new(auto.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
-    let output = auto.wait_with_output().expect("its end");
+    let output = auto.wait_with_output().expect("its exit status");
     let said = String::from_utf8_lossy(&output.stderr);
     let notice = "using the userspace dataplane: cannot install the rules for Services";
     assert!(output.status.success() && ready.contains(notice), "{ready}{said}");
     assert!(said.lines().count() == 1 && said.contains(notice) && said.contains("no such family"), "{said}");
 
-    let output = start("kernel").wait_with_output().expect("its end");
+    let output = start("kernel").wait_with_output().expect("its exit status");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
@@ -567,8 +567,8 @@ async fn exec_forwards_signals_and_exit_status() {
         BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
         assert_eq!(ready, "ready\n");
         let pid = i32::try_from(child.id()).expect("a pid");
-        kill(Pid::from_raw(pid), signal).expect("it is there");
-        assert_eq!(child.wait().expect("its end").code(), Some(code));
+        kill(Pid::from_raw(pid), signal).expect("it exists");
+        assert_eq!(child.wait().expect("its exit status").code(), Some(code));
     }
 }
 
@@ -584,7 +584,7 @@ async fn killed_exec_client_ends_pod_command() {
         process_tree(client.id()).into_iter().find(|process| process.runs("1000"))
     });
     client.kill().expect("it runs");
-    client.wait().expect("its end");
+    client.wait().expect("its exit status");
     wait_for("its end", LIMIT, || (!command.is_alive()).then_some(()));
 }
 
@@ -602,7 +602,8 @@ fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let is_its =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
     let dir = found.find(is_its).expect("its directory");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&dir).expect("it").permissions());
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&dir).expect("metadata").permissions());
     assert_eq!(mode & 0o777, 0o700, "nobody else can enter it");
     assert!(dir.join("kubeconfig").exists(), "{ready}");
     (child, dir)
@@ -618,13 +619,13 @@ fn next_start_removes_stale_directory() {
     let tree = process_tree(killed.id());
     tree.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     tree.iter().for_each(Process::kill);
-    killed.wait().expect("its end");
+    killed.wait().expect("its exit status");
     assert!(stale.exists(), "nobody was left to remove it");
     let (mut next, own) = start_in_temporary_directory(parent.path());
     assert!(!stale.exists() && in_use.exists());
     for child in [&mut alive, &mut next] {
         drop(child.stdin.take());
-        child.wait().expect("its end");
+        child.wait().expect("its exit status");
     }
     assert!(!in_use.exists() && !own.exists());
 }

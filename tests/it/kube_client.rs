@@ -61,7 +61,7 @@ async fn next<T, E: std::fmt::Debug>(stream: &mut (impl Stream<Item = Result<T, 
 async fn until_settled(maps: &Api<ConfigMap>) {
     let is_there = |map: Option<&ConfigMap>| map.is_some();
     let settled = await_condition(maps.clone(), "kube-root-ca.crt", is_there);
-    timeout(LIMIT, settled).await.expect("in time").expect("it is made");
+    timeout(LIMIT, settled).await.expect("in time").expect("it is created");
 }
 
 /// Applies a watcher's event to the known names. Returns true once they are complete.
@@ -91,8 +91,8 @@ fn kube_client_creates_replaces_and_deletes() {
         let made =
             maps.create(&PostParams::default(), &config_map("one", &[("a", "1")])).await.expect("created");
         assert!(made.uid().is_some() && made.creation_timestamp().is_some());
-        assert_eq!(maps.get("one").await.expect("it is there"), made);
-        assert_eq!(maps.get_opt("two").await.expect("an answer"), None);
+        assert_eq!(maps.get("one").await.expect("it exists"), made);
+        assert_eq!(maps.get_opt("two").await.expect("a response"), None);
 
         let mut changed = made.clone();
         changed.data.get_or_insert_default().insert("b".to_owned(), "2".to_owned());
@@ -102,7 +102,7 @@ fn kube_client_creates_replaces_and_deletes() {
 
         let tried = PostParams { dry_run: true, ..PostParams::default() };
         maps.create(&tried, &config_map("two", &[])).await.expect("it would be created");
-        assert_eq!(maps.get_opt("two").await.expect("an answer"), None);
+        assert_eq!(maps.get_opt("two").await.expect("a response"), None);
 
         let mut entry = maps.entry("three").await.expect("an entry").or_insert(|| config_map("three", &[]));
         entry.commit(&PostParams::default()).await.expect("created");
@@ -153,7 +153,7 @@ fn kube_client_sends_every_patch_type() {
         let scale = json!({"spec": {"replicas": 2}});
         let scaled = deployments.patch_scale("web", &plain, &Patch::Merge(scale)).await.expect("scaled");
         assert_eq!(scaled.spec.and_then(|spec| spec.replicas), Some(2));
-        assert_eq!(deployments.get("web").await.expect("it is there").spec.and_then(|s| s.replicas), Some(2));
+        assert_eq!(deployments.get("web").await.expect("it exists").spec.and_then(|s| s.replicas), Some(2));
     });
 }
 
@@ -168,7 +168,7 @@ fn server_side_apply_sets_fields() {
         };
         let (first, second) = (PatchParams::apply("first"), PatchParams::apply("second"));
         maps.patch("owned", &first, &apply(json!({"a": "1", "b": "1"}))).await.expect("created");
-        maps.patch("owned", &second, &apply(json!({"c": "2"}))).await.expect("added to");
+        maps.patch("owned", &second, &apply(json!({"c": "2"}))).await.expect("added");
         // This cluster does not track field owners, so a field that is no longer applied stays.
         let left = maps.patch("owned", &first, &apply(json!({"a": "3"}))).await.expect("applied");
         let data: Vec<_> = left.data.expect("data").into_iter().collect();
@@ -337,7 +337,7 @@ fn reflector_store_follows_api_changes() {
             watcher(maps.clone(), config).default_backoff().reflect(writer).touched_objects().boxed();
         let _following =
             AbortOnDropHandle::new(tokio::spawn(async move { while touched.next().await.is_some() {} }));
-        timeout(LIMIT, store.wait_until_ready()).await.expect("in time").expect("the store begins");
+        timeout(LIMIT, store.wait_until_ready()).await.expect("in time").expect("the store is ready");
         let map = |name: &str, n: u32| -> ConfigMap {
             typed(
                 json!({"metadata": {"name": name, "labels": {"kept": "yes"}}, "data": {"n": n.to_string()}}),
@@ -397,10 +397,10 @@ fn kube_client_follows_pod_log() {
         let tail = LogParams { tail_lines: Some(1), ..LogParams::default() };
         assert_eq!(pods.logs("talker", &tail).await.expect("a log"), "line 3\n");
 
-        let uid = pods.get("talker").await.expect("it is there").uid().expect("a uid");
+        let uid = pods.get("talker").await.expect("it exists").uid().expect("a uid");
         pods.delete("talker", &DeleteParams::default()).await.expect("deleted");
         let gone = await_condition(pods, "talker", conditions::is_deleted(&uid));
-        timeout(LIMIT, gone).await.expect("in time").expect("it goes");
+        timeout(LIMIT, gone).await.expect("in time").expect("it is deleted");
     });
 }
 
@@ -441,12 +441,12 @@ fn eviction_succeeds_only_within_budget() {
         timeout(LIMIT, await_condition(budgets, "web", allowed(1)))
             .await
             .expect("in time")
-            .expect("one may go");
+            .expect("one may be evicted");
         let status = pods.evict(&name, &EvictParams::default()).await.expect("evicted");
         assert_eq!(status.code, 201);
         let uid = running.items[0].uid().expect("a uid");
         let gone = await_condition(pods.clone(), &name, conditions::is_deleted(&uid));
-        timeout(LIMIT, gone).await.expect("in time").expect("it goes");
+        timeout(LIMIT, gone).await.expect("in time").expect("it is deleted");
 
         // Objects that the Deployment owns are deleted with it.
         let cascade = DeleteParams {

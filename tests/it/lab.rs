@@ -91,14 +91,14 @@ impl<'a> Setup<'a> {
         let dataplane = json!({"dataplane": self.dataplane});
         let Self { config, mut program, dir, .. } = self.with(dataplane);
         let own = dir.is_none().then(|| tempfile::tempdir().expect("a temporary directory"));
-        let dir = dir.or(own.as_ref().map(TempDir::path)).expect("one of both").to_owned();
+        let dir = dir.or(own.as_ref().map(TempDir::path)).expect("a directory").to_owned();
         let log = std::fs::File::create(dir.join("stderr.log")).expect("a file");
         program.args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"]).arg(&dir);
         program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = program.spawn().expect("the binary starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("its stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
+        BufReader::new(stdout).read_line(&mut line).expect("the line printed when ready");
         let ready: Value = serde_json::from_str(&line).unwrap_or_default();
         let cluster = Cluster { child, ready, dir, _own: own };
         assert_eq!(cluster.ready["ready"], true, "no cluster: {line:?}\n{}", cluster.said());

@@ -56,7 +56,7 @@ fn library_scenarios_meet_their_expectations() {
 }
 
 #[test]
-fn portable_scenarios_name_nothing_embedded() {
+fn portable_scenarios_need_no_embedded_cluster() {
     for (name, text) in library() {
         let lines = || text.lines().filter(|line| !line.trim_start().starts_with('#'));
         let values = |key: &str| {

@@ -108,16 +108,18 @@ impl Shop {
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &run, "typescript"]).current_dir(dir.path());
         let mut script =
-            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script of bsdutils");
+            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script from bsdutils");
         let mut terminal = script.stdin.take().expect("its stdin");
         let mut shown = BufReader::new(script.stdout.take().expect("its stdout"));
         let mut text = Vec::new();
-        while shown.read_until(b']', &mut text).expect("more") > 0 && !text.ends_with(b"continue? [y/N]") {}
-        terminal.write_all(b"n\n").expect("an answer");
+        while shown.read_until(b']', &mut text).expect("more output") > 0
+            && !text.ends_with(b"continue? [y/N]")
+        {}
+        terminal.write_all(b"n\n").expect("the terminal reads");
         shown.read_to_end(&mut text).expect("the rest");
         let text = String::from_utf8_lossy(&text);
         assert!(text.contains("not confirmed: nothing was changed"), "{text}");
-        assert_eq!(script.wait().expect("an end").code(), Some(2), "{text}");
+        assert_eq!(script.wait().expect("an exit status").code(), Some(2), "{text}");
     }
 
     /// Returns the specs and labels of the Deployment and the Service.
@@ -233,7 +235,7 @@ fn interrupted_or_killed_run_is_undone() {
         parts.flatten().any(|part| part.path().extension() == Some("parquet".as_ref())).then_some(())
     });
     signal(&child, Signal::SIGINT);
-    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    assert_eq!(child.wait().expect("an exit status").code(), Some(130));
     no_file_holds(&dir.path().join("run"), &token);
     every_answer_has_its_row(&dir.path().join("run"));
     assert_eq!(shop.specs(), before);
@@ -246,7 +248,7 @@ fn interrupted_or_killed_run_is_undone() {
     let early = cleanup().expect_code(2);
     assert!(early.stderr().contains("has not ended"), "{early}");
     signal(&child, Signal::SIGKILL);
-    child.wait().expect("an end");
+    child.wait().expect("an exit status");
     assert!(shop.is_injected());
     let labels = shop.0.field("configmap/notes", ".metadata.labels");
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
@@ -303,7 +305,7 @@ fn run_awaits_pod_deletion_until_interrupted() {
     wait_for("the wait", LIMIT, || said().contains(waited).then_some(()));
     signal(&child, Signal::SIGINT);
     // The record was already complete, so the run exits like an uninterrupted one if its measurement is valid.
-    let code = child.wait().expect("an end").code();
+    let code = child.wait().expect("an exit status").code();
     let stdout = std::fs::read_to_string(dir.path().join("stdout.log")).unwrap_or_default();
     assert_eq!(code, Some(if stdout.contains("INVALID") { 3 } else { 0 }), "{stdout}{}", said());
     let word =

@@ -31,7 +31,7 @@ fn first_signal_keeps_partial_results() {
                 Rolldrop::new(["load", &server.url("/"), "-d", "10m", "--out", "run"]).start();
             wait_for("answers", LIMIT, || (server.got().len() > 20).then_some(()));
             signal(&child, first);
-            assert_eq!(child.wait().expect("an end").code(), Some(130), "{first}");
+            assert_eq!(child.wait().expect("an exit status").code(), Some(130), "{first}");
             let said = read(dir.path(), "stdout.log");
             (dir, said)
         };
@@ -70,7 +70,7 @@ fn full_disk_keeps_recorded_rows() {
         .current_dir(dir.path())
         .env("NO_COLOR", "1")
         .output()
-        .expect("unshare of util-linux");
+        .expect("unshare from util-linux");
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let all = format!("{said}{told}");
     let kept = "the load was cut short (rolldrop report 'a run' shows the recorded part): ";
@@ -107,7 +107,7 @@ fn second_signal_cancels_inflight_requests() {
     });
     assert!(child.try_wait().expect("its state").is_none(), "it waits for what is in flight");
     signal(&child, Signal::SIGINT);
-    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    assert_eq!(child.wait().expect("an exit status").code(), Some(130));
     let rows = rows(dir.path(), "run");
     assert!(!rows.is_empty() && rows.iter().all(|row| row.outcome == Outcome::Cancelled));
     assert!(read(dir.path(), "stdout.log").starts_with("PARTIAL: "));

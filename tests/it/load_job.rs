@@ -48,7 +48,7 @@ fn cluster_load_has_consumer_per_node() {
         let load = |name: &str| info.sources.iter().any(|s| s.name == name && s.role == Role::Load);
         assert!(load("load-0") && load("load-1"), "{:?}", info.sources);
         for source in info.sources.iter().filter(|source| source.role == Role::Load) {
-            let uncertainty_ns = source.clock_uncertainty_ns.expect("it was compared");
+            let uncertainty_ns = source.clock_uncertainty_ns.expect("a measured uncertainty");
             run.finished.figure(uncertainty_ns < 100_000_000);
         }
         let targets: Vec<_> = info.targets.iter().map(|t| (t.name.as_str(), t.consumer.as_str())).collect();
@@ -60,7 +60,7 @@ fn cluster_load_has_consumer_per_node() {
 
         // Every scheduled request has a row from exactly one worker, which was handed over.
         for source in info.sources.iter().filter(|source| source.role == Role::Load) {
-            let rows = source.rows.expect("they were handed over");
+            let rows = source.rows.expect("the rows were handed over");
             assert_eq!((rows.recorded, rows.received), (Some(700), 700), "{source:?}");
         }
         assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
@@ -165,7 +165,7 @@ fn dead_load_worker_spares_others() {
     assert_eq!(of("load-0"), 400, "the other one sends its part to the end\n{said}");
     assert!(of("load-1") < 400);
     let killed = records.info.sources.iter().find(|source| source.name == "load-1").and_then(|s| s.rows);
-    let killed = killed.expect("what is known of its rows");
+    let killed = killed.expect("its row counts");
     assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
     assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
     let warned = |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("lost load worker"));
@@ -241,8 +241,8 @@ fn cleanup_removes_orphaned_load_workers() {
     });
     let owners: Vec<_> = secrets.iter().flat_map(ResourceExt::owner_references).collect();
     assert!(matches!(&owners[..], [job] if job.kind == "Job"), "it goes when the Job does: {owners:?}");
-    child.kill().expect("it is there");
-    child.wait().expect("its end");
+    child.kill().expect("it exists");
+    child.wait().expect("its exit status");
     assert_eq!(workers(), 2, "they do not know yet");
     let cleanup = Rolldrop::new(["cleanup"]).args([dir.path().join("run")]).finish().expect_code(0);
     let said = cleanup.stdout() + &cleanup.stderr();
@@ -262,7 +262,7 @@ fn unreachable_workers_dial_in_and_unready_are_skipped() {
         let path = format!("/api/v1/nodes/node-3/proxy/{what}");
         client.request_text(Request::post(path).body(Vec::new()).expect("a request")).await
     };
-    runtime.block_on(ask(&client, "stop")).expect("its agent stops");
+    runtime.block_on(ask(&client, "stop")).expect("the agent stops");
     let handle = runtime.handle().clone();
     let back = std::thread::spawn(move || {
         let pods: Api<Pod> = Api::all(client.clone());

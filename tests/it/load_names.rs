@@ -64,7 +64,7 @@ fn dns(answers: Vec<Option<Vec<Ipv4Addr>>>, v6: Vec<Ipv6Addr>) -> SocketAddr {
                 }
             }
             asked += usize::from(query.query_type() == RecordType::A);
-            let _ = socket.send_to(&response.to_vec().expect("an answer"), from);
+            let _ = socket.send_to(&response.to_vec().expect("a response"), from);
         }
     });
     address

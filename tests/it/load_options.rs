@@ -147,7 +147,7 @@ fn warmup_is_recorded_but_uncounted() {
 }
 
 #[test]
-fn limits_decide_the_exit_status() {
+fn limits_decide_exit_status() {
     let server = Server::start();
     let with =
         |limit: &str, path: &str| load(&server.url(path), &["-r", "100", "-n", "5", "--fail-on", limit]);

@@ -45,7 +45,7 @@ fn outcomes_match_log(path: &str, kind: &[&str], outcome_of: impl Fn(&str) -> Ou
     assert_eq!(rows.len(), STREAMS, "{finished}");
     for row in sent {
         let told = &ends[&RequestId::new(&info.run, &row.source, row.seq).to_string()];
-        let end = told["end"].as_str().expect("an end");
+        let end = told["end"].as_str().expect("the end of a stream");
         assert_eq!(row.outcome, outcome_of(end), "{told}\n{row:?}");
         assert_eq!(streams[&row.seq].events, told["events"], "{told}\n{:?}", streams[&row.seq]);
         assert_eq!(row.pod.as_deref(), Some("web-1"), "{row:?}");

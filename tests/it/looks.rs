@@ -103,7 +103,7 @@ fn looks_include_load_worker_rows() {
         let workers: Vec<_> = info.sources.iter().filter(|source| source.role == Role::Load).collect();
         assert!(!workers.is_empty(), "{:?}", info.sources);
         for source in workers {
-            let rows = source.rows.expect("they were handed over");
+            let rows = source.rows.expect("the rows were handed over");
             assert_eq!(rows.recorded, Some(rows.received), "{source:?}");
         }
         assert!(result.terminations.iter().all(|t| t.windows.iter().all(|w| w.upper_s.is_some())), "{run}");

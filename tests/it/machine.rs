@@ -56,7 +56,7 @@ struct Ticks {
 impl Ticks {
     fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").expect("/proc/stat");
-        let line = stat.lines().next().expect("a line for all processors");
+        let line = stat.lines().next().expect("a line for all CPUs");
         let ticks: Vec<u64> =
             line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
         let [user, nice, system, idle, io_wait, irq, soft_irq, stolen] = ticks[..] else { panic!("{line}") };
@@ -201,7 +201,7 @@ fn list(starved: &Wrong) {
 }
 
 #[test]
-fn others_share_excludes_test_cpu() {
+fn foreign_cpu_share_excludes_tests() {
     let ticks = |all, busy, stolen, own| Ticks { all, busy, stolen, own };
     let taken = |before, now| {
         let mut account = Account::default();

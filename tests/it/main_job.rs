@@ -101,7 +101,7 @@ fn is_main_cause(run: &MeasuredRun, cause: Cause) -> bool {
 }
 
 #[test]
-fn accounting_closes() {
+fn request_accounting_adds_up() {
     for run in runs::all() {
         let r = &run.result.requests;
         let scheduled: u64 = run
@@ -112,7 +112,7 @@ fn accounting_closes() {
                 EventKind::LoadEnded { scheduled } => Some(scheduled),
                 _ => None,
             })
-            .expect("the load's end");
+            .expect("the end of the load");
         assert_eq!(run.records.requests.len() as u64, scheduled);
         assert_eq!(r.warmup + r.total, scheduled);
         assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled);
@@ -191,7 +191,7 @@ fn report_reproduces_result_from_disk() {
 }
 
 #[test]
-fn duckdb_reads_the_tables() {
+fn duckdb_reads_result_tables() {
     let [run, _] = runs::naive_exit();
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/python");
     let query = "

@@ -86,7 +86,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
         }
         run.try_wait().expect("its state")
     });
-    let said = std::fs::read_to_string(log).expect("its words");
+    let said = std::fs::read_to_string(log).expect("its stderr");
     assert!(said.contains("undoing the changes"), "{status}\n{said}");
     let events = json_lines(&dir.join(name).join("events.jsonl"));
     let listed = |kind: &str| {

@@ -75,7 +75,7 @@ async fn status_with_token(lab: &Lab, token: &str, path: &str) -> u16 {
     config.proxy_url = None;
     let client = Client::try_from(config).expect("a client");
     let request = Request::get(path).body(Vec::new().into()).expect("a request");
-    client.send(request).await.expect("an answer").status().as_u16()
+    client.send(request).await.expect("a response").status().as_u16()
 }
 
 #[test]
@@ -242,7 +242,7 @@ pub(crate) async fn wait_for_async(condition: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LIMIT, met).await.expect("it comes true in time");
+    tokio::time::timeout(LIMIT, met).await.expect("the condition holds in time");
 }
 
 /// Claim C9.

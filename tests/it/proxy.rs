@@ -131,7 +131,7 @@ fn say(stream: &mut TcpStream, what: &[u8], to: &mut TcpStream) {
 }
 
 #[test]
-fn slow_reader_blocks_sender_at_bounded_memory() {
+fn slow_reader_blocks_sender_in_bounded_memory() {
     for conversation in CONVERSATIONS {
         let app = TcpListener::bind("127.0.0.1:0").expect("a port");
         let proxy = Proxy::start(app.local_addr().expect("an address"), conversation.mode);
@@ -192,7 +192,7 @@ fn proxy_raises_limit_and_queues_clients() {
     // Each client that has its response makes room for another.
     for mut client in clients {
         let mut status = [0; 12];
-        client.read_exact(&mut status).expect("an answer");
+        client.read_exact(&mut status).expect("a response");
         assert_eq!(&status, b"HTTP/1.1 204");
     }
 }

@@ -90,7 +90,7 @@ impl Proxy {
         let metrics = self.metrics();
         let samples = metrics["rolldrop_proxy_requests"]["samples"].as_array().cloned().expect("samples");
         let sample = samples.iter().find(|sample| sample[1] == labels);
-        sample.unwrap_or_else(|| panic!("no {labels}")).as_array().expect("three")[2]
+        sample.unwrap_or_else(|| panic!("no {labels}")).as_array().expect("three values")[2]
             .as_f64()
             .expect("a number")
     }
@@ -226,7 +226,9 @@ fn pre_stop_mark_rejects_foreign_callers() {
     };
     // In an earlier version, anybody could request this path.
     assert_eq!(proxy.admin("/prestop").0, 404);
-    let error = proxy.pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"]).expect_err("another user");
+    let error = proxy
+        .pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"])
+        .expect_err("an error about another user");
     assert!(error.contains("belongs to another container or user"), "{error}");
     assert_eq!(phase(&proxy), "serving");
     proxy.pre_stop(&[]).expect("a mark");
@@ -243,12 +245,12 @@ fn pre_stop_mark_rejects_foreign_callers() {
     let mut apart = Proxy::at(child, directory);
     let below = format!("/proc/{0}/task/{0}/children", apart.child.id());
     let below = std::fs::read_to_string(below).expect("children");
-    apart.pid = below.trim().parse().expect("one");
-    let error = apart.pre_stop(&[]).expect_err("another container");
+    apart.pid = below.trim().parse().expect("a pid");
+    let error = apart.pre_stop(&[]).expect_err("an error about another container");
     assert!(error.contains("did not confirm the preStop call"), "{error}");
     assert_eq!(phase(&apart), "serving");
     let target = format!("--target={}", apart.pid);
-    apart.pre_stop(&["nsenter", &target, "--pid"]).expect("a mark of its own container");
+    apart.pre_stop(&["nsenter", &target, "--pid"]).expect("a mark in its own container");
     assert_eq!(phase(&apart), "pre_stop");
 }
 
@@ -271,7 +273,7 @@ fn closed_admin_port_serves_only_health() {
         let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
         get(proxy.data, "/", "");
         let rows = rows(proxy.admin, header, 1);
-        let addresses: Vec<_> = rows.iter().map(|row| row["peer_addr"].as_str().expect("a text")).collect();
+        let addresses: Vec<_> = rows.iter().map(|row| row["peer_addr"].as_str().expect("a string")).collect();
         let is_told = addresses[0].starts_with("127.0.0.1:");
         assert_eq!((is_told, addresses[0].is_empty()), (!token.is_empty(), token.is_empty()), "{rows:?}");
     }

@@ -410,8 +410,8 @@ fn killed_proxy_loss_is_counted() {
         .expect("it is deleted");
     run.kubectl(&format!("delete pod {watched} --wait=false")).expect("it is deleted");
     let changes = run.changes_until_gone(&watched);
-    let code = run.child.wait().expect("its end").code();
-    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its words");
+    let code = run.child.wait().expect("its exit status").code();
+    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its stderr");
     assert_eq!(code, Some(3), "an incomplete response is not a success\n{said}");
 
     let path = run.dir.path().join("run");
@@ -485,7 +485,7 @@ fn killed_proxy_loss_is_counted() {
 }
 
 #[test]
-fn killed_proxy_leaves_its_open_streams() {
+fn killed_proxy_streams_stay_recorded_as_open() {
     let streaming = Workload {
         name: "streaming",
         env: String::new(),
@@ -510,8 +510,8 @@ fn killed_proxy_leaves_its_open_streams() {
     let next = format!("{pod}~1");
     run.until_recorded("the next proxy", |event| event["source"] == *next);
     harness::signal(&run.child, Signal::SIGINT);
-    let code = run.child.wait().expect("its end").code();
-    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its words");
+    let code = run.child.wait().expect("its exit status").code();
+    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its stderr");
     assert_eq!(code, Some(130), "{said}");
 
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");

@@ -84,7 +84,7 @@ impl Recorded {
 
     /// Returns the index of the target with this way of balancing.
     fn target(&self, balances: Balances) -> usize {
-        self.said.balances.iter().position(|(_, b)| *b == balances).expect("such a target")
+        self.said.balances.iter().position(|(_, b)| *b == balances).expect("a target with this balancing")
     }
 
     fn lost(&self, target: usize) -> impl Iterator<Item = &Lost> {

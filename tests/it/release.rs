@@ -55,7 +55,7 @@ fn release_manifests_match_archives() {
     let out = tempfile::tempdir().expect("a directory");
     let program = out.path().join("built");
     fs::write(&program, "#!/bin/sh\necho packed\n").expect("a program");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("its mode");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("its permissions");
 
     for (target, _, _) in TARGETS {
         let incomplete = release(&out, &["finish", URL]);
@@ -73,7 +73,7 @@ fn release_manifests_match_archives() {
     assert_eq!((&krew["kind"], &krew["metadata"]["name"]), (&"Plugin".into(), &"rolldrop".into()));
     let spec = &krew["spec"];
     assert_eq!((&spec["version"], &spec["homepage"]), (&format!("v{VERSION}").into(), &URL.into()));
-    let about = ["shortDescription", "description"].map(|key| spec[key].as_str().expect("a text"));
+    let about = ["shortDescription", "description"].map(|key| spec[key].as_str().expect("a string"));
     assert!(about.iter().all(|text| !text.is_empty()) && about[0].len() <= 50, "{about:?}");
     let platforms = spec["platforms"].as_array().expect("platforms");
     assert_eq!(platforms.len(), TARGETS.len());
@@ -84,8 +84,9 @@ fn release_manifests_match_archives() {
         assert_eq!((&labels["os"], &labels["arch"]), (&(*os).into(), &(*arch).into()));
         let uri = platform["uri"].as_str().expect("an address");
         assert_eq!(uri, binstall("pkg-url", target));
-        let archive =
-            uri.strip_prefix(&format!("{URL}/releases/download/v{VERSION}/")).expect("below the release");
+        let archive = uri
+            .strip_prefix(&format!("{URL}/releases/download/v{VERSION}/"))
+            .expect("a path below the release");
         let sum = format!("{}  {archive}", platform["sha256"].as_str().expect("a checksum"));
         assert!(sums.lines().any(|line| line == sum), "{sum} is not among\n{sums}");
 

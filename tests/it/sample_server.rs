@@ -74,7 +74,7 @@ impl Server {
 
     /// Waits until the server exits.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        self.child.wait().expect("its end")
+        self.child.wait().expect("its exit status")
     }
 }
 

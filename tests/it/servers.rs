@@ -262,7 +262,7 @@ fn failed_pre_stop_hooks_are_named() {
 }
 
 #[test]
-fn slow_starts_inflate_no_sleep() {
+fn slow_starts_do_not_inflate_sleep() {
     measured(|| {
         let slow = exits().args(&["--listen-after=4s"]).app(json!({
             "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},

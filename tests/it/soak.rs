@@ -296,7 +296,7 @@ async fn soaked_proxy_loses_and_leaks_nothing() {
         let second = sleep(Duration::from_secs(1));
         tokio::select! {
             () = second => {}
-            ended = clients.join_next() => ended.map_or((), |ended| ended.expect("a client does not fail")),
+            ended = clients.join_next() => ended.map_or((), |ended| ended.expect("a client that did not panic")),
         }
     }
     let took_s = started.elapsed().as_secs_f64();
@@ -370,7 +370,7 @@ async fn addresses(proxy: &mut Proxy) -> (SocketAddr, SocketAddr) {
     let mut lines = BufReader::new(stderr.expect("a pipe")).lines();
     let line = timeout(LIMIT, lines.next_line()).await.expect("in time").expect("a line").expect("a line");
     let (_, said) = line.split_once("proxy on ").expect("its addresses");
-    let (data, admin) = said.split_once(", admin on ").expect("two of them");
+    let (data, admin) = said.split_once(", admin on ").expect("two addresses");
     (data.parse().expect("an address"), admin.parse().expect("an address"))
 }
 
@@ -440,7 +440,7 @@ async fn get(admin: SocketAddr, path: &str) -> String {
     let ask = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
     stream.write_all(ask.as_bytes()).await.expect("sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer");
+    stream.read_to_string(&mut answer).await.expect("a response");
     answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 

@@ -80,7 +80,7 @@ fn early_port_reuse_hits_stale_flows() {
 }
 
 #[test]
-fn walked_ports_hit_no_stale_flow() {
+fn cycled_source_ports_avoid_stale_flows() {
     measured(|| {
         let run = measure(&scenario(), Dataplane::Kernel, &[]);
         let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);

@@ -125,7 +125,7 @@ impl Synthetic {
             })
         };
         let mut events = vec![(zero, started)];
-        let (first, later) = pods.split_at(usize::try_from(PODS).expect("a few"));
+        let (first, later) = pods.split_at(usize::try_from(PODS).expect("a small number"));
         events.extend(first.iter().map(|name| (zero, pod(name, Change::Listed))));
         for (number, (old, new)) in (1..).zip(pods.iter().zip(later)) {
             let at = zero + duration * number / u32::try_from(deletions + 1).expect("a number");

@@ -31,7 +31,7 @@ fn shown_by(words: &str, columns: u32) -> (String, String) {
         .env_remove("NO_COLOR")
         .env("ROLLDROP_MAX_BUSY", "100%")
         .output()
-        .expect("script of bsdutils");
+        .expect("script from bsdutils");
     let read =
         |name: &str| String::from_utf8_lossy(&std::fs::read(dir.path().join(name)).expect(name)).into_owned();
     // Exit status 3 means that the machine was too busy for figures.

@@ -102,7 +102,7 @@ fn sources() -> Vec<Source> {
     let sources = all.flat_map(|(library, folder)| {
         let src = folder.join("src");
         rust_files(src.clone()).into_iter().map(move |path| {
-            let below = path.strip_prefix(&src).expect("below src").with_extension("");
+            let below = path.strip_prefix(&src).expect("a path below src").with_extension("");
             let own = below.strip_prefix("cli").ok().and_then(|below| below.iter().next());
             let module = own.or_else(|| below.iter().next()).expect("a module");
             let module = module.to_string_lossy().into_owned();
@@ -173,7 +173,7 @@ fn coordinator_never_names_embedded_cluster() {
 }
 
 #[test]
-fn coordinator_rooms_use_lower_rooms_only() {
+fn coordinator_modules_use_lower_layers_only() {
     for source in sources().iter().filter(|source| source.library == "drive") {
         let Some(level) = ROOMS_OF_A_RUN.iter().position(|room| *room == source.module) else { continue };
         let used = behind_the_root(source);
@@ -243,7 +243,7 @@ fn dependencies(manifest: &Path) -> BTreeSet<String> {
 
 #[test]
 fn architecture_map_matches_crate_dependencies() {
-    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the architecture");
+    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md");
     let map = text.split("\n## Crates\n").nth(1).and_then(|rest| rest.split("\n##").next()).expect("a map");
     let in_code =
         |cell: &str| -> BTreeSet<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
@@ -272,7 +272,7 @@ fn pure_modules_name_nothing_impure() {
 }
 
 #[test]
-fn fact_crates_hold_no_prose() {
+fn fact_crates_contain_no_prose() {
     let is_test = |path: &Path| path.iter().any(|part| part == "tests" || part == "tests.rs");
     let ours = sources().into_iter().filter(|source| WITHOUT_PROSE.contains(&source.library.as_str()));
     for source in ours.filter(|source| !is_test(&source.path) && !source.path.ends_with(CAUSES_OF_ENDS)) {

@@ -33,7 +33,7 @@ pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
         _ => None,
     });
-    started.expect("the load's beginning")
+    started.expect("the start of the load")
 }
 
 /// Returns the maximum send delay in seconds among the requests due between these times.

@@ -109,7 +109,7 @@ impl Web {
     pub(crate) fn scenario(&self, name: &str, spec: &str) -> String {
         let mut manifests = String::new();
         for object in self.objects() {
-            writeln!(manifests, "  - inline: {object}").expect("a string takes it");
+            writeln!(manifests, "  - inline: {object}").expect("writing to a string");
         }
         let spec = spec.trim_start_matches('\n');
         format!(

@@ -40,7 +40,7 @@ fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
         "/body" => (answer, format!("Name: web\nHostname: {pod}, edge-7\nIP: ::1\n")),
         _ => (answer.header("x-served-by", pod).header("x-served-by", "edge-7"), "hello".to_owned()),
     };
-    answer.status(if is_error { 503 } else { 200 }).body(Full::from(body)).expect("an answer")
+    answer.status(if is_error { 503 } else { 200 }).body(Full::from(body)).expect("a response")
 }
 
 /// Serves until the test process exits.

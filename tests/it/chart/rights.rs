@@ -71,7 +71,11 @@ fn of_call(line: &str) -> Option<Right> {
 fn of_chart(values: &Value) -> BTreeSet<Right> {
     let objects = objects(&values.to_string());
     let texts = |list: &Value| -> Vec<String> {
-        list.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned()).collect()
+        list.as_array()
+            .into_iter()
+            .flatten()
+            .map(|text| text.as_str().expect("a string").to_owned())
+            .collect()
     };
     let mut rights = BTreeSet::new();
     for role in of_kind(&objects, "Role").chain(of_kind(&objects, "ClusterRole")) {
@@ -265,7 +269,7 @@ fn chart_knows_every_action() {
         if !specs().iter().any(|(what, _)| *what == action) {
             let disruption = json!({"at": "1s", "action": action, "node": "n", "selector": "a=b"});
             let values = json!({"scenario": {"spec": {"disruptions": [disruption]}}});
-            let why = template(&values.to_string()).expect_err("it has no case above");
+            let why = template(&values.to_string()).expect_err("an action without a case above");
             let is_meant =
                 why.contains("is for the embedded cluster") || why.contains("exec needs a program");
             assert!(is_meant, "{action}: {why}");

@@ -62,7 +62,7 @@ impl Job {
         let mut out = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${{") {
-            let (expression, after) = after.split_once("}}").expect("an end");
+            let (expression, after) = after.split_once("}}").expect("a closing }}");
             let expression = expression.trim();
             out.push_str(before);
             if let Some(name) = expression.strip_prefix("inputs.") {
@@ -98,7 +98,7 @@ impl Job {
             .env("ROLLDROP_MAX_BUSY", "100%")
             .envs(&self.env);
         for (name, value) in step["env"].as_object().expect("variables") {
-            command.env(name, self.filled(value.as_str().expect("a text")));
+            command.env(name, self.filled(value.as_str().expect("a string")));
         }
         command.output().expect("bash starts")
     }
@@ -250,7 +250,7 @@ fn action_judges_baseline_and_replaces_comment() {
 }
 
 #[test]
-fn unmeasurable_input_ends_action_with_2() {
+fn invalid_input_fails_action_with_status_2() {
     let cases: [(&[(&str, &str)], &str); 9] = [
         (&[], "::error title=rolldrop::give a scenario, or a target and a command"),
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),

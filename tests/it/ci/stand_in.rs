@@ -78,5 +78,5 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Asked>>, answer: &impl Fn(&Asked) ->
         bytes.len()
     );
     let stream = reader.get_mut();
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&bytes)).expect("a reader");
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&bytes)).expect("a client that reads");
 }

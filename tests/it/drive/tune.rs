@@ -127,7 +127,10 @@ fn grace_tuning_proves_period_for_streams() {
             found["chosen"]["settings"]["termination_grace_period_seconds"].as_u64().expect("seconds");
         assert_eq!(grace, streams["least_seconds"].as_u64().expect("seconds") + 1, "{found}");
         let steps = valid_steps(&found);
-        let undisturbed = steps.iter().find(|step| step["purpose"] == "lengths").expect("a run of lengths");
+        let undisturbed = steps
+            .iter()
+            .find(|step| step["purpose"] == "lengths")
+            .expect("a run that measured stream lengths");
         assert_eq!(undisturbed["terminations"], 0, "{found}");
         let proof = steps.last().expect("a proof");
         assert!(proof["streams"]["alive"].as_u64() > Some(0), "{found}");
@@ -145,7 +148,7 @@ fn grace_tuning_needs_streams() {
 
 /// This is the short form of scripts/proofs/tune-killed.
 #[test]
-fn cleanup_undoes_killed_tuning_at_once() {
+fn cleanup_undoes_killed_tuning() {
     let _turn = turn();
     let shop = Shop::open("tune-killed");
     let before = shop.spec();
@@ -164,7 +167,7 @@ fn cleanup_undoes_killed_tuning_at_once() {
         let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("tuning").as_os_str()]).finish();
         assert!(cleanup().expect_code(2).stderr().contains("has not ended"));
         signal(&child, Signal::SIGKILL);
-        child.wait().expect("an end");
+        child.wait().expect("an exit status");
         let cleaned = cleanup().expect_code(0);
         assert!(cleaned.stdout().contains(&format!(": {done}")), "{cleaned}");
         assert_eq!((shop.spec(), is_in_use()), (before.clone(), false));
@@ -200,10 +203,10 @@ fn foreign_workload_change_ends_tuning() {
             (shop.spec()["template"]["metadata"] != before["template"]["metadata"]).then_some(())
         });
         shop.0.ok("scale deployment/web --replicas=3");
-        let ended = child.wait_with_output().expect("an end");
+        let ended = child.wait_with_output().expect("an exit status");
         assert_eq!(ended.status.code(), Some(3), "{ended:?}");
         let found = tuning(dir.path());
-        let why = found["outcome"]["why"][0].as_str().expect("why").to_owned();
+        let why = found["outcome"]["why"][0].as_str().expect("a reason").to_owned();
         figure(meanwhile.taken(), !why.contains("the load generator fell behind"), || why.clone());
         assert!(why.contains("others changed spec.replicas of Deployment web during the run"), "{why}");
         let mut expected = before;
@@ -334,7 +337,7 @@ fn interrupted_tuning_resumes_measured_steps() {
             (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
         });
         signal(&child, Signal::SIGINT);
-        let ended = child.wait_with_output().expect("an end");
+        let ended = child.wait_with_output().expect("an exit status");
         assert_eq!(ended.status.code(), Some(130), "{ended:?}");
         assert_eq!(shop.spec(), before);
         let partial = tuning(dir.path());
@@ -347,7 +350,7 @@ fn interrupted_tuning_resumes_measured_steps() {
         let resumed = Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
         resumed.expect_code(3);
         let found = tuning(dir.path());
-        let why = found["outcome"]["why"][0].as_str().expect("why");
+        let why = found["outcome"]["why"][0].as_str().expect("a reason");
         assert!(why.contains("--max-rollouts allows 1"), "{found}");
         assert_eq!(found["steps"][0], partial["steps"][0], "{found}");
         assert_eq!(shop.spec(), before);
@@ -364,7 +367,7 @@ fn resume_restores_workload_unless_redeployed() {
         (shop.spec()["template"]["spec"] != before["template"]["spec"]).then_some(())
     });
     signal(&child, Signal::SIGKILL);
-    child.wait().expect("an end");
+    child.wait().expect("an exit status");
     shop.0.ok("set env deployment/web DEPLOYED=meanwhile");
     let deployed = shop.spec();
     let resume = || Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
@@ -404,12 +407,12 @@ fn is_tuned(kind: &str) {
 
 /// The StatefulSet is restarted in order, and its pods keep their names.
 #[test]
-fn rolling_restarts_tune_stateful_set() {
+fn tuning_supports_stateful_set() {
     is_tuned("StatefulSet");
 }
 
 #[test]
-fn rolling_restarts_tune_daemon_set() {
+fn tuning_supports_daemon_set() {
     is_tuned("DaemonSet");
 }
 

@@ -45,7 +45,7 @@ async fn local_external_policy_drops_without_endpoint() {
         for node in nodes.list(&ListParams::default()).await.expect("nodes") {
             let addresses = node.status.and_then(|status| status.addresses).expect("addresses");
             let own = addresses.into_iter().find(|address| address.type_ == "InternalIP");
-            let url = format!("http://{}:{port}/", own.expect("an internal one").address);
+            let url = format!("http://{}:{port}/", own.expect("an internal address").address);
             at.insert(node.metadata.name.expect("a name"), url);
         }
         let (one, two) = (&at["node-1"], &at["node-2"]);

@@ -61,7 +61,7 @@ fn kubectl_run_starts_named_pod() {
 }
 
 #[test]
-fn pod_finds_unmounted_service_account() {
+fn pod_uses_service_account_without_mount() {
     let kubectl = Kubectl::in_namespace("create");
     let script = format!(
         "{} auth whoami -o jsonpath='{{.status.userInfo.username}}'; \

@@ -43,14 +43,14 @@ fn delete_uses_requested_grace_period() {
     kubectl.ok("delete pod stubborn --grace-period=5 --wait=false");
     assert_eq!(graces.find(|grace| grace != "<none>").as_deref(), Some("5"));
     watch.kill().expect("it still runs");
-    watch.wait().expect("an end");
+    watch.wait().expect("an exit status");
     let said: Vec<String> = said.collect();
-    let gone = waiting.wait_with_output().expect("an end");
+    let gone = waiting.wait_with_output().expect("an exit status");
     assert_eq!(String::from_utf8_lossy(&gone.stdout), "pod/stubborn condition met\n", "{said:?}");
 }
 
 #[test]
-fn forced_delete_removes_pod_at_once() {
+fn forced_delete_removes_pod_immediately() {
     let kubectl = Kubectl::in_namespace("delete");
     stubborn(&kubectl);
     let ran = kubectl.run("delete pod stubborn --force --grace-period=0");

@@ -137,7 +137,7 @@ fn get_watch_prints_changed_rows() {
         }
     }
     watch.kill().expect("it still runs");
-    watch.wait().expect("an end");
+    watch.wait().expect("an exit status");
     seen.dedup();
     assert_eq!(seen, ["Pending", "ContainerCreating", "Running", "Completed"]);
 }
@@ -160,7 +160,7 @@ fn discovery_lists_resources_and_versions() {
 }
 
 #[test]
-fn get_prints_row_per_kind() {
+fn get_prints_rows_of_every_kind() {
     let kubectl = Kubectl::in_namespace("get");
     kubectl.run_web(2);
     kubectl.ok("expose deployment web --port 80 --target-port 8080");

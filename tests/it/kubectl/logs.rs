@@ -104,13 +104,13 @@ fn log_follower_survives_rotation() {
     let mut follow = kubectl.command("logs -f much").stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
     let mut numbers = lines.map(|line| {
-        let line = line.expect("readable");
+        let line = line.expect("readable text");
         line.split(' ').next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
     });
     assert_eq!(numbers.next(), Some(0));
     std::fs::write(go, "").expect("a file");
     assert!(numbers.eq(1..=LINES), "every line, once, in order");
-    assert!(follow.wait().expect("an end").success());
+    assert!(follow.wait().expect("an exit status").success());
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn log_follower_streams_until_pod_ends() {
     kubectl.ok("wait pod/talk --for=condition=Ready --timeout=300s");
     let mut follow = kubectl.command("logs -f talk").stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let mut lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
-    assert_eq!(lines.next().expect("a line").expect("readable"), "one");
+    assert_eq!(lines.next().expect("a line").expect("readable text"), "one");
     kubectl.ok("delete pod talk --wait=false");
-    assert_eq!(lines.next().expect("a line").expect("readable"), "two");
+    assert_eq!(lines.next().expect("a line").expect("readable text"), "two");
     assert!(lines.next().is_none());
-    assert!(follow.wait().expect("an end").success());
+    assert!(follow.wait().expect("an exit status").success());
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn drained_node_rejects_pods_until_uncordon() {
 
     kubectl.ok("delete pdb web");
     let said: Vec<String> = said.collect();
-    let ended = drain.wait_with_output().expect("its end");
+    let ended = drain.wait_with_output().expect("its exit status");
     assert!(ended.status.success(), "{said:?}");
     let drained = String::from_utf8(ended.stdout).expect("text");
     assert!(drained.contains("node/node-3 already cordoned"), "{drained}");

@@ -34,7 +34,7 @@ fn rollout_restart_replaces_every_pod() {
     kubectl.apply(&web(2).replace("ports:", &probe));
     kubectl.ok(ROLLED_OUT);
     let before = kubectl.ok("get pods -o name");
-    fs::remove_file(&gate).expect("it is there");
+    fs::remove_file(&gate).expect("it exists");
     assert_eq!(kubectl.ok("rollout restart deployment web"), "deployment.apps/web restarted\n");
     let mut status = kubectl.command(ROLLED_OUT).stdout(Stdio::piped()).spawn().expect("kubectl starts");
     let mut lines = BufReader::new(status.stdout.take().expect("its stdout")).lines().map_while(Result::ok);
@@ -42,7 +42,7 @@ fn rollout_restart_replaces_every_pod() {
     assert!(lines.any(|line| waits(&line)), "it does not wait");
     open();
     assert_eq!(lines.last().as_deref(), Some("deployment \"web\" successfully rolled out"));
-    assert!(status.wait().expect("an end").success());
+    assert!(status.wait().expect("an exit status").success());
     let after = kubectl.until("get pods -o name --field-selector status.phase=Running", |after| {
         after.lines().all(|pod| !before.contains(pod))
     });

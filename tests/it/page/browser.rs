@@ -69,7 +69,7 @@ impl Browser {
     /// Returns the next message, and keeps the page's errors.
     pub(super) fn message(&mut self) -> Value {
         let message =
-            self.from.recv_timeout(LIMIT).expect("chromium says something; scripts/test installs it");
+            self.from.recv_timeout(LIMIT).expect("a message from chromium; scripts/test installs it");
         let is_error = match message["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,
             Some("Log.entryAdded") => message["params"]["entry"]["level"] == "error",
@@ -207,7 +207,7 @@ impl Browser {
             "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); \
              return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         );
-        serde_json::from_value(self.value(&place)).expect("a place")
+        serde_json::from_value(self.value(&place)).expect("a position")
     }
 }
 

@@ -67,7 +67,7 @@ impl Statements {
     /// Analyses the run directory `run`, with the Service proxy stated to be kube-proxy with nftables.
     pub(super) fn of(run: &Path) -> Self {
         let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
-        log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");
+        log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run did not detect");
         let Analysed { timeline, requests, mut analysis } = Analysed::of(log, tables).expect("rows");
         rolldrop_report::tell(&mut analysis);
         let result = analysis.result;

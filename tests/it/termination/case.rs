@@ -315,7 +315,7 @@ impl Case {
             rows: Vec::new(),
         };
         while let Some(ended) = ends.join_next().await {
-            let (at_ns, what) = ended.expect("its end");
+            let (at_ns, what) = ended.expect("its exit status");
             recording.process.push((recording.at(at_ns), what));
         }
         recording.seen = self.lab.seen(&namespace);

@@ -44,7 +44,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
 /// Seconds between two dates of the API.
 fn seconds_between(from: &serde_json::Value, to: &serde_json::Value) -> i64 {
     let date = |value: &serde_json::Value| -> jiff::Timestamp {
-        value.as_str().expect("a date").parse().expect("a date")
+        value.as_str().expect("a timestamp").parse().expect("a timestamp")
     };
     date(to).as_second() - date(from).as_second()
 }
@@ -58,7 +58,7 @@ fn c01_deletion_sets_timestamp_and_grace() {
         // The time of the request plus the grace period, cut to whole seconds.
         let answer = &ours.answers[0];
         let written: jiff::Timestamp =
-            pod["metadata"]["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
+            pod["metadata"]["deletionTimestamp"].as_str().expect("a timestamp").parse().expect("a timestamp");
         let cut = |ns: i64| ns.div_euclid(1_000_000_000) + 30;
         let fits = (cut(answer.sent_ns)..=cut(answer.answered_ns)).contains(&written.as_second());
         assert!(fits, "{written}\n{ours}");
@@ -86,8 +86,10 @@ fn c05_longer_grace_widens_termination_gap() {
     for (case, expected) in [("E2-ignore-grace5", 3.9..6.5), ("E4-grace40-over-spec10-ignore", 38.9..41.5)] {
         for ours in recordings(case) {
             let order = super::golden::order(ours);
-            let (terminating, _) =
-                order.iter().find(|(_, text)| text.contains("terminating=true")).expect("it");
+            let (terminating, _) = order
+                .iter()
+                .find(|(_, text)| text.contains("terminating=true"))
+                .expect("a terminating endpoint");
             assert!(ours.fits(ours.first("app gone") - terminating, expected.clone()), "{ours}");
         }
     }
@@ -193,7 +195,7 @@ fn c13_final_grace_period_is_zero() {
         let sooner =
             seconds_between(&pod["metadata"]["deletionTimestamp"], &first["metadata"]["deletionTimestamp"]);
         // Both are in whole seconds, and the object was written before it was seen.
-        let fits = f64::from(i32::try_from(sooner).expect("a minute at most"));
+        let fits = f64::from(i32::try_from(sooner).expect("at most a minute"));
         assert!(fits > 30.0 - at - 1.0 && fits <= 30.0, "now, no longer in 30 s: {sooner}\n{ours}");
     }
     for ours in recordings("E3-force-ignore-grace30") {
@@ -214,7 +216,7 @@ fn c14_endpoint_follows_reported_address() {
 }
 
 #[test]
-fn c17_serving_on_outlasts_endpoint_removal() {
+fn c17_continued_serving_outlasts_removal() {
     for ours in recordings("Bserve") {
         let order = super::golden::order(ours);
         let (terminating, _) =

@@ -148,7 +148,7 @@ fn client_refusal_precedes_slice_update() {
         let endpoints = |seen: &Seen| seen.object["endpoints"].as_array().cloned().unwrap_or_default();
         let slices = lab.seen("default").into_iter().filter(|seen| seen.kind() == "EndpointSlice");
         let is_late = |seen: &Seen| endpoints(seen).iter().any(|e| e["conditions"]["terminating"] == true);
-        let terminating = slices.into_iter().find(is_late).expect("it was marked").at_ns;
+        let terminating = slices.into_iter().find(is_late).expect("a terminating endpoint").at_ns;
         let refused = rows.iter().filter(|row| row.outcome == Outcome::ConnectRefused);
         let first = refused.filter_map(|row| row.connect_start).map(|at| at.unix_ns()).min();
         assert!(first.is_some_and(|first| first < terminating), "{first:?}, {terminating}: {rows:?}");

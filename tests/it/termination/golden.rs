@@ -72,7 +72,8 @@ impl Golden {
             };
             let mut words = line.trim_start().splitn(2, ' ');
             let low = words.next().expect("a number");
-            let (high, text) = words.next().expect("more").trim_start().split_once(' ').expect("a text");
+            let (high, text) =
+                words.next().expect("a second number").trim_start().split_once(' ').expect("a string");
             let number = |text: &str| text.parse::<f64>().expect("seconds");
             let count = |text: &str| text.parse::<usize>().expect("a count");
             match part {

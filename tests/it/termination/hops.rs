@@ -102,7 +102,7 @@ async fn delete_one(lab: &Lab, namespace: &str) -> (Recording, i64) {
     let ended = tokio::spawn(process.ended_ns());
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
     let answer = lab.call("DELETE", &path, None).await;
-    let ended_ns = ended.await.expect("its end");
+    let ended_ns = ended.await.expect("its exit status");
     let mut recording = record(lab, namespace, &pod, answer.sent_ns);
     recording.answers.push(answer);
     (recording, ended_ns)
@@ -210,7 +210,7 @@ async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<
     let all = record(lab, namespace, "", now_ns());
     let of = |pod: &String| {
         let deletion =
-            all.seen.iter().find(|seen| seen.name() == pod && is_leaving(&seen.object)).expect("it");
+            all.seen.iter().find(|seen| seen.name() == pod && is_leaving(&seen.object)).expect("a deletion");
         let mut recording = record(lab, namespace, pod, deletion.at_ns);
         recording.seen.clone_from(&all.seen);
         let to_it = |row: &&RequestRow| row.pod.as_deref() == Some(pod);

@@ -166,9 +166,9 @@ impl Lab {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let sent_ns = now_ns();
         let answer =
-            self.client.send(request.body(body.into()).expect("a request")).await.expect("an answer");
+            self.client.send(request.body(body.into()).expect("a request")).await.expect("a response");
         let (head, body) = answer.into_parts();
-        let bytes = http_body_util::BodyExt::collect(body).await.expect("a whole answer").to_bytes();
+        let bytes = http_body_util::BodyExt::collect(body).await.expect("a complete response").to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let (status, headers) = (head.status.as_u16(), head.headers);
         Answer { sent_ns, answered_ns: now_ns(), status, headers, body }
@@ -281,7 +281,7 @@ impl Held {
             assert_eq!(poll(&mut handle, limit), Ok(1), "it ends in time");
             now_ns()
         };
-        tokio::task::spawn_blocking(wait).await.expect("its end")
+        tokio::task::spawn_blocking(wait).await.expect("its exit status")
     }
 }
 

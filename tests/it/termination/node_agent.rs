@@ -218,7 +218,7 @@ fn expired_second_grace_becomes_1_s() {
         let (sent_ns, second) = (ours.answers[1].sent_ns, &ours.answers[1].body["metadata"]);
         assert_eq!(second["deletionGracePeriodSeconds"], 1, "{ours}");
         let ends: jiff::Timestamp =
-            second["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
+            second["deletionTimestamp"].as_str().expect("a timestamp").parse().expect("a timestamp");
         assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
         // Only the object changes: the kill that is under way continues with its hook of 6 s.
         assert!(ours.first("app SIGTERM") > 5.9, "{ours}");

@@ -116,7 +116,7 @@ fn http_hook_matches_recording() {
 }
 
 #[test]
-fn serving_on_matches_recording() {
+fn continued_serving_matches_recording() {
     goes_as_recorded("Bserve");
 }
 

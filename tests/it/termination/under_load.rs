@@ -12,7 +12,7 @@ fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f
         EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
         _ => None,
     });
-    let t0 = zero.expect("the load's beginning") + termination.t0_s;
+    let t0 = zero.expect("the start of the load") + termination.t0_s;
     let rows = run.records.requests.iter().filter(|row| row.outcome == Outcome::Ok);
     let rows = rows.filter(|row| row.pod.as_deref() == Some(&termination.pod));
     rows.map(|row| (row.sent.expect("it was sent").unix_ns() as f64 / 1e9 - t0, row)).collect()
