@@ -382,7 +382,7 @@ fn watch_resumes_or_reports_expiry() {
     let bookmark = watch(&server, &initial).find(|event| event["type"] == "BOOKMARK").expect("a bookmark");
     assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
 
-    // More changes than the server remembers.
+    // Makes more changes than the server remembers.
     let patch = |n: usize| {
         let body = json!({"data": {"n": n.to_string()}}).to_string();
         format!(
@@ -413,7 +413,7 @@ fn idle_connections_yield_to_requests() {
     // This test needs its own cluster: other tests would lose their connections.
     let cluster = SharedCluster::start("idle-cluster");
     let server = Server::of(&cluster);
-    assert!(crate::strangers::files() > 2000, "a connection is a file");
+    assert!(crate::strangers::files() > 2000, "each connection needs a file descriptor");
     let idle: Vec<_> = (0..700).map_while(|_| TcpStream::connect(&server.address).ok()).collect();
     assert!(idle.len() > 600, "{}", idle.len());
     // Silent clients occupy all slots for longer than this client would wait.
@@ -489,12 +489,14 @@ fn api_server_disconnects_stalled_watcher() {
     let head =
         format!("GET {maps}?watch=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     stream.write_all(head.as_bytes()).expect("it is sent");
-    // 8 MB are in flight, more than any socket buffer holds. The client reads once, and no more.
+    // 8 MB are in flight, more than any socket buffer holds. The client reads only once.
     stream.read_exact(&mut [0; 100]).expect("the start of a response");
     let port = |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port();
     let (server_port, own_port) = (port(stream.sock.peer_addr()), port(stream.sock.local_addr()));
     assert!(is_connected(server_port, own_port));
-    wait_for("the server lets go", LIMIT, || (!is_connected(server_port, own_port)).then_some(()));
+    wait_for("the server to close the connection", LIMIT, || {
+        (!is_connected(server_port, own_port)).then_some(())
+    });
 }
 
 /// Returns true if the connection between two ports on 127.0.0.1 is open, as seen from the first port's side.

@@ -1,4 +1,4 @@
-//! Beats: the times at which somebody else deleted a pod, compared with the embedded API server's own log.
+//! Beats: the times at which someone else deleted a pod, compared with the embedded API server's own log.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ fn beats_enclose_rollout_deletions() {
         assert_eq!(timeline.beats.state, BeatsState::Usable, "{finished}");
         assert_eq!(timeline.ends.len(), 3, "{finished}");
         for end in &timeline.ends {
-            let deleted = truth.get(&end.uid).unwrap_or_else(|| panic!("{} is in no log\n{log}", end.pod));
+            let deleted = truth.get(&end.uid).unwrap_or_else(|| panic!("no log mentions {}\n{log}", end.pod));
             let (earliest, latest) = (end.t0.earliest, end.t0.latest);
             println!("{}: t0 within {:.3} s", end.pod, latest.seconds_since(earliest));
             assert_eq!(end.t0.basis, T0Basis::Beats, "{finished}");

@@ -30,7 +30,7 @@ struct Change {
     becomes: String,
 }
 
-/// Returns the claims that a scenario states to show.
+/// Returns the claims that a scenario says it shows.
 fn claims_of(scenario: &str) -> BTreeSet<String> {
     let source = scenario.lines().find(|line| line.starts_with("# Source: ")).expect("a source");
     let words = source.split(|c: char| !c.is_ascii_alphanumeric());
@@ -43,7 +43,7 @@ fn each_claim_has_removable_behaviour() {
     let listed: Vec<Behaviour> =
         serde_saphyr::from_str(include_str!("library/behaviours.yaml")).expect("YAML");
     let names: BTreeSet<&str> = listed.iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(names.len(), listed.len(), "a name is there twice");
+    assert_eq!(names.len(), listed.len(), "a name occurs twice");
     let claims: BTreeSet<&str> = listed.iter().flat_map(|one| &one.claims).map(String::as_str).collect();
     for number in 1..=LAST_CLAIM {
         let claim = format!("C{number}");

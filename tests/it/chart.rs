@@ -1,5 +1,5 @@
 //! The Helm chart, rendered by Helm's own code, and the plain manifests beside it: the objects that they create, the
-//! rights that those grant, and a run with them.
+//! rights that these grant, and a run that uses them.
 
 mod job;
 mod rights;
@@ -70,7 +70,7 @@ fn value_sets() -> BTreeMap<String, String> {
 #[track_caller]
 fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));
-    assert_eq!(&serde_json::to_value(&typed).expect("JSON"), object, "a field is unknown");
+    assert_eq!(&serde_json::to_value(&typed).expect("JSON"), object, "an unknown field");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn chart_lints_and_renders_valid_objects() {
                 "ClusterRole" => is_a::<ClusterRole>(&object),
                 "ClusterRoleBinding" => is_a::<ClusterRoleBinding>(&object),
                 "PersistentVolumeClaim" => is_a::<PersistentVolumeClaim>(&object),
-                other => panic!("{name}: {other} is in no list"),
+                other => panic!("{name}: unexpected kind {other}"),
             }
             if !NOT_SERVED.iter().any(|kind| object["kind"] == *kind) {
                 // The namespace given in the values does not exist here.
@@ -152,10 +152,10 @@ fn chart_rejects_wrong_values_with_reason() {
         ("image: {digest: latest}".to_owned(), "/image/digest"),
         (spec("{cluster: {context: other}}"), "/scenario/spec/cluster"),
         (spec("{disruptions: [{at: 5s}]}"), "missing property 'action'"),
-        (spec("{manifests: [{file: web.yaml}]}"), "there are no files beside the scenario here"),
+        (spec("{manifests: [{file: web.yaml}]}"), "the chart cannot read manifests from files"),
         (
             spec("{disruptions: [{at: 5s, action: explode}]}"),
-            "this chart knows no rights for the action explode",
+            "this chart does not know which rights the action explode needs",
         ),
         (
             spec("{disruptions: [{at: 5s, action: rollingRestart, workload: pod/web}]}"),
@@ -170,7 +170,7 @@ fn chart_rejects_wrong_values_with_reason() {
 #[test]
 fn notes_name_disruptions_and_logs() {
     let (_, watching) = template("").expect("notes");
-    assert!(watching.contains("it ends no pod itself"), "{watching}");
+    assert!(watching.contains("it terminates no pod itself"), "{watching}");
     assert!(watching.contains("kubectl --namespace default logs --follow job/rolldrop-1"), "{watching}");
     let (_, nightly) = template(&value_sets()["nightly-values"]).expect("notes");
     assert!(nightly.contains("rollingRestart deployment/web 10s into the load"), "{nightly}");

@@ -42,7 +42,7 @@ const SHORT: (u64, u64) = (6, 50_000);
 const LIVE_ROWS: usize = 20;
 /// Index of the worker that dies halfway.
 const DEAD: usize = 99;
-/// Maximum memory growth of the collector during the load: the rows of two seconds would take more.
+/// Maximum memory growth of the collector during the load: two seconds of rows would need more.
 const MOST_GROWTH_KIB: u64 = 32 * 1024;
 /// Default of `--collect-limit`.
 const LIMIT_BYTES: f64 = 5e6;
@@ -123,11 +123,11 @@ fn collector_memory_stays_flat_under_load() {
         rows,
     );
     assert!(highest < first_third + MOST_GROWTH_KIB, "under load, in KiB: {resident:?}");
-    assert!(peak < before + MOST_GROWTH_KIB, "{peak} KiB in the end, {before} before the parts were fetched");
+    assert!(peak < before + MOST_GROWTH_KIB, "{peak} KiB at the end, {before} before the parts were fetched");
     assert!(took.as_secs_f64() > part_bytes as f64 / LIMIT_BYTES - 1.0, "{part_bytes} bytes in {took:?}");
-    assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes crossed while the load lasted");
+    assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes were sent during the load");
 
-    // Expected are all rows of the live workers, and those that the dead worker had sent.
+    // Expects all rows of the live workers, and those that the dead worker had sent.
     let per_worker = seconds * per_second;
     let live = (WORKERS as u64 - 1) * per_worker;
     let info = RunDir::open(&run).expect("a run").info().expect("run.json");

@@ -9,7 +9,7 @@ use crate::kubectl::KUBECTL;
 use crate::machine::measured;
 use crate::runs::{every_answer_has_its_row, result, turn};
 
-/// Runs a scenario in which the real kubectl makes a rolling restart.
+/// Runs a scenario in which the real kubectl performs a rolling restart.
 fn with_restart(scenario: &str) -> Finished {
     let restart = ["--quiet", "--", KUBECTL, "rollout", "restart", "deploy/web"];
     Rolldrop::run(scenario).args(restart).measured().expect_code(0)

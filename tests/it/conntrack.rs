@@ -101,7 +101,7 @@ fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let _ = listening.kill();
     let _ = listening.wait();
     let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");
-    // A busy machine makes a run invalid, but the kernel's record is no less true.
+    // A busy machine makes a run invalid, but the kernel's record is still correct.
     assert!(matches!(status.code(), Some(0 | 3)), "{status}\n{said}");
     (turn, dir, shown(&log))
 }
@@ -118,7 +118,7 @@ fn conntrack_identifies_pod_per_connection() {
     let (connections, routed) = ended.expect("the kernel's totals");
     let Analysed { timeline, requests, .. } = Analysed::of(log, tables).expect("the rows read");
     let answered_by = answered_by(&path);
-    // Connections made before that program started are not in its log.
+    // Connections opened before that program started are not in its log.
     let first_s = shown.values().flatten().map(|shown| shown.at_s).fold(f64::MAX, f64::min);
     let (mut with_entry, mut lost_with_entry, mut confirmed) = (0_u64, 0_u64, 0_u64);
     let mut lost = 0_u64;

@@ -1,4 +1,4 @@
-//! Several consumers of the same endpoints, loaded side by side: each leaves a pod at its own pace.
+//! Several consumers of the same endpoints, loaded side by side: each stops routing to a pod at its own pace.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn each_consumer_gets_own_window() {
         assert_eq!(termination.mode, Mode::Isolated, "{finished}");
         let windows: BTreeMap<&str, _> =
             termination.windows.iter().map(|window| (window.consumer.as_str(), window)).collect();
-        assert_eq!(windows.len(), 5, "each has a name of its own: {windows:?}\n{finished}");
+        assert_eq!(windows.len(), 5, "each has its own name: {windows:?}\n{finished}");
         for (consumer, window) in &windows {
             println!("{consumer}: {window:?}");
             // Each consumer gets a fifth of the rate, and each pod a third of that.
@@ -120,7 +120,7 @@ fn each_consumer_gets_own_window() {
                     }
                 }
             }
-            panic!("node {node} never left the pod")
+            panic!("node {node} never stopped routing to the pod")
         };
         for node in ["node-1", "node-2"] {
             let window = of(&format!("(Service proxy of node {node})"));
@@ -129,7 +129,7 @@ fn each_consumer_gets_own_window() {
             let upper = sent.unix_ns() as f64 / 1e9 + window.upper_s.expect("a bound");
             assert!(
                 lower <= end && begin <= upper,
-                "{node}: {window:?}, but it left at {begin}..{end}\n{finished}"
+                "{node}: {window:?}, but it stopped routing at {begin}..{end}\n{finished}"
             );
         }
     });

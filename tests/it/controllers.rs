@@ -44,12 +44,12 @@ fn client_rate_limits_slice_updates() {
         assert_eq!(deletion.status, 200, "{}", deletion.body);
         let terminating = |seen: &[Seen]| arrivals(seen, |conditions| conditions["terminating"] == true);
         let arrivals = lab.until("default", "a terminating endpoint of each", terminating).await;
-        // The limit is a burst of 30 calls and then 20 per second. No call may come sooner, however slow the machine
+        // The limit is a burst of 30 calls and then 20 per second. No call may arrive sooner, however slow the machine
         // is.
         for (n, at_ns) in (0..).zip(arrivals) {
             let soonest_ns = (n - 30) * 50_000_000;
             let after_ns = at_ns - deletion.sent_ns;
-            assert!(after_ns >= soonest_ns, "slice {n} came {after_ns} ns after the deletion");
+            assert!(after_ns >= soonest_ns, "slice {n} arrived {after_ns} ns after the deletion");
         }
     });
 }
@@ -84,7 +84,7 @@ fn unprocessed_budget_postpones_eviction() {
             n += 1;
             let policy = ["IfHealthyBudget", "AlwaysAllow"][n % 2];
             let change = json!({"spec": {"unhealthyPodEvictionPolicy": policy}});
-            // Several attempts are made at once, so that one may hit that moment.
+            // Several attempts run at the same time, so that one may hit that moment.
             let tries = (0..8).map(|_| lab.call("POST", &pod, Some(&eviction)));
             let (changed, tried) =
                 futures::join!(lab.call("PATCH", &budget, Some(&change)), futures::future::join_all(tries),);

@@ -45,8 +45,8 @@ fn modes(run: &MeasuredRun) -> Vec<Mode> {
     run.result.terminations.iter().map(|termination| termination.mode).collect()
 }
 
-/// Checks that each termination's timeline shows when its beginning was seen, when its endpoint reacted, and when it
-/// was over.
+/// Checks that each termination's timeline shows when its start was observed, when its endpoint reacted, and when
+/// it ended.
 fn show_their_timelines(run: &MeasuredRun) {
     for termination in &run.result.terminations {
         let at =
@@ -91,8 +91,8 @@ fn eviction_awaits_budget_and_drain_uncordons() {
     let statuses: Vec<_> = evicted.iter().filter_map(|(status, _)| *status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 2, "{}", run.finished);
     let waiting = evicted.iter().find(|(status, _)| *status == Some(429));
-    let (_, waiting) = waiting.unwrap_or_else(|| panic!("both went at once\n{}", run.finished));
-    assert!(evicted.contains(&(Some(201), waiting.clone())), "it went in the end\n{}", run.finished);
+    let (_, waiting) = waiting.unwrap_or_else(|| panic!("both were evicted together\n{}", run.finished));
+    assert!(evicted.contains(&(Some(201), waiting.clone())), "it was evicted in the end\n{}", run.finished);
     let drained = of("drain").iter().filter(|(status, _)| *status == Some(201)).count();
     assert!(drained > 0, "{}", run.finished);
     show_their_timelines(&run);
@@ -115,7 +115,7 @@ fn run_refuses_invalid_disruptions() {
         );
         Rolldrop::run(&text).on_cluster(&kubeconfig).args(["-n", shop.namespace()]).finish()
     };
-    // These errors come before a cluster is started.
+    // These errors occur before a cluster is started.
     let by_itself = |disruption: &str| {
         Rolldrop::run(&scenario("wrong", "9s", disruption)).on(Dataplane::Userspace).finish()
     };
@@ -218,8 +218,8 @@ fn batch_deletion_removes_pods_one_by_one() {
     let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [Mode::Isolated; 3], "{}", run.finished);
     let pods: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.pod).collect();
-    assert_eq!(pods.len(), 3, "those that were there, each once\n{}", run.finished);
-    assert!(run.result.load.duration_s < 85.0, "it ends when enough have gone\n{}", run.finished);
+    assert_eq!(pods.len(), 3, "each initial pod once\n{}", run.finished);
+    assert!(run.result.load.duration_s < 85.0, "it ends once enough pods have terminated\n{}", run.finished);
     show_their_timelines(&run);
     // Each termination begins more than a second after the previous one is over, because a Service proxy may be late.
     for (before, after) in run.result.terminations.iter().zip(&run.result.terminations[1..]) {
@@ -363,7 +363,7 @@ fn relabelled_and_crashed_pods_survive() {
         });
         let crash_at = crash_s.expect("a crash");
         let lost_before = |row: &&RequestRow| row.end < crash_at && row.outcome != Outcome::Ok;
-        assert_eq!(run.records.requests.iter().filter(lost_before).count(), 0, "a pod that lives answers");
+        assert_eq!(run.records.requests.iter().filter(lost_before).count(), 0, "a live pod answers");
         assert!(!run.result.requests.by_cause.contains_key(&Cause::Unattributed), "{}", run.finished);
     });
 }
@@ -479,7 +479,7 @@ fn dry_run_lists_calls_with_undo() {
     assert_eq!(changing, expected, "{said}");
 }
 
-/// Checks the directory only afterwards, because a dry run is too short to look at it in between.
+/// Checks the directory only afterwards, because a dry run is too short to inspect it meanwhile.
 #[test]
 fn dry_run_removes_temporary_kubeconfig() {
     let temporary = tempfile::tempdir().expect("a directory");

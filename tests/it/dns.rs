@@ -47,7 +47,7 @@ async fn address(lab: &Lab, pod: &str) -> String {
     lab.until("default", "the address of a pod", found).await
 }
 
-/// A resolver that asks again only when its last response has expired.
+/// A resolver that queries again only when its last response has expired.
 #[derive(Clone)]
 struct Resolver {
     server: SocketAddr,
@@ -132,28 +132,28 @@ fn stale_dns_cache_misleads_client() {
         assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
         // The client uses the cached address until a request to it is seen to fail.
-        wait_for("a failure by the kept answer", LIMIT, || {
+        wait_for("a failure with the cached address", LIMIT, || {
             let failed = both.iter().copied().find(|address| !is_served(*address));
             failed.inspect(|failed| assert_eq!(*failed, gone))
         });
         // Other clients already get responses without that address.
         let mut other = resolver.clone();
-        wait_for("answers without it", LIMIT, || {
+        wait_for("responses without the deleted pod", LIMIT, || {
             other.kept.clear();
             (!other.addresses().contains(&gone)).then_some(())
         });
         tokio::time::sleep_until(told.into()).await;
         for _ in 0..20 {
             let addresses = resolver.addresses().to_vec();
-            assert!(resolver.expires != told && !addresses.is_empty(), "it asks again");
+            assert!(resolver.expires != told && !addresses.is_empty(), "it queries again");
             for address in addresses {
-                assert!(is_served(address) && address != gone, "{address} after asking again");
+                assert!(is_served(address) && address != gone, "{address} after querying again");
             }
         }
     });
 }
 
-/// The same on the kernel dataplane, where the client is a pod.
+/// Tests the same on the kernel dataplane, where the client is a pod.
 #[test]
 fn stale_dns_cache_misleads_pod() {
     on("kernel", async |lab| {
@@ -182,9 +182,9 @@ fn stale_dns_cache_misleads_pod() {
         run(&lab, "asker", spec).await;
         log_with(&lab, "asker", "app", &format!("[{gone}] served"));
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        // The client fails with the cached address, and no longer fails after asking again.
+        // The client fails with the cached address, and no longer fails after querying again.
         log_with(&lab, "asker", "app", &format!("[{gone}] failed"));
-        wait_for("answers without it", LIMIT, || {
+        wait_for("responses without the deleted pod", LIMIT, || {
             let log = log_with(&lab, "asker", "app", "asked");
             let last = log.rsplit("asked\n").next()?;
             (last.contains(&format!("[{left}] served")) && !last.contains(&gone)).then_some(())
@@ -227,9 +227,9 @@ fn headless_service_resolves_ready_endpoints() {
         let both = format!("[{} {} ]\n", both[0], both[1]);
         log_with(&lab, "asker", "app", &both);
 
-        // The pod terminates for longer than the test takes, and meanwhile disappears from the responses.
+        // The pod's termination outlasts the test, and meanwhile the pod disappears from the responses.
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        let log = wait_for("the other one alone", LIMIT, || {
+        let log = wait_for("only the other pod", LIMIT, || {
             let log = log_with(&lab, "asker", "app", &both);
             let since = log.rsplit(&both).next()?;
             since.contains(&format!("[{second} ]\n")).then_some(log)

@@ -142,7 +142,7 @@ fn troubleshooting_messages_exist_in_source() {
             .collect();
         assert!(!parts.is_empty(), "{message} says nothing");
         let is_there = sources.iter().any(|source| has_in_order(source, &parts));
-        assert!(is_there, "docs/troubleshooting.md quotes {message:?}, which no source says");
+        assert!(is_there, "docs/troubleshooting.md quotes {message:?}, which no source contains");
     }
 }
 

@@ -101,7 +101,7 @@ fn gate_fails_without_expected_terminations() {
 fn built_in_gate_passes_graceful_app() {
     measured(|| {
         let _turn = turn();
-        // With three terminations instead of 29, the gate expects only what so few can show.
+        // With three terminations instead of 29, the gate expects only what three can show.
         let run = Rolldrop::run("gate")
             .set(&["disruptions.0.repeat=3", "load.duration=24s", "expect.terminations={min: 3, max: 3}"])
             .set(&["expect.windows={max: 3s}", "expect.preStop={suffices: 30%}"])

@@ -239,7 +239,7 @@ fn nobody_there_for_ten_seconds(lab: &Cluster) {
     );
     assert!(termination.t0_uncertainty_s <= took + 1e-6, "{ended}");
     let (lost, late) = ended.gaps();
-    assert!(lost == 0 && late >= 2, "{lost} {late}: nothing is lost, but late\n{ended}");
+    assert!(lost == 0 && late >= 2, "{lost} {late}: no event is lost, only late\n{ended}");
 }
 
 fn too_many_requests(lab: &Cluster) {
@@ -254,7 +254,7 @@ fn internal_errors(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
-    // Any of the attempts may have taken effect: only the API server's own timestamp tells which, to the second.
+    // Any of the attempts may have taken effect: only the API server's own timestamp shows which, to the second.
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
@@ -324,7 +324,7 @@ fn slow_answers(lab: &Cluster) {
         run.api.pass();
     });
     let termination = ended.is_valid_with_its_deletion();
-    assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "as wide as its own call took\n{ended}");
+    assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "as wide as the call itself took\n{ended}");
 }
 
 fn an_answer_that_is_lost(lab: &Cluster) {
@@ -339,8 +339,8 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");
-    assert!(!actions[0].is_undone, "it was done, for all that is known\n{ended}");
-    // The first call took effect: the second came too late to be the one.
+    assert!(!actions[0].is_undone, "as far as is known, it was done\n{ended}");
+    // The first call took effect: the second came too late to be the cause.
     let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
     let (_, sent_s) = sent.expect("the time it was sent");
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
@@ -367,7 +367,7 @@ fn events_that_are_lost(lab: &Cluster) {
     for termination in &ended.result.terminations {
         let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a watch gap");
         assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
-        // The time of the deletion is not guessed: it is some time in the gap.
+        // The time of the deletion is not guessed: it may be anywhere in the gap.
         assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
         assert_eq!((termination.mode, termination.cause.clone()), (Mode::Other, None), "{ended}");
     }
@@ -411,7 +411,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     let run = Run::start(&lab, FaultyApi::before(&lab), "away", &scenario("away", 60, ""));
     run.api.refuse();
     run.interrupt();
-    wait_for("the undoing", LIMIT, || run.said().contains("undoing the changes").then_some(()));
+    wait_for("the undo", LIMIT, || run.said().contains("undoing the changes").then_some(()));
     run.interrupt();
     let path = run.path();
     let cleanup = |api: &FaultyApi| {
@@ -511,7 +511,7 @@ fn run_ignores_objects_outside_its_query() {
         said.contains(r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden") && said.contains("DEBUG"),
         "{refused}"
     );
-    assert!(!said.contains(r"\u{1b}["), "its own lines have no colours to be hidden\n{refused}");
+    assert!(!said.contains(r"\u{1b}["), "its own lines have no colours to be escaped\n{refused}");
     assert!(!said.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{refused}");
     let words = ["run", "--dry-run", "--target", "svc/web", "-n", "shop#x", "--kubeconfig"];
     let refused = Rolldrop::new(words).args([api.kubeconfig()]).finish().expect_code(2);
@@ -542,7 +542,7 @@ fn cleanup_boots_node_after_killed_run() {
         let statuses: Vec<_> = actions.map(|line| line["status"].clone()).collect();
         (statuses.len() > 1).then_some(statuses)
     });
-    assert_eq!(statuses, [500, 200], "it is asked again\n{}", run.said());
+    assert_eq!(statuses, [500, 200], "the request is retried\n{}", run.said());
     harness::signal(&run.child, Signal::SIGKILL);
     run.child.wait().expect("an exit status");
     let is_ready = || {

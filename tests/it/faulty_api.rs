@@ -85,7 +85,7 @@ impl FaultyApi {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        // On this address, nobody else takes the port while nothing listens on it.
+        // On this address, no one else takes the port while nothing listens on it.
         let listener = runtime.block_on(TcpListener::bind((own_host(), 0))).expect("a port");
         let address = listener.local_addr().expect("an address");
 
@@ -219,7 +219,7 @@ async fn answer(
     let answer = client.send(Request::from_parts(parts, Body::from(body.to_vec()))).await;
     let answer = answer.map_err(io::Error::other)?;
     match act {
-        Act::LoseAnswer => Err(io::Error::other("the answer is lost")),
+        Act::LoseAnswer => Err(io::Error::other("the response is lost")),
         Act::Lie(lie) => {
             let (mut head, body) = answer.into_parts();
             let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

@@ -139,7 +139,7 @@ async fn in_the_lab(lab: &Lab, server_name: &str, signal: Signal) -> String {
     format!("exit {}", lab.until("default", &mark, code).await)
 }
 
-/// Returns true if the lab says that what became of the pod becomes of no process 1.
+/// Returns true if the lab reports that a real process 1 would have a different fate from the pod's.
 fn is_told(lab: &Lab, cell: &(&str, &str)) -> bool {
     let pod = format!("{}-{}", cell.0, cell.1.to_lowercase());
     lab.seen("default").iter().any(|seen| {

@@ -104,8 +104,8 @@ const TWO_NODES: &str = "\
   server node-2 NODE-2:30080
 ";
 
-/// A server is out of service after one failed check until two have passed. That takes a second, longer than dead pods
-/// would get every turn by chance. A check that is merely late, as on a busy machine, has not failed.
+/// A server is out of service after one failed check until two have passed. That takes a second, longer than
+/// chance would give every turn to dead pods. A check that is merely late, as on a busy machine, has not failed.
 const ONE_NODE: &str = "\
   timeout check 1s
   server node-1 NODE-1:30080 check inter 200ms downinter 500ms fall 1 rise 2
@@ -180,7 +180,7 @@ fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
 fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     let failed = log.lines().filter_map(|line| {
         let [id, status, state, _] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
-        // The first letter tells who ended the request, the second in which state: connecting, or waiting for the head.
+        // The first letter shows who ended the request, the second in which state: connecting, or waiting for the head.
         let is_servers =
             state.starts_with(['S', 's']) && status.parse::<u16>().is_ok_and(|status| status >= 500);
         // A pod that disappears between connection and response sends nothing, and the client's timeout is shorter than
@@ -258,7 +258,7 @@ fn gateway_losses_match_its_log() {
             }
             assert_eq!(lost.cause, Cause::GatewayToDeadPod, "{lost:?}\n{finished}");
             let only =
-                lost.only().unwrap_or_else(|| panic!("attributed to no pod alone: {lost:?}\n{finished}"));
+                lost.only().unwrap_or_else(|| panic!("not attributed to a single pod: {lost:?}\n{finished}"));
             let named = analysis.result.terminations[only].uid.as_str();
             if *lost.target == *"ingress" {
                 of_ingress += 1;
@@ -275,10 +275,7 @@ fn gateway_losses_match_its_log() {
             of_balancer.len()
         );
         let missing: BTreeSet<u64> = of_balancer.difference(&failed).copied().collect();
-        assert!(
-            missing.is_empty(),
-            "{missing:?} was lost, and HAProxy does not have it as failed\n{finished}"
-        );
+        assert!(missing.is_empty(), "{missing:?} was lost, but HAProxy did not log it as failed\n{finished}");
         for termination in &analysis.result.terminations {
             for window in &termination.windows {
                 assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");

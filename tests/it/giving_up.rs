@@ -9,7 +9,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, actions, result, turn};
 use crate::web::Web;
 
-/// Returns a scenario in which all pods are deleted at once, and new ones take long to become ready.
+/// Returns a scenario in which all pods are deleted together, and new ones take long to become ready.
 fn scenario() -> String {
     let slow =
         json!({"httpGet": {"path": "/readyz", "port": 8080}, "initialDelaySeconds": 4, "periodSeconds": 1});
@@ -49,7 +49,11 @@ fn excessive_loss_aborts_and_undoes_run() {
         let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
         assert!(records.info.aborted.is_some() && !records.info.interrupted);
         let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
-        assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
+        assert_eq!(
+            actions.collect::<Vec<_>>(),
+            [(0, Some(200)); 2],
+            "the second disruption never began\n{ended}"
+        );
         // Every request has a row: the load was stopped, not cut off.
         assert!(
             records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled),

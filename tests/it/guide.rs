@@ -139,7 +139,7 @@ impl Desk {
         assert!(commands.len() > 10, "{page}: {commands:?}");
         for row in &own {
             let is_used = commands.iter().any(|written| written.text.contains(&row.from));
-            assert!(is_used, "docs/README.md replaces {:?}, which {page} does not have", row.from);
+            assert!(is_used, "docs/README.md replaces {:?}, which {page} does not contain", row.from);
         }
         for written in commands {
             let as_run = own.iter().fold(written.text.clone(), |text, row| text.replace(&row.from, &row.to));

@@ -255,7 +255,7 @@ pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let started = command.spawn();
     let mut child =
-        started.unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs what is not ours"));
+        started.unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs third-party programs"));
     child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("the command reads its stdin");
     child.wait_with_output().expect("an exit status")
 }

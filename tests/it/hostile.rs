@@ -15,7 +15,7 @@ const PER_CLIENT: usize = 2500;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Path of the objects that the test created.
 const OURS: &str = "/api/v1/namespaces/default/configmaps?labelSelector=crowd";
-/// Memory limit: a few times as much as the server needs in a debug build.
+/// Memory limit: a few times what the server needs in a debug build.
 const LIMIT_KIB: u64 = 400 * 1024;
 
 /// Creates objects over one connection, some at a time.

@@ -48,7 +48,7 @@ fn expect_none_lost(run: &MeasuredRun, rows: &[&RequestRow]) {
     let lost: Vec<_> = rows.iter().filter(|row| row.outcome != Outcome::Ok && !is_left_out(row)).collect();
     assert!(lost.is_empty(), "{lost:?}");
     let answered = rows.iter().filter(|row| row.outcome == Outcome::Ok).count();
-    println!("{answered} of {} at once", rows.len());
+    println!("{answered} of {} on the first attempt", rows.len());
     run.finished.figure(answered * 100 > rows.len() * 95);
 }
 
@@ -58,7 +58,7 @@ fn graceful_drain_drops_no_http2_request() {
         let run = measure(&scenario("/slow?ms=30"), Dataplane::Userspace, &[]);
         let rows = sent(&run);
         expect_none_lost(&run, &rows);
-        assert!(rows.iter().all(|row| row.stream.is_some()), "all of it was HTTP/2");
+        assert!(rows.iter().all(|row| row.stream.is_some()), "every row used HTTP/2");
         let pods: BTreeSet<_> = rows.iter().filter_map(|row| row.pod.as_deref()).collect();
         assert!(pods.len() >= 2, "{pods:?}");
     });
@@ -100,6 +100,6 @@ fn calls_and_requests_share_connections() {
             assert_eq!((row[column("grpc_status")], row[column("pod")]), (expected, "web-1"), "{row:?}");
         }
         let streams: BTreeSet<_> = cells.iter().map(|row| row[column("stream")]).collect();
-        assert_eq!(streams.len(), 200, "one connection carried them all");
+        assert_eq!(streams.len(), 200, "one connection carried all of them");
     }
 }

@@ -67,7 +67,7 @@ fn workload_in_use_refuses_second_run() {
     assert!(watching.stderr().contains(&format!("warning: {said}")), "{watching}");
     assert_eq!(shop.spec(), before);
 
-    // A killed run holds the workload until somebody cleans up.
+    // A killed run holds the workload until someone cleans up.
     signal(&first, Signal::SIGKILL);
     first.wait().expect("an exit status");
     assert!(shop.holder().is_some());

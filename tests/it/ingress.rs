@@ -7,8 +7,8 @@ use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{LIMIT, Lab};
 
 const TRAEFIK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/traefik");
-/// Number of consecutive responses from other pods that proves that a pod is no longer a backend, since the controller
-/// uses round-robin.
+/// Number of consecutive responses from other pods that proves that a pod is no longer a backend, because the
+/// controller uses round-robin.
 const ROW: usize = 30;
 
 fn field(name: &str, path: &str) -> Value {
@@ -108,7 +108,7 @@ fn ingress_answers_502_for_gone_pod() {
             assert!(seen.contains(&"200 serves-on".to_owned()), "{dataplane}: it still served: {seen:?}");
             assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{dataplane}: {seen:?}");
 
-            // If a pod exits at once, the client gets a gateway error status.
+            // If a pod exits immediately, the client gets a gateway error status.
             let before = answers(&lab).len();
             lab.call("DELETE", &format!("{PODS}/exits"), None).await;
             let seen = until_only(&lab, before, &["stays"]).await;

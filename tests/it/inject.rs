@@ -147,7 +147,7 @@ fn sidecar_hook_marks_each_terminated_pod() {
     }
 }
 
-/// Tests one small file for each kind of file that people have (`tests/it/kinds`), with its expected result.
+/// Tests one small file for each kind of file that people use (`tests/it/kinds`), with its expected result.
 #[test]
 fn inject_handles_each_file_kind() {
     let folder = root().join("tests/it/kinds");
@@ -181,7 +181,7 @@ fn inject_handles_each_file_kind() {
             let before = std::fs::read_to_string(folder.join(file)).expect(file);
             assert_eq!(inject(&["--uninject"], &there), before, "{file}");
             let again = [&["-f", "-"], &arguments.skip(2).collect::<Vec<_>>()[..]].concat();
-            assert_eq!(inject(&again, &there), there, "{file}: twice is once");
+            assert_eq!(inject(&again, &there), there, "{file}: a second injection changes nothing");
         } else {
             assert!(there.contains("defaultMode: 420"), "an octal number keeps its value: {there}");
         }

@@ -123,11 +123,11 @@ fn killed_together(dataplane: &str, names: &[&str]) {
     let killed = Instant::now();
     doomed.iter().for_each(Process::kill);
     let after = format!("{names:?} on {dataplane}");
-    wait_for(&format!("the orphans' end after {after}"), LIMIT, || none_alive(&orphans));
+    wait_for(&format!("the orphans to exit after {after}"), LIMIT, || none_alive(&orphans));
     let gone = killed.elapsed();
     // A surviving run finishes by itself, with its report, after everything else has shut down cleanly.
-    wait_for(&format!("the run's end after {after}"), LIMIT, || child.try_wait().expect("its state"));
-    wait_for(&format!("the end of all after {after}"), LIMIT, || none_alive(&all));
+    wait_for(&format!("the run to exit after {after}"), LIMIT, || child.try_wait().expect("its state"));
+    wait_for(&format!("all processes to exit after {after}"), LIMIT, || none_alive(&all));
     println!(
         "{after}: {} orphans gone after {:.2} s, the run after {:.2} s",
         orphans.len(),

@@ -297,8 +297,8 @@ async fn empty_service_refuses_every_pod_connection() {
     let is_up = || cluster.exec(&[&spot[..], &["--", "true"]].concat()).status.success();
     wait_for("the pod", LIMIT, || is_up().then_some(()));
     cluster.wait_for_outcome(&url, "connect_refused");
-    // More requests than the six that a Linux node answers immediately, once the machine sends enough of them in time.
-    wait_for("more than six at once", LIMIT, || {
+    // A Linux node answers six requests immediately. There are more once the machine sends enough of them in time.
+    wait_for("more than six refusals", LIMIT, || {
         let outcomes = cluster.outcomes(&spot, &url);
         assert!(outcomes.keys().all(|outcome| outcome == "connect_refused"), "{outcomes:?}");
         outcomes.get("connect_refused").filter(|refused| **refused > 6).map(drop)
@@ -365,7 +365,7 @@ async fn stale_flow_stalls_only_its_port() {
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     let entry = table.lines().find(|line| line.contains(&format!("dst={ip} sport=40001 ")));
     assert!(entry.is_some_and(|entry| entry.contains(&format!("src={dead} "))), "{table}");
-    assert_eq!(cluster.curl(&url, &["--local-port", "40002"]), "200", "another port works at once");
+    assert_eq!(cluster.curl(&url, &["--local-port", "40002"]), "200", "another port works immediately");
 }
 
 /// Creates a pod that ignores SIGTERM. Returns the cluster's processes and network namespaces.
@@ -486,7 +486,7 @@ async fn each_node_uses_own_proxy_table() {
         let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
         let last =
             |node: &str| log.iter().rfind(|line| line["node"] == node).map(|line| line["t_ns"].as_i64());
-        assert_ne!(last(&nodes[0].0), last(&nodes[1].0), "each has a lag of its own");
+        assert_ne!(last(&nodes[0].0), last(&nodes[1].0), "each has its own lag");
     }
 }
 
@@ -604,7 +604,7 @@ fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let dir = found.find(is_its).expect("its directory");
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&dir).expect("metadata").permissions());
-    assert_eq!(mode & 0o777, 0o700, "nobody else can enter it");
+    assert_eq!(mode & 0o777, 0o700, "no one else can enter it");
     assert!(dir.join("kubeconfig").exists(), "{ready}");
     (child, dir)
 }
@@ -615,12 +615,12 @@ fn next_start_removes_stale_directory() {
     let (mut killed, stale) = start_in_temporary_directory(parent.path());
     let (mut alive, in_use) = start_in_temporary_directory(parent.path());
     assert!(stale.exists(), "it is in use");
-    // No process must see that another is gone.
+    // No process may notice that another is gone.
     let tree = process_tree(killed.id());
     tree.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     tree.iter().for_each(Process::kill);
     killed.wait().expect("its exit status");
-    assert!(stale.exists(), "nobody was left to remove it");
+    assert!(stale.exists(), "no process was left to remove it");
     let (mut next, own) = start_in_temporary_directory(parent.path());
     assert!(!stale.exists() && in_use.exists());
     for child in [&mut alive, &mut next] {

@@ -190,7 +190,7 @@ impl Drop for Kubectl {
     }
 }
 
-/// Returns a Deployment `web` whose pods do nothing, and exit at once when deleted.
+/// Returns a Deployment `web` whose pods do nothing, and exit immediately when deleted.
 pub(crate) fn web(replicas: u32) -> String {
     format!(
         "

@@ -73,7 +73,7 @@ fn portable_scenarios_need_no_embedded_cluster() {
         let nodes = cluster.strip_prefix(NODES_ONLY).and_then(|rest| rest.strip_suffix("}}"));
         assert!(nodes.is_some_and(|n| n.parse::<u32>().is_ok()), "{name}: {cluster}");
         let is_node = lines().any(|line| line.contains("node: node-"));
-        assert!(!is_node || needs.contains("name"), "{name} names a node, and does not say that it needs it");
+        assert!(!is_node || needs.contains("name"), "{name} names a node but does not declare it");
         let is_address = |word: &str| {
             let parts: Vec<&str> = word.split('.').collect();
             parts.len() == 4 && parts.iter().all(|part| part.parse::<u8>().is_ok())
@@ -89,7 +89,7 @@ fn portable_scenarios_need_no_embedded_cluster() {
         let header: String = text.lines().take_while(|line| line.starts_with('#')).collect();
         assert!(
             !has_limit || header.contains("depend"),
-            "{name} limits a time, and does not say on what it depends"
+            "{name} limits a time but does not say what the time depends on"
         );
     }
 }

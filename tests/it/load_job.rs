@@ -58,17 +58,17 @@ fn cluster_load_has_consumer_per_node() {
         ];
         assert_eq!(targets, consumers);
 
-        // Every scheduled request has a row from exactly one worker, which was handed over.
+        // Every scheduled request has a row from exactly one worker, and that row was handed over.
         for source in info.sources.iter().filter(|source| source.role == Role::Load) {
             let rows = source.rows.expect("the rows were handed over");
             assert_eq!((rows.recorded, rows.received), (Some(700), 700), "{source:?}");
         }
-        assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
+        assert!(!run.path.join("live").exists(), "rows sent earlier are in the parts");
         assert_eq!(run.records.requests.len(), 1400);
         let of = |source: &str| run.records.requests.iter().filter(|row| &*row.source == source).count();
         assert_eq!((of("load-0"), of("load-1")), (700, 700));
         let seen: BTreeSet<_> = run.records.requests.iter().map(|row| (&*row.source, &*row.target)).collect();
-        assert_eq!(seen.len(), 2, "a worker is on one node: {seen:?}");
+        assert_eq!(seen.len(), 2, "each worker runs on one node: {seen:?}");
         let r = &run.result.requests;
         assert_eq!(r.total, 1400);
         assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
@@ -162,12 +162,12 @@ fn dead_load_worker_spares_others() {
 
     let records = RunDir::open(&run_dir).and_then(|run| run.read()).expect("the run directory reads");
     let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
-    assert_eq!(of("load-0"), 400, "the other one sends its part to the end\n{said}");
+    assert_eq!(of("load-0"), 400, "the other worker completes its share\n{said}");
     assert!(of("load-1") < 400);
     let killed = records.info.sources.iter().find(|source| source.name == "load-1").and_then(|s| s.rows);
     let killed = killed.expect("its row counts");
     assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
-    assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
+    assert_eq!(killed.received, of("load-1") as u64, "received rows are kept");
     let warned = |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("lost load worker"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
     // The result contains the outcomes of the other requests and all other figures.
@@ -240,10 +240,10 @@ fn cleanup_removes_orphaned_load_workers() {
             .items
     });
     let owners: Vec<_> = secrets.iter().flat_map(ResourceExt::owner_references).collect();
-    assert!(matches!(&owners[..], [job] if job.kind == "Job"), "it goes when the Job does: {owners:?}");
+    assert!(matches!(&owners[..], [job] if job.kind == "Job"), "it is deleted with the Job: {owners:?}");
     child.kill().expect("it exists");
     child.wait().expect("its exit status");
-    assert_eq!(workers(), 2, "they do not know yet");
+    assert_eq!(workers(), 2, "they have not noticed yet");
     let cleanup = Rolldrop::new(["cleanup"]).args([dir.path().join("run")]).finish().expect_code(0);
     let said = cleanup.stdout() + &cleanup.stderr();
     assert!(said.contains("Job rolldrop-load-from-the-cluster-"), "{said}");

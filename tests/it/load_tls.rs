@@ -406,5 +406,5 @@ fn bad_tls_options_fail_before_connecting() {
         assert!(finished.stderr().contains(expected), "{expected}\n{finished}");
     }
     let accepted = listener.accept().map_err(|e| e.kind());
-    assert_eq!(accepted.err(), Some(ErrorKind::WouldBlock), "nobody connected");
+    assert_eq!(accepted.err(), Some(ErrorKind::WouldBlock), "no client connected");
 }

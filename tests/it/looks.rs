@@ -51,7 +51,7 @@ fn expect_exact_accounting(run: &Finished) {
 #[test]
 fn run_repeats_rounds_until_gate_decides() {
     measured(|| {
-        // A bound on the median takes six windows at the first of three looks, and seven at the others.
+        // A bound on the median needs six windows at the first of three looks, and seven at the others.
         let run = run(4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
         run.figure(!run.is_invalid());
         let (info, result) = read(&run);
@@ -119,7 +119,7 @@ fn inconclusive_run_ends_at_last_look() {
         assert_eq!(run.code(), Some(3), "{run}");
         let (info, result) = read(&run);
         assert_eq!(info.looks.map(|looks| (looks.at, looks.most())), Some((2, 2)), "{run}");
-        assert!(result.terminations.len() >= 2, "each round ends a pod\n{run}");
+        assert!(result.terminations.len() >= 2, "each round terminates a pod\n{run}");
         assert!(run.stderr().contains("the gate is still inconclusive after all 2 looks"), "{run}");
         expect_exact_accounting(&run);
     });

@@ -5,7 +5,7 @@
 //! [`figure`]s there. A wrong figure is measured again, at most twice, once the other tests leave the machine alone. If
 //! it is still wrong, the test fails, unless other processes used the CPUs: then the test is reported as "machine
 //! starved", is listed, and counts as passed. The evidence is the kernel's account of CPU time, not the failure: a
-//! machine that nobody else uses starves no test. `scripts/test` prints the list, and fails if it is too long.
+//! machine that no one else uses starves no test. `scripts/test` prints the list, and fails if it is too long.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -141,7 +141,7 @@ pub(crate) fn figure(taken: f64, holds: bool, what: impl FnOnce() -> String) {
     if !holds {
         let at = Location::caller();
         println!(
-            "{}\n(a figure at {at} is wrong; others had {:.0} % of the processors' time)",
+            "{}\n(a figure at {at} is wrong; others used {:.0} % of the CPU time)",
             what(),
             taken * 100.0
         );
@@ -190,7 +190,7 @@ fn wait_until_quiet() {
 fn list(starved: &Wrong) {
     let (thread, Wrong { taken, at }) = (thread::current(), starved);
     let name = thread.name().unwrap_or("a test");
-    let line = format!("{name}: others had {:.0} % of the processors' time ({at})\n", taken * 100.0);
+    let line = format!("{name}: others used {:.0} % of the CPU time ({at})\n", taken * 100.0);
     // Written without a print macro, because the output of a passing test is not shown.
     let _ = std::io::stderr().write_all(format!("machine starved: {line}").as_bytes());
     if let Some(path) = std::env::var_os(LIST) {

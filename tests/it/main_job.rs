@@ -148,7 +148,7 @@ fn proxies_hand_over_every_row() {
             _ => None,
         });
         let ends: Vec<_> = ends.collect();
-        assert_eq!(ends.len(), 6, "three pods ended, three lived: {ends:?}\n{}", run.finished);
+        assert_eq!(ends.len(), 6, "three pods terminated, three survived: {ends:?}\n{}", run.finished);
         for (pod, recorded, received) in ends {
             assert_eq!(recorded, Some(received), "{pod}");
         }

@@ -65,7 +65,7 @@ struct Cost {
     cpu_s: f64,
     /// Number of pods in the run's first list.
     listed: usize,
-    /// Seconds from the list of EndpointSlices to the end of the list of pods; the run requests both at once.
+    /// Seconds from the list of EndpointSlices to the end of the list of pods; the run requests both at the same time.
     list_s: f64,
 }
 
@@ -94,7 +94,7 @@ fn run(binary: &Path, cluster: &Cluster, dir: &Path, name: &str) -> Cost {
         events.iter().filter(is_it).map(|event| event["t_ns"].as_i64().expect("a stamp")).collect::<Vec<_>>()
     };
     let (pods, slices) = (listed("pod"), listed("endpoint_slice"));
-    // All objects in a list share its stamp, and both lists are requested at once.
+    // All objects in a list share its stamp, and both lists are requested at the same time.
     let list_s = (pods[0] - slices[0]) as f64 / 1e9;
     let listed = pods.len();
     Cost { peak_kib, cpu_s: used_s, listed, list_s }

@@ -72,7 +72,7 @@ fn python_tools_read_histograms_and_tables() {
 }
 
 /// vegeta's decoders (lib/results.go) in Python. CSV: twelve fields, numbers where it parses numbers, a base64 body,
-/// base64 headers or nothing. JSON: an object a line, with these names, an RFC 3339 time, and null for absent values.
+/// base64 headers or nothing. JSON: one object per line, these names, an RFC 3339 time, and null for absent values.
 const VEGETA: &str = r##"
 import base64, csv, datetime, json, re
 

@@ -77,7 +77,7 @@ fn termination_table_sorts_filters_unfolds() {
     assert_eq!(browser.value("document.getElementById('shown').textContent"), "1 of 18");
     assert_eq!(browser.value(ROWS), 1);
 
-    // With the keyboard alone.
+    // The keyboard alone is enough.
     assert_eq!(browser.value(OPEN), 0);
     browser.value("[...document.querySelectorAll('.unfold')].find(b => b.checkVisibility()).focus()");
     for (key, code, open) in [("Enter", 13, 1), (" ", 32, 0), (" ", 32, 1)] {

@@ -276,7 +276,7 @@ fn api_server_answers_terminating_pod() {
     }
 }
 
-/// The process did everything it could to escape.
+/// The process does everything it can to escape.
 #[test]
 fn hidden_process_ends_with_pod() {
     for dataplane in ["userspace", "kernel"] {

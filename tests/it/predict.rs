@@ -43,8 +43,8 @@ impl StreamLoad {
         self.spans.iter().filter(|(started, _)| *started >= from).count() as f64 / steady_s / 2.0
     }
 
-    /// Returns the mean number of streams on a pod that still last for `rest_s`, at a random time of the steady part that
-    /// is at least so long before its end.
+    /// Returns the mean number of streams on a pod that last at least `rest_s` longer, at a random time that is at
+    /// least `rest_s` before the end of the steady part.
     fn outlasting(&self, rest_s: f64, steady_s: f64) -> f64 {
         let until = self.steady_until();
         let from = until - steady_s;

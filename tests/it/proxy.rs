@@ -14,7 +14,7 @@ use crate::harness::{LIMIT, Rolldrop, wait_for};
 
 /// Number of connections of which one side does not read.
 const SLOW: usize = 16;
-/// Maximum memory that they may cost the proxy, in MiB: a buffer for each, and some for the allocator.
+/// Maximum memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.
 const MOST_MIB: u64 = 8;
 
 /// A proxy in front of an app.
@@ -151,7 +151,7 @@ fn slow_reader_blocks_sender_in_bounded_memory() {
             }
             // The senders stall once the system's own buffers on either side of the proxy are full.
             let mut last = 0;
-            wait_for("senders that wait", LIMIT, || {
+            wait_for("blocked senders", LIMIT, || {
                 thread::sleep(Duration::from_millis(500));
                 let now = sent.load(Ordering::Relaxed);
                 (now > 0 && std::mem::replace(&mut last, now) == now).then_some(())

@@ -23,7 +23,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy that answers everybody or, if there is a token, only readers with the token.
+    /// Starts a proxy that answers everyone or, if there is a token, only readers with the token.
     fn start(upstream: &str, admin: &str, token: &str) -> Self {
         let (command, token_file) = (Self::command(upstream, admin), "token.txt");
         Self::started(match token {
@@ -224,7 +224,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
         let now = samples.into_iter().find(|sample| sample[2] == 1.0).expect("a phase");
         now[1]["phase"].as_str().expect("a name").to_owned()
     };
-    // In an earlier version, anybody could request this path.
+    // In an earlier version, anyone could request this path.
     assert_eq!(proxy.admin("/prestop").0, 404);
     let error = proxy
         .pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"])
@@ -268,7 +268,7 @@ fn closed_admin_port_serves_only_health() {
     ] {
         assert_eq!(closed.admin(path).0, status, "{path}");
     }
-    // Even if the port is opened to everybody, it does not reveal the clients' addresses.
+    // Even if the port is opened to everyone, it does not reveal the clients' addresses.
     for (token, header) in [("", ""), ("s3cret", "rolldrop-token: s3cret\r\n")] {
         let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
         get(proxy.data, "/", "");

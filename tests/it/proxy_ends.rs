@@ -186,13 +186,13 @@ fn skewed_proxy_clocks_match_truth() {
 
 fn offsets_are_right(run: &MeasuredRun) {
     let sources: Vec<&Source> = run.records.info.sources.iter().filter(|s| s.role == Role::Proxy).collect();
-    assert_eq!(sources.len(), 6, "three pods ended, three lived: {sources:?}");
+    assert_eq!(sources.len(), 6, "three pods terminated, three survived: {sources:?}");
     for (name, offset_ns) in [("ahead", 3_000_000_000), ("behind", -3_000_000_000)] {
         for source in sources.iter().filter(|source| source.name.starts_with(name)) {
             let uncertainty_ns = source.clock_uncertainty_ns.expect("samples");
             let off_by = (source.clock_offset_ns - offset_ns).abs();
             assert!(off_by <= uncertainty_ns + TOLERANCE_NS, "{source:?}");
-            assert!(uncertainty_ns < 500_000_000, "of no use: {source:?}");
+            assert!(uncertainty_ns < 500_000_000, "too uncertain: {source:?}");
         }
     }
     let clocks = Clocks::new(&run.records.info, &run.records.events);

@@ -72,7 +72,7 @@ fn rollout_result_matches_service_proxy_log() {
         let said = format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - latest, run.finished);
         let lower = window.lower_s.map_or(earliest, |lower_s| latest + lower_s);
         assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
-        // As many more answers of others as leave a chance of ALPHA in place of the stated one.
+        // Time for enough answers from other pods to lower the error probability from the stated one to ALPHA.
         let more_s = (STATED_ALPHA / ALPHA).ln() * MOST_ENDPOINTS / RATE;
         let upper = earliest + window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}")) + more_s;
         assert!(before <= upper + CLOCK_TOLERANCE_S, "above the upper bound at {ALPHA}: {said}");
@@ -90,8 +90,8 @@ fn rollout_result_matches_service_proxy_log() {
     }
 }
 
-/// Service proxies in real clusters do the same. Then responses from other pods do not show when a pod was no longer
-/// routed to.
+/// Service proxies in real clusters have session affinity, too. With it, responses from other pods do not show when
+/// routing to a pod stopped.
 #[test]
 fn session_affinity_leaves_window_unbounded() {
     let web = Web::new(3).args(&["--on-sigterm", "exit"]).service(json!({"sessionAffinity": "ClientIP"}));

@@ -71,7 +71,7 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     of.collect()
 }
 
-/// Measured runs take turns, at most five at once, since they mostly wait.
+/// Measured runs take turns, at most five at a time, because they mostly wait.
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(5), Condvar::new());
 
 /// A run shared by tests, and its repetitions for tests whose figures were wrong.
@@ -223,7 +223,7 @@ pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
         } else {
             let bytes = fs::read(&path).expect("a file");
             let holds = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
-            assert!(!holds, "{} holds the token", path.display());
+            assert!(!holds, "{} contains the token", path.display());
         }
     }
 }

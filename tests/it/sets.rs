@@ -9,7 +9,7 @@ use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, seconds};
 use crate::truth::{CLOCK_TOLERANCE_S, zero_s};
 use crate::web::Web;
 
-/// Returns a scenario with a rolling restart of a StatefulSet of three pods, whose app exits at once.
+/// Returns a scenario with a rolling restart of a StatefulSet of three pods, whose app exits immediately.
 fn scenario(more: &str) -> String {
     Web::new(3).named().args(&["--on-sigterm", "exit"]).kind("StatefulSet").scenario(
         "names",

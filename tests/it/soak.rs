@@ -101,11 +101,11 @@ impl Known {
         if self.is(Self::TWICE) {
             Some("read or recorded twice")
         } else if self.is(Self::RECORDED) && !self.is(Self::SENT) {
-            Some("recorded, and nobody sent it")
+            Some("recorded but never sent")
         } else if self.lacks_row() && self.is_answered() {
             Some("not recorded")
         } else if self.is(Self::ENDED) && self.is(Self::RECORDED_COMPLETE) != self.is(Self::ENDED_COMPLETE) {
-            Some("complete for one of client and proxy alone")
+            Some("complete for only one of client and proxy")
         } else {
             None
         }
@@ -337,7 +337,7 @@ fn ledger_in_words(ledger: &Ledger) -> String {
     let requests = ledger.requests();
     let count = |fact| requests.iter().filter(|known| known.is(fact)).count();
     format!(
-        "{} requests sent, {} read by the app, {} seen to their end, {} rows, {} have none",
+        "{} requests sent, {} read by the app, {} seen to the end, {} rows, {} have none",
         requests.len(),
         count(Known::READ_BY_APP),
         count(Known::ENDED),
@@ -346,8 +346,8 @@ fn ledger_in_words(ledger: &Ledger) -> String {
     )
 }
 
-/// Returns all faults. Missing rows of unanswered requests are not faults if the proxy reports as many that it had no
-/// room for; most of those are hostile.
+/// Returns all faults. Missing rows of unanswered requests are not faults if the proxy reports that it had no room
+/// for as many; most of those are hostile.
 fn faults(ledger: &Ledger, metrics: &str) -> Vec<String> {
     let unrecorded = unrecorded(metrics, "rows") + unrecorded(metrics, "answers");
     let requests = ledger.requests();
@@ -469,7 +469,7 @@ async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
 /// Serves a connection to the app; the client chose the protocol.
 async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
     if rng.random_bool(0.02) {
-        // The connection is accepted, and closed at once.
+        // The connection is accepted, and closed immediately.
         if rng.random() {
             reset(&stream);
         }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AFTERWARDS: Duration = Duration::from_secs(300);
 const MIB: u64 = 1024 * 1024;
 
-/// An attack by many hostile clients of one kind at once.
+/// A simultaneous attack by many hostile clients of one kind.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
@@ -188,7 +188,7 @@ pub(crate) fn files() -> usize {
 }
 
 impl Kind {
-    /// Returns the maximum number of clients, given that each takes a file here, and each one let through takes another
+    /// Returns the maximum number of clients, given that each needs a file here, and each one let through needs another
     /// in the app.
     fn most_clients(self) -> usize {
         match self {

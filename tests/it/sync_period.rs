@@ -47,8 +47,8 @@ fn other_slices_delay_isolated_change() {
         }
         let mut known = wait_for("the first rule", LIMIT, || Some(syncs(&lab)).filter(|at| !at.is_empty()));
 
-        // Both changes may happen to be in one sync. Without the other change none would wait, since each comes long
-        // after the one before.
+        // Both changes may happen to share one sync. Without the other change, none would wait, because each comes
+        // long after the previous one.
         let mut has_waited = false;
         for attempt in 0..12 {
             if has_waited {

@@ -75,7 +75,10 @@ fn terminal_block_fits_and_spares_stdout() {
                 let row: String = row.iter().collect();
                 let begins =
                     row.starts_with(['█', '░', 'o']) || row.starts_with(|c: char| c.is_ascii_digit());
-                assert!(begins && !row.starts_with("ok"), "{row:?} begins amid a line at {columns}: {line}");
+                assert!(
+                    begins && !row.starts_with("ok"),
+                    "{row:?} begins in the middle of a line at {columns}: {line}"
+                );
             }
         }
     }
@@ -121,7 +124,7 @@ fn terminal_shows_pods_action_and_losses() {
         assert!(shown(parts), "{parts:?}: {lines:#?}");
     }
     assert!(!typescript.contains("/3300 requests"), "the warm-up does not count: {lines:#?}");
-    // The cursor moves back to the block's first line, so these moves show that the block never was higher than the
+    // The cursor moves back to the block's first line, so these moves show that the block was never taller than the
     // terminal.
     let moved = typescript.split("\u{1b}[").filter_map(|rest| rest.split_once('A')?.0.parse::<u32>().ok());
     let highest = moved.max().expect("a block of several lines");
@@ -148,7 +151,7 @@ fn piped_progress_lists_events_and_states() {
         &["undoing the changes"],
     ] {
         let found = rest.find(|line| parts.iter().all(|part| line.contains(part)));
-        assert!(found.is_some(), "{parts:?} is missing, or comes too early\n{drained}");
+        assert!(found.is_some(), "{parts:?} is missing, or appears too early\n{drained}");
     }
     let from = lines.iter().position(|line| *line == "sending the load").expect("the load");
     let widest = lines[from..].iter().map(|line| line.chars().count()).max();
@@ -167,7 +170,7 @@ fn every_shell_gets_its_completions() {
         let hidden = script.stdout().replace("load-workers", "").contains("load-worker");
         assert!(!hidden, "hidden commands stay hidden\n{script}");
     }
-    // Shells accept their completion scripts and, where they can be asked to, complete a word with them.
+    // Shells accept their completion scripts and, where a script can ask them to, complete a word with them.
     let asked = [
         (
             "bash",
@@ -207,7 +210,7 @@ fn every_shell_gets_its_completions() {
 #[test]
 fn explain_covers_names_and_suggests_similar() {
     let all = Rolldrop::new(["explain"]).finish().expect_code(0);
-    // Words that a shell offers; clap's scripts for the other shells know options only.
+    // The words that these shells offer; clap's scripts for other shells complete only options.
     let scripts = ["bash", "zsh"].map(|shell| Rolldrop::new(["completions", shell]).finish().expect_code(0));
     for name in ["connect_refused", "stale_flow", "dropped.perTermination", "not_working"] {
         assert!(all.stdout().lines().any(|line| line.split_whitespace().next() == Some(name)), "{all}");

@@ -1,7 +1,7 @@
 //! Terminations of pods on the embedded cluster, compared with those recorded on a real v1.36.2.
 //!
-//! Most cases wait for tens of seconds, so all of them run at once on one cluster, each in its own namespace, when a
-//! test first needs one. The compared facts can be seen from outside: API watches, signals received by the pods'
+//! Most cases wait for tens of seconds, so all of them run concurrently on one cluster, each in its own namespace,
+//! when a test first needs one. The compared facts can be seen from outside: API watches, signals received by the pods'
 //! programs (from their own logs), and process exits (from the kernel).
 
 pub(crate) mod case;
@@ -37,7 +37,7 @@ type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 /// The dataplanes that the cases are recorded on.
 const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
-/// Time between the starts of two cases, so that not all pods start at once.
+/// Time between the starts of two cases, so that not all pods start at the same time.
 const STAGGER: Duration = Duration::from_millis(200);
 
 /// Returns the recordings of a case, one for each dataplane.
@@ -62,7 +62,7 @@ fn recordings(case: &str) -> Vec<&'static Recording> {
 fn record(dataplane: &'static str) -> Recorded {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        // Each case was recorded alone, so the controllers' rate limit must not affect all cases at once.
+        // Each case was recorded alone, so the controllers' rate limit must not affect the concurrent cases.
         let controllers = json!({"kubeApiQps": 1000, "kubeApiBurst": 1000});
         // As in the official image.
         let images = json!({"nginx": {"stopSignal": "SIGQUIT"}});

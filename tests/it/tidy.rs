@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::root;
 
-/// The crates and modules of ours that a crate may use where its manifest allows more (`docs/architecture.md`).
+/// Our crates and modules that a crate may use, where its manifest allows more (`docs/architecture.md`).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("drive", &["record", "scenario", "kubernetes", "lab", "load", "sidecar::inject", "sidecar::observed"]),
     ("lab", &["record::Clock", "record::Stamp", "record::clock", "wire::places"]),
     ("workload", &["record::LENGTH_HEADER", "record::LengthLaw", "record::named"]),
 ];
 
-/// Modules of a crate that take data and return data, as all of `crates/explain` and `crates/report` does, whose lints
-/// check the same: no clock, no I/O, no async.
+/// Modules that take data and return data: no clock, no I/O, no async. The same is true of all modules in
+/// `crates/explain` and `crates/report`, where lints check it.
 const PURE: &[(&str, &str)] = &[("sidecar", "inject")];
 
 /// Names that a pure module never uses.
@@ -66,7 +66,7 @@ const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuz
 struct Source {
     /// Name of the crate; `rolldrop` is the program's own.
     library: String,
-    /// The module at the top of the crate; of the program, below `cli`, which has all of its modules.
+    /// The top-level module of the crate; in the program, the one below `cli`, which contains all modules.
     module: String,
     path: PathBuf,
     text: String,
@@ -161,7 +161,7 @@ fn crates_respect_architecture_dependencies() {
     }
 }
 
-/// The rooms of `drive` through which a run uses its cluster, each above those that it may use.
+/// The modules of `drive` through which a run uses its cluster, lowest layer first: each may use only earlier ones.
 const ROOMS_OF_A_RUN: &[&str] = &["api", "observe", "collect", "undo", "plan", "act", "session"];
 
 #[test]
@@ -227,7 +227,7 @@ fn top_level_modules_form_no_cycle() {
                 break;
             }
         }
-        assert!(uses.is_empty(), "{library}: circles are among {uses:#?}");
+        assert!(uses.is_empty(), "{library}: there is a cycle among {uses:#?}");
     }
 }
 

@@ -46,8 +46,8 @@ fn late_s(run: &MeasuredRun, from_s: f64, to_s: f64) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// Compares the windows of a run with the Service proxy's log. An upper bound depends on when the next arrival would
-/// have come, and a late load sends none meanwhile. The machine may delay other things too, so the result is a figure.
+/// Compares the windows of a run with the Service proxy's log. An upper bound depends on the time of the next
+/// arrival, and a late load sends none meanwhile. The machine may delay other things too, so the result is a figure.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
     let zero = zero_s(run);
@@ -99,7 +99,7 @@ fn outcomes_match_server_log() {
                 // The request was lost before, in, or on the way back from the server, but never counted as answered.
                 _ => events != ["received", "answered"],
             };
-            assert!(fits, "{id}: {} but the server says {events:?}\n{}", row.outcome, run.finished);
+            assert!(fits, "{id}: {} but the server logged {events:?}\n{}", row.outcome, run.finished);
         }
     }
 }

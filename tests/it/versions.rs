@@ -34,7 +34,7 @@ fn old_server_fails_run_before_changes() {
     let says = |finished: &Finished, texts: &[&str]| {
         let said = finished.stderr();
         texts.iter().for_each(|text| assert!(said.contains(text), "{text}\n{finished}"));
-        assert!(!finished.stderr().contains("creates"), "nothing was begun\n{finished}");
+        assert!(!finished.stderr().contains("creates"), "nothing was started\n{finished}");
     };
 
     let too_old = run("v1.28.15", &scenario(sidecar(), json!({})), &[]).expect_code(2);

@@ -23,8 +23,8 @@ use crate::web::Web;
 /// Pod that the server named for each request id, and whether the response was an error.
 type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
 
-/// Names a pod by its own rule, in the header, behind which a gateway names itself, and for `/body` in the body; every
-/// fifth answer is the gateway's error.
+/// Names a pod by a fixed rule: for `/body` in the body, else in the header, where a gateway adds its own name. Every
+/// fifth response is an error from the gateway.
 fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
     let id = request.headers()["rolldrop-id"].to_str().expect("an id").to_owned();
     let seq = id.parse::<RequestId>().expect("an id").seq;
@@ -186,7 +186,7 @@ fn foreign_request_ids_change_no_figures() {
         let own = run.records.info.run.as_str();
         let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
         let strange = with_id.iter().filter(|id| id.run() != own).count();
-        assert!(strange > 0, "none of a stranger\n{}", run.finished);
+        assert!(strange > 0, "no request from a stranger\n{}", run.finished);
         run.finished.figure(strange >= 60);
         let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
         let told = what.iter().find(|what| what.contains("with an id of another run")).expect("a finding");

@@ -1,6 +1,6 @@
 {{/*
-The rules of the Role, as JSON: what the scenario takes, and no more. They are those that
-`rolldrop run --dry-run` lists call by call; tests/it/chart.rs compares the two.
+The rules of the Role, as JSON: only what the scenario needs. They match the calls that
+`rolldrop run --dry-run` lists; tests/it/chart.rs compares the two.
 */}}
 {{- define "rolldrop.rules" -}}
 {{- $spec := .Values.scenario.spec -}}
@@ -15,12 +15,12 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $hasProxies := .Values.rbac.proxies -}}
 {{- range $spec.manifests -}}
 {{- if not .inline -}}
-{{- fail "scenario.spec.manifests: there are no files beside the scenario here: write each as {inline: {...}}" -}}
+{{- fail "scenario.spec.manifests: the chart cannot read manifests from files: write each as {inline: {...}}" -}}
 {{- end -}}
 {{- $name := .inline.metadata.name -}}
 {{- with .inline.metadata.namespace -}}
 {{- if ne . ($.Values.namespace | default $.Release.Namespace) -}}
-{{- fail (printf "scenario.spec.manifests: %s is for namespace %s, and the run's rights are for another: leave its namespace out" $name .) -}}
+{{- fail (printf "scenario.spec.manifests: %s is for namespace %s, but the run's rights are for another: omit its namespace" $name .) -}}
 {{- end -}}
 {{- end -}}
 {{- $group := contains "/" .inline.apiVersion | ternary (splitList "/" .inline.apiVersion | first) "" -}}
@@ -70,7 +70,7 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
 {{- end -}}
 
-{{/* A ConfigMap of a name of its own owns all that the run creates, and beats are written to it. */}}
+{{/* A ConfigMap with a unique name owns everything that the run creates, and receives the beats. */}}
 {{- if .Values.beats -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "patch" "delete")) -}}
 {{- else if include "rolldrop.creates" . -}}
@@ -91,11 +91,11 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "replicasets") "verbs" (list "list")) -}}
 {{- $rules = append $rules $listBudgets -}}
 {{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
-{{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s takes a workload, such as deployment/web" .action)) -}}
+{{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s needs a workload, such as deployment/web" .action)) -}}
 {{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list $resource) "resourceNames" (list (last $parts)) "verbs" (list "get" "patch")) -}}
 {{- else if eq .action "patch" -}}
-{{- $object := .object | required "scenario.spec.disruptions: patch takes an object: {apiVersion, kind, name}" -}}
+{{- $object := .object | required "scenario.spec.disruptions: patch needs an object: {apiVersion, kind, name}" -}}
 {{- $group := contains "/" $object.apiVersion | ternary (splitList "/" $object.apiVersion | first) "" -}}
 {{- $rules = append $rules (dict "apiGroups" (list $group) "resources" (list (include "rolldrop.plural" $object.kind)) "resourceNames" (list $object.name) "verbs" (list "get" "patch")) -}}
 {{- else if has .action (list "crash" "nodeShutdown" "restartNodeAgent") -}}
@@ -105,13 +105,13 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- else if eq .action "drain" -}}
 {{- $rules = append $rules $listBudgets -}}
 {{- else if ne .action "observe" -}}
-{{- fail (printf "scenario.spec.disruptions: this chart knows no rights for the action %s" .action) -}}
+{{- fail (printf "scenario.spec.disruptions: this chart does not know which rights the action %s needs" .action) -}}
 {{- end -}}
 {{- end -}}
 {{- concat ($rules | uniq) .Values.rbac.extraRules | toJson -}}
 {{- end -}}
 
-{{/* The rules of the ClusterRole, as JSON: what is not in a namespace, or in all of them. */}}
+{{/* The rules of the ClusterRole, as JSON: for objects in no namespace or in all namespaces. */}}
 {{- define "rolldrop.clusterRules" -}}
 {{- $rules := list -}}
 {{- with include "rolldrop.drained" . | fromJsonArray -}}
@@ -133,7 +133,7 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- concat $rules .Values.rbac.extraClusterRules | toJson -}}
 {{- end -}}
 
-{{/* Where the load comes from: the run's own pod, or a Job of load workers. */}}
+{{/* The sender of the load: the run's own pod (local), or a Job of load workers (cluster). */}}
 {{- define "rolldrop.loadFrom" -}}
 {{- dig "load" "from" "local" .Values.scenario.spec -}}
 {{- end -}}

@@ -76,7 +76,7 @@ fn chart_job_gates_its_own_cluster() {
         dropped(&log);
         assert!(log.contains("/results/rolldrop-1-"), "{log}");
 
-        // A pod that exits at once usually loses requests at this rate. If none are lost, the gate rightly passes.
+        // A pod that exits immediately usually loses requests at this rate. If none are lost, the gate rightly passes.
         let (ended, code, log) = run(&cluster, &values(0));
         let expected = if dropped(&log) == 0 { ("Complete", 0) } else { ("Failed", 1) };
         assert_eq!((ended.as_str(), code), expected, "{log}");

@@ -31,7 +31,7 @@ impl Right {
     }
 }
 
-/// Returns the right that a call needs; `None` for calls that anybody may make, such as the version request.
+/// Returns the right that a call needs; `None` for calls that anyone may make, such as the version request.
 fn of_call(line: &str) -> Option<Right> {
     let mut words = line.split_whitespace().skip(1);
     let (method, path) = (words.next()?, words.next()?);
@@ -224,7 +224,7 @@ fn chart_role_grants_exactly_planned_calls() {
                 let others = ["statefulsets", "daemonsets"];
                 spec["sidecar"]["inject"] == true && others.contains(&right.resource.as_str())
             };
-            assert!(is_used, "{what}: granted for nothing: {right:?}\n{planned:#?}");
+            assert!(is_used, "{what}: granted but not needed: {right:?}\n{planned:#?}");
         }
 
         // The Role allows reading kube-proxy's mode by default; other optional rights are left out.

@@ -254,8 +254,8 @@ fn invalid_input_fails_action_with_status_2() {
     let cases: [(&[(&str, &str)], &str); 9] = [
         (&[], "::error title=rolldrop::give a scenario, or a target and a command"),
         (&[("scenario", "a.yaml"), ("target", "svc/web")], "give scenario or target, not both"),
-        (&[("scenario", "a.yaml"), ("command", "true")], "command goes with target"),
-        (&[("scenario", "naive-exit"), ("inconclusive", "maybe")], "takes fail, pass or extend"),
+        (&[("scenario", "a.yaml"), ("command", "true")], "command needs target"),
+        (&[("scenario", "naive-exit"), ("inconclusive", "maybe")], "use fail, pass or extend"),
         // `extend` is passed on, and then requires a gate.
         (
             &[("scenario", "naive-exit"), ("inconclusive", "extend"), ("expectations", "{}")],
@@ -362,7 +362,8 @@ fn action_installs_only_matching_checksum() {
         job.context.insert("github.action_repository".into(), "octo/rolldrop".into());
         job.context.insert("github.action_ref".into(), "v0.1.0".into());
         let said = ended(&job.step("Install rolldrop"), code);
-        let expected = if code == 0 { "a release" } else { "is not what SHA256SUMS of the release says" };
+        let expected =
+            if code == 0 { "a release" } else { "does not match its checksum in the release's SHA256SUMS" };
         assert!(said.contains(expected), "{said}");
         assert_eq!(job.file("path").is_empty(), code != 0);
     }

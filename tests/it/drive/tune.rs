@@ -26,7 +26,7 @@ spec:
           image: rolldrop
 ";
 
-/// A Deployment behind a Service, whose pods exit at once.
+/// A Deployment behind a Service, whose pods exit immediately.
 struct Shop(Kubectl);
 
 impl Shop {
@@ -315,7 +315,7 @@ fn unnamed_pods_need_rollout_proof() {
         assert_eq!(again["chosen"]["settings"], found["chosen"]["settings"], "{again}");
         assert_eq!(shop.spec(), before);
 
-        // This choice no longer holds.
+        // A choice without a sleep fails verification.
         let mut short = found.clone();
         short["chosen"]["settings"]["pre_stop_seconds"] = json!(0);
         std::fs::write(tuned.dir().join("tuning/tune.json"), short.to_string()).expect("a file");
@@ -379,7 +379,7 @@ fn resume_restores_workload_unless_redeployed() {
     resume().expect_code(3);
     assert_eq!(shop.spec(), before);
     let found = tuning(dir.path());
-    assert_eq!(found["steps"][0]["purpose"], "before", "what was measured is used: {found}");
+    assert_eq!(found["steps"][0]["purpose"], "before", "the measured steps are reused: {found}");
 }
 
 /// Tunes a workload of this kind, whose rollouts replace its pods one by one.

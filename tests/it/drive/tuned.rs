@@ -76,7 +76,7 @@ fn chosen_sleep_prevents_client_losses() {
         let meanwhile = Meanwhile::begins();
         let (answered, failed, said) = restarted_under_a_client(&cluster, "before");
         assert_eq!(answered + failed, SECONDS * RATE, "{said}");
-        figure(meanwhile.taken(), failed > 0, || format!("nothing is to be saved: {said}"));
+        figure(meanwhile.taken(), failed > 0, || format!("no request was lost without the sleep: {said}"));
 
         let tuned = Rolldrop::new(["tune", "svc/web", "--out", "tuning", "--quiet"])
             .args(["--rate", "100", "--coverage", "50%", "--max-busy", "100%"])

@@ -120,7 +120,7 @@ async fn local_internal_policy_uses_node_pods() {
             until("the only pod, from its own node", "node-2", "two");
         }
         let log = cluster.dir.path().join("service-proxy.jsonl");
-        wait_for("node 2 to know its pod", LIMIT, || {
+        wait_for("node 2 to see its pod", LIMIT, || {
             let lines = json_lines(&log);
             let mut of_node = lines.iter().filter(|line| line["node"] == "node-2");
             of_node.any(|line| line["endpoints"][0]["pod"] == "two").then_some(())
@@ -237,8 +237,6 @@ async fn link_delay_holds_back_consumer_traffic() {
         // A pod is another consumer.
         cluster.pod("other", "exec sleep 1000").await;
         let other = ["--pod", "default/other"];
-        wait_for("a pod that is near", LIMIT, || {
-            times(&other).filter(|(_, answered)| *answered < 2.0 * one_way_s)
-        });
+        wait_for("a nearby pod", LIMIT, || times(&other).filter(|(_, answered)| *answered < 2.0 * one_way_s));
     }
 }

@@ -55,7 +55,7 @@ fn pod_token_has_only_role_rights() {
         web.ok("auth whoami -o jsonpath={.status.userInfo.username}"),
         format!("system:serviceaccount:{namespace}:web")
     );
-    // Discovery is open to everybody.
+    // Discovery is open to everyone.
     assert!(web.ok("api-resources").contains("rolebindings"));
 
     kubectl.ok("create role reader --verb=get,list --resource=pods,pods/log");

@@ -1,4 +1,4 @@
-//! Checks that everybody can read the page: contrast, accessible names, heading order, and keyboard focus.
+//! Checks that everyone can read the page: contrast, accessible names, heading order, and keyboard focus.
 
 use super::*;
 
@@ -8,7 +8,7 @@ const FAULTS: &str = r#"(() => {
   const shown = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility({ visibilityProperty: true }));
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const mixed = new Map();
-  // The luminance of colours that lie over each other.
+  // Returns the luminance of layered colours.
   const luminance = (colors) => {
     const key = colors.join();
     if (!mixed.has(key)) {

@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use rolldrop_explain::timeline::Request;
 use rolldrop_record::Stamp;
 
-/// Maximum difference between conntrack's event and the client's stamp for the same connection, since an event may be
+/// Maximum difference between conntrack's event and the client's stamp for the same connection, because an event may be
 /// printed late.
 const SAME_CONNECTION_NS: i64 = 100_000_000;
 /// Maximum time by which a gateway's dial may precede the client's send stamp, due to clock noise.

@@ -195,7 +195,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
                     sleep(Duration::from_millis(50)).await;
                 }
                 if !read_answer(&mut from, *id, &is_cut_off, ledger).await {
-                    // Later requests may not have reached anybody.
+                    // Later requests may not have reached anyone.
                     return false;
                 }
             }
@@ -263,7 +263,10 @@ async fn is_refused(mut stream: TcpStream, ledger: &Ledger) -> io::Result<()> {
     stream.read_to_end(&mut answer).await?;
     // The app may have closed the connection earlier.
     if !(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 ")) {
-        ledger.fault(format!("what is to be refused was answered {:?}", String::from_utf8_lossy(&answer)));
+        ledger.fault(format!(
+            "a request that must be refused was answered {:?}",
+            String::from_utf8_lossy(&answer)
+        ));
     }
     Ok(())
 }
@@ -285,7 +288,7 @@ async fn switch(mut stream: TcpStream, id: u64, rng: &mut StdRng, ledger: &Ledge
     let mut echo = vec![0; message.len()];
     from.read_exact(&mut echo).await?;
     if echo != message {
-        ledger.fault(format!("soak-{id}: the echo is another one"));
+        ledger.fault(format!("soak-{id}: the echo differs"));
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ fn nginx(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr, dir: &Path)
 }
 
 fn haproxy(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr) -> String {
-    // The proxy takes two files per connection, and some for itself.
+    // The proxy needs two files per connection, and some for itself.
     let connections = super::files() / 2 - 100;
     format!(
         "global\n maxconn {connections}\n nbthread 1\n\

@@ -66,7 +66,7 @@ pub(crate) const IGNORE: &[&str] = &["--on-sigterm", "ignore"];
 pub(crate) const SERVE_2: &[&str] = &["--on-sigterm", "drain", "--drain-for", "2s"];
 pub(crate) const SERVE_3: &[&str] = &["--on-sigterm", "drain", "--drain-for", "3s"];
 
-/// A case.
+/// A test case about one pod.
 pub(crate) struct Case {
     name: &'static str,
     /// Containers of the pod by name, main containers first; each has its own log.
@@ -277,7 +277,7 @@ impl Case {
         }
     }
 
-    /// Runs the case until the pod and all its processes are gone. The first act comes when the pod is ready. A case
+    /// Runs the case until the pod and all its processes are gone. The first act happens when the pod is ready. A case
     /// without acts is timed from the pod's creation until the pod is ready.
     pub(crate) async fn run(self) -> Recording {
         let namespace = self.namespace();

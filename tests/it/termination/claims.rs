@@ -55,7 +55,7 @@ fn c01_deletion_sets_timestamp_and_grace() {
         let (_, pod) =
             ours.pod_seen("a deletion", |seen| seen.object["metadata"]["deletionTimestamp"].is_string());
         assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30, "{ours}");
-        // The time of the request plus the grace period, cut to whole seconds.
+        // The time of the request plus the grace period, truncated to whole seconds.
         let answer = &ours.answers[0];
         let written: jiff::Timestamp =
             pod["metadata"]["deletionTimestamp"].as_str().expect("a timestamp").parse().expect("a timestamp");
@@ -70,7 +70,7 @@ fn c01_deletion_sets_timestamp_and_grace() {
 #[test]
 fn c03_hook_precedes_sigterm_and_sigkill() {
     for ours in recordings("A") {
-        assert!(ours.fits(ours.first("app SIGTERM"), 0.0..1.0), "without a hook at once: {ours}");
+        assert!(ours.fits(ours.first("app SIGTERM"), 0.0..1.0), "immediately without a hook: {ours}");
     }
     for ours in recordings("E5-hook20-grace30-then5-after3-exit") {
         assert!(ours.first("app hook ends") < ours.first("app SIGTERM"), "{ours}");
@@ -98,7 +98,7 @@ fn c05_longer_grace_widens_termination_gap() {
 #[test]
 fn c06_lifecycle_steps_keep_order() {
     for ours in recordings("c06") {
-        // Beside: the server listens long before postStart has ended.
+        // In parallel: the server listens long before postStart has ended.
         assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
         let (hook_ends, term) = (ours.first("app hook ends"), ours.first("app SIGTERM"));
         assert!(ours.fits(hook_ends, 4.9..6.5) && ours.fits(term - hook_ends, 0.0..1.0), "{ours}");
@@ -196,7 +196,7 @@ fn c13_final_grace_period_is_zero() {
             seconds_between(&pod["metadata"]["deletionTimestamp"], &first["metadata"]["deletionTimestamp"]);
         // Both are in whole seconds, and the object was written before it was seen.
         let fits = f64::from(i32::try_from(sooner).expect("at most a minute"));
-        assert!(fits > 30.0 - at - 1.0 && fits <= 30.0, "now, no longer in 30 s: {sooner}\n{ours}");
+        assert!(fits > 30.0 - at - 1.0 && fits <= 30.0, "it ends now instead of in 30 s: {sooner}\n{ours}");
     }
     for ours in recordings("E3-force-ignore-grace30") {
         assert!(ours.fits(ours.deleted(), 0.0..1.5), "{ours}");
@@ -210,7 +210,7 @@ fn c14_endpoint_follows_reported_address() {
         let address = ours.pod_seen("an address", |seen| seen.object["status"]["podIP"].is_string()).0;
         let order = super::golden::order(ours);
         let (endpoint, _) = order.iter().find(|(_, text)| text.starts_with("Endpoint")).expect("an endpoint");
-        // The slice is another watch.
+        // The slice arrives on a different watch.
         assert!(scheduled < address && address < endpoint + 0.05 + ours.lag_s, "{ours}");
     }
 }

@@ -1,8 +1,7 @@
 //! The event orders recorded on a real v1.36.2, and ours in the same words.
 //!
-//! `golden/orders.txt` is written by `scripts/proofs/distil-reference`; the
-//! rules by which it tells an order (repeats left out, neighbours of two
-//! watches put in one order) are the ones here.
+//! `scripts/proofs/distil-reference` writes `golden/orders.txt` by the same rules as this module: it drops repeats, and
+//! puts neighbouring events of two watches into one order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,8 +13,8 @@ use super::recording::Recording;
 
 const ORDERS: &str = include_str!("../golden/orders.txt");
 
-/// Maximum time by which an API event may come sooner or later than recorded: many recorded cases ran at once, as do
-/// these.
+/// Maximum time by which an API event may be earlier or later than recorded: many recorded cases ran concurrently, as
+/// do these.
 const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and process exits.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
@@ -24,8 +23,8 @@ const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 /// only the newest state.
 const MERGING_S: f64 = 0.5;
 
-/// States that may be missing, with the two events between which they last: the status by which the node agent shows
-/// that it has seen the deletion of a pod that exits at once, and the endpoint of a pod that runs but is not ready yet.
+/// States that may be missing, with the two events between which they last: the status with which the node agent
+/// confirms the deletion of a pod that exits immediately, and the endpoint of a pod that runs but is not ready yet.
 const PASSING: [Passing; 2] = [
     Passing {
         begins: "Pod MODIFIED generation=2/1 ",
@@ -83,7 +82,7 @@ impl Golden {
                 }
                 "process" => drop(golden.process.insert(text.to_owned(), (number(low), number(high)))),
                 "events" => drop(golden.events.insert(text.to_owned(), (count(low), count(high)))),
-                _ => panic!("what is {part:?}?"),
+                _ => panic!("unknown part {part:?}"),
             }
         }
         golden
@@ -111,7 +110,7 @@ impl Golden {
         }
         let same = |order: &&Vec<(f64, f64, String)>| order.iter().map(|(.., text)| text).eq(texts.iter());
         let Some(recorded) = orders.iter().find(same) else {
-            panic!("another order than recorded\n{}", self.side_by_side(&told, ours));
+            panic!("the order differs from every recorded one\n{}", self.side_by_side(&told, ours));
         };
         for ((at, text), (low, high, _)) in told.iter().zip(recorded) {
             let fits = ours.fits(*at, low - API_SLACK_S.0..high + API_SLACK_S.1);
@@ -198,7 +197,7 @@ pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
         };
         let at = ours.at(seen.at_ns);
         let kind = if seen.kind() == "Pod" { "Pod" } else { "EndpointSlice" };
-        // An endpoint that never existed is not one that is gone.
+        // An endpoint that never existed has not disappeared.
         let is_news = match last.get(kind) {
             Some(before) => *before != text,
             None => kind == "Pod" || !text.ends_with("no endpoint"),

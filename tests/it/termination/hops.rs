@@ -409,7 +409,7 @@ fn hop_times_lie_within_measured_spread() {
             assert!(outside.is_empty(), "{outside:#?}");
             return;
         }
-        // This runs some of each on both dataplanes at once, after the recorded cases.
+        // Runs a few of each on both dataplanes at the same time, after the recorded cases.
         recordings("A");
         let _turn = turn();
         let meanwhile = Meanwhile::begins();

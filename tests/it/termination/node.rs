@@ -44,7 +44,7 @@ fn c11_node_agent_restart_renews_grace() {
 fn node_shutdown_ends_pods_without_deletion() {
     let case = |lab: &Arc<Lab>| {
         let case = Case::new(lab, "shutdown", SERVE_2).grace(5);
-        // A pod that has ended is deleted at once.
+        // A pod that has ended is deleted immediately.
         case.act(0.0, Act::Node("shutdown?grace=10")).act(8.0, Act::Delete(None))
     };
     alone(case, |ours| {
@@ -54,7 +54,7 @@ fn node_shutdown_ends_pods_without_deletion() {
         assert_eq!(ended["status"]["reason"], "Terminated", "{ours}");
         let target = condition(&ended, "DisruptionTarget").unwrap_or_else(|| panic!("no condition\n{ours}"));
         assert_eq!((&target["status"], &target["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
-        // Nothing in the object says that it ends: the endpoint goes by the pod's status alone.
+        // Nothing in the object shows the termination: the endpoint depends only on the pod's status.
         let order = golden::order(ours);
         assert!(!order.iter().any(|(_, text)| text.contains("terminating=true")), "{ours}");
         let unready = ours.pod_seen("not ready", |seen| {
@@ -63,7 +63,7 @@ fn node_shutdown_ends_pods_without_deletion() {
         let changed = order.iter().find(|(at, text)| *at > 0.0 && text.starts_with("EndpointSlice"));
         let (changed_at, _) = changed.unwrap_or_else(|| panic!("the endpoint stays\n{ours}"));
         assert!(*changed_at > unready.0 - 0.05 - ours.lag_s, "{ours}");
-        // Until then it is ready: the node controller does not judge what the node says of itself.
+        // Until then it is ready: the node controller does not overrule what the node reports about itself.
         assert_eq!(unready.1["status"]["phase"], "Failed", "{ours}");
     });
 }

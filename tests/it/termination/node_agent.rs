@@ -40,7 +40,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
         server("two-mains", SERVE_2)
             .beside(&Server { name: "other", habit: EXIT, port: 8081 })
             .act(0.0, delete.clone()),
-        // Its readiness fails from the signal on, and its liveness with it.
+        // Readiness fails from the signal on, and so does liveness.
         server("probes", &["--on-sigterm", "drain", "--drain-for", "6s"])
             .app(|app| {
                 app["readinessProbe"] = probe("/readyz");
@@ -54,7 +54,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
                     json!({"exec": {"command": probed}, "periodSeconds": 1, "failureThreshold": 1000});
             })
             .begins_without_processes(|seen| {
-                // Its third failure at the earliest.
+                // Begins after the third failure at the earliest.
                 let failed = |seen: &&Seen| seen.object["reason"] == "Unhealthy";
                 seen.iter().rfind(failed).is_some_and(|seen| seen.object["count"].as_u64() >= Some(3))
             })
@@ -63,7 +63,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .spec("os", json!({"name": "linux"}))
             .app(|app| app["lifecycle"]["stopSignal"] = json!("SIGINT"))
             .act(0.0, delete.clone()),
-        // Its first process has no handler: as process 1 it is not ended by SIGTERM.
+        // The first process has no handler: SIGTERM does not end it, because it is process 1.
         Case::script(lab, "default-action", "say began; sleep 1000; :").grace(4).act(0.0, delete.clone()),
         Case::script(lab, "shared-pids", "say began; sleep 1000; :")
             .spec("shareProcessNamespace", json!(true))
@@ -121,7 +121,7 @@ fn hook_http_status_is_ignored() {
 fn hook_time_counts_against_grace_period() {
     for ours in recordings("hook-and-slow-end") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
-        // It wants 3 s; of its 4 s the hook has taken 3, and 2 s are the least.
+        // The app needs 3 s. Of its 4 s, the hook has used 3, and the minimum is 2 s.
         assert!(ours.fits(term, 2.9..4.5), "{ours}");
         assert!(ours.fits(gone - term, 1.9..2.8), "{ours}");
         assert_eq!(ours.exit_code("app"), 137, "{ours}");
@@ -133,7 +133,7 @@ fn hooks_of_all_containers_start_together() {
     for ours in recordings("hooks-of-all") {
         let begins = ours.first("app hook begins") - ours.first("proxy hook begins");
         assert!(ours.fits(begins, -1.0..1.0), "{ours}");
-        // The sidecar's is over, but its signal waits for the main container's end.
+        // The sidecar's hook has finished, but its signal waits until the main container has exited.
         assert!(ours.first("proxy hook ends") < ours.first("app SIGTERM"), "{ours}");
         assert!(ours.first("app gone") < ours.first("proxy SIGTERM"), "{ours}");
     }
@@ -167,7 +167,7 @@ fn only_readiness_is_probed_while_terminating() {
         ];
         assert_eq!(order[1..], last_two, "{ours}");
         assert!(ours.messages("Unhealthy").iter().all(|m| m.starts_with("Readiness")), "{ours}");
-        // Nobody kills it before its 6 s are over.
+        // The node agent does not kill it before its 6 s are over.
         assert_eq!(ours.exit_code("app"), 0, "{ours}");
         assert!(ours.first("app gone") - ours.last("app SIGTERM") > 5.5 - ours.lag_s, "{ours}");
         assert_eq!(ours.count("app SIGTERM"), 1, "{ours}");
@@ -178,7 +178,7 @@ fn only_readiness_is_probed_while_terminating() {
 fn startup_probe_stops_at_termination() {
     for ours in recordings("startup-probe") {
         let (term, ends) = (ours.first("app SIGTERM"), ours.first("app ends"));
-        // Each second, until it is asked to end; one more may be under way then.
+        // The probe runs each second until the pod is told to end; one more may be in flight then.
         assert!(ours.first("app probed") < 0.0, "{ours}");
         assert!(ours.last("app probed") < term + 1.0 + ours.lag_s, "{ours}");
         assert!(ends - term > 4.9, "{ours}");
@@ -220,7 +220,7 @@ fn expired_second_grace_becomes_1_s() {
         let ends: jiff::Timestamp =
             second["deletionTimestamp"].as_str().expect("a timestamp").parse().expect("a timestamp");
         assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
-        // Only the object changes: the kill that is under way continues with its hook of 6 s.
+        // Only the object changes: the kill in progress continues with its hook of 6 s.
         assert!(ours.first("app SIGTERM") > 5.9, "{ours}");
     }
 }

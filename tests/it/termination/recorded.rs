@@ -124,7 +124,7 @@ fn continued_serving_matches_recording() {
 fn grace_period_cuts_exec_hook() {
     goes_as_recorded("E1-prestop15-grace10-exit");
     for ours in recordings("E1-prestop15-grace10-exit") {
-        // It ends with the container.
+        // The hook ends with the container.
         assert!(ours.last("app hook ticks") < ours.first("app gone") + 0.5 + ours.lag_s, "{ours}");
         assert_eq!(ours.count("app hook ends"), 0, "{ours}");
     }
@@ -159,8 +159,8 @@ fn one_second_grace_leaves_two_seconds() {
     goes_as_recorded("E3-grace1-ignore");
 }
 
-/// Compares a forced deletion, which does not order pod and slice. Each is in an order of its own that was recorded in
-/// one of the cases; they differ in the container's behaviour.
+/// Compares a forced deletion, in which pod and slice have no common order. Each follows an order that was recorded in
+/// one of the cases, which differ in the container's behaviour.
 #[track_caller]
 fn goes_as_recorded_when_forced(case: &str, ours: &Recording) {
     const FORCED: [&str; 3] =
@@ -268,6 +268,6 @@ fn label_toggles_service_membership() {
         let order = order_of("EndpointSlice", ours);
         assert_eq!(removed.orders_of("EndpointSlice"), [[order[0].as_str()]], "{ours}");
         assert_eq!(added.orders_of("EndpointSlice"), [[order[1].as_str()]], "{ours}");
-        assert!(ours.first("app SIGTERM") > 3.5, "the pod lives on: {ours}");
+        assert!(ours.first("app SIGTERM") > 3.5, "the pod keeps running: {ours}");
     }
 }

@@ -172,7 +172,7 @@ async fn traffic(lab: Arc<Lab>, namespace: &'static str, replicas: usize) -> Rec
     lab.until(namespace, "a running client", running).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pod = ready_endpoints(&lab.seen(namespace))[0].clone();
-    // With a scale to less there is no replacement, which would carry the traffic.
+    // Scaling down creates no replacement, which would take over the traffic.
     let scale = format!("/apis/apps/v1/namespaces/{namespace}/deployments/web");
     let zero_ns = now_ns();
     if replicas == 1 {
@@ -274,7 +274,7 @@ fn terminating_pod_keeps_only_old_connections() {
             let rows = ours.rows.iter().filter(|row| row.conn_reused == reused && row.outcome == Outcome::Ok);
             rows.filter(|row| row.pod.as_deref() == Some(&ours.pod)).map(|row| sent(ours, row)).collect()
         };
-        // The last new one comes within the throttle of the Service proxy, on a kept one while it lives.
+        // New connections stop within the Service proxy's throttle; kept ones are used while the pod lives.
         let (new, kept) = (to_it(false), to_it(true));
         let last = |times: &[f64]| times.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         assert!(ours.fits(last(&new), 0.0..2.2), "a new connection after {:.3} s\n{ours}", last(&new));
@@ -287,12 +287,12 @@ fn service_falls_back_to_terminating_endpoints() {
     for ours in recordings("last-endpoint") {
         let terminating = |text: &str| text.contains("ready=false serving=true terminating=true");
         let (from, _) = order(ours).into_iter().find(|(_, text)| terminating(text)).expect("it was seen");
-        // In the last of its 3 s, whatever rules there were before are no more.
+        // In the last of its 3 s, all earlier rules have been replaced.
         let late = |row: &&RequestRow| (2.0..2.6).contains(&sent(ours, row)) && !row.conn_reused;
         let rows: Vec<_> = ours.rows.iter().filter(late).collect();
         assert!(ours.fits(from, 0.0..2.0) && !rows.is_empty(), "{ours}");
         assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}\n{ours}");
-        // When it is gone, too, nothing answers.
+        // Once it is gone, too, nothing answers.
         let after = |row: &&RequestRow| sent(ours, row) > ours.deleted() + 2.0 && !row.conn_reused;
         assert!(ours.rows.iter().filter(after).all(|row| row.outcome != Outcome::Ok), "{ours}");
     }
@@ -309,7 +309,7 @@ fn availability_precedes_service_proxy_sync() {
             let path = "/apis/apps/v1/namespaces/shop/deployments/web";
             let change = json!({"spec": {"template": {"metadata": {"annotations": {"change": "1"}}}}});
             assert_eq!(lab.call("PATCH", path, Some(&change)).await.status, 200);
-            // The new pod beside the old one, which goes as soon as both are counted.
+            // The new pod exists beside the old one, which is deleted as soon as both are counted.
             let counted = |seen: &[Seen]| {
                 let both = |seen: &&Seen| seen.object["status"]["availableReplicas"] == 2;
                 seen.iter().filter(|seen| seen.kind() == "Deployment").find(both).map(|seen| seen.at_ns)
@@ -336,7 +336,7 @@ fn availability_precedes_service_proxy_sync() {
                 });
                 let (known_ns, before) = known;
                 assert!(Some(counted_ns.max(leaving_ns)) < known_ns, "{dataplane}, {node}");
-                // Until then connections went to the old pod, if to any.
+                // Until then, connections could go only to the old pod.
                 let only_old = |pods: &[String]| pods.iter().all(|pod| *pod == old);
                 assert!(before.iter().all(|(_, pods)| only_old(pods)), "{dataplane}, {node}: {before:?}");
             }

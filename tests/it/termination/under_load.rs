@@ -69,12 +69,12 @@ fn c19_removed_endpoint_gets_no_connections() {
                 let rows = answered_by(run, termination);
                 let last_new = rows.iter().filter(|(_, row)| !row.conn_reused).map(|(at, _)| *at);
                 let last_new = last_new.fold(f64::NEG_INFINITY, f64::max);
-                // The bound holds at 95 %; the pod lived on for 3 s.
+                // The bound holds with 95 % confidence; the pod kept running for 3 s.
                 println!("{}: a new one after {last_new:.3} s", termination.pod);
                 run.finished.figure(last_new < upper + 0.5);
                 assert_eq!(
                     termination.requests.dropped.at_most, 0,
-                    "it finished what it had\n{}",
+                    "it finished its requests in flight\n{}",
                     run.finished
                 );
             }

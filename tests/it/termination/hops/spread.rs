@@ -1,11 +1,11 @@
 //! The values of each hop measured on a real v1.36.2, and a comparison with ours.
 //!
-//! A hop agrees when our median is a value that the real cluster shows in 9 of 10 cases: it lies between the 5th and
-//! the 95th percentile of the measured values, to within the 1 ms that is the resolution of the timers here. (A
-//! percentile is the smallest value that this share of the sample does not exceed.) For information, the table also has
-//! the probability that two samples of one distribution differ as much as these, by the two-sample Kolmogorov-Smirnov
-//! test: it looks at the whole shape, which matters where a distribution has two humps, but finds any difference of
-//! machines if only the samples are large enough.
+//! A hop agrees if our median lies between the 5th and the 95th percentile of the measured values, as 9 of 10 values of
+//! the real cluster do, to within 1 ms, the resolution of the timers here. (A percentile is the smallest value that
+//! this share of the sample does not exceed.) For information, the table also gives the probability that two samples
+//! of one distribution differ as much as these, by the two-sample Kolmogorov-Smirnov test. The test compares whole
+//! shapes, which matters for distributions with two peaks, but detects any difference between machines if the samples
+//! are large enough.
 
 use std::fmt::{self, Write};
 
@@ -129,7 +129,7 @@ impl fmt::Display for Table {
         write!(f, "{text}\n{agree} of {hops} medians lie within the measured p5 to p95. ")?;
         writeln!(
             f,
-            "By KS with Holm's correction at 5 %, {told_apart} of {hops} hops can be told from the real ones."
+            "By KS with Holm's correction at 5 %, {told_apart} of {hops} hops differ measurably from the real ones."
         )
     }
 }
