@@ -1,4 +1,4 @@
-"""A server of gRPC's own core, whose method /test.Echo/Say answers with the request. SIGTERM gives calls 5 s."""
+"""A server on gRPC's own core, whose method /test.Echo/Say returns the request. After SIGTERM, calls have 5 s left."""
 
 import os
 import signal

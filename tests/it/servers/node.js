@@ -1,6 +1,6 @@
-// Node's own HTTP server. What it does on SIGTERM depends on ENDS: `close` stops accepting and waits for its connections,
-// as most apps have it; `drain` first asks its clients to leave, for two seconds; a number is the status of all answers
-// from then on, as if the app had closed first what answers need.
+// Node's own HTTP server. ENDS sets its reaction to SIGTERM: `close` stops accepting and waits for its connections, as
+// in most apps; `drain` first asks its clients to leave, for two seconds; a number is the status of all responses from
+// then on, as if the app had first closed its own dependencies.
 const http = require('node:http');
 
 let ending = false;

@@ -1,6 +1,6 @@
-"""Streams of server-sent events by Starlette, for uvicorn.
+"""Streams of server-sent events from Starlette, for uvicorn.
 
-The file JOURNAL gets a line of JSON for the end of each stream, with the fields of the sample server's log.
+At the end of each stream, appends a JSON line to the file JOURNAL, with the fields of the sample server's log.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ GAP_S = 0.05
 
 
 async def events(request):
-    """Yields the numbers of a stream's events, and writes down how it ended."""
+    """Yields the numbers of a stream's events, and logs how the stream ended."""
     length_s = min(random.expovariate(1 / 1.5), 6)
     sent, ended = 0, "cancelled"
     began = time.monotonic()

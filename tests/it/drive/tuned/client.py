@@ -1,5 +1,5 @@
-"""A client that is not rolldrop's: sends requests at a constant rate, each on a connection of its own, and prints the
-number of those that were answered and of those that were not, each failure with its time.
+"""A client independent of rolldrop: sends requests at a constant rate, each on its own connection. Prints each failure
+with its time, and finally the numbers of answered and of failed requests.
 
     client.py HOST PORT SECONDS RATE
 """
