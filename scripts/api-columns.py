@@ -3,7 +3,7 @@
 
     scripts/api-columns.py KUBERNETES_CHECKOUT > crates/lab/src/http_api/table/columns.txt
 
-Reads the printers of a Kubernetes source tree and the documentation of the types that they refer to.
+Reads the printers of a Kubernetes source tree and the documentation of the types they use.
 The format is explained in crates/lab/src/http_api/table/table_columns.rs.
 """
 

@@ -3,8 +3,8 @@
 
     scripts/api-schema.py KUBERNETES_CHECKOUT > crates/lab/src/schema.txt
 
-Reads the Go types of a Kubernetes source tree, with the markers beside them that say how lists and
-maps are merged. The format is explained in crates/lab/src/schema.rs.
+Reads the Go types of a Kubernetes source tree, with the markers beside them that define how lists
+and maps are merged. The format is explained in crates/lab/src/schema.rs.
 """
 
 import re
@@ -82,7 +82,7 @@ class Package:
 
 
 def field_lines(body):
-    """The line of each field of a struct."""
+    """Yields the line of each field of a struct."""
     for line in body:
         text = line.strip()
         if text and not text.startswith("//"):
@@ -95,7 +95,7 @@ def main(checkout):
     written, order, queue = {}, [], [(package, name) for package, names in ROOTS for name in names]
 
     def qualify(package, go_type):
-        """(package, name) of a Go type as seen from `package`."""
+        """Returns (package, name) of a Go type as seen from `package`."""
         prefix, _, name = go_type.rpartition(".")
         return ({"corev1": "v1"}.get(prefix, prefix) or package, name)
 
@@ -122,12 +122,12 @@ def main(checkout):
         return name_of(home, name)
 
     def number_of(tag):
-        """The number of a field in protobuf, which api/protobuf.rs reads by; none for the type's own."""
+        """Returns a field's protobuf number, which api/protobuf.rs uses; empty for the type's own fields."""
         found = re.search(r'protobuf:"\w+,(\d+)', tag)
         return found[1] if found else ""
 
     def fields_of(package, name, holder=""):
-        """The lines of a structure; `holder` is the number of the message that an inlined one is in."""
+        """Yields the lines of a structure; `holder` is the number of the message that contains an inlined one."""
         for line in field_lines(packages[package].structs[name]):
             found = re.match(r"(?:(\w+)\s+)?(\*?[\[\]\w.*]+)\s+`([^`]*)`", line)
             if not found:
@@ -139,7 +139,7 @@ def main(checkout):
                 yield from fields_of(*qualify(package, go_type.lstrip("*")), f"{holder}{number}." if number else holder)
                 continue
             kind = type_of(package, go_type)
-            # The type of a whole object is no part of it in protobuf.
+            # In protobuf, an object does not contain its own type.
             number = "" if name == "TypeMeta" else number_of(tag)
             flags = [f"#{holder}{number}"] if number else []
             is_value = not go_type.startswith("*")

@@ -1,4 +1,4 @@
-"""What bench-load and bench-proxy share: descriptors, ports, and the cost of a process as the kernel counts it."""
+"""Parts shared by bench-load and bench-proxy: descriptors, ports, and the cost of a process as the kernel counts it."""
 
 import contextlib
 import pathlib
@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def allow_files(wanted):
-    """Has processes open as many files as wanted, or as many as may be had; answers how many."""
+    """Raises the limit of open files to the wanted number, or as far as allowed; returns the limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     for most in (max(hard, wanted), hard):
         with contextlib.suppress(ValueError, OSError):
@@ -43,6 +43,6 @@ def run(command, **kwargs):
 
 
 def status_mib(pid, field):
-    """A figure of a process's memory, such as VmRSS; None once the process has ended."""
+    """Returns a figure of a process's memory, such as VmRSS; None once the process has exited."""
     figure = re.search(rf"{field}:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())
     return int(figure.group(1)) / 1024 if figure else None

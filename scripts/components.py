@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the program is made of, as Cargo.lock says: scripts/components.py notices|sbom TARGET
+"""Lists what the program consists of, from Cargo.lock: scripts/components.py notices|sbom TARGET
 
-Both go to standard output: the licences' texts of all packages that are linked into the program for this
-target (x86_64-unknown-linux-musl, ...), or a list of them in CycloneDX 1.5. Needs cargo, and nothing else.
+Both print to standard output: the licence texts of all packages that are linked into the program for this
+target (x86_64-unknown-linux-musl, ...), or a list of them in CycloneDX 1.5. Needs only cargo.
 """
 
 import json
@@ -15,7 +15,7 @@ TEXTS = re.compile(r"(?i)^(licen[cs]e|copying|notice|copyright|unlicense)")
 
 
 def linked(target):
-    """The packages in the program, in order: those of others that are needed to run, not to build or test."""
+    """Returns our package, and the third-party packages linked into the program, in order."""
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
     metadata = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -29,14 +29,14 @@ def linked(target):
             for dependency in nodes[node]["deps"]:
                 if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                     waiting.append(dependency["pkg"])
-    # What is our own has no licence and no origin of its own.
+    # Our own crates have no separate licence or origin.
     found -= set(metadata["workspace_members"])
     others = sorted((packages[node] for node in found), key=lambda p: (p["name"], p["version"]))
     return packages[root], others
 
 
 def texts(package):
-    """The texts of a package's licences and notices, by file name."""
+    """Returns the texts of a package's licences and notices, by file name."""
     folder = Path(package["manifest_path"]).parent
     paths = [path for path in folder.iterdir() if TEXTS.match(path.name)]
     if package["license_file"]:
@@ -48,7 +48,7 @@ def texts(package):
 
 
 def notices(root, others):
-    """One text; what several packages say in the same words stands there once."""
+    """Prints all texts; a text that several packages share is printed once."""
     said = {}
     for package in others:
         for name, text in texts(package):
@@ -58,27 +58,27 @@ def notices(root, others):
         by = ", ".join(package["authors"])
         print(f"{package['name']} {package['version']}: {package['license']}{f', {by}' if by else ''}")
         if not texts(package):
-            print(f"    It comes without a text of its licence: {package['repository'] or 'crates.io'}")
+            print(f"    It contains no licence text: {package['repository'] or 'crates.io'}")
     for text, names in sorted(said.items(), key=lambda entry: entry[1]):
         print("\n" + "=" * 80)
         print("\n".join(names) + "\n\n" + text)
 
 
 def component(package, kind):
-    """A package as CycloneDX has it."""
+    """Returns a package in CycloneDX form."""
     return {
         "type": kind,
         "bom-ref": f"pkg:cargo/{package['name']}@{package['version']}",
         "name": package["name"],
         "version": package["version"],
         "purl": f"pkg:cargo/{package['name']}@{package['version']}",
-        # The old form of "or" is none of SPDX.
+        # The old form of "or" is not valid in SPDX.
         "licenses": [{"expression": re.sub(r"\s*/\s*", " OR ", package["license"])}],
     }
 
 
 def sbom(root, others):
-    """CycloneDX 1.5, without a time or a random number: the same source makes the same list."""
+    """Prints CycloneDX 1.5, without a time or a random number: the same source produces the same list."""
     bom = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tries `rolldrop inject` on manifests of others: scripts/corpus.py ROLLDROP CHECKOUTS LIST
+"""Tries `rolldrop inject` on manifests of other projects: scripts/corpus.py ROLLDROP CHECKOUTS LIST
 
-CHECKOUTS has a folder OWNER/NAME for each repository, LIST a line for each file: repository, path, and what happened
-when it was tried first ("edited" or "refused: why"), with tabs between. Files that are not there are counted. Needs
-PyYAML, which reads as kubectl does.
+CHECKOUTS has a folder OWNER/NAME for each repository. LIST has a line for each file: repository, path, and the result of
+the first attempt ("edited" or "refused: why"), separated by tabs. Missing files are counted. Needs PyYAML, which parses as
+kubectl does.
 
-A file that was edited must be edited still, twice with the same result as once, and `--uninject` must give it back byte
-for byte. If all its workloads turn out to carry no HTTP, it is refused now, which is right. A file of several workloads
-that was refused is tried as it is, and then with `--workload` for each of them. No message may have the words of a
+A file that was edited must still be edited, a second injection must change nothing, and `--uninject` must restore it byte
+for byte. If all its workloads turn out to carry no HTTP, it is now refused, which is right. A file of several workloads
+that was refused is tried unchanged, and then with `--workload` for each of them. No message may contain the words of a
 library, and each refusal must begin with the file's name. Exits with 1 if anything is wrong.
 """
 
@@ -25,13 +25,13 @@ OF_LIBRARIES = re.compile(
     r"panicked|DuplicateKeyPolicy|did not find expected|Parse error|Suggestion:|Context:|at line \d+,? column|not YAML"
 )
 NO_HTTP = "which the HTTP proxy would break"
-# docs/inject.md: these do not come back.
+# docs/inject.md: `--uninject` does not restore these.
 EMPTY = re.compile(rb"^[ -]*(annotations|initContainers):[ \t]*(null|~)?[ \t\r]*$", re.MULTILINE)
 READER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 def workloads(text):
-    """The workloads of a text, as KIND/NAME; none if it is no YAML."""
+    """Returns the workloads of a text, as KIND/NAME; none if it is not YAML."""
     try:
         documents = list(yaml.load_all(text, READER))
     except yaml.YAMLError:
@@ -48,7 +48,7 @@ def workloads(text):
 
 
 class File:
-    """A file of the list, and what comes of it."""
+    """A file of the list, and its result."""
 
     def __init__(self, rolldrop, path, before):
         self.rolldrop, self.path, self.before = rolldrop, path, before
@@ -65,11 +65,11 @@ class File:
         if done.returncode not in (0, 2):
             self.wrong.append(f"exit status {done.returncode}: {said}")
         if done.returncode and not said.startswith(f"rolldrop: {'stdin' if text is not None else self.path}"):
-            self.wrong.append(f"no file: {said}")
+            self.wrong.append(f"no file name: {said}")
         return done.returncode == 0, done.stdout, said
 
     def edited(self, *arguments):
-        """Whether it is edited; then also that this comes back."""
+        """Returns True if the file is edited; then also checks that the edit can be undone."""
         is_done, there, said = self.inject("--admin-token", "admin", *arguments)
         if not is_done:
             return False, said
@@ -77,11 +77,11 @@ class File:
         if "rewritten" in said:
             return True, said
         if there == text and "already has the sidecar" not in said:
-            self.wrong.append("nothing is edited")
+            self.wrong.append("nothing was edited")
         if self.inject("--admin-token", "admin", *arguments, text=there)[1] != there:
-            self.wrong.append("twice is not once")
+            self.wrong.append("a second injection changes the file")
         if self.inject("--uninject", text=there)[1] != text and not EMPTY.search(text):
-            self.wrong.append("it does not come back")
+            self.wrong.append("uninject does not restore the file")
         return True, said
 
     def tried(self):
@@ -102,7 +102,7 @@ class File:
             if self.edited("--workload", workload)[0]:
                 return "several workloads: edited with --workload"
         for workload, ports in re.findall(r":\d+: (\S+/\S+): .* ports ([\d and]+): choose", said):
-            # A Service that several share takes all of them.
+            # A Service that several workloads share needs all of them.
             all_of_them = [word for one in all_workloads for word in ("--workload", one)]
             for port in ports.split(" and "):
                 if any(self.edited(*names, "--port", port)[0] for names in (["--workload", workload], all_of_them)):
@@ -111,7 +111,7 @@ class File:
 
 
 def reason(said):
-    """A refusal without what differs from file to file."""
+    """Returns a refusal without the parts that differ from file to file."""
     first = said.removeprefix("rolldrop: ").splitlines()[0] if said else ""
     for words in ("a template", "no Pod, Deployment", "declares no port", "--port", "node's network", NO_HTTP):
         if words in first:
@@ -133,7 +133,7 @@ def main():
         tried = list(pool.map(lambda file: File(rolldrop, *file), files))
     for outcome, count in sorted(Counter(file.outcome for file in tried).items()):
         print(f"{count:6} {outcome}")
-    print(f"{missing:6} not there")
+    print(f"{missing:6} missing")
     wrong = [(file.path, why) for file in tried for why in file.wrong]
     for path, why in wrong:
         print(f"{path}: {why}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The JSON Schema of a custom resource, out of its CustomResourceDefinition; strict, and without descriptions.
+"""Converts a CustomResourceDefinition to the JSON Schema of its custom resource, strict and without descriptions.
 
     scripts/crd-schema.py KIND < crds.yaml > tests/reference/crds/kind.json
 
-What tests/reference/crds holds was made so; its README.md says of which files. A pod's template is left open there:
-the tests hold it against Kubernetes' own types. Needs PyYAML.
+The schemas in tests/reference/crds were made this way; the README.md there names the sources. A pod's template is left open:
+the tests compare it with Kubernetes' own types. Needs PyYAML.
 """
 
 import json
@@ -16,7 +16,7 @@ POD_TEMPLATE = {"type": "object"}
 
 
 def schema(of, name=""):
-    """What a structural schema of OpenAPI means, as a JSON Schema that takes nothing unknown."""
+    """Returns a structural OpenAPI schema as a JSON Schema that rejects unknown fields."""
     if name == "template" and "spec" in of.get("properties", {}) and "metadata" in of["properties"]:
         return POD_TEMPLATE
     out = {key: value for key, value in of.items() if not key.startswith("x-") and key not in ("description", "default")}

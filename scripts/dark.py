@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the dark form of a picture: its palette, changed as report.html's style sheet changes pictures in the dark theme."""
+"""Writes the dark form of a picture: changes its palette as report.html's style sheet does in the dark theme."""
 
 import struct
 import sys
 import zlib
 
-# The filters invert(.905) and hue-rotate(180deg) of CSS.
+# The CSS filters invert(.905) and hue-rotate(180deg).
 INVERTED = 0.905
 ROTATED = ((-0.574, 1.430, 0.144), (0.426, 0.430, 0.144), (0.426, 1.430, -0.856))
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The chart as Helm sees it, by Helm's own code (helm-python-sdk); no cluster is asked.
+"""Processes the chart with Helm's own code (helm-python-sdk), without asking a cluster.
 
     target/test-venv/bin/python scripts/helm.py lint [VALUES.yaml]
     target/test-venv/bin/python scripts/helm.py template [VALUES.yaml]
 
-`lint` takes warnings for errors. `template` prints the objects of a release "rolldrop" in the namespace
+`lint` treats warnings as errors. `template` prints the objects of a release "rolldrop" in the namespace
 "default", as JSON: {"objects": TEXT OF YAML, "notes": TEXT}.
 """
 
@@ -32,7 +32,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     notes = "".join(text for path, text in rendered.items() if path.endswith("NOTES.txt"))
-    # As Helm installs them: what the Job needs is there before it.
+    # In Helm's order of installation: objects that the Job needs come before it.
     paths = sorted(rendered, key=lambda path: (path.endswith("job.yaml"), path))
     objects = [rendered[path] for path in paths if path.endswith(".yaml") and rendered[path].strip()]
     print(json.dumps({"objects": "---\n".join(text.strip() + "\n" for text in objects), "notes": notes}))
