@@ -1,7 +1,7 @@
-// A plain client of Go's net/http: sends requests one after the other over kept connections, and says
-// how many answers and errors its caller saw. What the transport sends again by itself shows nowhere.
+// A plain client of Go's net/http: sends requests one after another over kept connections, and prints
+// how many responses and errors its caller saw. Requests that the transport retries by itself do not show.
 //
-// usage: go run go-client.go METHOD COUNT URL (a POST has a body that can be sent again)
+// usage: go run go-client.go METHOD COUNT URL (a POST has a body that can be resent)
 package main
 
 import (

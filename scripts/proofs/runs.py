@@ -1,12 +1,12 @@
-"""What the proofs that make runs share: one run, and what of its directory they look at."""
+"""Parts shared by the proofs that make runs: making a run, and reading its directory."""
 import collections, json, os, pathlib, shutil, subprocess, sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target/release/rolldrop"
 PYTHON = REPOSITORY / "target/test-venv/bin/python"
-# A run that is not valid, because the machine was too busy, is made so often in all.
+# Maximum number of attempts for a run that is invalid because the machine was too busy.
 ATTEMPTS = 3
-# The exit status of a run that measured nothing.
+# Exit status of a run that measured nothing.
 NOTHING_MEASURED = 2
 # Lets pods of the namespace `default` that name no service account do everything.
 TRUST_DEFAULT_ACCOUNT = {
@@ -19,7 +19,7 @@ TRUST_DEFAULT_ACCOUNT = {
 
 
 def duckdb():
-    """DuckDB. Where this Python has none, the program begins anew with the one that scripts/test installs."""
+    """Returns DuckDB. If this Python lacks it, restarts the program with the Python that scripts/test installs."""
     try:
         import duckdb
     except ImportError:
@@ -30,14 +30,14 @@ def duckdb():
 
 
 def run(binary, scenario, out, *more):
-    """Runs a scenario into the directory, and answers the finished process."""
+    """Runs a scenario into the directory, and returns the finished process."""
     out.parent.mkdir(parents=True, exist_ok=True)
     command = [str(part) for part in (binary, "run", scenario, "--quiet", "--out", out, *more)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
 def run_until_valid(binary, scenario, out, *more):
-    """The same, again while the run is not valid; also answers how often it was made."""
+    """Does the same, and repeats an invalid run; also returns the number of attempts."""
     for attempt in range(1, ATTEMPTS + 1):
         shutil.rmtree(out, ignore_errors=True)
         done = run(binary, scenario, out, *more)
@@ -47,12 +47,12 @@ def run_until_valid(binary, scenario, out, *more):
 
 
 def three_pods(container, **pod):
-    """The manifests of three pods of this container, which knows its pod's name and address, behind a Service `web`."""
+    """Returns manifests of three pods with this container, which knows its pod's name and address, behind a Service `web`."""
     return [deployment("web", 3, {"app": "web"}, container, **pod), service("web", 8080)]
 
 
 def deployment(name, replicas, labels, container, **pod):
-    """Pods of a container that knows its pod's name and address."""
+    """Returns a Deployment of pods with a container that knows its pod's name and address."""
     variables = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
     env = [{"name": n, "valueFrom": {"fieldRef": {"fieldPath": p}}} for n, p in variables.items()]
     container = {"name": "app", "ports": [{"name": "http", "containerPort": 8080}]} | container
@@ -63,13 +63,13 @@ def deployment(name, replicas, labels, container, **pod):
 
 
 def service(app, port):
-    """A Service in front of the pods with the label `app`, and with its name."""
+    """Returns a Service named after the label `app` of the pods behind it."""
     spec = {"selector": {"app": app}, "ports": [{"name": "http", "port": port, "targetPort": "http"}]}
     return {"inline": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": app}, "spec": spec}}
 
 
 def use_kubectl():
-    """The kubectl that scripts/test installs, for scenarios that call it."""
+    """Puts the kubectl that scripts/test installs on the PATH, for scenarios that call it."""
     os.environ["PATH"] = f"{PYTHON.parent}:{os.environ['PATH']}"
 
 
@@ -78,16 +78,16 @@ def result(run):
 
 
 def is_valid(run):
-    """Whether the run was made to its end and says of itself that it measured."""
+    """Returns True if the run is complete and its own verdict is valid."""
     return (run / "result.json").exists() and result(run)["verdict"]["state"] == "valid"
 
 
-# Moments in Unix seconds.
+# Times in Unix seconds.
 Stopped = collections.namedtuple("Stopped", "before after")
 
 
 def stopped_routing(run):
-    """Pod -> before and after the swap that took it out of the Service proxy's table."""
+    """Returns for each pod the times just before and after the swap that removed it from the Service proxy's table."""
     routed, stopped = collections.defaultdict(set), {}
     for line in (run / "cluster/service-proxy.jsonl").read_text().splitlines():
         sync = json.loads(line)
@@ -100,7 +100,7 @@ def stopped_routing(run):
 
 
 def zero_s(run):
-    """When the counted part of the load began, in Unix seconds."""
+    """Returns the time at which the counted part of the load began, in Unix seconds."""
     for line in (run / "events.jsonl").read_text().splitlines():
         event = json.loads(line)
         if event["kind"] == "load_started":

@@ -1,4 +1,4 @@
-"""What a scenario of the library says of itself in its file."""
+"""Reads what a scenario of the library states about itself in its file."""
 import re
 
 import runs
@@ -12,23 +12,23 @@ def text(name):
 
 
 def header(name, which):
-    """A line of a scenario's header, without what it begins with."""
+    """Returns a line of a scenario's header, without its prefix."""
     lines = text(name).splitlines()
     return next(line.removeprefix(HEADER[which]) for line in lines if line.startswith(HEADER[which]))
 
 
 def annotation(name, key):
-    """An annotation of a scenario; None if it has none of this key."""
+    """Returns an annotation of a scenario; None if the key is missing."""
     found = re.search(rf"^    {key}: (.*)$", text(name), re.MULTILINE)
     return found and found[1]
 
 
 def takes_s(name):
-    """How long it takes, as its file says."""
+    """Returns the duration stated in the scenario's file."""
     minutes, seconds = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", annotation(name, "takes")).groups()
     return 60 * int(minutes or 0) + int(seconds or 0)
 
 
 def claims(name):
-    """The claims of docs/sources.md that it shows."""
+    """Returns the claims of docs/sources.md that the scenario shows."""
     return re.findall(r"\bC\d+\b", header(name, "source"))
