@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-# The kinds, by what the printers call their columns.
+# The kinds, by the name of their printer columns.
 KINDS = {
     "namespace": "Namespace",
     "node": "Node",

@@ -45,7 +45,7 @@ async fn closed_pipe_ends_both_clusters_cleanly() {
         cluster.let_go();
     }
     let gone = || (!all.iter().any(|process| process.is_alive())).then_some(());
-    wait_for("every process gone", LIMIT, gone);
+    wait_for("all processes to exit", LIMIT, gone);
     for cluster in &mut clusters {
         assert!(cluster.end().success());
         assert!(!exists(&cluster.kubeconfig()));

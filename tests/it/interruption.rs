@@ -41,7 +41,7 @@ fn killed_run_leaves_partial_report() {
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGKILL);
     child.wait().expect("an exit status");
-    wait_for("every process gone", LIMIT, || none_alive(&processes));
+    wait_for("all processes to exit", LIMIT, || none_alive(&processes));
 
     let run = dir.path().join("run");
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(3);
@@ -82,7 +82,7 @@ fn killed_cluster_ends_run_with_reason() {
         let info = std::fs::read_to_string(dir.path().join("run/run.json")).expect("run.json");
         let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
         assert!(info["ended"].is_i64() && info["complete"] == false, "{info}");
-        wait_for("every process gone", LIMIT, || none_alive(&processes));
+        wait_for("all processes to exit", LIMIT, || none_alive(&processes));
         let report = Rolldrop::new(["report".into(), dir.path().join("run")]).finish().expect_code(3);
         assert!(report.stdout().to_lowercase().contains("partial"), "{report}");
     }
@@ -171,7 +171,7 @@ fn run_removes_pods_of_killed_cluster() {
     let is_cluster = |process: &&Process| process.is_child_of(child.id()) && process.runs("cluster");
     let cluster = processes.iter().find(is_cluster).expect("the cluster");
     cluster.kill();
-    wait_for("the cluster gone", LIMIT, || (!cluster.is_alive()).then_some(()));
+    wait_for("the cluster to exit", LIMIT, || (!cluster.is_alive()).then_some(()));
     signal(&child, Signal::SIGINT);
     child.wait().expect("an exit status");
     assert_eq!(none_alive(&processes), Some(()));

@@ -407,7 +407,7 @@ async fn killed_cluster_leaves_nothing_behind() {
             }
         }
         let gone = || (!tree.iter().any(Process::is_alive) && !is_inhabited(&namespaces)).then_some(());
-        wait_for(&format!("nothing left of a cluster after {killed} was killed"), LIMIT, gone);
+        wait_for(&format!("nothing to be left of a cluster after losing {killed}"), LIMIT, gone);
         if killed != "both" {
             let left = ["kubeconfig", "namespaces"].map(|name| cluster.dir.path().join(name));
             wait_for(&format!("no files left: {killed}"), LIMIT, || {

@@ -77,7 +77,7 @@ fn full_disk_keeps_recorded_rows() {
     assert!(told.contains(kept) && told.contains("No space left on device"), "{all}");
     assert_eq!(told.matches("No space").count(), 1, "{all}");
     assert!(!rows(dir.path(), "kept").is_empty(), "{all}");
-    assert!(said.starts_with("status 2\n"), "nothing but what was recorded: {all}");
+    assert!(said.starts_with("status 2\n"), "no more than the recorded part: {all}");
     // On a busy machine, the load is invalid as well.
     assert!(said.to_lowercase().contains("partial") && said.contains(" requests were dropped"), "{all}");
     assert!(!result(&dir.path().join("kept")).complete, "{all}");
@@ -102,10 +102,10 @@ fn second_signal_cancels_inflight_requests() {
         read(dir.path(), "stderr.log").contains(" requests, ").then_some(())
     });
     signal(&child, Signal::SIGINT);
-    wait_for("an answer to the first", LIMIT, || {
+    wait_for("a reaction to the first signal", LIMIT, || {
         read(dir.path(), "stderr.log").contains("waiting for requests in flight").then_some(())
     });
-    assert!(child.try_wait().expect("its state").is_none(), "it waits for what is in flight");
+    assert!(child.try_wait().expect("its state").is_none(), "it waits for requests in flight");
     signal(&child, Signal::SIGINT);
     assert_eq!(child.wait().expect("an exit status").code(), Some(130));
     let rows = rows(dir.path(), "run");

@@ -321,7 +321,7 @@ async fn soaked_proxy_loses_and_leaks_nothing() {
         proxy.descriptors(),
     );
     println!("{told}");
-    assert!(let_go.is_ok(), "the proxy kept something or did not hand it over: {told}");
+    assert!(let_go.is_ok(), "the proxy leaked something or did not hand it over: {told}");
     let faults = faults(&ledger, &get(admin, "/metrics").await);
     assert!(
         faults.is_empty(),

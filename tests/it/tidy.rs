@@ -305,7 +305,7 @@ fn source_files_follow_layout_rules() {
     for source in sources() {
         let path = source.path.display();
         assert!(!source.path.ends_with("mod.rs"), "{path}: foo.rs beside foo/, never mod.rs");
-        assert!(source.text.starts_with("//! "), "{path}: begins without saying what it does");
+        assert!(source.text.starts_with("//! "), "{path}: has no module comment that says what it does");
         let lines = source.text.lines().count();
         assert!(lines <= MAX_LINES, "{path} has {lines} lines: split it by job");
     }

@@ -67,7 +67,10 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
             format!("above the upper bound at {ALPHA}: {said}")
         });
         let reported = window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
-        assert!(t0_earliest + reported <= upper + CLOCK_TOLERANCE_S, "wider than its statistics: {said}");
+        assert!(
+            t0_earliest + reported <= upper + CLOCK_TOLERANCE_S,
+            "wider than its statistics allow: {said}"
+        );
     }
 }
 

@@ -187,7 +187,7 @@ fn auto_evidence_tunes_unnamed_pods() {
         let found = tuning(tuned.dir());
         tuned.figure(found["outcome"]["state"] == "proven");
         let consumers = found["chosen"]["consumers"].as_array().expect("consumers");
-        assert!(!consumers.is_empty(), "windows are seen: {found}");
+        assert!(!consumers.is_empty(), "windows were measured: {found}");
     });
 }
 

@@ -71,7 +71,7 @@ async fn local_external_policy_drops_without_endpoint() {
         until("a pod at either node", "node-2", one, "one");
         cluster.pods().delete("two", &DeleteParams::default()).await.expect("it is deleted");
         let log = cluster.dir.path().join("service-proxy.jsonl");
-        wait_for("node 1 to leave the terminating one out", LIMIT, || {
+        wait_for("node 1 to leave out the terminating pod", LIMIT, || {
             let lines = json_lines(&log);
             let of_node = |line: &&Value| line["node"] == "node-1" && line["service"] == "default/web";
             let last = lines.iter().rfind(of_node)?;

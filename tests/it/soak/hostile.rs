@@ -1,4 +1,4 @@
-//! Clients, beside the counted ones, that try to make the proxy hold as many resources as possible.
+//! Uncounted clients that try to make the proxy hold as many resources as possible.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -91,7 +91,7 @@ fn client_outcome_reflects_server_progress() {
         // The server had served earlier requests on this connection, and had read the next one.
         let kept = ["-r", "5", "-d", "6s", "--connections", "keepalive", "-c", "1"];
         let pair = Pair::start(&lab, "serving", "/slow?ms=1000", &kept).await;
-        wait_for("a request after an answer", LIMIT, || {
+        wait_for("a request after a response", LIMIT, || {
             let log = log_with(&lab, "serving", "app", "answered");
             let count = |what| log.matches(what).count();
             (count("\"received\"") > count("\"answered\"")).then_some(())
