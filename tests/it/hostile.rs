@@ -128,7 +128,7 @@ fn server_memory_survives_10000_objects() {
             .to_string();
     assert_eq!(server.request(&format!("POST {MAPS}"), "", &owned).code, 201);
     assert_eq!(server.request(&format!("DELETE {MAPS}/owner"), "", "").code, 200);
-    wait_for("the dependent collected", LIMIT, || (listed(&server, OURS).0 == 0).then_some(()));
+    wait_for("the dependent to be collected", LIMIT, || (listed(&server, OURS).0 == 0).then_some(()));
     let peak = memory_kib(cluster.pid(), "VmHWM");
     assert!(peak < LIMIT_KIB, "{peak} KiB");
     assert_eq!(server.request("GET /version", "", "").code, 200);

@@ -84,7 +84,7 @@ async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
         if row.len() == ROW && row.iter().all(is_one) && pods.iter().all(is_met) {
             return all;
         }
-        assert!(tokio::time::Instant::now() < deadline, "not {pods:?} alone: {row:?}");
+        assert!(tokio::time::Instant::now() < deadline, "not only {pods:?}: {row:?}");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }

@@ -86,7 +86,7 @@ fn said(run: &MeasuredRun) -> String {
 fn says(run: &MeasuredRun, parts: &[&str]) {
     let said = said(run);
     let is_said = said.lines().any(|line| parts.iter().all(|part| line.contains(part)));
-    assert!(is_said, "{parts:?} in none of\n{said}\n{}", run.finished);
+    assert!(is_said, "no finding contains {parts:?}\n{said}\n{}", run.finished);
 }
 
 #[track_caller]

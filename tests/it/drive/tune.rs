@@ -163,7 +163,7 @@ fn cleanup_undoes_killed_tuning() {
     let moments: [(&dyn Fn() -> bool, &str); 2] = [(&is_in_use, "released"), (&is_set, "restored")];
     for (is_moment, done) in moments {
         let (mut child, dir) = shop.tune(&[]).start();
-        wait_for("the moment", LIMIT, || is_moment().then_some(()));
+        wait_for("the moment to kill the tuning", LIMIT, || is_moment().then_some(()));
         let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("tuning").as_os_str()]).finish();
         assert!(cleanup().expect_code(2).stderr().contains("has not ended"));
         signal(&child, Signal::SIGKILL);

@@ -48,7 +48,7 @@ fn drained_node_rejects_pods_until_uncordon() {
 
     // Their replacements wait for the node.
     let pending = || kubectl.ok("get pods --field-selector status.phase=Pending -o name").lines().count();
-    wait_for("two pods wait", LIMIT, || (pending() == 2).then_some(()));
+    wait_for("two pending pods", LIMIT, || (pending() == 2).then_some(()));
     assert_eq!(kubectl.ok("uncordon node-3"), "node/node-3 uncordoned\n");
     kubectl.ok("rollout status deployment web --timeout=300s");
 }
