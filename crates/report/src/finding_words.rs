@@ -9,7 +9,7 @@ mod invalid_words;
 mod measurement;
 mod not_sent_words;
 mod stream_words;
-mod unbounded_words;
+pub(crate) mod unbounded_words;
 
 pub(super) use advice::{manner, rests_on, sleep_in_words};
 pub use invalid_words::invalid as reason;

@@ -1,6 +1,7 @@
 //! Puts the figures of a comparison, and how they were judged, into words.
 
-use crate::format::count;
+use crate::finding_words::unbounded_words::unbounded_of;
+use crate::format::{count, len};
 use rolldrop_judge::judgements::comparison::{
     ComparisonRow, DisjointLatencies, FEWEST_BEYOND, Method, Metric, MetricUnit, Proportion,
 };
@@ -97,9 +98,7 @@ fn method(method: &Method) -> String {
         Method::WindowPermutation { windows: [a, b] } => {
             format!("mean upper bounds; permutation test over {a} and {b}")
         }
-        Method::Unbounded { unbounded, windows } => {
-            format!("{unbounded} of {windows} windows have no upper bound")
-        }
+        Method::Unbounded { unbounded, windows } => unbounded_of(len(*unbounded), len(*windows)),
         Method::FewBeyond(beyond) => {
             format!("about {beyond:.0} answers on one side lie beyond it; {FEWEST_BEYOND} are needed")
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::format::count;
+use super::format::{count, counted, len};
 use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{MissingShare, PredictedCut};
 use rolldrop_judge::prediction::{
@@ -45,10 +45,10 @@ fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     writeln!(out)?;
     writeln!(
         out,
-        "based on {:.0} s without a termination, {} pods and {} streams; {:.1} were open per pod; {} of the stationary population was missing",
+        "based on {:.0} s without a termination, {} and {}; {:.1} were open per pod; {} of the stationary population was missing",
         of.steady_s,
-        of.pods,
-        of.streams,
+        counted(len(of.pods), "pod"),
+        counted(len(of.streams), "stream"),
         of.open_per_pod,
         missing_text(of.missing),
     )?;

@@ -142,7 +142,7 @@ mod tests {
             disruption("{at: 3s, action: rollingRestart, workload: deployment/web, until: rolloutComplete}");
         run.0.stands(0, &restart, DisruptionStage::Due { repetition: 0, at: at(3.0) });
         run.0.stands(0, &restart, DisruptionStage::Waits(Wait::Rollout));
-        run.0.unsettled(Some("Deployment web: 2 pods updated, 3 wanted"));
+        run.0.unsettled(Some("Deployment web: 2 of 3 pods updated"));
         run.sees(4.0, "web-5f7d8c9b4-4rpzm", LivePhase::Ready);
         run.sees(5.0, "web-6d4cf56db6-7hjwp", LivePhase::Terminating);
         run.lost(5.5, &[("connect_refused", 7)]);
@@ -161,8 +161,8 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        rollingRestart Deployment web waits for the rollout (Deployment web: 2 pods
-          updated, 3 wanted)
+        rollingRestart Deployment web waits for the rollout (Deployment web: 2 of 3 pods
+          updated)
         lost at 5 s: 7 connect_refused while web-6d4cf56db6-7hjwp was terminating
         lost at 7 s: 2 connect_refused, 1 reset_before_response just after
           web-6d4cf56db6-7hjwp was gone
@@ -176,7 +176,7 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        rollingRestart Deployment web waits for the rollout (Deployment web: 2 pods updated, 3 wanted)
+        rollingRestart Deployment web waits for the rollout (Deployment web: 2 of 3 pods updated)
         lost at 5 s: 7 connect_refused while web-6d4cf56db6-7hjwp was terminating
         lost at 7 s: 2 connect_refused, 1 reset_before_response just after web-6d4cf56db6-7hjwp was gone
         pods: 2 ready, 1 starting, 1 terminating

@@ -55,7 +55,7 @@ impl WorkloadState {
         } else {
             have.iter()
                 .find(|(_, count, wanted)| count.unwrap_or(0) != *wanted)
-                .map(|(what, count, wanted)| format!("{} {what}, {wanted} wanted", count.unwrap_or(0)))
+                .map(|(what, count, wanted)| format!("{} of {wanted} {what}", count.unwrap_or(0)))
         };
         let title = format!("{kind} {}", meta.name.as_deref().unwrap_or_default());
         (title, Self { generation, replicas, template: template_digest(Some(template)), missing })
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(unsettled(workload(1, 1, 3, 3, "a")), None);
         let unseen = Some("web: its controller has not seen the change yet".to_owned());
         assert_eq!(unsettled(workload(2, 1, 3, 3, "b")), unseen);
-        assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 pods updated, 3 wanted");
+        assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 of 3 pods updated");
         assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
         let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);
         assert!(changed.unsettled_since(&before).is_some());
@@ -334,8 +334,8 @@ mod tests {
         };
         let partition =
             |partition: i32| json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition}});
-        assert_eq!(missing(3, partition(0), 2).unwrap(), "2 pods updated, 3 wanted");
-        assert_eq!(missing(3, partition(1), 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(missing(3, partition(0), 2).unwrap(), "2 of 3 pods updated");
+        assert_eq!(missing(3, partition(1), 1).unwrap(), "1 of 2 pods updated");
         assert_eq!(missing(3, partition(1), 2), None);
         // There was nothing to change.
         assert_eq!(missing(3, partition(1), 3), None);
@@ -354,7 +354,7 @@ mod tests {
             });
             of_daemon_set(serde_json::from_value(set).unwrap()).unwrap().1.missing
         };
-        assert_eq!(on_nodes("RollingUpdate", 1).unwrap(), "1 pods updated, 2 wanted");
+        assert_eq!(on_nodes("RollingUpdate", 1).unwrap(), "1 of 2 pods updated");
         assert_eq!(on_nodes("OnDelete", 0), None);
     }
 

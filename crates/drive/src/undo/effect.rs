@@ -256,7 +256,7 @@ mod tests {
         };
         let waited = await_effect(&caller(Arc::clone(&pods), Arc::clone(&updated)), &changes(), tell).await;
         assert!(waited.is_ok(), "{waited:?}");
-        let rolling = "Deployment web: 1 pods updated, 2 wanted";
+        let rolling = "Deployment web: 1 of 2 pods updated";
         let replaced = "1 pod being replaced is still there (web-1)";
         assert_eq!(
             told.into_inner().unwrap(),

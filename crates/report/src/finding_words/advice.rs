@@ -1,6 +1,7 @@
 //! Puts recommendations and their grounds into words.
 
 use super::super::format::{counted, len};
+use super::unbounded_words::unbounded_of;
 use super::{cause_words, in_phase};
 use rolldrop_explain::MAX_COARSENESS_S;
 use rolldrop_explain::model::account::{
@@ -116,9 +117,7 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
                 percent(asked)
             )
         }
-        NoRecommendation::Unbounded { unbounded, windows } => {
-            format!("{unbounded} of {windows} windows have no upper bound")
-        }
+        NoRecommendation::Unbounded { unbounded, windows } => unbounded_of(len(*unbounded), len(*windows)),
         NoRecommendation::TooCoarse { rate } => format!(
             "a pod got only {rate:.1} new connections/s, which shows its window to within {:.2} s at best (limit \
              {MAX_COARSENESS_S} s); raise the rate of new connections",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::format::{count, either};
+use super::super::format::{count, counted, either};
 use super::{Words, not_sent_words, reasons_in_words, words};
 use rolldrop_explain::model::FindingKind;
 use rolldrop_explain::model::account::{Incomplete, Invalid, MeasuredQuantity, Missing, RecordContradiction};
@@ -140,7 +140,11 @@ fn missing(part: &Missing) -> String {
         Missing::HandedOver { source, rows, by_count } => not_handed_over(source, *rows, by_count.as_ref()),
         Missing::OfProxy { proxy, rows } => rows_of_proxy(proxy, *rows),
         Missing::Answered { pod, requests } => {
-            format!("{} requests that pod {pod} answered have no row from its proxy", count(*requests))
+            format!(
+                "{} that pod {pod} answered {} no row from its proxy",
+                counted(*requests, "request"),
+                either(*requests, "has", "have")
+            )
         }
     }
 }
@@ -159,16 +163,20 @@ fn contradiction(found: &RecordContradiction) -> String {
         }
         RecordContradiction::Served { proxy, received, rows } => served(proxy, *received, *rows),
         RecordContradiction::Twice { source, requests, first } => format!(
-            "{requests} requests of {source} have more than one row (the first is number {first}): is a file in \
-             requests/ duplicated?"
+            "{} of {source} {} more than one row (the first is number {first}): is a file in requests/ duplicated?",
+            counted(*requests, "request"),
+            either(*requests, "has", "have")
         ),
         RecordContradiction::Disordered { source, rows, first } => {
             format!(
-                "{rows} rows of {source} have timestamps that are out of order (the first is number {first})"
+                "{} of {source} {} timestamps that are out of order (the first is number {first})",
+                counted(*rows, "row"),
+                either(*rows, "has", "have")
             )
         }
         RecordContradiction::DisorderedServed { proxy, rows } => {
-            format!("{rows} rows of proxy {proxy} have timestamps that are out of order")
+            let (rows, have) = (counted(*rows, "row"), either(*rows, "has", "have"));
+            format!("{rows} of proxy {proxy} {have} timestamps that are out of order")
         }
         RecordContradiction::Impossible { proxy, impossible, compared, worst_s } => format!(
             "according to the timestamps, proxy {proxy} read {impossible} of {compared} requests before they were sent \
@@ -188,7 +196,7 @@ fn requests(source: &str, phase: Phase, scheduled: u64, rows: u64) -> String {
 
 fn served(proxy: &str, received: u64, rows: u64) -> String {
     let were = either(received, "was", "were");
-    format!("{received} rows of proxy {proxy} {were} received, but served/ has {rows}")
+    format!("{} of proxy {proxy} {were} received, but served/ has {rows}", counted(received, "row"))
 }
 
 /// Describes requests that a load source had recorded or in flight, but that did not arrive.

@@ -19,8 +19,8 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::PortsReused(connections) => words(
             format!(
-                "{} connections came from a source port that had been used less than 120 s earlier",
-                count(*connections)
+                "{} came from a source port that had been used less than 120 s earlier",
+                counted(*connections, "connection")
             ),
             "with connection tracking, the entry of an unanswered connection can send the next one from its port to \
              the same dead pod (stale_flow)",
@@ -69,14 +69,18 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
         ),
         Measurement::TrackingGaps { gaps, first_s } => tracking_gaps(*gaps, *first_s),
         Measurement::EntriesUnconfirmed { agreed } => words(
-            format!("the kernel's entries are not used: only {} answers confirm them", count(*agreed)),
+            format!(
+                "the kernel's entries are not used: only {} {} them",
+                counted(*agreed, "answer"),
+                either(*agreed, "confirms", "confirm")
+            ),
             "under IPVS they count only if at least 20 answers name the same pods and none names another",
             "have responses name their pods: --pod-header, --pod-body, or a sidecar",
         ),
         Measurement::EntriesContradicted { disagreed } => words(
             format!(
-                "{} answers came from a different pod than the one that the kernel sent their connection to",
-                count(*disagreed)
+                "{} came from a different pod than the one that the kernel sent the connection to",
+                counted(*disagreed, "answer")
             ),
             "something between the kernel and the app forwards connections, or an address was reassigned; the answer \
              counts",

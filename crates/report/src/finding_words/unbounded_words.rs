@@ -1,6 +1,6 @@
 //! Puts windows without an upper bound into words: each reason has its own consequence and remedy.
 
-use super::super::format::{counted, len};
+use super::super::format::{count, counted, either, len};
 use super::{Words, words};
 use rolldrop_explain::model::{NoBound, Unbounded};
 use rolldrop_record::run_info::Balances;
@@ -133,14 +133,20 @@ fn proxy_unknown(denied: &[String]) -> String {
     }
 }
 
+/// Returns how many of the windows have no upper bound.
+pub(crate) fn unbounded_of(unbounded: u64, windows: u64) -> String {
+    let have = either(windows, "has", "have");
+    format!("{} of {} {have} no upper bound", count(unbounded), counted(windows, "window"))
+}
+
 /// States that a missing permission hides the kind of Service proxy, and the consequence.
 pub(super) fn right_missing(denied: &[String], unbounded: usize, windows: u64) -> Words {
     let cost = match unbounded {
         0 => "no window of this run depends on it".to_owned(),
         _ => format!(
             "where no request names its pod, only the mode shows that connections are balanced at random; without it, \
-             {unbounded} of {} have no upper bound, and no sleep is suggested",
-            counted(windows, "window")
+             {}, and no sleep is suggested",
+            unbounded_of(len(unbounded), windows)
         ),
     };
     words(

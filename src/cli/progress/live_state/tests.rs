@@ -226,8 +226,8 @@ fn user_command_awaits_its_rollout() {
     run.event(1.0, EventKind::CommandStarted { command, disruption: None });
     assert_eq!(run.0.actions(at(1.0)), ["helm upgrade web, in progress"]);
     run.event(2.0, EventKind::CommandEnded { code: Some(0), signal: None, disruption: None });
-    run.0.unsettled(Some("Deployment web: 1 pods updated, 3 wanted"));
-    let waits = "helm upgrade web waits for the rollout (Deployment web: 1 pods updated, 3 wanted)";
+    run.0.unsettled(Some("Deployment web: 1 of 3 pods updated"));
+    let waits = "helm upgrade web waits for the rollout (Deployment web: 1 of 3 pods updated)";
     assert_eq!(run.0.actions(at(2.0)), [waits]);
     let mode = rolldrop_record::Mode::Rollout;
     run.event(9.0, EventKind::CommandSettled { mode, disruption: None, unsettled: None });

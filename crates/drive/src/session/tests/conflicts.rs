@@ -186,5 +186,5 @@ async fn stuck_rollout_records_missing_pods() {
         EventKind::CommandSettled { unsettled, .. } => unsettled,
         _ => None,
     });
-    assert_eq!(unsettled.as_deref(), Some("Deployment web: 0 pods updated, 1 wanted, after 300s"));
+    assert_eq!(unsettled.as_deref(), Some("Deployment web: 0 of 1 pods updated, after 300s"));
 }

@@ -123,6 +123,7 @@ async fn hanging_rollout_records_its_reason() {
         EventKind::CommandSettled { unsettled, .. } => unsettled,
         _ => None,
     });
-    let why = "Deployment web: 0 pods updated, 1 wanted (pod web-5d4c-2: ImagePullBackOff: no such image), after 300s";
+    let why =
+        "Deployment web: 0 of 1 pods updated (pod web-5d4c-2: ImagePullBackOff: no such image), after 300s";
     assert_eq!(unsettled.as_deref(), Some(why));
 }

@@ -170,11 +170,11 @@ fn contradictions_name_source_and_numbers() {
         ),
         (
             RecordContradiction::Disordered { source: "load-0".into(), rows: 1, first: 7 },
-            "1 rows of load-0 have timestamps that are out of order (the first is number 7)",
+            "1 row of load-0 has timestamps that are out of order (the first is number 7)",
         ),
         (
             RecordContradiction::DisorderedServed { proxy: "a".into(), rows: 1 },
-            "1 rows of proxy a have timestamps that are out of order",
+            "1 row of proxy a has timestamps that are out of order",
         ),
         (
             RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 },

@@ -257,7 +257,7 @@ fn finding_names_missing_proxy_permission() {
     assert_eq!((window.upper_s, window.censored_reason), (None, Some(NoBound::ProxyUnknown)));
     let said = saying(&result, "the mode of kube-proxy could not be read");
     assert!(
-        said[0].why.contains(right) && said[0].why.contains("1 of 1 window have no upper bound"),
+        said[0].why.contains(right) && said[0].why.contains("1 of 1 window has no upper bound"),
         "{said:?}"
     );
     assert!(said[0].remedy.contains("--assume-service-proxy"), "{said:?}");
