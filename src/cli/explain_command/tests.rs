@@ -138,14 +138,14 @@ fn explanation_quotes_docs() {
     insta::assert_snapshot!(explained("expect.targets.shop.example:80.windows.p90.max", 100).unwrap(), @"
     targets.NAME.… (gate check)
 
-      figure  the same of the requests to one target; where each node's clients are a target of their
-              own (NAME@NODE, load from the cluster), of each of these
+      figure  the same for the requests to one target; where each node's clients are a target of their
+              own (NAME@NODE, load from the cluster), for each of these
 
       More: docs/expect.md
 
     windows.p50, windows.p90, windows.p95, windows.p99 (gate check)
 
-      figure     a quantile of the windows to come, per mode and consumer
+      figure     a quantile of future windows, per mode and consumer
       unit       time
       judged by  bounds
 
@@ -158,9 +158,9 @@ fn explanation_quotes_docs() {
       unit       amount
       judged by  observed; a share: bounds
 
-      A run that loses nothing shows how rare a fault must be to stay unseen. The check of dropped says
-      it: "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the runs
-      with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
+      A run that loses nothing shows how rare a fault must be to stay unseen. The check of dropped
+      states it: "a fault that loses requests in at least 9.8 % of the terminations shows in 95 % of the
+      runs with 29 terminations" (1 − 0.05^(1/29); Clopper and Pearson).
 
       More: docs/expect.md
 
