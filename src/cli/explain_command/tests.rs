@@ -127,11 +127,11 @@ fn explanation_quotes_docs() {
       why     a new connection was routed to a pod that no longer accepted any
       remedy  preStop sleep at least as long as the window
 
-      A container that ends in a pod that stays loses requests as well:
+      A container that ends while its pod stays also loses requests:
       routed_to_dead_pod and killed_in_flight without a termination. A separate
-      finding counts these, as no preStop hook runs before such an end and no grace
-      period delays it. More replicas and clients that retry help, and a readiness
-      probe shortens the outage.
+      finding counts these, because no preStop hook runs before such an end and no
+      grace period delays it. More replicas and clients that retry help, and a
+      readiness probe shortens the outage.
 
       More: docs/outcomes.md
     ");
