@@ -24,25 +24,12 @@ pub mod model;
 mod route;
 pub mod timeline;
 
-use attribute::judged::{self, JudgedRequest};
-use attribute::shares;
-use attribute::solve::{Attribution, solve};
-use conclude::aim::aim;
+use conclude::explained::Explained;
 pub use conclude::recommend::MAX_COARSENESS_S;
-use conclude::start_entries::starts;
-use conclude::termination_entries::terminations;
-use conclude::validity;
-use conclude::{charting, findings, recommend};
-use count::request_counts;
-use count::stream_records::StreamRecord;
-use count::stream_totals::StreamTotals;
 use count::sums::Sums;
-use count::while_ending::{self, ErrorWhileEnding};
 use math::stats;
-use model::account::{Account, Incomplete, Invalid, MeasuredQuantity};
+use model::Termination;
 pub use model::{Analysis, RunResult};
-use model::{LoadResult, Mode, RequestCounts, StreamTimes, Termination, Unbounded, Verdict};
-use route::facts::Facts;
 use route::observations::ObservedTotals;
 use route::window;
 pub use timeline::TimeSpan;
@@ -50,7 +37,6 @@ pub use timeline::drop_policy::OutcomeClass;
 
 use std::sync::Arc;
 
-use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline, Unread};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{RowSource, RunLog};
@@ -129,7 +115,8 @@ pub fn termination(
     let passed = Passed::of(&timeline, &requests)?;
     let modes = window::modes(&timeline.ends);
     let alpha = vec![window::alpha(&timeline, together); modes.len()];
-    let explained = Explained::of(&timeline, &requests, passed, (&modes, &alpha))?;
+    let totals = (passed.observed, passed.sums);
+    let explained = Explained::of(&timeline, &requests, totals, (&modes, &alpha))?;
     Ok(explained.terminations.into_iter().find(|termination| termination.uid == uid))
 }
 
@@ -172,47 +159,6 @@ impl<'a> Passed<'a> {
     }
 }
 
-/// Terminations of a run or a span, with their losses.
-struct Explained<'a> {
-    facts: Facts<'a>,
-    /// As in [`Account::unbounded`].
-    unbounded: Vec<Vec<Option<Unbounded>>>,
-    disrupted: Periods,
-    sums: Sums<'a>,
-    errors: Vec<ErrorWhileEnding>,
-    judged: Vec<JudgedRequest<'a>>,
-    streams: Option<StreamTotals>,
-    terminations: Vec<Termination>,
-}
-
-impl<'a> Explained<'a> {
-    /// Derives the terminations from the facts. `modes` holds the mode of each termination, and `alpha` the probability
-    /// that its upper bounds are too small.
-    fn of(
-        timeline: &'a Timeline,
-        requests: &'a Requests,
-        Passed { observed, sums, .. }: Passed<'a>,
-        (modes, alpha): (&[Mode], &'a [f64]),
-    ) -> Result<Self, PartError> {
-        let facts = Facts::of(timeline, requests, alpha, observed)?;
-        let Attribution { explanations, tails } = solve(&facts);
-        let (windows, unbounded) = window::windows(timeline, &tails, alpha);
-        let disrupted = window::disrupted(timeline, &windows);
-        let sums = Sums::of(&facts, requests, &disrupted, sums)?;
-        let errors = while_ending::errors(timeline, &requests.others, &explanations);
-        let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
-        let mut terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
-        let records = StreamRecord::read(requests, |r| facts.pod(r).map(Arc::clone))?;
-        let gaps = StreamTimes::between_events(requests, &disrupted)?;
-        let streams = StreamTotals::of(timeline, &disrupted, &records, gaps);
-        let by_termination = streams.iter().flat_map(|streams| &streams.by_termination);
-        for (termination, streams) in terminations.iter_mut().zip(by_termination) {
-            termination.streams = Some(streams.clone());
-        }
-        Ok(Self { facts, unbounded, disrupted, sums, errors, judged, streams, terminations })
-    }
-}
-
 /// Analyses one run. Its rows are read again if `passed` is `None`.
 fn analyse<'a>(
     timeline: &'a Timeline,
@@ -222,124 +168,9 @@ fn analyse<'a>(
     let passed = passed.map_or_else(|| Passed::of(timeline, requests), Ok)?;
     let modes = window::modes(&timeline.ends);
     let alpha = window::alphas(timeline, &modes);
-    let Explained { facts, unbounded, disrupted, sums, errors, judged, streams, terminations } =
-        Explained::of(timeline, requests, passed, (&modes, &alpha))?;
-    let all: Vec<&JudgedRequest<'_>> = judged.iter().collect();
-    let groups = shares::groups(timeline, &terminations, &all);
-    let requests = request_counts::count(timeline, &sums.all, (&all, errors.len()), &disrupted);
-    let targets = request_counts::targets(timeline, &sums, &terminations, (&all, &errors), &disrupted);
-    let not_working = requests.outside_terminations.finding(&requests);
-
-    let load = load_result(timeline, &requests, &sums);
-    let latency_ms = sums.all.latencies(timeline.info.load.is_closed_loop());
-    let measured = MeasuredQuantity::of(&terminations, &latency_ms.response);
-    let invalid = validity::invalid(timeline, &load, &requests.not_sent_by_reason, measured, &terminations);
-    let incomplete = validity::incomplete(timeline, &sums);
-    let verdict = verdict(&invalid, &incomplete);
-    let ground = recommend::Ground {
-        timeline,
-        terminations: &terminations,
-        groups: &groups,
-        judged: &judged,
-        verdict: &verdict,
-        service_s: latency_ms.service.p99 / 1e3,
-    };
-    let (recommendation, grounds) = recommend::recommendations(ground);
-    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
-    let what_if = recommend::what_if(ground, covering);
-    let sleeps = recommend::sleeps(ground);
-    let findings = findings::findings(findings::FindingsInput {
-        timeline,
-        sums: &sums,
-        invalid: &invalid,
-        incomplete: &incomplete,
-        unbounded: &unbounded,
-        requests: &requests,
-        judged: &judged,
-        latency_ms: &latency_ms,
-        terminations: &terminations,
-        groups: &groups,
-        recommendation: &recommendation,
-        streams: streams.as_ref().map(|streams| &streams.result),
-    });
-    let findings = not_working.into_iter().chain(findings).collect();
-    let account = Account { invalid, incomplete, unbounded, grounds, findings };
-    let result = RunResult {
-        schema_version: model::SCHEMA_VERSION,
-        tool: timeline.info.tool.clone(),
-        scenario: timeline.info.name.clone(),
-        cluster: timeline.info.cluster.clone(),
-        complete: account.incomplete.is_empty(),
-        command: (timeline.commands.iter().find(|command| command.code != Some(0)))
-            .or(timeline.commands.last())
-            .map(command_result),
-        findings: Vec::new(),
-        verdict,
-        load,
-        requests,
-        latency_ms,
-        streams: streams.as_ref().map(|streams| streams.result.clone()),
-        starts: starts(&facts, &judged),
-        aim: aim(timeline),
-        windows_s: recommend::summaries(&terminations),
-        what_if,
-        recommendation,
-        terminations,
-        groups,
-        only_target: request_counts::only_target(&timeline.info.targets),
-        targets,
-        longest_outage_s: sums.all.apart.outages.longest_s(),
-        checks: Vec::new(),
-        looks: timeline.info.looks.clone(),
-    };
-    let (open_streams, steady) = streams.map(|streams| (streams.open, streams.steady)).unzip();
-    let open_streams = open_streams.unwrap_or_default();
-    let charts = model::ChartData { sleeps, open_streams, ..charting::charts(timeline, sums) };
-    let (run, lost) = (timeline.info.run.to_string(), charting::lost(timeline, judged));
-    Ok(Analysis { run, result, account, lost, charts, steady })
-}
-
-/// Returns the verdict; `report` adds the reasons.
-fn verdict(invalid: &[Invalid], incomplete: &[Incomplete]) -> Verdict {
-    match (invalid, incomplete) {
-        ([_, ..], _) => Verdict::Invalid { why: Vec::new() },
-        ([], [_, ..]) => Verdict::Partial { why: Vec::new() },
-        ([], []) => Verdict::Valid,
-    }
-}
-
-/// Returns the planned and the sent load.
-fn load_result(timeline: &Timeline, requests: &RequestCounts, sums: &Sums<'_>) -> LoadResult {
-    LoadResult {
-        rate: match timeline.info.load.is_closed_loop() {
-            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
-            false => timeline.info.load.rate,
-        },
-        pacing: timeline.info.load.pacing,
-        duration_s: duration_s(timeline),
-        scheduled: requests.total,
-        not_sent: requests.not_sent,
-        send_lag_us: sums.lag.send_lag(),
-    }
-}
-
-/// Returns the length of the counted part in seconds: the planned length, or the time until the load was stopped.
-fn duration_s(timeline: &Timeline) -> f64 {
-    let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
-    if timeline.info.load.is_closed_loop() {
-        return lasted.max(0.0);
-    }
-    // If the load was not stopped, its last request begins just before the planned end.
-    if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
-}
-
-fn command_result(command: &crate::timeline::RunCommand) -> model::CommandResult {
-    model::CommandResult {
-        words: command.words.clone(),
-        code: command.code,
-        signal: command.signal,
-        duration_s: command.ended.map(|at| at.seconds_since(command.started)),
-    }
+    let totals = (passed.observed, passed.sums);
+    let explained = Explained::of(timeline, requests, totals, (&modes, &alpha))?;
+    Ok(conclude::analysis(timeline, explained))
 }
 
 #[cfg(test)]
