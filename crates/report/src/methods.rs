@@ -98,7 +98,7 @@ fn method(method: &Method) -> String {
         Method::WindowPermutation { windows: [a, b] } => {
             format!("mean upper bounds; permutation test over {a} and {b}")
         }
-        Method::Unbounded { unbounded, windows } => unbounded_of(len(*unbounded), len(*windows)),
+        Method::Unbounded { unbounded, windows } => unbounded_of(len(unbounded), len(windows)),
         Method::FewBeyond(beyond) => {
             format!("about {beyond:.0} answers on one side lie beyond it; {FEWEST_BEYOND} are needed")
         }
