@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* True if the run creates anything: manifests, the sidecar, or the load workers. They get its own image. */}}
+{{/* True if the run creates anything that uses its image: manifests, the sidecar, or load workers. */}}
 {{- define "rolldrop.creates" -}}
 {{- $spec := .Values.scenario.spec -}}
 {{- if or $spec.manifests (dig "sidecar" "inject" false $spec) (eq (include "rolldrop.loadFrom" .) "cluster") -}}
@@ -62,7 +62,7 @@ true
 {{- $nodes | uniq | toJson -}}
 {{- end -}}
 
-{{/* The given affinity, plus a rule that avoids drained nodes: there the run would evict itself. */}}
+{{/* The given affinity, which also avoids the nodes to drain: on them, the run would evict itself. */}}
 {{- define "rolldrop.affinity" -}}
 {{- $affinity := deepCopy .Values.affinity -}}
 {{- $nodes := include "rolldrop.drained" . | fromJsonArray -}}
@@ -83,7 +83,7 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* The JobSpec that Job and CronJob share. */}}
+{{/* The JobSpec that the Job and the CronJob share. */}}
 {{- define "rolldrop.jobSpec" -}}
 backoffLimit: 0
 activeDeadlineSeconds: {{ .Values.activeDeadlineSeconds }}

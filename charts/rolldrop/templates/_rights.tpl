@@ -1,5 +1,5 @@
 {{/*
-The rules of the Role, as JSON: what the scenario needs, and no more. They match the calls that
+The rules of the Role, as JSON: only what the scenario needs. They match the calls that
 `rolldrop run --dry-run` lists; tests/it/chart.rs compares the two.
 */}}
 {{- define "rolldrop.rules" -}}
@@ -70,7 +70,7 @@ The rules of the Role, as JSON: what the scenario needs, and no more. They match
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
 {{- end -}}
 
-{{/* A ConfigMap with its own name owns everything that the run creates, and beats are written to it. */}}
+{{/* A ConfigMap with a unique name owns everything that the run creates, and receives the beats. */}}
 {{- if .Values.beats -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "patch" "delete")) -}}
 {{- else if include "rolldrop.creates" . -}}
@@ -111,7 +111,7 @@ The rules of the Role, as JSON: what the scenario needs, and no more. They match
 {{- concat ($rules | uniq) .Values.rbac.extraRules | toJson -}}
 {{- end -}}
 
-{{/* The rules of the ClusterRole, as JSON: for objects in no namespace, or in all of them. */}}
+{{/* The rules of the ClusterRole, as JSON: for objects in no namespace or in all namespaces. */}}
 {{- define "rolldrop.clusterRules" -}}
 {{- $rules := list -}}
 {{- with include "rolldrop.drained" . | fromJsonArray -}}
