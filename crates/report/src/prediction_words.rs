@@ -235,7 +235,7 @@ mod tests {
           if the app cuts its streams at SIGTERM: unknown: record about 900 more streams, or allow more cuts (--max-cut)
         the rule "99th percentile of the duration" (31.2 s) expects to cut 0.10 per termination; it would cut 0.61 (0.52 to 0.73)
 
-        based on 1800 s without a termination, 3 pods and 5412 streams; 9.9 were open per pod; 0.4 % of the stationary population was missing
+        based on 1800 s without a termination, 3 pods and 5,412 streams; 9.9 were open per pod; 0.4 % of the stationary population was missing
         new streams keep arriving for at most 1.4 s after the deletion, as measured
 
         the app keeps serving after SIGTERM, preStop sleep 2 s:

@@ -161,8 +161,8 @@ mod tests {
         █████████████░░░░░░░ 400/600 requests, 1 s left
         offered 220/s, sent 215/s, 3 in flight; p50 1.5 ms, p99 20.0 ms
         380 ok, failed: 7 connect_refused, 10 not_sent
-        rollingRestart Deployment web waits for the rollout (Deployment web: 2 of 3 pods
-          updated)
+        rollingRestart Deployment web waits for the rollout (Deployment web: 2 of 3
+          pods updated)
         lost at 5 s: 7 connect_refused while web-6d4cf56db6-7hjwp was terminating
         lost at 7 s: 2 connect_refused, 1 reset_before_response just after
           web-6d4cf56db6-7hjwp was gone

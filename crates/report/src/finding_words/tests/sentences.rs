@@ -54,7 +54,7 @@ fn unusable_proxy_rows_are_counted() {
         (
             Measurement::EntriesContradicted { disagreed: 2 },
             Severity::Warning,
-            "2 answers came from a different pod than the one that the kernel sent their connection to",
+            "2 answers came from a different pod than the one that the kernel sent the connection to",
         ),
         (
             Measurement::EntriesUnconfirmed { agreed: 3 },
