@@ -5,6 +5,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use rolldrop_explain::Analysed;
+use rolldrop_explain::model::figure_text::{counted, either, len};
 use rolldrop_explain::timeline::clocks::Clocks;
 use rolldrop_record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop_record::parts::read_table;
@@ -444,7 +445,9 @@ fn killed_proxy_loss_is_counted() {
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
         let unrecorded = answered.filter(|row| !served.contains(&id(row))).count();
         assert!(unrecorded <= 25, "half a second's worth: {unrecorded} of {pod}");
-        let wanted = format!("{unrecorded} requests that pod {pod} answered have no row from its proxy");
+        let requests = counted(len(unrecorded), "request");
+        let have = either(len(unrecorded), "has", "have");
+        let wanted = format!("{requests} that pod {pod} answered {have} no row from its proxy");
         assert_eq!(findings.contains(&wanted.as_str()), unrecorded > 0, "{wanted}: {findings:?}");
     }
     // A forced deletion may or may not kill the pod's proxy with it; either way, the rows are accounted for.
