@@ -134,7 +134,7 @@ fn run_history_yields_limits_and_baseline() {
         // A different address means a different fingerprint. Without any response, the gate fails whatever the
         // baseline.
         let other = rolldrop(dir, "gate bad --baseline saved.json").expect_code(1);
-        assert!(other.stdout().contains("not counted: 6 with another connect to"), "{other}");
+        assert!(other.stdout().contains("not counted: 6 with a different connect to"), "{other}");
         assert!(!other.stdout().contains("FAIL         baseline."), "{other}");
         let worse = rolldrop(dir, "gate bad --baseline saved.json --anyway").expect_code(1);
         assert!(worse.stdout().contains("FAIL         baseline.dropped: 400 (limit at most "), "{worse}");
