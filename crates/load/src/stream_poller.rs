@@ -105,7 +105,9 @@ impl StreamPoller {
         let mut bytes = vec![0; PIECE_BYTES];
         loop {
             let check = self.checks.borrow().peek().map(|Reverse((at, ..))| *at);
-            match check.and_then(|at| self.clock.instant(at)) {
+            // A stream that begins during the wait cannot stall before this time.
+            let check = check.unwrap_or_else(|| self.clock.now() + self.stall_timeout);
+            match self.clock.instant(check) {
                 None => readable.readable().await?.clear_ready(),
                 Some(at) => {
                     if let Ok(reported) = timeout_at(at.into(), readable.readable()).await {

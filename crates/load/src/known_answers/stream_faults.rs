@@ -306,6 +306,23 @@ async fn connections_carry_streams_in_turn() {
     assert!(rows.iter().any(|row| row.conn_reused));
 }
 
+/// No other stream's bytes remind the reader of this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lone_stream_stalls_without_any_event() {
+    let address = serve_streams(&[CHUNKED], Duration::from_millis(5)).await;
+    let stall_timeout = Duration::from_secs(1);
+    let run = run_streams(Load {
+        pace: Pace::constant(1.0, Duration::from_secs(1)),
+        stream: Some(StreamSettings { stall_timeout, ..StreamSettings::new(StreamKind::OpenAi) }),
+        timeout: PATIENT,
+        ..Load::new(format!("http://{address}/"))
+    });
+    let (rows, streams) =
+        tokio::time::timeout(Duration::from_secs(60), run).await.expect("the stall ends the run");
+    assert!(rows.iter().all(|row| row.outcome == Outcome::BodyTimeout), "{rows:?}");
+    assert!(streams[&rows[0].seq].terminal == StreamEnd::Stalled);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_may_outlast_stall_timeout() {
     let pieces = &[CHUNKED, HELLO, HELLO, HELLO, DONE, END];
