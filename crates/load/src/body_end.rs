@@ -60,7 +60,12 @@ impl ReadEnd {
             }),
             Self::Closed if *body == Body::UntilClose && write_error.is_none() => Ok(TransportEnd::Close),
             Self::Closed => Err((TransportEnd::Truncated, ended_early(ResponseProgress::Body, write_error))),
-            Self::Lost(e) => Err((TransportEnd::Reset, lost(ResponseProgress::Body, &e, write_error))),
+            Self::Lost(e) => {
+                // Many servers close a TLS connection without close_notify.
+                let is_closed = e.kind() == io::ErrorKind::UnexpectedEof && write_error.is_none();
+                let end = if is_closed { TransportEnd::Truncated } else { TransportEnd::Reset };
+                Err((end, lost(ResponseProgress::Body, &e, write_error)))
+            }
             Self::Malformed => Err((TransportEnd::Malformed, PROTOCOL_ERROR)),
             Self::EventTooLong => Err((TransportEnd::EventTooLong, PROTOCOL_ERROR)),
             Self::Stalled => Err((TransportEnd::Stalled, overdue(row))),

@@ -8,6 +8,7 @@ use rolldrop_record::{GapRow, StreamEnd, StreamRow};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::test_transport::acceptor;
 use super::*;
 
 /// One way to respond: the pieces of the response as they are written, and what happens to the connection afterwards.
@@ -321,6 +322,40 @@ async fn lone_stream_stalls_without_any_event() {
         tokio::time::timeout(Duration::from_secs(60), run).await.expect("the stall ends the run");
     assert!(rows.iter().all(|row| row.outcome == Outcome::BodyTimeout), "{rows:?}");
     assert!(streams[&rows[0].seq].terminal == StreamEnd::Stalled);
+}
+
+/// Many servers close TLS connections without close_notify, which destroys nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_close_notify_cuts_only_unfinished_streams() {
+    let (tls, certificate) = acceptor(&[b"http/1.1"]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            let mut connection = tls.accept(connection).await.unwrap();
+            let mut request = [0; 1024];
+            let read = connection.read(&mut request).await.unwrap();
+            let is_whole = request[..read].starts_with(b"GET /whole ");
+            connection.write_all(CLOSED.as_bytes()).await.unwrap();
+            connection.write_all(if is_whole { b"data: [DONE]\n\n" } else { b"data: a\n\n" }).await.unwrap();
+            connection.flush().await.unwrap();
+        }
+    });
+    for (path, outcome, terminal) in
+        [("whole", Outcome::Ok, StreamEnd::Done), ("half", Outcome::StreamCut, StreamEnd::Truncated)]
+    {
+        let (rows, streams) = run_streams(Load {
+            http: Http::Http1,
+            pace: Pace::constant(5.0, Duration::from_secs(1)),
+            stream: Some(StreamSettings::new(StreamKind::OpenAi)),
+            timeout: PATIENT,
+            tls: TlsSettings { ca_pem: Some(certificate.clone().into()), ..TlsSettings::default() },
+            ..Load::new(format!("https://{address}/{path}"))
+        })
+        .await;
+        assert!(rows.iter().all(|row| row.outcome == outcome), "{rows:?}");
+        assert!(streams.values().all(|stream| stream.terminal == terminal), "{streams:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
