@@ -5,10 +5,11 @@
 //! outcome. Most of thousands of open streams are between two events, when a reader takes only a few hundred bytes.
 //!
 //! `terminal_events` lists the events that end a stream. `stream_outcome` decides from them and from the end of the
-//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `tokens` counts tokens, and `json`
-//! finds values without parsing.
+//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `media_fault` recognises responses that
+//! are no such streams by their headers. `tokens` counts tokens, and `json` finds values without parsing.
 
 mod json;
+mod media_fault;
 mod stream_outcome;
 mod terminal_events;
 #[cfg(test)]
@@ -22,7 +23,9 @@ use rolldrop_record::{Stamp, StreamRow};
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::answer_events::ndjson::Lines;
 use rolldrop_wire::answer_events::sse::Parser;
+use serde::de::IgnoredAny;
 
+pub use media_fault::MediaFault;
 pub use stream_outcome::TransportEnd;
 use terminal_events::{Decision, StreamEvent};
 use tokens::Tokens;
@@ -90,6 +93,18 @@ impl StreamReader {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Adds the last event of a body that ended at `now`: a line that is a whole value needs no line end there (JSON
+    /// Lines).
+    pub fn finish(&mut self, now: Stamp, end: TransportEnd) {
+        let Self { settings, parser: AnyParser::Ndjson(lines), progress } = self else { return };
+        let is_clean =
+            matches!(end, TransportEnd::LastChunk | TransportEnd::ContentLength | TransportEnd::Close);
+        if is_clean && serde_json::from_slice::<IgnoredAny>(lines.rest()).is_ok() {
+            progress.add(settings, now, StreamEvent { of_type: b"", data: lines.rest() });
+            *lines = Lines::default();
         }
     }
 

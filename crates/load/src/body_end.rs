@@ -4,7 +4,7 @@ use std::io;
 
 use super::answer_stream::TransportEnd;
 use super::failure::{ExchangeFailure, PROTOCOL_ERROR, ResponseProgress, ended_early, lost, overdue};
-use rolldrop_record::RequestRow;
+use rolldrop_record::{Outcome, RequestRow};
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::http1::Body;
 
@@ -67,7 +67,10 @@ impl ReadEnd {
                 Err((end, lost(ResponseProgress::Body, &e, write_error)))
             }
             Self::Malformed => Err((TransportEnd::Malformed, PROTOCOL_ERROR)),
-            Self::EventTooLong => Err((TransportEnd::EventTooLong, PROTOCOL_ERROR)),
+            Self::EventTooLong => {
+                let failure = ExchangeFailure::with_detail(Outcome::ProtocolError, "event_too_long");
+                Err((TransportEnd::EventTooLong, failure))
+            }
             Self::Stalled => Err((TransportEnd::Stalled, overdue(row))),
         }
     }

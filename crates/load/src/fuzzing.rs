@@ -127,6 +127,8 @@ fn told_by_stream<'a>(
     for piece in pieces {
         assert_eq!(reader.push(Stamp::from_unix_ns(0), piece), Ok(()));
     }
-    [TransportEnd::LastChunk, TransportEnd::Close, TransportEnd::Truncated, TransportEnd::Reset]
-        .map(|end| (reader.row("load-0".into(), 0, end), reader.outcome(end)))
+    [TransportEnd::Truncated, TransportEnd::Reset, TransportEnd::Close, TransportEnd::LastChunk].map(|end| {
+        reader.finish(Stamp::from_unix_ns(0), end);
+        (reader.row("load-0".into(), 0, end), reader.outcome(end))
+    })
 }

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer_stream::MediaFault;
 use super::body_end::{BodyEnd, ReadEnd, take_body};
 use super::connection::Connection;
 use super::deadlines::Elapsed;
@@ -77,13 +78,28 @@ impl Http1Exchange<'_> {
             let ended = context.deadlines.within(asked, limit, pin!(self.receive_body(head))).await;
             return ended.unwrap_or_else(|Elapsed| Err(overdue(self.row)));
         }
+        let value =
+            |place: &Option<Range<usize>>| place.clone().and_then(|place| self.connection.head.get(place));
+        let mut fault =
+            MediaFault::of(settings.kind, value(&head.content_type), value(&head.content_encoding));
+        if let Some(MediaFault::Encoded(detail)) = fault {
+            self.keep_headers();
+            return Err(ExchangeFailure::with_detail(Outcome::ProtocolError, detail));
+        }
         let stream = context.streams.begin(settings, self.row);
         let (end, failure) = match self.read_stream(&mut head, &stream, settings.stall_timeout).await {
             Ok(end) => (end, None),
             Err((end, failure)) => (end, Some(failure)),
         };
         self.row.end = context.clock.now();
-        let outcome = stream.end(end);
+        if failure.is_some() || stream.with(|open| open.reader.events().0 > 0) {
+            fault = None;
+        }
+        let outcome = stream.end(self.row.end, end);
+        if let Some(MediaFault::OtherType(detail)) = fault {
+            self.keep_headers();
+            return Err(ExchangeFailure::with_detail(Outcome::ProtocolError, detail));
+        }
         if outcome == Some(Outcome::Ok) {
             self.row.outcome = Outcome::Ok;
             return Ok(failure.is_none() && self.is_reusable(&head));
@@ -225,8 +241,8 @@ impl Http1Exchange<'_> {
         connection.beginning = context.searched_body(row);
         if !context.plan.is_success(head.status) && head.status != 101 {
             row.headers = context.plan.wanted.kept_of_head(bytes);
-        } else if !head.is_whole_with(rest) {
-            // If the body is cut off, the row keeps headers of this response.
+        } else if context.streams.settings().is_some() || !head.is_whole_with(rest) {
+            // Headers tell whether the body is a stream. If it is cut off, the row keeps headers of this response.
             connection.head.clear();
             connection.head.extend_from_slice(bytes);
         }

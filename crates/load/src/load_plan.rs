@@ -221,9 +221,10 @@ impl Plan {
         if self.is_success(status) { Outcome::Ok } else { Outcome::HttpError }
     }
 
-    /// Returns true if a status counts as success.
+    /// Returns true if a status counts as success. A redirect or a status without content begins no stream.
     pub(super) fn is_success(&self, status: u16) -> bool {
-        self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
+        let is_no_stream = self.settings.stream.is_some() && matches!(status, 204 | 205 | 300..=399);
+        !is_no_stream && self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
     }
 }
 

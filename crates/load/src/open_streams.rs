@@ -189,8 +189,9 @@ impl StreamHandle<'_> {
         pushed.unwrap_or(Ok(()))
     }
 
-    /// Ends the stream. Returns its outcome as described for [`StreamReader::outcome`].
-    pub(super) fn end(self, end: TransportEnd) -> Option<Outcome> {
+    /// Ends the stream, whose body ended at `now`. Returns its outcome as described for [`StreamReader::outcome`].
+    pub(super) fn end(self, now: Stamp, end: TransportEnd) -> Option<Outcome> {
+        self.streams.read(self.slot, now, |stream| stream.reader.finish(now, end));
         self.streams.end(self.slot, end)
     }
 }

@@ -35,6 +35,10 @@ pub(super) struct Head {
     pub(super) server: Option<Range<usize>>,
     /// Range of the `via` value within the head.
     pub(super) via: Option<Range<usize>>,
+    /// Range of the `content-type` value within the head.
+    pub(super) content_type: Option<Range<usize>>,
+    /// Range of the `content-encoding` value within the head.
+    pub(super) content_encoding: Option<Range<usize>>,
     /// Response to the WebSocket key, in a response that switches protocols.
     pub(super) accept: Option<Arc<str>>,
 }
@@ -75,6 +79,7 @@ pub(super) fn parse_head(
     let mut keep_alive = false;
     let mut pod = PodName::default();
     let (mut server, mut via, mut accept) = (None, None, None);
+    let (mut content_type, mut content_encoding) = (None, None);
     let place = |value: &[u8]| {
         let from = value.as_ptr().addr() - bytes.as_ptr().addr();
         Some(from..from + value.len())
@@ -92,6 +97,10 @@ pub(super) fn parse_head(
             server = place(field.value);
         } else if name.eq_ignore_ascii_case("via") {
             via = place(field.value);
+        } else if name.eq_ignore_ascii_case("content-type") {
+            content_type = place(field.value);
+        } else if name.eq_ignore_ascii_case("content-encoding") {
+            content_encoding = place(field.value);
         } else if status == 101 && name.eq_ignore_ascii_case("sec-websocket-accept") {
             accept = std::str::from_utf8(field.value).ok().map(Arc::from);
         }
@@ -103,7 +112,8 @@ pub(super) fn parse_head(
     let body = framing.body(status, method, is_old)?;
     let persistent = !close && (keep_alive || !is_old);
     let keep_alive = persistent && body != Body::UntilClose;
-    Ok(Some(Head { status, len, keep_alive, body, pod: pod.take(), server, via, accept }))
+    let pod = pod.take();
+    Ok(Some(Head { status, len, keep_alive, body, pod, server, via, content_type, content_encoding, accept }))
 }
 
 /// Header fields that determine the body's length.
@@ -181,6 +191,8 @@ mod tests {
             pod: Some("web-1".into()),
             server: None,
             via: None,
+            content_type: None,
+            content_encoding: None,
             accept: None,
         };
         assert_eq!(head(text), expected);

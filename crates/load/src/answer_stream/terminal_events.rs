@@ -100,7 +100,10 @@ fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
     };
     // A plain event names its type, and its data may be anything: a JSON-RPC error response does not end the stream.
     let reports_errors = settings.kind != Sse;
-    let is_set = |key: &'static Key| json::values(data, key).any(|value| !value.starts_with(b"null"));
+    // Some servers send an empty finish reason until there is one.
+    let is_set = |key: &'static Key| {
+        json::values(data, key).any(|value| !value.starts_with(b"null") && !value.starts_with(b"\"\""))
+    };
     if !(reports_errors && is_set(&json::ERROR) || finish.is_some_and(is_set)) {
         return None;
     }
@@ -112,7 +115,8 @@ fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
         OpenAi => object["choices"].as_array().into_iter().flatten().map(|c| &c["finish_reason"]).collect(),
         _ => vec![&object["delta"]["stop_reason"]],
     };
-    let reason = reasons.into_iter().filter_map(Value::as_str).find(|reason| !settings.is_success(reason))?;
+    let mut given = reasons.into_iter().filter_map(Value::as_str).filter(|reason| !reason.is_empty());
+    let reason = given.find(|reason| !settings.is_success(reason))?;
     Some(Decision::Aborted { by: StreamEnd::FinishReason, goodbye: shortened(reason) })
 }
 

@@ -107,10 +107,11 @@ fn failed_finish_reason_outranks_done() {
     assert_eq!(by_server.outcome(LastChunk), Some(Outcome::StreamAborted));
     assert_eq!(by_server.record(LastChunk).terminal, StreamEnd::FinishReason);
     assert_eq!(goodbye(&by_server).as_deref(), Some("abort"));
-    for finish in ["\"length\"", "\"content_filter\"", "null"] {
+    for finish in ["\"length\"", "\"content_filter\"", "null", "\"\""] {
         assert_eq!(aborted(finish).outcome(LastChunk), Some(Outcome::Ok), "{finish}");
     }
-    let second = r#"data: {"choices":[{"finish_reason":"stop"},{"finish_reason": "abort"}]}"#;
+    let second =
+        r#"data: {"choices":[{"finish_reason":""},{"finish_reason":"stop"},{"finish_reason": "abort"}]}"#;
     assert_eq!(open_ai(&[second, DONE], &[]).outcome(LastChunk), Some(Outcome::StreamAborted));
     let allowed = StreamSettings {
         finish_reasons: Some(["stop".to_owned(), "abort".to_owned()].into()),
@@ -198,8 +199,6 @@ fn ndjson_ends_after_line_or_pattern() {
     assert_eq!(ndjson.record(LastChunk).events, 2);
     assert_eq!(ndjson.outcome(LastChunk), Some(Outcome::Ok));
     assert_eq!(ndjson.outcome(Close), Some(Outcome::StreamUnfinished));
-    let half = read(StreamKind::Ndjson, lines.trim_end().as_bytes());
-    assert_eq!(half.outcome(LastChunk), Some(Outcome::StreamUnfinished));
     let ollama = || StreamSettings {
         end: Some("\"done\": *true".parse().unwrap()),
         ..StreamSettings::new(StreamKind::Ndjson)
@@ -211,6 +210,28 @@ fn ndjson_ends_after_line_or_pattern() {
     let error = read_with(ollama(), b"{\"done\":false}\n{\"error\":\"model runner has stopped\"}\n");
     assert_eq!(error.outcome(LastChunk), Some(Outcome::StreamAborted));
     assert_eq!(goodbye(&error).as_deref(), Some("model runner has stopped"));
+}
+
+/// JSON Lines, unlike NDJSON, need no line end after the last value.
+#[test]
+fn last_value_needs_no_line_end() {
+    let ending = StreamSettings {
+        end: Some("\"done\": *true".parse().unwrap()),
+        ..StreamSettings::new(StreamKind::Ndjson)
+    };
+    let read_to = |settings: &StreamSettings, body: &str, end| {
+        let mut reader = read_with(settings.clone(), body.as_bytes());
+        reader.finish(Stamp::from_unix_ns(7), end);
+        (reader.outcome(end), reader.record(end).events)
+    };
+    let (plain, whole) = (StreamSettings::new(StreamKind::Ndjson), "{\"a\":1}\n{\"done\":true}");
+    assert_eq!(read_to(&plain, whole, LastChunk), (Some(Outcome::Ok), 2));
+    assert_eq!(read_to(&ending, whole, ContentLength), (Some(Outcome::Ok), 2));
+    assert_eq!(read_to(&ending, whole, Close), (Some(Outcome::Ok), 2));
+    assert_eq!(read_to(&ending, whole, Truncated), (Some(Outcome::StreamCut), 1));
+    assert_eq!(read_to(&plain, "{\"a\":1}\n{\"done\":tr", LastChunk), (Some(Outcome::StreamUnfinished), 1));
+    assert_eq!(read_to(&plain, "{\"a\":1}\n \r\n", LastChunk), (Some(Outcome::Ok), 1));
+    assert_eq!(read_to(&StreamSettings::new(StreamKind::Sse), "data: 1", LastChunk).1, 0);
 }
 
 #[test]

@@ -33,7 +33,7 @@ const HELLO: &str = "d\r\ndata: hello\n\n\r\n";
 const DONE: &str = "e\r\ndata: [DONE]\n\n\r\n";
 const END: &str = "0\r\n\r\n";
 
-const SCRIPTS: [StreamScript; 11] = [
+const SCRIPTS: [StreamScript; 15] = [
     StreamScript::new(&[CHUNKED, HELLO, HELLO, DONE, END], Then::Close, Outcome::Ok, StreamEnd::Done, 3),
     StreamScript::new(
         &[CLOSED, "data: a\n\n", "data: [DONE]\n\n"],
@@ -62,13 +62,30 @@ const SCRIPTS: [StreamScript; 11] = [
         2,
     ),
     StreamScript::new(&[CHUNKED, HELLO], Then::Hold, Outcome::StreamStalled, StreamEnd::Stalled, 1),
-    StreamScript {
-        pieces: &["HTTP/1.1 503 Service Unavailable\r\nrolldrop-pod: web-1\r\ncontent-length: 4\r\n\r\nlate"],
-        then: Then::Close,
-        outcome: Outcome::HttpError,
-        terminal: None,
-        events: 0,
-    },
+    StreamScript::new(
+        &[
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nrolldrop-pod: web-1\r\ncontent-length: 6\r\n\r\nLog in",
+        ],
+        Then::Close,
+        Outcome::ProtocolError,
+        StreamEnd::ContentLength,
+        0,
+    ),
+    StreamScript::unbegun(
+        &[
+            "HTTP/1.1 200 OK\r\ncontent-encoding: br\r\nrolldrop-pod: web-1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ],
+        Outcome::ProtocolError,
+    ),
+    StreamScript::unbegun(
+        &["HTTP/1.1 503 Service Unavailable\r\nrolldrop-pod: web-1\r\ncontent-length: 4\r\n\r\nlate"],
+        Outcome::HttpError,
+    ),
+    StreamScript::unbegun(&["HTTP/1.1 204 No Content\r\nrolldrop-pod: web-1\r\n\r\n"], Outcome::HttpError),
+    StreamScript::unbegun(
+        &["HTTP/1.1 302 Found\r\nlocation: /login\r\nrolldrop-pod: web-1\r\ncontent-length: 0\r\n\r\n"],
+        Outcome::HttpError,
+    ),
 ];
 
 impl StreamScript {
@@ -80,6 +97,11 @@ impl StreamScript {
         events: u64,
     ) -> Self {
         Self { pieces, then, outcome, terminal: Some(terminal), events }
+    }
+
+    /// A response that begins no stream.
+    const fn unbegun(response: &'static [&'static str], outcome: Outcome) -> Self {
+        Self { pieces: response, then: Then::Close, outcome, terminal: None, events: 0 }
     }
 
     async fn play(&self, mut connection: TcpStream) {

@@ -39,6 +39,11 @@ impl Lines {
         !self.begun.trim_ascii().is_empty()
     }
 
+    /// Returns the part of a line whose end has not arrived.
+    pub fn rest(&self) -> &[u8] {
+        &self.begun
+    }
+
     fn check(&self, piece: &[u8]) -> Result<(), TooLong> {
         if self.begun.len() + piece.len() > MAX_EVENT_BYTES { Err(TooLong) } else { Ok(()) }
     }
