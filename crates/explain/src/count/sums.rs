@@ -21,7 +21,7 @@ use crate::route::port_reuse::Reuses;
 use crate::timeline::by_name::ValuesByName;
 use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::periods::Periods;
-use crate::timeline::{Lives, Request, Requests, Timeline};
+use crate::timeline::{Lives, PodEnd, Request, Requests, Timeline};
 use apart::{DisruptionSplit, Later};
 use by_time::Sum as _;
 use heat::Heat;
@@ -82,6 +82,11 @@ struct ReachedPod<'a> {
 /// Delay after a pod may have received SIGTERM beyond which a response on a kept connection cannot belong to a request
 /// in flight at the signal.
 const LONG_AFTER_NS: i64 = 1_000_000_000;
+
+/// Returns true if a terminating pod got a request on a kept connection long after it may have received SIGTERM.
+pub(crate) fn came_on_kept_connection(r: &Request, end: &PodEnd) -> bool {
+    r.row.conn_reused && r.begun().ns_since(end.may_stop_from()) > LONG_AFTER_NS
+}
 
 /// Requests that a terminating pod answered on kept connections.
 #[derive(Clone, Copy, Debug, Default)]
@@ -256,8 +261,7 @@ impl<'a> Sums<'a> {
             && has_met(timeline, e, r)
         {
             self.seen[e] += 1;
-            let signalled = timeline.ends[e].may_stop_from();
-            if r.row.conn_reused && r.begun().ns_since(signalled) > LONG_AFTER_NS {
+            if came_on_kept_connection(r, &timeline.ends[e]) {
                 self.kept[e].add(KeptAnswers { n: 1, last: Some(r.row.end) });
             }
         }

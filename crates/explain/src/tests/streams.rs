@@ -20,9 +20,26 @@ fn streams_cut_by_sigkill_drained_too_short() {
     assert_eq!((of.lost.events_lost, of.lost.bytes_lost, of.lost.tokens_lost), (events, 64 * events, None));
     assert_eq!(of.lost, all.lost);
     assert!((of.last_ended_s.unwrap() - 0.99).abs() < 1e-9, "{of:?}");
-    let drain = ShortDrain { grace_s: 1, longest_s: Some(2.0) };
+    let drain = ShortDrain { grace_s: 1, longest_s: Some(2.0), missing_notice: None };
     let finding = Finding::Lost { requests: 17, by: Loss::DrainedTooShort(drain) };
     assert!(account.findings.contains(&finding), "{:?}", account.findings);
+}
+
+#[test]
+fn streams_on_kept_connections_outlast_any_grace() {
+    let mut records = streams(StreamPodEnd { grace_s: 3, exit_code: 137, cut: (Outcome::StreamCut, 3000) });
+    let is_kept = |row: &&mut RequestRow| row.scheduled > at(6500) && row.seq.is_multiple_of(3);
+    for row in records.requests.iter_mut().filter(is_kept) {
+        (row.pod, row.outcome, row.end) = (Some("b".into()), Outcome::StreamCut, at(8000));
+        (row.conn_reused, row.connect_start, row.connected) = (true, None, None);
+    }
+    let Analysis { result, account, .. } = analysed(records);
+    assert_eq!(result.requests.by_cause.keys().collect::<Vec<_>>(), [&Cause::DrainedTooShort]);
+    let is_said = |finding: &Finding| {
+        let Finding::Lost { by: Loss::DrainedTooShort(drain), .. } = finding else { return false };
+        drain.missing_notice == Some(CloseNotice::Header)
+    };
+    assert!(account.findings.iter().any(is_said), "{:?}", account.findings);
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! Puts findings about streams into words.
 
 use super::super::format::counted;
-use super::{Words, words};
+use super::{Words, cause_words, words};
 use rolldrop_explain::model::UnevenStreams;
 use rolldrop_explain::model::account::{ShortDrain, SigtermCut};
+
+/// Time in seconds from SIGTERM to the first cut stream that shows a shutdown timeout: a busy app may take a while to cut
+/// its streams at once.
+const DRAINED_S: f64 = 1.0;
 
 /// Describes streams that were still open when the grace period ran out.
 pub(super) fn drained_too_short(what: String, drain: ShortDrain) -> Words {
@@ -11,9 +15,20 @@ pub(super) fn drained_too_short(what: String, drain: ShortDrain) -> Words {
         Some(s) => format!("preStop plus the longest stream, which took {s:.1} s here"),
         None => "preStop plus the longest stream, which this run did not see to its end".to_owned(),
     };
+    let why = format!("streams were still open when the kubelet killed their pod after {} s", drain.grace_s);
+    if let Some(notice) = drain.missing_notice {
+        return words(
+            what,
+            format!("{why}, because new streams kept coming on kept connections"),
+            format!(
+                "{} after SIGTERM, and a terminationGracePeriodSeconds above {longest}: alone, no grace period is long enough",
+                cause_words::announces_close(notice)
+            ),
+        );
+    }
     words(
         what,
-        format!("streams were still open when the kubelet killed their pod after {} s", drain.grace_s),
+        why,
         format!(
             "a terminationGracePeriodSeconds above {longest}; rolldrop predict shows how many streams each grace period \
              would cut"
@@ -37,8 +52,17 @@ pub(super) fn cut_at_sigterm(what: String, cut: SigtermCut) -> Words {
     words(
         what,
         format!("the app ends its open streams {after}, before the grace period is over ({told})"),
-        "finish open streams on SIGTERM, or set a preStop sleep longer than the streams: a longer grace period alone does \
-         not help",
+        match cut.after_s {
+            Some((least, _)) if least >= DRAINED_S => {
+                "raise the app's own shutdown timeout above the longest stream (gunicorn: --graceful-timeout; uvicorn: \
+                 --timeout-graceful-shutdown), and the grace period above preStop plus that timeout; or set a preStop sleep \
+                 longer than the streams"
+            }
+            _ => {
+                "finish open streams on SIGTERM, or set a preStop sleep longer than the streams: a longer grace period \
+                 alone does not help"
+            }
+        },
     )
 }
 
@@ -77,18 +101,30 @@ pub(super) fn uneven(uneven: &UnevenStreams) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rolldrop_explain::model::account::CloseNotice;
 
     #[test]
     fn short_drain_names_grace_and_longest_stream() {
-        let of = |longest_s| drained_too_short("x".into(), ShortDrain { grace_s: 30, longest_s });
+        let drain = |longest_s| ShortDrain { grace_s: 30, longest_s, missing_notice: None };
+        let of = |longest_s| drained_too_short("x".into(), drain(longest_s));
         assert!(of(Some(41.26)).remedy.contains("which took 41.3 s here"));
         assert!(of(None).remedy.contains("did not see to its end"));
-        assert!(of(None).why.contains("after 30 s"));
+        assert!(of(None).why.ends_with("after 30 s"));
+        let kept = ShortDrain { missing_notice: Some(CloseNotice::Header), ..drain(Some(6.0)) };
+        let kept = drained_too_short("x".into(), kept);
+        assert!(kept.why.ends_with("after 30 s, because new streams kept coming on kept connections"));
+        assert!(kept.remedy.starts_with("answer with Connection: close while draining after SIGTERM"));
+        assert!(kept.remedy.ends_with("alone, no grace period is long enough"));
     }
 
     #[test]
-    fn sigterm_cut_names_delay_once() {
-        let why = |after_s, told| cut_at_sigterm("x".into(), SigtermCut { after_s, told }).why;
+    fn sigterm_cut_names_delay_and_shutdown_timeout() {
+        let said = |after_s, told| cut_at_sigterm("x".into(), SigtermCut { after_s, told });
+        let why = |after_s, told| said(after_s, told).why;
+        let has_timeout =
+            |after_s| said(after_s, 0).remedy.starts_with("raise the app's own shutdown timeout above");
+        assert!(has_timeout(Some((2.0, 2.1))));
+        assert!(!has_timeout(Some((0.0, 2.1))) && !has_timeout(None));
         assert!(why(Some((2.01, 2.04)), 0).contains("open streams 2.0 s after SIGTERM"));
         assert!(why(Some((0.0, 2.0)), 3).contains("0.0 to 2.0 s after SIGTERM"));
         assert!(why(None, 1).contains("(1 stream with a message to the client)"));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::setup::Setup;
 use super::{Finding, FindingsInput, JudgedRequest, Recommendation};
 use crate::conclude::recommend;
+use crate::count::sums::came_on_kept_connection;
 use crate::model::account::{
     CloseNotice, DnsTtl, Doubt, EndpointAdvice, FinishAdvice, HookRepair, KeptAnswer, Loss, NotAccepting,
     OnEachNode, PreStopHooks, ShortDrain, SigtermCut, SleepAdvice, TrafficPolicyKind,
@@ -153,11 +154,16 @@ fn finish(known: FindingsInput<'_>, setup: &Setup<'_>) -> FinishAdvice {
 
 /// Returns the grace periods that were too short for streams, and the longest stream whose end was seen.
 fn drain(known: FindingsInput<'_>) -> ShortDrain {
-    let of = |e: usize| known.timeline.ends[e].shortest_grace_s;
-    let graces = ended_by(known, Cause::DrainedTooShort).map(|(_, e)| of(e));
+    let ended_by = || ended_by(known, Cause::DrainedTooShort).map(|(j, e)| (j, &known.timeline.ends[e]));
+    let graces = ended_by().map(|(_, end)| end.shortest_grace_s);
+    let is_kept = ended_by().any(|(j, end)| came_on_kept_connection(j.request, end));
     let curve = known.streams.map_or(&[][..], |streams| &streams.survival);
     let seen_to_their_ends = curve.last().filter(|step| step.share <= 0.0);
-    ShortDrain { grace_s: graces.max().unwrap_or(0), longest_s: seen_to_their_ends.map(|step| step.age_s) }
+    ShortDrain {
+        grace_s: graces.max().unwrap_or(0),
+        longest_s: seen_to_their_ends.map(|step| step.age_s),
+        missing_notice: is_kept.then(|| close_notice(&known.timeline.info)),
+    }
 }
 
 /// Returns the shortest and the longest time from SIGTERM until the app cut its streams, in seconds.
