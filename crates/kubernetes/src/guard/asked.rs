@@ -54,6 +54,7 @@ pub(super) enum Field {
     InvolvedKind,
     InvolvedName,
     InvolvedUid,
+    Reason,
     Type,
 }
 
@@ -249,6 +250,7 @@ fn field_term(term: &str) -> Option<FieldTerm> {
         "involvedObject.kind" => Field::InvolvedKind,
         "involvedObject.name" => Field::InvolvedName,
         "involvedObject.uid" => Field::InvolvedUid,
+        "reason" => Field::Reason,
         "type" => Field::Type,
         _ => return None,
     };

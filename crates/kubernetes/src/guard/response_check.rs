@@ -17,6 +17,7 @@ struct ResponseObject {
     metadata: Option<ResponseMetadata>,
     spec: Option<ResponseSpec>,
     involved_object: Option<ResponseMetadata>,
+    reason: Option<String>,
     r#type: Option<String>,
     /// Objects in a list.
     items: Option<Vec<ResponseObject>>,
@@ -118,6 +119,7 @@ impl ResponseObject {
             Field::InvolvedKind => self.involved_object.as_ref()?.kind.as_deref(),
             Field::InvolvedName => self.involved_object.as_ref()?.name.as_deref(),
             Field::InvolvedUid => self.involved_object.as_ref()?.uid.as_deref(),
+            Field::Reason => self.reason.as_deref(),
             Field::Type => self.r#type.as_deref(),
         }
     }

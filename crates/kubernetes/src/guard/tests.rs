@@ -84,13 +84,15 @@ async fn guard_rejects_unrequested_objects() {
     }
     let events = Api::<Event>::namespaced(
         answering(&list(&[json!({"metadata": {"name": "web.1", "namespace": "shop"},
-        "involvedObject": {"kind": "Node"}})])),
+        "involvedObject": {"kind": "Node"}, "reason": "Rebooted"})])),
         "shop",
     );
-    let about = ListParams::default().fields("involvedObject.kind=Pod");
-    assert!(
-        why(&events.list(&about).await.unwrap_err()).contains("does not have the requested field \"Pod\"")
-    );
+    for (fields, missing) in
+        [("involvedObject.kind=Pod", "Pod"), ("involvedObject.kind=Node,reason=Starting", "Starting")]
+    {
+        let error = why(&events.list(&ListParams::default().fields(fields)).await.unwrap_err());
+        assert!(error.contains(&format!("does not have the requested field {missing:?}")), "{error}");
+    }
 }
 
 #[tokio::test]
