@@ -8,3 +8,4 @@ pub(crate) mod stream_records;
 pub(crate) mod stream_totals;
 pub(crate) mod sums;
 pub(crate) mod while_ending;
+pub mod workload_ranking;

@@ -43,7 +43,7 @@ pub use conntrack_evidence::ConntrackEvidence;
 use endpoint_history::EndpointHistory;
 pub use integrity::{Hole, Integrity};
 use pod_addresses::PodAddresses;
-pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, SIGKILLED, Stages, T0};
+pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, SIGKILLED, Stages, T0, TerminationWatch};
 use pod_names::PodNames;
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
@@ -320,6 +320,7 @@ impl Unread {
             actions: &actions.0,
             commands: &commands,
             histories: &seen.histories,
+            nodes: &seen.nodes,
             phases: &seen.phases,
             watches: &watches,
         };
@@ -428,6 +429,7 @@ struct Collectors<'a> {
     phases: phases::PhaseCollector<'a>,
     beats: beat_bounds::BeatCollector,
     histories: ended_by::Histories,
+    nodes: ended_by::NodeHistories,
     tracked: conntrack_evidence::ConntrackCollector,
     notes: Notes,
 }
@@ -443,6 +445,7 @@ impl<'a> Collectors<'a> {
         self.phases.observe(at, &event.source, kind);
         self.beats.observe(at, kind);
         self.histories.observe(at, kind);
+        self.nodes.observe(at, kind);
         self.tracked.observe(clocks, event);
         self.notes.observe(at, &event.source, kind);
         match kind {

@@ -40,6 +40,12 @@ impl Clocks {
         clocks
     }
 
+    /// Takes the API server's offset from samples, for a record without a run; `None` without samples.
+    pub(super) fn of_api_server(samples: &[(Stamp, ClockOffset)]) -> Option<Self> {
+        let offsets = Offsets::of(samples.iter().copied())?;
+        Some(Self { sampled: BTreeMap::from([(API_SERVER.to_owned(), offsets)]), ..Self::default() })
+    }
+
     /// Returns the offset of a source's clock when it showed `at`; 0 for the coordinator's own clock, and for an
     /// unknown one.
     pub fn offset(&self, source: &str, at: Stamp) -> ClockOffset {

@@ -24,31 +24,64 @@ pub(super) struct EndedBy {
     pub(super) cause: String,
 }
 
-/// Desired state of the workloads and state of the nodes, over time.
+/// State of the nodes over time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeHistories(BTreeMap<String, Vec<(Stamp, NodeEvent)>>);
+
+impl NodeHistories {
+    /// Processes an event that a watch showed at `at`; events must be passed in order.
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        if let EventKind::Node(event) = kind {
+            self.0.entry(event.node.clone()).or_default().push((at, event.clone()));
+        }
+    }
+
+    fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
+        let history = self.0.get(node).into_iter().flatten();
+        let known = history.take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
+        known.last().is_some_and(|(_, node)| node.unschedulable)
+    }
+}
+
+/// Desired state of a namespace's workloads over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histories {
     workloads: BTreeMap<String, Vec<(Stamp, WorkloadEvent)>>,
-    nodes: BTreeMap<String, Vec<(Stamp, NodeEvent)>>,
 }
 
 impl Histories {
     /// Processes an event that a watch showed at `at`; events must be passed in order.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
-        match kind {
-            EventKind::Workload(event) => {
-                self.workloads.entry(event.workload.clone()).or_default().push((at, event.clone()));
-            }
-            EventKind::Node(event) => {
-                self.nodes.entry(event.node.clone()).or_default().push((at, event.clone()));
-            }
-            _ => {}
+        if let EventKind::Workload(event) = kind {
+            self.workloads.entry(event.workload.clone()).or_default().push((at, event.clone()));
         }
+    }
+
+    /// Forgets sizes that a workload had before this time and that no longer explain a termination. Templates are kept:
+    /// a rollout may end a pod long after it began.
+    pub(super) fn forget_old_sizes(&mut self, workload: &str, before: Stamp) {
+        let Some(history) = self.workloads.get_mut(workload) else { return };
+        // The last old one is in force until the first new one.
+        let in_force = history.partition_point(|(at, _)| *at < before).saturating_sub(1);
+        let (mut place, mut template) = (0, None);
+        history.retain(|(_, event)| {
+            let is_kept = place >= in_force || template.as_ref() != Some(&event.template);
+            place += 1;
+            template = Some(event.template.clone());
+            is_kept
+        });
+    }
+
+    #[cfg(test)]
+    pub(super) fn sizes_known(&self, workload: &str) -> usize {
+        self.workloads[workload].len()
     }
 
     /// Explains the termination of a pod; `seen` is the time it was first seen. Returns `None` if nothing shows the
     /// reason: someone deleted the pod, or the watches were not permitted.
     pub(super) fn ended_by(
         &self,
+        nodes: &NodeHistories,
         pod: &PodEvent,
         seen: Stamp,
         t0: T0,
@@ -59,7 +92,7 @@ impl Histories {
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let node = pod.node.as_deref().unwrap_or("its node");
         match pod.disruption_target.as_deref() {
-            Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
+            Some("EvictionByEvictionAPI") if nodes.is_cordoned(node, t0.latest) => {
                 return told(Mode::Drain, format!("evicted from node {node}, which is cordoned"));
             }
             Some("EvictionByEvictionAPI") => return told(Mode::Other, "evicted through the API".to_owned()),
@@ -100,6 +133,19 @@ impl Histories {
             strategy: event.strategy,
             max_unavailable: event.max_unavailable.clone(),
         })
+    }
+
+    /// Returns the workload at the top of a pod's owners, such as `Deployment web`; `None` for a pod without a
+    /// controller.
+    pub(super) fn top_owner(&self, pod: &PodEvent) -> Option<String> {
+        let owner = pod.owner.as_deref()?;
+        let set = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"));
+        let top = match set.and_then(|history| history.last()) {
+            Some((_, set)) => set.owner.clone(),
+            // Without a watch of ReplicaSets, their names show the Deployment.
+            None => workload_of(owner),
+        };
+        Some(top.unwrap_or_else(|| owner.to_owned()).replace('/', " "))
     }
 
     /// Returns the changes to workloads other than ReplicaSets, in order: the time a watch showed each change, and the
@@ -169,12 +215,6 @@ impl Histories {
             false => (Mode::ScaleDown, format!("{name} was scaled from {from} to {to}")),
         })
     }
-
-    fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
-        let history = self.nodes.get(node).into_iter().flatten();
-        let known = history.take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
-        known.last().is_some_and(|(_, node)| node.unschedulable)
-    }
 }
 
 /// Returns the workload behind a pod's controller. A Deployment's pods belong to its ReplicaSets, whose names consist
@@ -237,13 +277,15 @@ mod tests {
         web(0, 3, "a");
         web(20, 2, "a");
         web(50, 2, "b");
+        let mut nodes = NodeHistories::default();
         for (node, unschedulable) in [("n1", false), ("n2", true)] {
             let event =
                 json!({"change": "listed", "node": node, "ready": true, "unschedulable": unschedulable});
-            histories.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
+            nodes.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
         }
         let told = |more, seen, s, by_itself| {
             let explained = histories.ended_by(
+                &nodes,
                 &pod(more),
                 at(seen),
                 T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp },
@@ -294,7 +336,8 @@ mod tests {
         };
         let told = |sizes: &[(i64, &str, i32, &str)], s: i64| {
             let t0 = T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp };
-            let explained = histories(sizes).ended_by(&pod(json!({})), at(0), t0, false);
+            let explained =
+                histories(sizes).ended_by(&NodeHistories::default(), &pod(json!({})), at(0), t0, false);
             explained.map(|explained| (explained.mode, explained.cause))
         };
         let listed = (0, "web-7d9f", 3, "listed");

@@ -2,6 +2,7 @@
 
 mod pod_termination;
 mod t0;
+mod termination_watch;
 mod watched_pod;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use super::beat_bounds::Beats;
 use super::clocks::Clocks;
-use super::ended_by::Histories;
+use super::ended_by::{Histories, NodeHistories};
 use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::phases::{self, LifeOf};
 use super::{RunCommand, watches};
@@ -18,6 +19,7 @@ use pod_termination::{TerminationEvidence, TerminationSearch};
 use rolldrop_record::event::{Action, Replacement};
 use rolldrop_record::{EndCause, EventKind, Mode, Stamp};
 pub use t0::T0;
+pub use termination_watch::TerminationWatch;
 use watched_pod::WatchedPod;
 pub(super) use watched_pod::has_finished;
 
@@ -213,6 +215,7 @@ pub(super) struct Others<'a> {
     pub(super) actions: &'a [(Stamp, &'a Action)],
     pub(super) commands: &'a [RunCommand],
     pub(super) histories: &'a Histories,
+    pub(super) nodes: &'a NodeHistories,
     pub(super) phases: &'a phases::PhaseCollector<'a>,
     pub(super) watches: &'a watches::WatchCollector,
 }
@@ -261,6 +264,7 @@ impl PodCollector {
             actions: ending.copied().collect(),
             commands: others.commands,
             histories: others.histories,
+            nodes: others.nodes,
             phases: others.phases,
             gaps: watches.pods_missed(),
         };

@@ -3,7 +3,7 @@
 use super::super::RunCommand;
 use super::super::beat_bounds::Beats;
 use super::super::clocks::Clocks;
-use super::super::ended_by::Histories;
+use super::super::ended_by::{Histories, NodeHistories};
 use super::super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::super::phases::{self, LifeOf};
 use super::t0::{T0, TerminationKind};
@@ -21,6 +21,7 @@ pub(super) struct TerminationEvidence<'a> {
     pub(super) actions: Vec<(Stamp, &'a Action)>,
     pub(super) commands: &'a [RunCommand],
     pub(super) histories: &'a Histories,
+    pub(super) nodes: &'a NodeHistories,
     pub(super) phases: &'a phases::PhaseCollector<'a>,
     /// Gaps in the pod watch that were closed by a list: from and to.
     pub(super) gaps: Vec<(Stamp, Stamp)>,
@@ -93,10 +94,10 @@ impl<'a> TerminationSearch<'a> {
             let cause = Some(EndCause::ThisRun(action.action));
             return By { mode: action.mode, disruption: Some(action.disruption), repetition: None, cause };
         }
-        let TerminationEvidence { actions, commands, histories, .. } = self.evidence;
+        let TerminationEvidence { actions, commands, histories, nodes, .. } = self.evidence;
         let pod = self.pod;
         let by_itself = matches!(kind, TerminationKind::ByItself);
-        let explained = histories.ended_by(&pod.last, pod.life.created, t0, by_itself);
+        let explained = histories.ended_by(nodes, &pod.last, pod.life.created, t0, by_itself);
         let known = explained.as_ref().map(|explained| explained.mode);
         let may_be = |action: &Action| match action.mode {
             // A node that shuts down terminates its pods without deleting them.

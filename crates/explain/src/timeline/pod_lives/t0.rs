@@ -12,7 +12,7 @@ use rolldrop_record::{Mode, Stamp};
 
 /// Longest time between a container's exit and a watch event that shows it: a kubelet checks its containers once a
 /// second.
-const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
+pub(super) const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 
 /// Time a deletion took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,170 @@
+//! Ranks workloads by how their pods ended, worst first.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::model::WatchedTermination;
+use crate::model::figure_text::len;
+
+/// Share of the grace period from which a pod nearly used all of it.
+pub const NEARLY_ALL: f64 = 0.9;
+/// Time that the kubelet leaves an app whose preStop hook took the whole grace period, in seconds
+/// (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
+const LEAST_GRACE_S: i64 = 2;
+
+/// Terminations of one workload's pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RankedWorkload {
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// Kind and name, such as `Deployment web`; `None` for pods without a controller.
+    pub workload: Option<String>,
+    /// Number of terminations.
+    pub terminations: u64,
+    /// Number of pods that SIGKILL ended when their grace period was over.
+    pub killed_at_grace_end: u64,
+    /// Number of other pods that used [`NEARLY_ALL`] of their grace period or more.
+    pub nearly_killed: u64,
+    /// Number of pods for which neither is known.
+    pub unknown: u64,
+    /// Number of pods with a failed preStop hook, according to Events.
+    pub failed_hooks: u64,
+    /// Number of killed pods whose preStop sleep left the app hardly any of the grace period.
+    pub killed_after_long_sleep: u64,
+    /// Median share of the grace period that the pods used; `None` if no share is known.
+    pub median_share_of_grace: Option<f64>,
+    /// Largest such share.
+    pub max_share_of_grace: Option<f64>,
+    /// Grace periods of the deletions, in seconds.
+    pub grace_periods_s: BTreeSet<i64>,
+}
+
+/// Terminations by workload.
+#[derive(Debug, Default)]
+pub struct WorkloadRanking(BTreeMap<(String, Option<String>), Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    ranked: RankedWorkload,
+    shares: Vec<f64>,
+}
+
+impl WorkloadRanking {
+    /// Adds a termination.
+    pub fn add(&mut self, end: &WatchedTermination) {
+        let Counted { ranked, shares } =
+            self.0.entry((end.namespace.clone(), end.workload.clone())).or_default();
+        let share = end.share_of_grace();
+        ranked.terminations += 1;
+        match (end.killed_at_grace_end, share) {
+            (Some(true), _) => {
+                ranked.killed_at_grace_end += 1;
+                let is_long = |sleep_s: i64| sleep_s.saturating_add(LEAST_GRACE_S) >= end.grace_s;
+                ranked.killed_after_long_sleep += u64::from(end.pre_stop_sleep_s.is_some_and(is_long));
+            }
+            (_, Some(share)) if share >= NEARLY_ALL => ranked.nearly_killed += 1,
+            (Some(false), Some(_)) => {}
+            (None, _) | (_, None) => ranked.unknown += 1,
+        }
+        ranked.failed_hooks += u64::from(end.failed_hooks.as_ref().is_some_and(|failed| !failed.is_empty()));
+        ranked.grace_periods_s.insert(end.grace_s);
+        shares.extend(share);
+    }
+
+    /// Returns the workloads, worst first: by pods killed, by pods nearly killed, by failed hooks, and by the largest
+    /// share of the grace period.
+    pub fn ranked(&self) -> Vec<RankedWorkload> {
+        let named = self.0.iter().map(|((namespace, workload), counted)| {
+            let mut shares = counted.shares.clone();
+            shares.sort_by(f64::total_cmp);
+            RankedWorkload {
+                namespace: namespace.clone(),
+                workload: workload.clone(),
+                // The lower one of the middle two, so that it is the share of a pod.
+                median_share_of_grace: shares.get(shares.len().saturating_sub(1) / 2).copied(),
+                max_share_of_grace: shares.last().copied(),
+                ..counted.ranked.clone()
+            }
+        });
+        let mut ranked: Vec<RankedWorkload> = named.collect();
+        let badness = |of: &RankedWorkload| (of.killed_at_grace_end, of.nearly_killed, of.failed_hooks);
+        let share = |of: &RankedWorkload| of.max_share_of_grace.unwrap_or(0.0);
+        ranked.sort_by(|a, b| {
+            Reverse(badness(a)).cmp(&Reverse(badness(b))).then(share(b).total_cmp(&share(a)))
+        });
+        ranked
+    }
+
+    /// Returns the number of terminations.
+    pub fn terminations(&self) -> u64 {
+        self.0.values().map(|counted| counted.ranked.terminations).sum()
+    }
+
+    /// Returns the number of workloads, in which pods without a controller count once for each namespace.
+    pub fn workloads(&self) -> u64 {
+        len(self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{GraceUse, T0Basis, WatchedMode};
+    use rolldrop_record::Stamp;
+
+    fn end(workload: &str, likely_s: Option<f64>, killed: Option<bool>) -> WatchedTermination {
+        WatchedTermination {
+            namespace: "shop".to_owned(),
+            workload: Some(workload.to_owned()),
+            pod: "web-1".to_owned(),
+            uid: "u".to_owned(),
+            node: None,
+            mode: WatchedMode::Rollout,
+            cause: None,
+            t0_earliest_ns: Stamp::from_unix_ns(0),
+            t0_latest_ns: Stamp::from_unix_ns(0),
+            t0_basis: T0Basis::Timestamp,
+            grace_s: 10,
+            pre_stop_sleep_s: Some(8),
+            ended_ns: None,
+            grace_use: likely_s.map(|likely_s| GraceUse { least_s: 0.0, likely_s, most_s: likely_s }),
+            killed_at_grace_end: killed,
+            containers: Vec::new(),
+            restarts: 0,
+            failed_hooks: None,
+            ready_while_terminating_s: None,
+        }
+    }
+
+    #[test]
+    fn worst_workload_ranks_first() {
+        let mut ranking = WorkloadRanking::default();
+        for termination in [
+            end("Deployment fine", Some(9.5), Some(false)),
+            end("Deployment slow", Some(9.6), Some(false)),
+            end("Deployment slow", Some(9.7), Some(false)),
+            end("Deployment killed", Some(10.5), Some(true)),
+            end("Deployment killed", Some(1.0), Some(false)),
+            end("Deployment killed", Some(3.0), Some(false)),
+            end("Deployment unknown", None, Some(false)),
+            end("Deployment unknown", None, None),
+        ] {
+            ranking.add(&termination);
+        }
+        let mut hooked = end("Deployment hooked", Some(1.0), Some(false));
+        hooked.failed_hooks = Some(BTreeSet::from(["app".to_owned()]));
+        ranking.add(&hooked);
+        let ranked = ranking.ranked();
+        let names: Vec<_> = ranked.iter().map(|of| of.workload.as_deref().unwrap_or_default()).collect();
+        let expected = ["killed", "slow", "fine", "hooked", "unknown"];
+        assert_eq!(names, expected.map(|name| format!("Deployment {name}")));
+        let killed = &ranked[0];
+        assert_eq!((killed.terminations, killed.killed_at_grace_end, killed.unknown), (3, 1, 0));
+        assert_eq!(killed.killed_after_long_sleep, 1);
+        assert_eq!((killed.median_share_of_grace, killed.max_share_of_grace), (Some(0.3), Some(1.05)));
+        assert_eq!((ranked[1].nearly_killed, ranked[3].failed_hooks, ranked[4].unknown), (2, 1, 2));
+        assert_eq!((ranked[4].median_share_of_grace, ranking.terminations()), (None, 9));
+    }
+}

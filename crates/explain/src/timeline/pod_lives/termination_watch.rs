@@ -1,0 +1,509 @@
+//! Pod terminations outside a run, one after the other, from what watches show alone.
+//!
+//! A run's own code finds t0, mode and cause ([`super::t0`], [`super::pod_termination`]); without actions, proxies and
+//! beats, it knows less. Nothing that the API does not show is assumed: it is `None`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::beat_bounds::Beats;
+use super::super::clocks::{API_SERVER, Clocks};
+use super::super::ended_by::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
+use super::super::endpoint_history::EndpointHistory;
+use super::super::phases::{LifeOf, PhaseCollector};
+use super::super::watches::{UnwatchedPeriod, WatchCollector};
+use super::pod_termination::{TerminationEvidence, TerminationSearch};
+use super::t0::SHOWN_WITHIN_NS;
+use super::watched_pod::WatchedPod;
+use super::{PodEnd, SECOND_NS, SIGKILLED};
+use crate::model::{ContainerEnd, GraceUse, T0Basis, WatchedMode, WatchedTermination};
+use rolldrop_record::event::{ContainerState, PodEvent};
+use rolldrop_record::{ClockOffset, EventKind, Mode, Stamp};
+
+/// Time after which sizes of workloads are forgotten.
+const SIZES_KEPT_NS: i64 = 3600 * SECOND_NS;
+/// Number of samples of the API server's clock to keep.
+const SAMPLES: usize = 6;
+/// Reason of the Event about a failed preStop hook.
+const FAILED_HOOK: &str = "FailedPreStopHook";
+/// Name of the watch of Events.
+const EVENTS: &str = "events";
+/// Reason of a container's end if its memory limit killed it.
+const OOM_KILLED: &str = "OOMKilled";
+/// Reason of a container's end if the kubelet no longer found the container; the exit code 137 is then made up.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
+/// Collects what watches show of pods, workloads, nodes and Events, and returns each termination once.
+#[derive(Debug, Default)]
+pub struct TerminationWatch {
+    pods: BTreeMap<String, FollowedPod>,
+    /// Workloads by namespace.
+    workloads: BTreeMap<String, Histories>,
+    nodes: NodeHistories,
+    watches: WatchCollector,
+    /// Offsets of the API server's clock, each with the time of its sample.
+    samples: Vec<(Stamp, ClockOffset)>,
+    /// True if Events may not be watched.
+    lacks_events: bool,
+}
+
+/// Pod that was not deleted yet, or only just.
+#[derive(Debug)]
+struct FollowedPod {
+    pod: WatchedPod,
+    /// True if any of its containers was ever shown as started.
+    has_run: bool,
+    /// Time that all containers, sidecars included, were first shown as terminated.
+    all_ended: Option<Stamp>,
+    /// Time that the pod was first shown as not ready after it was shown as being deleted.
+    unready: Option<Stamp>,
+    /// Failed preStop hooks: time of the Event, and container.
+    failed_hooks: Vec<(Stamp, String)>,
+    is_reported: bool,
+}
+
+impl FollowedPod {
+    fn new(at: Stamp, event: &PodEvent) -> Self {
+        Self {
+            pod: WatchedPod::new(at, event),
+            has_run: false,
+            all_ended: None,
+            unready: None,
+            failed_hooks: Vec::new(),
+            is_reported: false,
+        }
+    }
+
+    fn observe(&mut self, at: Stamp, event: &PodEvent) {
+        self.pod.observe(at, event);
+        let is = |container: &ContainerState, state: &str| container.state.as_deref() == Some(state);
+        self.has_run |= event.containers.iter().any(|c| is(c, "running") || is(c, "terminated"));
+        if !event.containers.is_empty() && event.containers.iter().all(|c| is(c, "terminated")) {
+            self.all_ended.get_or_insert(at);
+        }
+        if event.deletion_timestamp.is_some() && !event.ready {
+            self.unready.get_or_insert(at);
+        }
+    }
+
+    /// Returns true if the pod finished without being deleted, and nothing shows that the cluster made it end.
+    fn ended_by_itself(&self) -> bool {
+        let deletion = self.pod.deletion.as_ref().map(|deletion| deletion.seen);
+        let is_first = self.pod.terminal.is_some_and(|at| deletion.is_none_or(|seen| at < seen));
+        is_first && self.pod.last.disruption_target.is_none()
+    }
+
+    /// Returns the time that the pod was over: deleted, lost in one of the gaps, or ended by its kubelet, which deletes
+    /// no pods.
+    fn over(&self, gaps: &[(Stamp, Stamp)]) -> Option<Stamp> {
+        let lost = gaps.iter().find(|(_, to)| *to > self.pod.last_at).map(|(_, to)| *to);
+        let is_by_kubelet = self.pod.last.disruption_target.as_deref() == Some(BY_KUBELET);
+        let stopped = self.pod.terminal.filter(|_| is_by_kubelet && !self.is_reported);
+        self.pod.deleted.or(lost).or(stopped)
+    }
+
+    /// Returns the time for which watches showed the pod as ready after its deletion, in seconds; `None` if they did not
+    /// show the deletion itself.
+    fn ready_s(&self) -> Option<f64> {
+        let seen = self.pod.deletion.as_ref().filter(|deletion| deletion.is_exact)?.seen;
+        Some(self.unready.or(self.pod.deleted)?.seconds_since(seen))
+    }
+}
+
+impl TerminationWatch {
+    /// Processes an event in the order of the watches. `namespace` is that of the object that the event is about.
+    pub fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
+        self.watches.observe(at, kind);
+        let namespace = namespace.unwrap_or_default();
+        match kind {
+            EventKind::Pod(pod) => {
+                let followed = self.pods.entry(pod.uid.clone());
+                followed.or_insert_with(|| FollowedPod::new(at, pod)).observe(at, pod);
+            }
+            EventKind::Workload(event) => {
+                let histories = self.workloads.entry(namespace.to_owned()).or_default();
+                histories.observe(at, kind);
+                histories.forget_old_sizes(&event.workload, at.shifted_ns(-SIZES_KEPT_NS));
+            }
+            EventKind::Node(_) => self.nodes.observe(at, kind),
+            EventKind::ClusterEvent { pod, reason, container, .. } if reason == FAILED_HOOK => {
+                let is_meant = |of: &&mut FollowedPod| {
+                    of.pod.life.name == *pod && of.pod.last.namespace == namespace && of.pod.deleted.is_none()
+                };
+                let container = container.clone().unwrap_or_default();
+                let of = self.pods.values_mut().filter(is_meant).max_by_key(|of| of.pod.life.created);
+                if let Some(of) = of {
+                    of.failed_hooks.push((at, container));
+                }
+            }
+            EventKind::ClockSample { of, offset_ns, uncertainty_ns } if of == API_SERVER => {
+                if self.samples.len() >= SAMPLES {
+                    self.samples.remove(0);
+                }
+                let offset = ClockOffset { offset_ns: *offset_ns, uncertainty_ns: *uncertainty_ns };
+                self.samples.push((at, offset));
+            }
+            EventKind::NotWatched { resource, .. } => self.lacks_events |= resource == EVENTS,
+            _ => {}
+        }
+    }
+
+    /// Returns the number of pods that are being deleted now.
+    pub fn terminating(&self) -> usize {
+        let is_leaving = |of: &&FollowedPod| of.has_run && of.pod.deletion.is_some() && !of.ended_by_itself();
+        self.pods.values().filter(is_leaving).count()
+    }
+
+    /// Returns the terminations that were over some time before `now`: until then, other watches may still show what
+    /// explains them. Returns each termination once, and none before the API server's clock is known.
+    pub fn settled(&mut self, now: Stamp) -> Vec<WatchedTermination> {
+        let Some(clocks) = Clocks::of_api_server(&self.samples) else { return Vec::new() };
+        let gaps = self.watches.pods_missed();
+        let is_settled = |of: &FollowedPod| of.over(&gaps).is_some_and(|at| now.ns_since(at) >= WATCH_LAG_NS);
+        let over: Vec<String> =
+            self.pods.iter().filter(|(_, of)| is_settled(of)).map(|(uid, _)| uid.clone()).collect();
+        let mut found = Vec::new();
+        for uid in over {
+            let Some(mut of) = self.pods.remove(&uid) else { continue };
+            if !of.is_reported {
+                found.extend(self.explain(&of, &clocks, &gaps));
+            }
+            of.is_reported = true;
+            // A pod that its kubelet ended is deleted later.
+            if of.over(&gaps).is_none() {
+                self.pods.insert(uid, of);
+            }
+        }
+        found.sort_by(|a, b| (a.t0_earliest_ns, &a.pod).cmp(&(b.t0_earliest_ns, &b.pod)));
+        found
+    }
+
+    /// Explains the end of a pod; `None` if the pod never ran, or ended by itself.
+    fn explain(
+        &self,
+        of: &FollowedPod,
+        clocks: &Clocks,
+        gaps: &[(Stamp, Stamp)],
+    ) -> Option<WatchedTermination> {
+        if !of.has_run || of.ended_by_itself() {
+            return None;
+        }
+        let pod = &of.pod;
+        let none = Histories::default();
+        let histories = self.workloads.get(&pod.last.namespace).unwrap_or(&none);
+        let evidence = TerminationEvidence {
+            clocks,
+            beats: &Beats::default(),
+            endpoints: &EndpointHistory::default(),
+            actions: Vec::new(),
+            commands: &[],
+            histories,
+            nodes: &self.nodes,
+            phases: &PhaseCollector::default(),
+            gaps: gaps.to_vec(),
+        };
+        let life = LifeOf { name: &pod.life.name, uid: &pod.life.uid, from: pod.life.created, until: None };
+        let end = TerminationSearch { evidence: &evidence, pod, life }.find()?;
+        let grace_use = self.grace_use(of, &end);
+        let is_eviction = match pod.last.disruption_target.as_deref() {
+            Some("EvictionByEvictionAPI") => true,
+            Some(BY_KUBELET) => pod.last.reason.as_deref() == Some("Evicted"),
+            _ => false,
+        };
+        Some(WatchedTermination {
+            namespace: pod.last.namespace.clone(),
+            workload: histories.top_owner(&pod.last),
+            mode: match end.mode {
+                Mode::Other if is_eviction => WatchedMode::Eviction,
+                mode => mode.into(),
+            },
+            t0_earliest_ns: end.t0.earliest,
+            t0_latest_ns: end.t0.latest,
+            t0_basis: end.t0.basis,
+            grace_s: end.grace_s,
+            pre_stop_sleep_s: end.hook_sleep_s,
+            ended_ns: of.all_ended,
+            killed_at_grace_end: self.was_killed(of, &end),
+            grace_use,
+            failed_hooks: self.failed_hooks(of, &end),
+            ready_while_terminating_s: of.ready_s(),
+            restarts: pod.last.containers.iter().map(|c| c.restarts).sum(),
+            containers: pod.last.containers.iter().map(container_end).collect(),
+            cause: end.cause.map(|cause| cause.to_string()),
+            pod: end.pod,
+            uid: end.uid,
+            node: end.node,
+        })
+    }
+
+    /// Returns the gap in a watch of this resource that may have delayed what the watch showed at `at`.
+    fn delayed_by(&self, resource: &str, at: Stamp) -> Option<&UnwatchedPeriod> {
+        let may_delay = |gap: &&UnwatchedPeriod| {
+            gap.resource == resource && gap.from <= at && at <= gap.to.shifted_ns(SHOWN_WITHIN_NS)
+        };
+        self.watches.gaps.iter().find(may_delay)
+    }
+
+    /// Returns the earliest time at which the containers may have terminated.
+    fn may_have_ended_from(&self, shown: Stamp) -> Stamp {
+        let delayed_from = self.delayed_by("pods", shown).map(|gap| gap.from);
+        delayed_from.map_or(shown, |from| from.min(shown)).shifted_ns(-SHOWN_WITHIN_NS)
+    }
+
+    /// Returns the part of the grace period that the containers used; `None` if their end or its beginning is not known.
+    fn grace_use(&self, of: &FollowedPod, end: &PodEnd) -> Option<GraceUse> {
+        let shown = of.all_ended.filter(|_| end.t0.basis == T0Basis::Timestamp)?;
+        let since = |at: Stamp, t0: Stamp| at.seconds_since(t0).max(0.0);
+        Some(GraceUse {
+            least_s: since(self.may_have_ended_from(shown), end.t0.latest),
+            likely_s: since(shown, end.t0.latest),
+            most_s: since(shown, end.t0.earliest),
+        })
+    }
+
+    /// Returns true if SIGKILL ended a container when the grace period was over; `None` if this is not known.
+    fn was_killed(&self, of: &FollowedPod, end: &PodEnd) -> Option<bool> {
+        let shown = of.all_ended?;
+        let reason = |c: &ContainerState, of: &str| c.reason.as_deref() == Some(of);
+        let killed = || {
+            let containers = of.pod.last.containers.iter();
+            containers.filter(|c| c.exit_code == Some(SIGKILLED) && !reason(c, OOM_KILLED))
+        };
+        if killed().next().is_none() {
+            return Some(false);
+        }
+        if end.t0.basis != T0Basis::Timestamp || killed().any(|c| reason(c, STATUS_UNKNOWN)) {
+            return None;
+        }
+        let over_from = end.grace_is_over_from();
+        let is_late = self.delayed_by("pods", shown).is_some();
+        match shown >= over_from {
+            true if is_late && self.may_have_ended_from(shown) < over_from => None,
+            is_over => Some(is_over),
+        }
+    }
+
+    /// Returns the containers whose preStop hooks failed; `None` if Events were not watched all the time.
+    fn failed_hooks(&self, of: &FollowedPod, end: &PodEnd) -> Option<BTreeSet<String>> {
+        let from = end.t0.earliest.shifted_ns(-WATCH_LAG_NS);
+        let until = of.pod.last_at.shifted_ns(WATCH_LAG_NS);
+        let is_missed = |gap: &UnwatchedPeriod| {
+            gap.is_lost && gap.resource == EVENTS && gap.from <= until && from <= gap.to
+        };
+        let began_unseen = of.pod.deletion.as_ref().is_some_and(|deletion| !deletion.is_exact);
+        if self.lacks_events || began_unseen || self.watches.gaps.iter().any(is_missed) {
+            return None;
+        }
+        let failed = of.failed_hooks.iter().filter(|(at, _)| *at >= from);
+        Some(failed.map(|(_, container)| container.clone()).collect())
+    }
+}
+
+fn container_end(container: &ContainerState) -> ContainerEnd {
+    let is_made_up = container.reason.as_deref() == Some(STATUS_UNKNOWN);
+    ContainerEnd {
+        name: container.name.clone(),
+        sidecar: container.sidecar,
+        exit_code: container.exit_code.filter(|_| !is_made_up),
+        reason: container.reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NAMESPACE: Option<&str> = Some("shop");
+
+    fn at(s: f64) -> Stamp {
+        Stamp::from_unix_ns(0) + Duration::from_secs_f64(s)
+    }
+
+    /// Watches of a cluster whose clock is known, with a Deployment `web` and a pod that runs since the first second.
+    fn watch() -> (TerminationWatch, Value) {
+        let mut watch = TerminationWatch::default();
+        let clock = EventKind::clock_sample(API_SERVER, ClockOffset { offset_ns: 0, uncertainty_ns: 1_000 });
+        watch.observe(at(0.0), None, &clock);
+        deploy(&mut watch, 0.5, 2, "a");
+        let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
+            "state": "running", "reason": null, "exit_code": null, "restarts": 1});
+        let pod = json!({"change": "listed", "namespace": "shop", "name": "web-7d9f-x", "uid": "u",
+            "resource_version": "1", "node": "n1", "ip": null, "phase": "Running", "ready": true,
+            "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 10, "disruption_target": null,
+            "owner": "ReplicaSet/web-7d9f", "containers": [app]});
+        show(&mut watch, 1.0, &pod);
+        (watch, pod)
+    }
+
+    fn deploy(watch: &mut TerminationWatch, s: f64, replicas: i32, template: &str) {
+        let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": replicas,
+            "template": template});
+        watch.observe(at(s), NAMESPACE, &EventKind::Workload(serde_json::from_value(event).unwrap()));
+    }
+
+    fn show(watch: &mut TerminationWatch, s: f64, pod: &Value) {
+        let event = serde_json::from_value(pod.clone()).unwrap();
+        watch.observe(at(s), NAMESPACE, &EventKind::Pod(event));
+    }
+
+    /// Shows a deletion with a grace period of ten seconds.
+    fn delete(watch: &mut TerminationWatch, s: f64, pod: &mut Value) {
+        pod["change"] = "applied".into();
+        pod["deletion_grace_s"] = 10.into();
+        pod["deletion_timestamp"] = json!(at(s.floor() + 10.0));
+        show(watch, s, pod);
+    }
+
+    /// Shows the end of the container, and then of the pod.
+    fn end(watch: &mut TerminationWatch, s: f64, pod: &mut Value, code: i32, reason: &str) {
+        pod["containers"][0]["state"] = "terminated".into();
+        pod["containers"][0]["exit_code"] = code.into();
+        pod["containers"][0]["reason"] = reason.into();
+        pod["ready"] = false.into();
+        show(watch, s, pod);
+        pod["deletion_grace_s"] = 0.into();
+        pod["change"] = "deleted".into();
+        show(watch, s + 0.5, pod);
+    }
+
+    fn one(watch: &mut TerminationWatch, s: f64) -> WatchedTermination {
+        let mut settled = watch.settled(at(s));
+        assert_eq!(settled.len(), 1, "{settled:?}");
+        assert!(watch.settled(at(s + 1000.0)).is_empty(), "each is returned once");
+        settled.remove(0)
+    }
+
+    #[test]
+    fn kill_at_grace_end_is_told_from_others() {
+        for (ended, code, reason, killed) in [
+            (30.3, SIGKILLED, "Error", Some(true)),
+            (24.0, SIGKILLED, "Error", Some(false)),
+            (30.3, SIGKILLED, OOM_KILLED, Some(false)),
+            (30.3, SIGKILLED, STATUS_UNKNOWN, None),
+            (29.8, 143, "Error", Some(false)),
+        ] {
+            let (mut watch, mut pod) = watch();
+            deploy(&mut watch, 19.9, 2, "b");
+            delete(&mut watch, 20.3, &mut pod);
+            assert_eq!(watch.terminating(), 1);
+            end(&mut watch, ended, &mut pod, code, reason);
+            assert!(watch.settled(at(ended + 1.0)).is_empty(), "its Events may still arrive");
+            let found = one(&mut watch, ended + 10.0);
+            assert_eq!(found.killed_at_grace_end, killed, "{reason} {code} {ended}");
+            assert_eq!((found.mode, found.grace_s, found.restarts), (WatchedMode::Rollout, 10, 1));
+            assert_eq!(found.workload.as_deref(), Some("Deployment web"));
+            assert_eq!((found.t0_latest_ns, found.t0_basis), (at(20.3), T0Basis::Timestamp));
+            let used = found.grace_use.unwrap();
+            assert!(used.least_s <= used.likely_s && used.likely_s <= used.most_s, "{used:?}");
+            assert!((used.likely_s - (ended - 20.3)).abs() < 1e-6, "{used:?}");
+            assert_eq!(found.failed_hooks, Some(BTreeSet::new()));
+            let code = Some(code).filter(|_| reason != STATUS_UNKNOWN);
+            assert_eq!(found.containers[0].exit_code, code);
+            assert!((found.ready_while_terminating_s.unwrap() - (ended - 20.3)).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn unseen_end_stays_unknown() {
+        // The pod vanished between two lists, and its Deployment still exists.
+        let (mut watch, mut other) = watch();
+        let gap = EventKind::WatchGap { resource: "pods".to_owned(), from: at(20.0) };
+        watch.observe(at(50.0), None, &gap);
+        other["uid"] = "v".into();
+        show(&mut watch, 50.1, &other);
+        let lost = one(&mut watch, 60.0);
+        assert_eq!((lost.uid.as_str(), lost.t0_basis, lost.mode), ("u", T0Basis::Gap, WatchedMode::Other));
+        assert_eq!((lost.t0_earliest_ns, lost.t0_latest_ns), (at(20.0), at(50.0)));
+        assert_eq!((lost.grace_use, lost.killed_at_grace_end, lost.ended_ns), (None, None, None));
+
+        // The watch showed the end late: SIGKILL may have come before the end of the grace period.
+        let (mut watch, mut pod) = self::watch();
+        delete(&mut watch, 20.0, &mut pod);
+        let gap = EventKind::WatchLate { resource: "pods".to_owned(), from: at(22.0) };
+        watch.observe(at(50.0), None, &gap);
+        end(&mut watch, 50.1, &mut pod, SIGKILLED, "Error");
+        let late = one(&mut watch, 60.0);
+        assert_eq!(late.killed_at_grace_end, None);
+        let used = late.grace_use.unwrap();
+        assert!(used.least_s < 1.0 && used.most_s > 29.0, "{used:?}");
+
+        let (mut watch, mut pod) = self::watch();
+        let why = String::new();
+        watch.observe(at(1.0), None, &EventKind::NotWatched { resource: EVENTS.to_owned(), why });
+        delete(&mut watch, 20.0, &mut pod);
+        end(&mut watch, 21.0, &mut pod, 0, "Completed");
+        assert_eq!(one(&mut watch, 60.0).failed_hooks, None, "Events were not watched");
+    }
+
+    #[test]
+    fn events_and_conditions_explain_end() {
+        let (mut watch, mut pod) = watch();
+        pod["disruption_target"] = "EvictionByEvictionAPI".into();
+        delete(&mut watch, 20.3, &mut pod);
+        let hook = json!({"kind": "cluster_event", "pod": "web-7d9f-x", "reason": FAILED_HOOK, "message": "m",
+            "container": "app"});
+        watch.observe(at(20.4), NAMESPACE, &serde_json::from_value(hook.clone()).unwrap());
+        watch.observe(at(20.4), Some("other"), &serde_json::from_value(hook).unwrap());
+        end(&mut watch, 21.0, &mut pod, 143, "Error");
+        let evicted = one(&mut watch, 30.0);
+        assert_eq!(evicted.mode, WatchedMode::Eviction);
+        assert_eq!(evicted.failed_hooks, Some(BTreeSet::from(["app".to_owned()])));
+
+        let (mut watch, mut pod) = self::watch();
+        deploy(&mut watch, 20.0, 1, "a");
+        delete(&mut watch, 20.3, &mut pod);
+        end(&mut watch, 21.0, &mut pod, 0, "Completed");
+        let scaled = one(&mut watch, 30.0);
+        assert_eq!(scaled.mode, WatchedMode::ScaleDown);
+        assert_eq!(scaled.cause.as_deref(), Some("Deployment web was scaled from 2 to 1"));
+
+        // A kubelet that shuts down ends pods and does not delete them.
+        let (mut watch, mut pod) = self::watch();
+        pod["disruption_target"] = BY_KUBELET.into();
+        pod["phase"] = "Failed".into();
+        end(&mut watch, 20.0, &mut pod, SIGKILLED, "Error");
+        let shut_down = one(&mut watch, 30.0);
+        assert_eq!((shut_down.mode, shut_down.grace_use), (WatchedMode::NodeShutdown, None));
+        assert_eq!(shut_down.killed_at_grace_end, None, "the time of the signal is not known");
+    }
+
+    #[test]
+    fn pod_without_termination_is_not_reported() {
+        let (mut watch, mut pod) = watch();
+        pod["phase"] = "Succeeded".into();
+        pod["owner"] = "Job/once".into();
+        end(&mut watch, 20.0, &mut pod, 0, "Completed");
+        assert!(watch.settled(at(60.0)).is_empty(), "it ended by itself");
+
+        let (mut watch, mut pod) = self::watch();
+        pod["uid"] = "v".into();
+        pod["phase"] = "Pending".into();
+        pod["containers"][0]["state"] = "waiting".into();
+        delete(&mut watch, 20.0, &mut pod);
+        pod["change"] = "deleted".into();
+        show(&mut watch, 21.0, &pod);
+        assert!(watch.settled(at(60.0)).is_empty(), "it never ran");
+        assert!(watch.pods.contains_key("u") && !watch.pods.contains_key("v"));
+    }
+
+    #[test]
+    fn old_sizes_are_forgotten_and_templates_kept() {
+        let (mut watch, mut pod) = watch();
+        for minute in 0..600 {
+            deploy(
+                &mut watch,
+                10.0 + 60.0 * f64::from(minute),
+                2 + minute % 2,
+                if minute < 5 { "a" } else { "b" },
+            );
+        }
+        let kept = watch.workloads["shop"].sizes_known("Deployment/web");
+        assert!(kept < 70, "{kept} states");
+        delete(&mut watch, 36_100.0, &mut pod);
+        end(&mut watch, 36_101.0, &mut pod, 0, "Completed");
+        assert_eq!(one(&mut watch, 36_200.0).mode, WatchedMode::Rollout, "it is of the old template");
+    }
+}
