@@ -17,6 +17,7 @@ mod server_clock;
 mod sinks;
 mod standstill;
 pub(crate) mod target_service;
+mod termination_watches;
 pub(crate) mod unready;
 mod waiting;
 pub(crate) mod ways;
@@ -45,6 +46,8 @@ use rolldrop_record::event::NameAnswer;
 use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 pub(crate) use rollout_wait::Workloads;
+pub use sinks::WatchScope;
+pub use termination_watches::{TerminationWatches, WatchedEvent};
 pub(crate) use waiting::Waiting;
 pub(crate) use ways::Way;
 
@@ -70,8 +73,11 @@ impl Observer {
     /// Starts the watches, and the sampling of this machine and of the API server. Also watches an embedded cluster for
     /// standstills.
     pub(crate) fn watch(&self, caller: &Caller, is_embedded: bool, tasks: &mut BackgroundTasks) {
-        let (recorder, client) = (self.recorder(), || caller.client.clone());
-        sinks::Watches { caller, recorder, views: &self.views }.spawn(tasks);
+        let recorder = self.recorder();
+        let listener = Arc::new(recorder.clone());
+        let scope = WatchScope::Namespace(caller.namespace.clone());
+        let (client, limits, views) = (&caller.client, caller.limits, &self.views);
+        sinks::Watches { client, scope: &scope, limits, listener, views, tasks }.follow_run();
         let handle = recorder.clone();
         tasks.spawn(async move {
             let mut watch = machine::MachineSampler::begin(handle.clock());
@@ -80,9 +86,13 @@ impl Observer {
                 handle.event(at, EventKind::Machine(sample));
             }
         });
-        tasks.spawn(server_clock::sample(client(), recorder.clone(), caller.limits));
+        let (asking, handle) = (client.clone(), recorder.clone());
+        tasks.spawn(async move {
+            let sample = server_clock::sample(&asking, handle.clock(), limits).await;
+            handle.record(sample);
+        });
         if is_embedded {
-            tasks.spawn(standstill::watch(client(), recorder.clone()));
+            tasks.spawn(standstill::watch(client.clone(), recorder.clone()));
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
+use super::list_watch::WatchListener;
 use super::served_table::ServedTable;
 use crate::error::{CoordinatorError, Result};
 use crate::viewer::Viewer;
@@ -166,6 +167,16 @@ impl RecorderHandle {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
             Ok(_) | Err(_) => wait(),
         }
+    }
+}
+
+impl WatchListener for RecorderHandle {
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn take(&self, at: Stamp, _: Option<String>, kind: EventKind) {
+        self.event(at, kind);
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::fmt::Debug;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -16,14 +17,13 @@ use kube::{Api, Resource, ResourceExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::event_recorder::RecorderHandle;
 use super::namespace_view::Views;
 use crate::api::{Pages, Pauses, TimeLimits, page, retry_after};
 use crate::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::guard::distrust;
 use rolldrop_record::event::Change;
-use rolldrop_record::{EventKind, Stamp};
+use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// Time for which the API server may keep a watch open, in seconds. A quiet watch shows that it is alive only when it
 /// is opened, and when it is closed on time.
@@ -46,6 +46,14 @@ pub(super) trait Sink<K>: Send {
     fn end_list(&mut self) {}
 }
 
+/// Takes the events of watches.
+pub(super) trait WatchListener: Send + Sync {
+    /// Returns the clock of this process.
+    fn clock(&self) -> Clock;
+    /// Takes an event. `namespace` is that of the object that the event is about, if it is about an object in one.
+    fn take(&self, at: Stamp, namespace: Option<String>, kind: EventKind);
+}
+
 /// Importance of a watch or a call for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -63,7 +71,7 @@ pub(super) struct Following<K, S> {
     pub(crate) api: Api<K>,
     pub(super) sink: S,
     pub(crate) limits: TimeLimits,
-    pub(crate) recorder: RecorderHandle,
+    pub(super) listener: Arc<dyn WatchListener>,
     pub(crate) views: Views,
     pub(crate) state: WatchState,
 }
@@ -139,7 +147,7 @@ where
                 Some(version) => Some(self.watch(&version).await),
             };
             let Some(broken) = broken else { continue };
-            let now = self.recorder.clock().now();
+            let now = self.listener.clock().now();
             let is_late = matches!(broken, Broken::Silent | Broken::Forgotten);
             let since = if is_late { self.state.last_good } else { now };
             self.state.broken.get_or_insert(since);
@@ -160,6 +168,7 @@ where
                 Broken::NotToBeHad(why) if self.need == Need::Helps => {
                     tracing::debug!(resource, %why, "watch skipped");
                     self.note(now, |resource, _| EventKind::NotWatched { resource, why });
+                    self.views.update_if(|view| view.unlisted.remove(resource));
                     // The run misses nothing that it could have seen.
                     self.state.broken = None;
                     return;
@@ -187,7 +196,7 @@ where
             let listing = timeout(self.limits.api_call, page(&self.api, &pages.next())).await;
             let page = listing.map_err(|_| Broken::Silent)?.and_then(|page| pages.take(page));
             let page = page.map_err(|error| Broken::of(&error))?;
-            objects.extend(page.into_iter().map(|object| self.sink.see(Change::Listed, object)));
+            objects.extend(page.into_iter().map(|object| self.see(Change::Listed, object)));
             if let Some(version) = pages.version() {
                 break version.to_owned();
             }
@@ -195,12 +204,13 @@ where
         if self.state.has_listed {
             self.note(self.state.last_good, |resource, from| EventKind::WatchGap { resource, from });
         }
-        let now = self.recorder.clock().now();
+        let now = self.listener.clock().now();
         self.sink.begin_list();
         for object in objects {
             self.keep(Change::Listed, object, now);
         }
         self.sink.end_list();
+        self.views.update_if(|view| view.unlisted.remove(self.resource));
         self.state = WatchState { version: Some(version), last_good: now, broken: None, has_listed: true };
         Ok(())
     }
@@ -228,7 +238,7 @@ where
                 Ok(None) => return Broken::Cut { why: None, pause: None },
                 Err(_) => return Broken::Silent,
             };
-            let now = self.recorder.clock().now();
+            let now = self.listener.clock().now();
             let (change, object) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
                 WatchEvent::Deleted(object) => (Change::Deleted, object),
@@ -240,7 +250,7 @@ where
                 WatchEvent::Error(status) => return Broken::of(&kube::Error::Api(status)),
             };
             let version = object.resource_version();
-            let seen = self.sink.see(change, object);
+            let seen = self.see(change, object);
             self.keep(change, seen, now);
             self.state.last_good = now;
             self.state.version = version.or(self.state.version.take());
@@ -254,7 +264,7 @@ where
             return;
         }
         let message = format!("the watch of {resource} returns unusable data: {why}");
-        self.recorder.warn(message);
+        self.listener.take(self.listener.clock().now(), None, EventKind::Warning { message });
         self.views.update(|view| {
             view.unbelieved.insert(resource, why);
         });
@@ -269,17 +279,21 @@ where
     }
 
     fn is_long_since(&self, from: Stamp) -> bool {
-        self.recorder.clock().now() > from + SHORTEST_DELAY
+        self.listener.clock().now() > from + SHORTEST_DELAY
     }
 
-    fn keep(&mut self, change: Change, seen: S::Seen, now: Stamp) {
+    fn see(&self, change: Change, object: K) -> (Option<String>, S::Seen) {
+        (object.namespace(), self.sink.see(change, object))
+    }
+
+    fn keep(&mut self, change: Change, (namespace, seen): (Option<String>, S::Seen), now: Stamp) {
         if let Some(kind) = self.sink.take(change, seen) {
-            self.recorder.event(now, kind);
+            self.listener.take(now, namespace, kind);
         }
     }
 
     fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
-        self.recorder.record(kind(self.resource.to_owned(), from));
+        self.listener.take(self.listener.clock().now(), None, kind(self.resource.to_owned(), from));
     }
 
     fn field_selector(&self) -> Option<String> {

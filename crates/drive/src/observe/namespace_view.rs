@@ -32,6 +32,8 @@ pub(crate) struct View {
     /// False while a list is arriving: until it is complete, a pod that is missing here may still exist.
     pub(crate) pods_listed: bool,
     pub(crate) slices_listed: bool,
+    /// Watched resources whose first list has not arrived yet.
+    pub(crate) unlisted: BTreeSet<&'static str>,
     /// Reasons that watches are not open, by watched resource.
     pub(crate) trouble: BTreeMap<&'static str, String>,
     /// Reasons that the API server's responses are not trusted, by resource.

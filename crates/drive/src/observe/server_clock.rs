@@ -10,10 +10,9 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::event_recorder::RecorderHandle;
 use crate::api::TimeLimits;
 use rolldrop_record::event::API_SERVER;
-use rolldrop_record::{ClockOffset, EventKind, Stamp};
+use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
 /// Time between two requests.
 const PERIOD: Duration = Duration::from_millis(40);
@@ -25,18 +24,20 @@ const LONGEST: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(1);
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Compares the clocks and records the result.
+/// Compares the clocks, and returns the event that records the result.
 ///
 /// Keeps asking an API server that does not respond until it does, and one that responds slowly for at most
 /// [`LONGEST`].
-pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: TimeLimits) {
-    let clock = recorder.clock();
+pub(super) async fn sample(client: &Client, clock: Clock, limits: TimeLimits) -> EventKind {
     let begun = Instant::now();
     let mut known: Option<ClockBounds> = None;
     let mut asked = 0;
-    while known.is_none() || (asked < QUESTIONS && begun.elapsed() < LONGEST) {
+    loop {
+        if let Some(bounds) = known.filter(|_| asked >= QUESTIONS || begun.elapsed() >= LONGEST) {
+            return EventKind::clock_sample(API_SERVER, bounds.offset());
+        }
         let sent = clock.now();
-        let date = timeout(limits.api_call, date(&client)).await;
+        let date = timeout(limits.api_call, date(client)).await;
         let answered = clock.now();
         if let Ok(Some(date)) = date {
             let bounds = ClockBounds::of_answer(sent, date, answered);
@@ -44,9 +45,6 @@ pub(crate) async fn sample(client: Client, recorder: RecorderHandle, limits: Tim
         }
         asked += 1;
         sleep(if asked < QUESTIONS { PERIOD } else { LATER }).await;
-    }
-    if let Some(bounds) = known {
-        recorder.record(EventKind::clock_sample(API_SERVER, bounds.offset()));
     }
 }
 

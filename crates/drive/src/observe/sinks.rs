@@ -2,23 +2,24 @@
 //! Events to explain terminations.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
-use super::event_recorder::RecorderHandle;
-use super::list_watch::{Following, Need, Sink, WatchState};
+use super::list_watch::{Following, Need, Sink, WatchListener, WatchState};
 use super::namespace_view::{SeenPod, Views};
-use crate::api::Caller;
+use crate::api::TimeLimits;
 use crate::tasks::BackgroundTasks;
 use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::{
-    Change, EndpointSliceEvent, EndpointState, NodeEvent, Replacement, WorkloadEvent,
+    Change, EndpointSliceEvent, EndpointState, NodeEvent, PodEvent, Replacement, WorkloadEvent,
 };
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 use rolldrop_sidecar::observed::{controller, pod_event, statuses};
@@ -26,31 +27,65 @@ use rolldrop_sidecar::observed::{controller, pod_event, statuses};
 /// Number of hexadecimal digits in a template's digest, enough to distinguish the templates in a run.
 const DIGEST_DIGITS: usize = 16;
 
-/// A run's watches.
-pub(crate) struct Watches<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) recorder: &'a RecorderHandle,
-    pub(crate) views: &'a Views,
+/// Part of a cluster to watch.
+#[derive(Clone, Debug)]
+pub enum WatchScope {
+    /// One namespace.
+    Namespace(String),
+    /// All namespaces.
+    Cluster,
+}
+
+impl WatchScope {
+    fn api<K>(&self, client: &Client) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        match self {
+            Self::Namespace(namespace) => Api::namespaced(client.clone(), namespace),
+            Self::Cluster => Api::all(client.clone()),
+        }
+    }
+}
+
+/// Starts watches.
+pub(super) struct Watches<'a> {
+    pub(super) client: &'a Client,
+    pub(super) scope: &'a WatchScope,
+    pub(super) limits: TimeLimits,
+    pub(super) listener: Arc<dyn WatchListener>,
+    pub(super) views: &'a Views,
+    pub(super) tasks: &'a mut BackgroundTasks,
 }
 
 impl Watches<'_> {
-    /// Starts all watches.
-    pub(crate) fn spawn(&self, tasks: &mut BackgroundTasks) {
-        let (caller, views) = (self.caller, || self.views.clone());
-        self.follow(tasks, Need::Must, None, caller.api::<ListedPod>(), PodSink(views()));
-        self.follow(tasks, Need::Must, None, caller.api::<EndpointSlice>(), SliceSink(views()));
-        let of_pods = Some("involvedObject.kind=Pod");
-        self.follow(tasks, Need::Helps, of_pods, caller.api::<ClusterEvent>(), ClusterEventSink);
-        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(deployment));
-        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(replica_set));
-        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(stateful_set));
-        self.follow(tasks, Need::Helps, None, caller.api(), Changed::of(daemon_set));
-        self.follow(tasks, Need::Helps, None, Api::all(caller.client.clone()), Changed::of(node));
+    /// Starts all watches of a run.
+    pub(super) fn follow_run(&mut self) {
+        let (pods, slices) = (PodSink(self.views.clone()), SliceSink(self.views.clone()));
+        self.follow(Need::Must, None, self.scope.api::<ListedPod>(self.client), pods);
+        self.follow(Need::Must, None, self.scope.api::<EndpointSlice>(self.client), slices);
+        self.follow_causes("involvedObject.kind=Pod");
+    }
+
+    /// Starts the watches that show pod terminations outside a run.
+    pub(super) fn follow_terminations(&mut self) {
+        self.follow(Need::Must, None, self.scope.api::<ListedPod>(self.client), BarePodSink);
+        self.follow_causes("involvedObject.kind=Pod,reason=FailedPreStopHook");
+    }
+
+    /// Starts the watches that explain the end of a pod; `events` selects the Events.
+    fn follow_causes(&mut self, events: &'static str) {
+        let (scope, client) = (self.scope, self.client);
+        self.follow(Need::Helps, Some(events), scope.api::<ClusterEvent>(client), ClusterEventSink);
+        self.follow(Need::Helps, None, scope.api(client), Changed::of(deployment));
+        self.follow(Need::Helps, None, scope.api(client), Changed::of(replica_set));
+        self.follow(Need::Helps, None, scope.api(client), Changed::of(stateful_set));
+        self.follow(Need::Helps, None, scope.api(client), Changed::of(daemon_set));
+        self.follow(Need::Helps, None, Api::all(client.clone()), Changed::of(node));
     }
 
     fn follow<K>(
-        &self,
-        tasks: &mut BackgroundTasks,
+        &mut self,
         need: Need,
         fields: Option<&'static str>,
         api: Api<K>,
@@ -59,18 +94,20 @@ impl Watches<'_> {
         K: Resource<DynamicType = ()> + Listed,
         K: k8s_openapi::Resource + std::fmt::Debug + Send + Sync + 'static,
     {
+        let resource = <K as k8s_openapi::Resource>::URL_PATH_SEGMENT;
+        self.views.update(|view| _ = view.unlisted.insert(resource));
         let following = Following {
-            resource: <K as k8s_openapi::Resource>::URL_PATH_SEGMENT,
+            resource,
             need,
             fields,
             api,
             sink,
-            limits: self.caller.limits,
-            recorder: self.recorder.clone(),
+            limits: self.limits,
+            listener: Arc::clone(&self.listener),
             views: self.views.clone(),
-            state: WatchState::at(self.recorder.clock().now()),
+            state: WatchState::at(self.listener.clock().now()),
         };
-        tasks.spawn_stoppable(|stop| following.until(stop));
+        self.tasks.spawn_stoppable(|stop| following.until(stop));
     }
 }
 
@@ -98,6 +135,21 @@ impl Sink<ListedPod> for PodSink {
 
     fn end_list(&mut self) {
         self.0.update(|view| view.pods_listed = true);
+    }
+}
+
+/// Shows pods without keeping them in the view.
+struct BarePodSink;
+
+impl Sink<ListedPod> for BarePodSink {
+    type Seen = PodEvent;
+
+    fn see(&self, change: Change, ListedPod(pod): ListedPod) -> PodEvent {
+        pod_event(change, &pod)
+    }
+
+    fn take(&mut self, _: Change, seen: PodEvent) -> Option<EventKind> {
+        Some(EventKind::Pod(seen))
     }
 }
 
@@ -160,7 +212,8 @@ fn container(path: &str) -> Option<String> {
 /// Records an event about an object only if it differs from the last event about that object.
 struct Changed<K> {
     of: fn(&K) -> EventKind,
-    last: BTreeMap<String, EventKind>,
+    /// Last event by the object's namespace and name.
+    last: BTreeMap<(Option<String>, String), EventKind>,
 }
 
 impl<K> Changed<K> {
@@ -170,17 +223,17 @@ impl<K> Changed<K> {
 }
 
 impl<K: ResourceExt> Sink<K> for Changed<K> {
-    /// Name of the object and the event.
-    type Seen = (String, EventKind);
+    /// Namespace and name of the object, and the event.
+    type Seen = ((Option<String>, String), EventKind);
 
-    fn see(&self, _: Change, object: K) -> (String, EventKind) {
-        (object.name_any(), (self.of)(&object))
+    fn see(&self, _: Change, object: K) -> Self::Seen {
+        ((object.namespace(), object.name_any()), (self.of)(&object))
     }
 
-    fn take(&mut self, change: Change, (name, mut kind): (String, EventKind)) -> Option<EventKind> {
+    fn take(&mut self, change: Change, (object, mut kind): Self::Seen) -> Option<EventKind> {
         let before = match change {
-            Change::Deleted => self.last.remove(&name),
-            Change::Listed | Change::Applied => self.last.insert(name, kind.clone()),
+            Change::Deleted => self.last.remove(&object),
+            Change::Listed | Change::Applied => self.last.insert(object, kind.clone()),
         };
         let is_news = change == Change::Deleted || before.as_ref() != Some(&kind);
         if let EventKind::Workload(WorkloadEvent { change: said, .. })

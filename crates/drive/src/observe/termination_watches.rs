@@ -1,0 +1,121 @@
+//! Watches pod terminations outside a run, in one namespace or in all. Only reads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::time::{sleep, timeout};
+
+use super::list_watch::WatchListener;
+use super::namespace_view::{View, Views};
+use super::server_clock;
+use super::sinks::{WatchScope, Watches};
+use crate::api::TimeLimits;
+use crate::error::{CoordinatorError, Result};
+use crate::tasks::BackgroundTasks;
+use rolldrop_record::{Clock, EventKind, Stamp};
+
+/// Time between two comparisons with the API server's clock: in between, the clocks may drift apart by 0.15 s.
+const CLOCK_PERIOD: Duration = Duration::from_secs(300);
+/// Time limit for the first lists, which may be long.
+const FIRST_LISTS: Duration = Duration::from_secs(300);
+
+/// Event of a watch.
+#[derive(Clone, Debug)]
+pub struct WatchedEvent {
+    /// Time at which it was seen.
+    pub at: Stamp,
+    /// Namespace of the object that it is about.
+    pub namespace: Option<String>,
+    /// The event itself.
+    pub kind: EventKind,
+}
+
+/// Watches of pods, their workloads, nodes, and the Events of failed preStop hooks.
+#[derive(Debug)]
+pub struct TerminationWatches {
+    tasks: BackgroundTasks,
+    views: Views,
+    events: UnboundedReceiver<WatchedEvent>,
+}
+
+/// Sends the events of the watches on.
+struct WatchForwarder {
+    clock: Clock,
+    // The receiver takes each event at once, so few events wait.
+    events: UnboundedSender<WatchedEvent>,
+}
+
+impl WatchListener for WatchForwarder {
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn take(&self, at: Stamp, namespace: Option<String>, kind: EventKind) {
+        // Nobody receives the last events of watches that are being dropped.
+        let _ = self.events.send(WatchedEvent { at, namespace, kind });
+    }
+}
+
+impl TerminationWatches {
+    /// Starts the watches, and waits for their first lists, so that nothing that happens later is missed. Needs a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// Fails if something cannot be listed. A missing right is an event, except for pods, and so are later interruptions.
+    pub async fn begin(client: &Client, scope: &WatchScope, clock: Clock) -> Result<Self> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let (limits, listener) = (TimeLimits::default(), Arc::new(WatchForwarder { clock, events: sender }));
+        let mut watches = Self { tasks: BackgroundTasks::default(), views: Views::default(), events };
+        let (tasks, views) = (&mut watches.tasks, &watches.views);
+        let asking = client.clone();
+        let of_clock = Arc::clone(&listener);
+        Watches { client, scope, limits, listener, views, tasks }.follow_terminations();
+        watches.tasks.spawn(async move {
+            loop {
+                let sample = server_clock::sample(&asking, clock, limits).await;
+                of_clock.take(clock.now(), None, sample);
+                sleep(CLOCK_PERIOD).await;
+            }
+        });
+        let listed =
+            watches.views.wait_until(|view| view.unlisted.is_empty() || trouble(view).next().is_some());
+        if timeout(FIRST_LISTS, listed).await.is_err() {
+            let unlisted = watches.views.read(|view| view.unlisted.iter().copied().collect::<Vec<_>>());
+            let what = format!("list {}", unlisted.join(", "));
+            return Err(CoordinatorError::Timeout { what, limit: FIRST_LISTS });
+        }
+        let in_the_way =
+            |view: &View| trouble(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
+        match watches.views.read(in_the_way) {
+            Some((what, why)) => Err(CoordinatorError::Api { what, why }),
+            None => Ok(watches),
+        }
+    }
+
+    /// Returns the next event.
+    pub async fn next(&mut self) -> Option<WatchedEvent> {
+        self.events.recv().await
+    }
+
+    /// Returns an event that has arrived already, if there is one.
+    pub fn next_arrived(&mut self) -> Option<WatchedEvent> {
+        self.events.try_recv().ok()
+    }
+
+    /// Returns the resources that cannot be watched now, each with the reason.
+    pub fn trouble(&self) -> Vec<(&'static str, String)> {
+        self.views.read(|view| trouble(view).map(|(what, why)| (what, why.clone())).collect())
+    }
+
+    /// Stops the watches, and returns their last events: a watch that is interrupted has a gap.
+    pub async fn stop(mut self) -> Vec<WatchedEvent> {
+        self.tasks.stop().await;
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+}
+
+fn trouble(view: &View) -> impl Iterator<Item = (&'static str, &String)> {
+    view.unbelieved.iter().chain(&view.trouble).map(|(what, why)| (*what, why))
+}
