@@ -24,6 +24,7 @@ mod samples;
 mod stream_sections;
 mod summary;
 mod tune_report;
+mod watch_lines;
 mod words;
 
 pub use charts::{Chart, ChartError, ChartReading};
@@ -31,6 +32,7 @@ pub use finding_words::{reason, tell};
 pub use github::Github;
 pub use summary::TextOptions;
 pub use tune_report::decision_words;
+pub use watch_lines::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking};
 
 use std::borrow::Cow;
 use std::io;

@@ -1,0 +1,395 @@
+//! Output of `rolldrop watch`: a line for each termination, and the ranking of the workloads at the end.
+
+use serde::Serialize;
+
+use super::format::{count, counted, list, percent, wrap};
+use rolldrop_explain::count::workload_ranking::RankedWorkload;
+use rolldrop_explain::model::{ContainerEnd, WatchedTermination};
+use rolldrop_record::{Stamp, shown};
+
+/// Width of the sentences below the ranking.
+const WIDTH: usize = 100;
+/// Resource of the watch without which no termination is seen.
+const PODS: &str = "pods";
+
+/// One line of the output.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum WatchOutput {
+    /// A termination that has settled.
+    Termination(Box<WatchedTermination>),
+    /// Interruption of a watch.
+    Gap(WatchInterruption),
+    /// A watch that is not allowed.
+    NotWatched {
+        /// Resource of the watch.
+        resource: String,
+        /// Reason that the API server gives.
+        why: String,
+    },
+    /// A workload, at the end and worst first.
+    Workload(Box<RankedWorkload>),
+    /// The last line.
+    Summary(WatchSummary),
+}
+
+/// Time for which a watch showed nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct WatchInterruption {
+    /// Resource of the watch.
+    pub resource: String,
+    /// Time of its last sign of life before.
+    pub from_ns: Stamp,
+    /// Time of its first sign of life after.
+    pub to_ns: Stamp,
+    /// True if changes in between were lost. Otherwise they were shown late.
+    pub is_lost: bool,
+}
+
+/// Totals over the whole watch.
+#[derive(Clone, Debug, Serialize)]
+pub struct WatchSummary {
+    /// Time that the watch began.
+    pub from_ns: Stamp,
+    /// Time that the watch ended.
+    pub to_ns: Stamp,
+    /// Number of terminations.
+    pub terminations: u64,
+    /// Number of workloads whose pods they were.
+    pub workloads: u64,
+    /// Number of pods that were still terminating at the end.
+    pub still_terminating: u64,
+}
+
+impl WatchOutput {
+    /// Returns the line as a JSON object.
+    ///
+    /// # Panics
+    ///
+    /// Never: the line contains only what JSON can represent.
+    pub fn json(&self) -> String {
+        let value = serde_json::to_value(self).expect("plain data with names as keys");
+        format!("{}\n", *shown::values(&value))
+    }
+
+    /// Returns the line for a terminal; `None` for a workload and for the summary, which [`watch_ranking`] shows.
+    pub fn text(&self) -> Option<String> {
+        let text = match self {
+            Self::Termination(end) => termination(end),
+            Self::Gap(gap) => interruption(gap),
+            Self::NotWatched { resource, why } => {
+                format!("cannot watch {resource}, so {}: {why}", without(resource))
+            }
+            Self::Workload(_) | Self::Summary(_) => return None,
+        };
+        Some(format!("{}\n", shown::one_line(&text)))
+    }
+}
+
+/// Returns what is not known without a watch of this resource.
+fn without(resource: &str) -> &'static str {
+    match resource {
+        "events" => "failed preStop hooks are not seen",
+        "nodes" => "drains cannot be told from other evictions",
+        _ => "rollouts and scale-downs of these cannot be told from other deletions",
+    }
+}
+
+fn interruption(gap: &WatchInterruption) -> String {
+    let WatchInterruption { resource, from_ns, to_ns, is_lost } = gap;
+    let effect = match (is_lost, resource.as_str()) {
+        (true, PODS) => "terminations in between may be missing, or their ends unknown",
+        (true, _) => "changes in between are not known",
+        (false, _) => "changes in between were seen late",
+    };
+    format!("the watch of {resource} was interrupted from {} to {}: {effect}", time(*from_ns), time(*to_ns))
+}
+
+/// Returns the time to the second, which is as precise as a deletion by others can be dated.
+fn time(at: Stamp) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn termination(end: &WatchedTermination) -> String {
+    let workload = end.workload.as_deref().unwrap_or("no controller");
+    let cause = end.cause.as_deref().unwrap_or("deleted, by whom is not known");
+    let mut parts = vec![cause.to_owned(), ending(end)];
+    parts.extend(end.containers.iter().filter_map(exit));
+    let failed: Vec<&String> = end.failed_hooks.iter().flatten().collect();
+    if !failed.is_empty() {
+        parts.push(format!("preStop hook failed in {}", list(&failed)));
+    }
+    let (at, namespace, pod) = (time(end.t0_latest_ns), &end.namespace, &end.pod);
+    format!("{at} {namespace}/{pod} ({workload}): {}", parts.join("; "))
+}
+
+fn ending(end: &WatchedTermination) -> String {
+    let grace_s = end.grace_s;
+    match (end.killed_at_grace_end, end.grace_use, end.ended_ns) {
+        (Some(true), ..) => format!("KILLED at the end of its grace period of {grace_s} s"),
+        (killed, Some(used), _) => {
+            let share = end.share_of_grace().map(|share| format!(", {} of it", percent(share)));
+            let unsure = if killed.is_none() { " (killed or not is unknown)" } else { "" };
+            format!(
+                "ended {:.1} s into its grace period of {grace_s} s{}{unsure}",
+                used.likely_s,
+                share.unwrap_or_default()
+            )
+        }
+        (_, None, Some(_)) => "ended; the beginning of its grace period is unknown".to_owned(),
+        (_, None, None) => "its containers' end was not shown".to_owned(),
+    }
+}
+
+fn exit(container: &ContainerEnd) -> Option<String> {
+    let code = container.exit_code?;
+    let signal = match code {
+        137 => Some("SIGKILL"),
+        143 => Some("SIGTERM"),
+        _ => None,
+    };
+    let reason = container.reason.as_deref().filter(|reason| !["Completed", "Error"].contains(reason));
+    let facts: Vec<&str> = signal.into_iter().chain(reason).collect();
+    let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+    Some(format!("{} exited with {code}{facts}", container.name))
+}
+
+/// Returns the ranking for a terminal, with the remedies that follow from it.
+pub fn watch_ranking(summary: &WatchSummary, ranked: &[RankedWorkload]) -> String {
+    let WatchSummary { from_ns, to_ns, terminations, workloads, still_terminating } = summary;
+    // A blank line parts it from the lines of terminations.
+    let mut lines: Vec<String> = (*terminations > 0).then(String::new).into_iter().collect();
+    lines.push(format!(
+        "{} of {} from {} to {}",
+        counted(*terminations, "termination"),
+        counted(*workloads, "workload"),
+        time(*from_ns),
+        time(*to_ns)
+    ));
+    if *still_terminating > 0 {
+        lines.push(format!("{} still terminating when the watch ended", counted(*still_terminating, "pod")));
+    }
+    if !ranked.is_empty() {
+        lines.push(String::new());
+        lines.extend(table(ranked));
+    }
+    for remedy in ranked.iter().flat_map(remedies) {
+        lines.push(String::new());
+        lines.extend(wrap(&shown::one_line(&remedy.sentence), WIDTH));
+        lines.extend(remedy.command.map(|command| format!("  {}", shown::one_line(&command))));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Columns of the ranking: names on the left, numbers on the right.
+const COLUMNS: [&str; 9] = [
+    "workload",
+    "terminations",
+    "killed",
+    ">= 90%",
+    "unknown",
+    "failed hooks",
+    "grace period",
+    "used, median",
+    "used, max",
+];
+
+fn table(ranked: &[RankedWorkload]) -> Vec<String> {
+    let share = |share: Option<f64>| share.map_or_else(|| "unknown".to_owned(), percent);
+    let row = |of: &RankedWorkload| {
+        [
+            shown::one_line(&name(of)).into_owned(),
+            count(of.terminations),
+            count(of.killed_at_grace_end),
+            count(of.nearly_killed),
+            count(of.unknown),
+            count(of.failed_hooks),
+            graces(of),
+            share(of.median_share_of_grace),
+            share(of.max_share_of_grace),
+        ]
+    };
+    let rows: Vec<[String; 9]> =
+        std::iter::once(COLUMNS.map(str::to_owned)).chain(ranked.iter().map(row)).collect();
+    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 9] = std::array::from_fn(widest);
+    let line = |row: &[String; 9]| {
+        let numbers = row.iter().zip(widths).skip(1).map(|(cell, width)| format!("  {cell:>width$}"));
+        format!("{:<1$}{2}", row[0], widths[0], numbers.collect::<String>())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn name(of: &RankedWorkload) -> String {
+    format!("{} {}", of.namespace, of.workload.as_deref().unwrap_or("(no controller)"))
+}
+
+fn graces(of: &RankedWorkload) -> String {
+    list(&of.grace_periods_s.iter().map(|seconds| format!("{seconds} s")).collect::<Vec<_>>())
+}
+
+/// Advice that follows from a workload's terminations.
+struct WorkloadRemedy {
+    sentence: String,
+    /// Command that shows more.
+    command: Option<String>,
+}
+
+fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
+    let (name, graces) = (name(of), graces(of));
+    let of_all = |n: u64| format!("{} of {}", count(n), counted(of.terminations, "pod"));
+    let mut remedies = Vec::new();
+    if of.killed_at_grace_end > 0 {
+        let killed = of_all(of.killed_at_grace_end);
+        let remedy = match of.killed_after_long_sleep == of.killed_at_grace_end {
+            true => {
+                "The preStop sleep left the app no more than 2 s to exit. Shorten the sleep, or raise \
+                 terminationGracePeriodSeconds."
+            }
+            false => {
+                "Check that the app exits on SIGTERM: it may not handle the signal, or a shell that started it may \
+                 not pass the signal on. If the app needs more time, raise terminationGracePeriodSeconds; if it \
+                 serves streams, `rolldrop tune --grace` finds how long they need."
+            }
+        };
+        let sentence = format!("{name}: {killed} killed at the end of the grace period ({graces}). {remedy}");
+        remedies.push(WorkloadRemedy { sentence, command: None });
+    }
+    if of.nearly_killed > 0 {
+        let sentence = format!(
+            "{name}: {} used 90 % or more of the grace period ({graces}). A slower pod would be killed: raise \
+             terminationGracePeriodSeconds, or make the app exit sooner.",
+            of_all(of.nearly_killed)
+        );
+        remedies.push(WorkloadRemedy { sentence, command: None });
+    }
+    if of.failed_hooks > 0 {
+        let sentence = format!(
+            "{name}: {} had a failing preStop hook. The app got its stop signal as soon as the hook failed. See why:",
+            of_all(of.failed_hooks)
+        );
+        let namespace = &of.namespace;
+        let command = format!("kubectl get events -n {namespace} --field-selector reason=FailedPreStopHook");
+        remedies.push(WorkloadRemedy { sentence, command: Some(command) });
+    }
+    remedies
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use rolldrop_explain::model::{GraceUse, T0Basis, WatchedMode};
+
+    const T0: Stamp = Stamp::from_unix_ns(1_767_366_245_678_000_000);
+
+    fn end() -> WatchedTermination {
+        let container = |name: &str, exit_code, reason: &str| ContainerEnd {
+            name: name.to_owned(),
+            sidecar: false,
+            exit_code,
+            reason: Some(reason.to_owned()),
+        };
+        WatchedTermination {
+            namespace: "shop".to_owned(),
+            workload: Some("Deployment web".to_owned()),
+            pod: "web-7d9f-x".to_owned(),
+            uid: "u".to_owned(),
+            node: None,
+            mode: WatchedMode::Rollout,
+            cause: Some("rollout of Deployment web".to_owned()),
+            t0_earliest_ns: T0,
+            t0_latest_ns: T0,
+            t0_basis: T0Basis::Timestamp,
+            grace_s: 30,
+            pre_stop_sleep_s: None,
+            ended_ns: Some(T0),
+            grace_use: Some(GraceUse { least_s: 28.0, likely_s: 30.3, most_s: 31.0 }),
+            killed_at_grace_end: Some(true),
+            containers: vec![
+                container("app", Some(137), "Error"),
+                container("log", Some(137), "OOMKilled"),
+                container("lost", None, "ContainerStatusUnknown"),
+            ],
+            restarts: 0,
+            failed_hooks: Some(BTreeSet::from(["app".to_owned()])),
+            ready_while_terminating_s: None,
+        }
+    }
+
+    fn text(of: WatchedTermination) -> String {
+        WatchOutput::Termination(Box::new(of)).text().unwrap()
+    }
+
+    #[test]
+    fn termination_line_says_what_is_known() {
+        assert_eq!(
+            text(end()),
+            "2026-01-02T15:04:05Z shop/web-7d9f-x (Deployment web): rollout of Deployment web; KILLED at the end of its \
+             grace period of 30 s; app exited with 137 (SIGKILL); log exited with 137 (SIGKILL, OOMKilled); preStop hook \
+             failed in app\n"
+        );
+        let likely_s = 2.4;
+        let unknown = WatchedTermination {
+            workload: None,
+            cause: None,
+            killed_at_grace_end: None,
+            grace_use: Some(GraceUse { least_s: 0.0, likely_s, most_s: 9.0 }),
+            containers: Vec::new(),
+            failed_hooks: None,
+            ..end()
+        };
+        assert_eq!(
+            text(unknown.clone()),
+            "2026-01-02T15:04:05Z shop/web-7d9f-x (no controller): deleted, by whom is not known; ended 2.4 s into its \
+             grace period of 30 s, 8.0 % of it (killed or not is unknown)\n"
+        );
+        let unseen = WatchedTermination { grace_use: None, ended_ns: None, ..unknown };
+        assert!(text(unseen).ends_with("; its containers' end was not shown\n"));
+        let hostile = WatchedTermination { cause: Some("\u{1b}[31m\n::error::".to_owned()), ..end() };
+        assert!(!text(hostile.clone()).trim_end().contains(['\u{1b}', '\n']));
+        let json = WatchOutput::Termination(Box::new(hostile)).json();
+        assert!(json.contains(r#""kind":"termination""#) && json.lines().count() == 1, "{json}");
+        assert!(json.contains(r#""killed_at_grace_end":true"#) && !json.contains("u001b"), "{json}");
+    }
+
+    #[test]
+    fn ranking_advises_only_what_follows() {
+        let of = |workload: &str| RankedWorkload {
+            namespace: "shop".to_owned(),
+            workload: Some(workload.to_owned()),
+            terminations: 4,
+            grace_periods_s: BTreeSet::from([30]),
+            median_share_of_grace: Some(0.05),
+            max_share_of_grace: Some(1.01),
+            ..RankedWorkload::default()
+        };
+        let killed = RankedWorkload { killed_at_grace_end: 3, ..of("Deployment web") };
+        let slept =
+            RankedWorkload { killed_at_grace_end: 2, killed_after_long_sleep: 2, ..of("Deployment sleepy") };
+        let hooked = RankedWorkload { failed_hooks: 1, max_share_of_grace: None, ..of("Deployment hooked") };
+        let summary =
+            WatchSummary { from_ns: T0, to_ns: T0, terminations: 16, workloads: 4, still_terminating: 1 };
+        let text = watch_ranking(&summary, &[killed, slept, hooked, of("Deployment fine")]);
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "16 terminations of 4 workloads from 2026-01-02T15:04:05Z",
+            "1 pod still terminating",
+            "shop Deployment web 4 3 0 0 0 30 s 5.0 % 101 %",
+            "shop Deployment web: 3 of 4 pods killed at the end of the grace period (30 s). Check that the app exits",
+            "shop Deployment sleepy: 2 of 4 pods killed at the end of the grace period (30 s). The preStop sleep left",
+            "shop Deployment hooked: 1 of 4 pods had a failing preStop hook.",
+        ] {
+            assert!(flat.contains(part), "{part}\n{text}");
+        }
+        assert_eq!(text.matches("Deployment fine").count(), 1, "{text}");
+        let none = WatchSummary { terminations: 0, workloads: 0, still_terminating: 0, ..summary };
+        assert_eq!(
+            watch_ranking(&none, &[]),
+            "0 terminations of 0 workloads from 2026-01-02T15:04:05Z to 2026-01-02T15:04:05Z\n"
+        );
+    }
+}
