@@ -32,6 +32,7 @@ mod say;
 mod scenarios_command;
 mod signals;
 mod tune_command;
+mod watch_command;
 #[cfg(feature = "embedded")]
 mod workload_command;
 
@@ -74,6 +75,8 @@ enum Command {
     Gate(gate_command::GateArgs),
     /// Predict how many streams a pod's termination would cut, by preStop sleep and grace period.
     Predict(predict_command::PredictArgs),
+    /// Watch real pod terminations, and rank the workloads whose pods are killed.
+    Watch(watch_command::WatchArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios_command::ScenariosArgs),
     /// Explain an outcome, cause, check, stage or finding.
@@ -129,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
         Command::Predict(args) => args.run(),
+        Command::Watch(args) => args.run(),
         Command::Scenarios(args) => args.run(),
         Command::Explain(args) => args.run(),
         Command::Cleanup(args) => args.run(),

@@ -10,7 +10,7 @@ use super::say::print;
 use rolldrop_explain::Analysis;
 use rolldrop_report as report;
 
-/// Format of the results of `rolldrop load` and `rolldrop predict`.
+/// Format of the results of `rolldrop load`, `rolldrop predict` and `rolldrop watch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum LoadFormat {
     /// A summary for people.

@@ -86,6 +86,7 @@ mod termination;
 mod tidy;
 mod truth;
 mod versions;
+mod watch;
 mod web;
 mod websocket;
 mod who;

@@ -1,0 +1,250 @@
+//! `rolldrop watch`, with no rights but those on docs/watch.md, beside pods that end in every way that it tells apart.
+
+use std::path::Path;
+use std::process::Child;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{LIMIT, Rolldrop, signal, tracked, wait_for};
+use crate::pods::{PODS, log_with, on_with, run, shell};
+use crate::termination::lab::{Answer, Lab};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+/// App that exits as soon as it gets SIGTERM.
+const PROMPT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+/// App that ignores SIGTERM.
+const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
+
+fn deployment(name: &str, replicas: u32, grace_s: u32, app: &Value) -> Value {
+    let labels = json!({"app": name});
+    let pod = json!({"terminationGracePeriodSeconds": grace_s, "containers": [app]});
+    let template = json!({"metadata": {"labels": labels}, "spec": pod});
+    json!({"metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}})
+}
+
+/// Creates the objects in the page's YAML, and returns a kubeconfig for their service account.
+async fn kubeconfig_of_page(lab: &Lab) -> String {
+    let page = tracked("docs/watch.md");
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("YAML");
+    for document in yaml.split("---\n") {
+        let object: Value = serde_saphyr::from_str(document).expect("an object");
+        let path = match object["kind"].as_str() {
+            Some("ServiceAccount") => "/api/v1/namespaces/default/serviceaccounts",
+            Some("ClusterRole") => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            Some("ClusterRoleBinding") => "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            other => panic!("{other:?}"),
+        };
+        lab.create(path, &object).await;
+    }
+    let script = "cat $ROLLDROP_SERVICE_ACCOUNT/token; echo; sleep 1000";
+    let bearer = json!({"serviceAccountName": "rolldrop-watch", "terminationGracePeriodSeconds": 1,
+        "containers": [shell("app", script)]});
+    run(lab, "bearer", bearer).await;
+    with_token(lab, log_with(lab, "bearer", "app", "\n").trim())
+}
+
+fn with_token(lab: &Lab, token: &str) -> String {
+    let text = std::fs::read_to_string(lab.dir().join("kubeconfig")).expect("a kubeconfig");
+    let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
+    config["users"][0]["user"] = json!({"token": token});
+    config.to_string()
+}
+
+/// A running `rolldrop watch`.
+struct Watching {
+    process: Child,
+    dir: TempDir,
+}
+
+impl Watching {
+    fn begin(args: &[&str], kubeconfig: &str) -> Self {
+        let watch = Rolldrop::new(["watch", "--kubeconfig", "kubeconfig", "--for", "600s"]).args(args);
+        let (process, dir) = watch.file("kubeconfig", kubeconfig).start();
+        let begun = Self { process, dir };
+        let is_begun = || begun.read("stderr.log").contains("watching pod terminations in").then_some(());
+        wait_for("the first list", LIMIT, is_begun);
+        begun
+    }
+
+    fn read(&self, file: &str) -> String {
+        std::fs::read_to_string(Path::new(self.dir.path()).join(file)).unwrap_or_default()
+    }
+
+    /// Returns the finished lines of this kind, as JSON.
+    fn lines(&self, kind: &str) -> Vec<Value> {
+        let text = self.read("stdout.log");
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let all = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON object"));
+        all.filter(|line| line["kind"] == *kind).collect()
+    }
+
+    /// Waits for terminations of a workload's pods, and returns them.
+    fn terminations(&self, workload: &str, wanted: usize) -> Vec<Value> {
+        wait_for(workload, LIMIT, || {
+            let mut all = self.lines("termination");
+            all.retain(|line| line["workload"] == *workload);
+            (all.len() >= wanted).then_some(all)
+        })
+    }
+
+    /// Ends the watch as a user does, and returns the output.
+    fn end(&mut self) -> String {
+        signal(&self.process, Signal::SIGTERM);
+        let status = wait_for("its end", LIMIT, || self.process.try_wait().expect("its state"));
+        assert_eq!(status.code(), Some(0), "{}", self.read("stderr.log"));
+        self.read("stdout.log")
+    }
+}
+
+/// Returns the names of a Deployment's pods, once all are ready.
+async fn ready_pods(lab: &Lab, app: &str, wanted: usize) -> Vec<(String, String)> {
+    loop {
+        let answer = lab.call("GET", &format!("{PODS}?labelSelector=app%3D{app}"), None).await;
+        let pods = answer.body["items"].as_array().cloned().unwrap_or_default();
+        let is_ready = |pod: &&Value| {
+            let conditions = pod["status"]["conditions"].as_array();
+            conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+                && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let named = |pod: &Value| (text(&pod["metadata"]["name"]), text(&pod["spec"]["nodeName"]));
+        let ready: Vec<_> = pods.iter().filter(is_ready).map(named).collect();
+        if ready.len() == wanted {
+            return ready;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+async fn evict(lab: &Lab, pod: &str) -> Answer {
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}});
+    let answer = lab.call("POST", &format!("{PODS}/{pod}/eviction"), Some(&eviction)).await;
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    answer
+}
+
+/// Checks that a termination's t0 fits the call that began it.
+#[track_caller]
+fn begun_by(termination: &Value, call: &Answer) {
+    let at = |name: &str| termination[name].as_i64().expect("a time");
+    assert_eq!(termination["t0_basis"], "timestamp", "{termination}");
+    let is_meant = at("t0_earliest_ns") <= call.answered_ns && call.sent_ns <= at("t0_latest_ns");
+    assert!(is_meant, "{} to {}: {termination}", call.sent_ns, call.answered_ns);
+}
+
+/// Creates the Deployments, and waits until their pods are ready.
+async fn deploy(lab: &Lab) {
+    let mut hooked = shell("app", PROMPT);
+    hooked["lifecycle"] = json!({"preStop": {"exec": {"command": ["sh", "-c", "exit 3"]}}});
+    let prompt = shell("app", PROMPT);
+    let all = [("prompt", 2, 20, &prompt), ("moved", 2, 20, &prompt), ("hooked", 1, 20, &hooked)];
+    for (name, replicas, grace_s, app) in all.into_iter().chain([("stubborn", 1, 3, &shell("app", STUBBORN))])
+    {
+        lab.create(DEPLOYMENTS, &deployment(name, replicas, grace_s, app)).await;
+    }
+    for (name, replicas) in [("prompt", 2), ("moved", 2), ("hooked", 1), ("stubborn", 1)] {
+        ready_pods(lab, name, replicas).await;
+    }
+}
+
+/// Deletes a pod whose preStop hook fails.
+async fn delete_hooked(lab: &Lab, watch: &Watching) {
+    let (hooked, _) = ready_pods(lab, "hooked", 1).await.remove(0);
+    let deleted = lab.call("DELETE", &format!("{PODS}/{hooked}"), None).await;
+    let found = watch.terminations("Deployment hooked", 1).remove(0);
+    begun_by(&found, &deleted);
+    assert_eq!((&found["mode"], &found["cause"]), (&json!("other"), &Value::Null), "{found}");
+    assert_eq!((&found["pod"], &found["failed_hooks"]), (&json!(hooked), &json!(["app"])), "{found}");
+    assert_eq!(found["pre_stop_sleep_s"], Value::Null, "a program may sleep, too: {found}");
+}
+
+/// Evicts a pod, and another one after its node was cordoned.
+async fn evict_moved(lab: &Lab, watch: &Watching) {
+    let pods = ready_pods(lab, "moved", 2).await;
+    for (index, mode) in ["eviction", "drain"].into_iter().enumerate() {
+        let (pod, node) = &pods[index];
+        if mode == "drain" {
+            let cordon = json!({"spec": {"unschedulable": true}});
+            lab.call("PATCH", &format!("/api/v1/nodes/{node}"), Some(&cordon)).await;
+        }
+        let evicted = evict(lab, pod).await;
+        let found = watch.terminations("Deployment moved", index + 1).remove(index);
+        begun_by(&found, &evicted);
+        assert_eq!((&found["mode"], &found["pod"]), (&json!(mode), &json!(pod)), "{found}");
+    }
+}
+
+async fn scale_prompt(lab: &Lab, watch: &Watching) {
+    lab.call("PATCH", &format!("{DEPLOYMENTS}/prompt"), Some(&json!({"spec": {"replicas": 1}}))).await;
+    let found = watch.terminations("Deployment prompt", 1).remove(0);
+    assert_eq!((&found["mode"], &found["killed_at_grace_end"]), (&json!("scale_down"), &json!(false)));
+    assert_eq!(found["cause"], "Deployment prompt was scaled from 2 to 1");
+    assert_eq!((&found["grace_s"], &found["failed_hooks"]), (&json!(20), &json!([])), "{found}");
+    assert_eq!((&found["containers"][0]["exit_code"], &found["pre_stop_sleep_s"]), (&json!(0), &json!(0)));
+    let used = &found["grace_use"];
+    assert!(used["least_s"].as_f64() <= used["most_s"].as_f64(), "{found}");
+}
+
+/// Rolls out a new template, whose old pod has to be killed.
+async fn roll_stubborn(lab: &Lab, watch: &Watching) {
+    let metadata = json!({"annotations": {"restarted": "now"}});
+    let restart = json!({"spec": {"template": {"metadata": metadata}}});
+    lab.call("PATCH", &format!("{DEPLOYMENTS}/stubborn"), Some(&restart)).await;
+    let found = watch.terminations("Deployment stubborn", 1).remove(0);
+    assert_eq!((&found["mode"], &found["killed_at_grace_end"]), (&json!("rollout"), &json!(true)), "{found}");
+    assert_eq!(found["containers"][0]["exit_code"], 137, "{found}");
+    // The kubelet waits for the whole grace period.
+    assert!(found["grace_use"]["most_s"].as_f64() >= Some(3.0), "{found}");
+}
+
+/// Checks the end of the JSON lines.
+fn ranks_worst_first(watch: &Watching) {
+    let missing = watch.lines("not_watched");
+    assert!(missing.is_empty(), "the page's rights suffice: {missing:?}");
+    let ranked = watch.lines("workload");
+    assert_eq!(ranked[0]["workload"], "Deployment stubborn", "{ranked:#?}");
+    assert_eq!((&ranked[0]["killed_at_grace_end"], &ranked[0]["terminations"]), (&json!(1), &json!(1)));
+    let of = |name: &str| ranked.iter().find(|of| of["workload"] == *name).expect(name);
+    assert_eq!(of("Deployment hooked")["failed_hooks"], 1);
+    assert_eq!(of("Deployment moved")["terminations"], 2);
+    let summary = watch.lines("summary").remove(0);
+    assert_eq!((&summary["terminations"], &summary["workloads"]), (&json!(5), &json!(4)), "{summary}");
+}
+
+#[test]
+fn watch_tells_how_pods_end() {
+    on_with("userspace", json!({"nodes": 2}), async |lab| {
+        deploy(&lab).await;
+        let kubeconfig = kubeconfig_of_page(&lab).await;
+        let mut watch = Watching::begin(&["-A", "--format", "json"], &kubeconfig);
+        let mut text = Watching::begin(&["-n", "default"], &kubeconfig);
+        delete_hooked(&lab, &watch).await;
+        evict_moved(&lab, &watch).await;
+        scale_prompt(&lab, &watch).await;
+        roll_stubborn(&lab, &watch).await;
+        watch.end();
+        ranks_worst_first(&watch);
+
+        let text = text.end();
+        for part in [
+            "(Deployment stubborn): rollout of Deployment stubborn; KILLED at the end of its grace period of 3 s; \
+             app exited with 137 (SIGKILL)",
+            "preStop hook failed in app",
+            "5 terminations of 4 workloads",
+            "default Deployment stubborn: 1 of 1 pod killed at the end of the grace period (3 s).",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        // The example on the page.
+        println!("{text}");
+
+        let stranger = with_token(&lab, "nobody");
+        let refused = Rolldrop::new(["watch", "--kubeconfig", "kubeconfig"]).file("kubeconfig", &stranger);
+        let refused = refused.finish().expect_code(2);
+        let said = refused.stderr();
+        assert!(said.contains("failed to list ") && said.contains(": Unauthorized"), "{refused}");
+    });
+}
