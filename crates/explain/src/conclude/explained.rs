@@ -20,7 +20,7 @@ use rolldrop_record::parts::PartError;
 /// Terminations of a run or a span, with their losses.
 pub(crate) struct Explained<'a> {
     pub facts: Facts<'a>,
-    /// As in [`Account::unbounded`].
+    /// As in [`crate::model::account::Account::unbounded`].
     pub unbounded: Vec<Vec<Option<Unbounded>>>,
     pub disrupted: Periods,
     pub sums: Sums<'a>,
