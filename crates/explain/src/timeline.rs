@@ -46,6 +46,7 @@ use pod_addresses::PodAddresses;
 pub use pod_lives::{EARLY_S, OwningWorkload, PodEnd, PodLife, SIGKILLED, Stages, T0, TerminationWatch};
 use pod_names::PodNames;
 use requests::Joins;
+pub(crate) use requests::StreamRows;
 pub use requests::{Agreement, Request, Requests};
 pub use restarts::ContainerRestart;
 pub use span::TimeSpan;

@@ -15,7 +15,7 @@ use crate::route::lost_streams::StreamCarriers;
 use crate::route::window::window_end;
 use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::endpoint_history::Scope;
-use crate::timeline::{Request, Timeline};
+use crate::timeline::{Request, StreamRows, Timeline};
 use rolldrop_record::event::MachineSample;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
@@ -59,7 +59,7 @@ pub(crate) fn judge<'a>(
     explanations: Vec<Explanations>,
     tails: &[Vec<ArrivalTail>],
     windows: &[Vec<Window>],
-    load: LoadEvidence<'_>,
+    (load, stream_rows): (LoadEvidence<'_>, &StreamRows),
 ) -> Vec<JudgedRequest<'a>> {
     let timeline = facts.timeline;
     let signs = Signs::of(timeline, load.medians);
@@ -74,7 +74,7 @@ pub(crate) fn judge<'a>(
         let target = timeline.target_of(row);
         let attempts = attempts(timeline, request, &explained);
         let failure = LossFacts {
-            outcome: row.outcome,
+            outcome: stream_rows.outcome(request),
             status: row.status,
             reused: row.conn_reused && load.streams.has_answered(row),
             shared: load.streams.shared(row),

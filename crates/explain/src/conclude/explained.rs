@@ -45,9 +45,10 @@ impl<'a> Explained<'a> {
         let disrupted = window::disrupted(timeline, &windows);
         let sums = Sums::of(&facts, requests, &disrupted, sums)?;
         let errors = while_ending::errors(timeline, &requests.others, &explanations);
-        let judged = judged::judge(&facts, explanations, &tails, &windows, sums.load());
+        let stream_rows = requests.streams()?;
+        let judged = judged::judge(&facts, explanations, &tails, &windows, (sums.load(), &stream_rows));
         let mut terminations = terminations(&facts, modes, &sums, (&judged, &errors), (windows, &tails));
-        let records = StreamRecord::read(requests, |r| facts.pod(r).map(Arc::clone))?;
+        let records = StreamRecord::read(requests, &stream_rows, |r| facts.pod(r).map(Arc::clone))?;
         let gaps = StreamTimes::between_events(requests, &disrupted)?;
         let streams = StreamTotals::of(timeline, &disrupted, &records, gaps);
         let by_termination = streams.iter().flat_map(|streams| &streams.by_termination);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::timeline::{Request, Requests};
+use crate::timeline::{Request, Requests, StreamRows};
 use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Phase, Stamp, StreamRow};
 
@@ -45,21 +45,22 @@ pub(crate) struct StreamRecord {
 }
 
 impl StreamRecord {
-    /// Reads the streams of a run into memory, in no particular order. `pod` names the pod of a request.
+    /// Joins the streams of a run with their rows, in memory and in no particular order. `pod` names the pod of a request.
     ///
     /// # Errors
     /// Fails if the rows cannot be read.
     pub(crate) fn read<'r>(
         requests: &'r Requests,
+        rows: &StreamRows,
         pod: impl for<'q> Fn(&'q Request) -> Option<Arc<str>> + Sync,
     ) -> Result<Vec<Self>, PartError> {
-        let rows = requests.streams()?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
         let add = |records: &mut Vec<Self>, request: &Request| {
-            let row = rows.get(&request.row.source).and_then(|of_source| of_source.get(&request.row.seq));
-            records.extend(row.and_then(|row| Self::of(request, pod(request), row)));
+            records.extend(
+                rows.of(request).and_then(|row| Self::of(request, rows.outcome(request), pod(request), row)),
+            );
         };
         let mut records = requests.unheld(COLUMNS, Vec::new, add, |records, later| records.extend(later))?;
         requests.others.iter().for_each(|request| add(&mut records, request));
@@ -67,8 +68,7 @@ impl StreamRecord {
     }
 
     /// Joins a request with its stream. Returns `None` if its response did not begin, or was not a stream.
-    fn of(request: &Request, pod: Option<Arc<str>>, row: &StreamRow) -> Option<Self> {
-        let outcome = request.row.outcome;
+    fn of(request: &Request, outcome: Outcome, pod: Option<Arc<str>>, row: &StreamRow) -> Option<Self> {
         let is_stream = outcome.is_broken_stream()
             || matches!(outcome, Outcome::Ok | Outcome::StreamStalled | Outcome::Cancelled);
         (is_stream && request.row.head.is_some()).then(|| Self {

@@ -26,6 +26,26 @@ fn streams_cut_by_sigkill_drained_too_short() {
 }
 
 #[test]
+fn streams_cut_before_first_event_count_as_cut() {
+    let mut records = streams(StreamPodEnd { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) });
+    let mut early = Vec::new();
+    for row in records.requests.iter_mut().filter(|row| row.outcome == Outcome::StreamCut).take(7) {
+        row.outcome =
+            if row.seq.is_multiple_of(2) { Outcome::TruncatedBody } else { Outcome::ResetMidResponse };
+        early.push(row.seq);
+    }
+    for row in records.streams.iter_mut().filter(|row| early.contains(&row.seq)) {
+        (row.first_event, row.last_event, row.events) = (None, None, 0);
+        (row.longest_gap, row.gap_start) = (None, None);
+    }
+    let result = analysed(records).result;
+    assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::DrainedTooShort, 17)]));
+    assert_eq!(result.streams.map(|all| (all.total, all.cut)), Some((400, 17)));
+    let of = result.terminations[0].streams.as_ref().unwrap();
+    assert_eq!(of.at_grace_end, StreamEnds { cut: 17, ..StreamEnds::default() });
+}
+
+#[test]
 fn streams_on_kept_connections_outlast_any_grace() {
     let mut records = streams(StreamPodEnd { grace_s: 3, exit_code: 137, cut: (Outcome::StreamCut, 3000) });
     let is_kept = |row: &&mut RequestRow| row.scheduled > at(6500) && row.seq.is_multiple_of(3);

@@ -291,6 +291,31 @@ fn earliest(a: Option<Stamp>, b: Option<Stamp>) -> Option<Stamp> {
     a.into_iter().chain(b).min()
 }
 
+/// Rows of streams, by source and number of their requests.
+#[derive(Debug, Default)]
+pub(crate) struct StreamRows(HashMap<Arc<str>, HashMap<u64, StreamRow>>);
+
+impl StreamRows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the row of a request's stream; `None` if no stream began.
+    pub(crate) fn of(&self, request: &Request) -> Option<&StreamRow> {
+        self.0.get(&request.row.source)?.get(&request.row.seq)
+    }
+
+    /// Returns the outcome of a request, as that of its stream if one began. A stream that ended before its first event
+    /// was recorded with the outcome of a plain request, but it was lost in the same way as any other.
+    pub(crate) fn outcome(&self, request: &Request) -> Outcome {
+        match (self.of(request), request.row.outcome) {
+            (Some(_), Outcome::TruncatedBody | Outcome::ResetMidResponse) => Outcome::StreamCut,
+            (Some(_), Outcome::BodyTimeout) => Outcome::StreamStalled,
+            (_, outcome) => outcome,
+        }
+    }
+}
+
 impl Requests {
     /// Reads the rows for the first time, totalling the plainly successful ones along the way.
     pub(super) fn open<S: Send>(
@@ -401,15 +426,15 @@ impl Requests {
     ///
     /// # Errors
     /// Fails if the rows cannot be read.
-    pub(crate) fn streams(&self) -> Result<HashMap<Arc<str>, HashMap<u64, StreamRow>>, PartError> {
-        let mut streams: HashMap<Arc<str>, HashMap<u64, StreamRow>> = HashMap::default();
+    pub(crate) fn streams(&self) -> Result<StreamRows, PartError> {
+        let mut streams = StreamRows::default();
         self.rows.streams(&mut [&mut parts::each(|row: &StreamRow| {
             let mut row = row.clone();
             for stamp in [&mut row.first_event, &mut row.last_event, &mut row.gap_start].into_iter().flatten()
             {
                 *stamp = self.clocks.place(&row.source, *stamp);
             }
-            streams.entry(Arc::clone(&row.source)).or_default().insert(row.seq, row);
+            streams.0.entry(Arc::clone(&row.source)).or_default().insert(row.seq, row);
         })])?;
         Ok(streams)
     }
