@@ -40,7 +40,7 @@ impl CleanupArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let left = LeftOvers::in_dir(&self.dir)?;
         let Some(origin) = left.cluster().cloned() else {
-            print("nothing is left of the run\n")?;
+            print("the run left nothing to clean up\n")?;
             return Ok(ExitCode::SUCCESS);
         };
         // A different kubeconfig may not contain the original context.

@@ -225,7 +225,7 @@ fn gate_judges_limits_against_baseline() {
     let slow = gate("--baseline five.json").expect_code(1);
     says(
         &slow,
-        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs differ: a run that is",
+        "FAIL         rollout.worse: 4.904 s (limit 2.530 s: 10% worse than 2.300 s): runs vary, so even a run",
     );
     says(&slow, "pass         dropped.worse: 488 (limit 537: 10% worse than 488): 5 runs: 488 to 488\n");
 

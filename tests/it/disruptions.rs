@@ -200,7 +200,7 @@ fn run_refuses_invalid_disruptions() {
             "{at: 1s, action: exec, command: [no-such-program]}",
             "disruptions[0].command: failed to find the command no-such-program",
         ),
-        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe does not repeat"),
+        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: `observe` cannot be repeated"),
     ];
     let live = live.map(|(disruption, wanted)| (on_a_cluster(disruption), wanted));
     for (run, wanted) in

@@ -426,7 +426,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     for object in ["Service web", "Deployment web", "ConfigMap rolldrop-run-away-"] {
         assert!(cleaned.stdout().contains(object), "{cleaned}");
     }
-    assert_eq!(cleanup(&api).expect_code(0).stdout(), "nothing is left of the run\n");
+    assert_eq!(cleanup(&api).expect_code(0).stdout(), "the run left nothing to clean up\n");
 
     let touched = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&touched);
@@ -554,7 +554,7 @@ fn cleanup_boots_node_after_killed_run() {
     let cleaned = cleanup();
     assert!(cleaned.stdout().starts_with("Node node-1: booted\n"), "{cleaned}");
     wait_for("the node", LIMIT, || is_ready().then_some(()));
-    assert_eq!(cleanup().stdout(), "nothing is left of the run\n");
+    assert_eq!(cleanup().stdout(), "the run left nothing to clean up\n");
 
     // Kubernetes has no such call: other clusters have nothing at that path.
     let touched = Arc::new(AtomicUsize::new(0));

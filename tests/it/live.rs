@@ -279,7 +279,7 @@ fn interrupted_or_killed_run_is_undone() {
     expected[0][0]["replicas"] = 3.into();
     assert_eq!(shop.specs(), expected);
     shop.is_as_before(3);
-    assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+    assert_eq!(cleanup().expect_code(0).stdout(), "the run left nothing to clean up\n");
 }
 
 #[test]

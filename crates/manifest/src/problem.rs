@@ -126,7 +126,7 @@ fn why(kind: &ErrorKind) -> String {
         | Kind::InvalidLowSurrogateHexEscape
         | Kind::InvalidLowSurrogate
         | Kind::MissingLowSurrogate
-        | Kind::UnpairedLowSurrogate => "YAML does not know this '\\' escape: use single quotes, or '\\\\'",
+        | Kind::UnpairedLowSurrogate => "YAML has no such '\\' escape: use single quotes, or '\\\\'",
         kind if is_tab(kind) => "a tab in the indentation: use spaces",
         Kind::UnexpectedCharacter { character } => {
             return format!("a value cannot begin with {character:?}: put the value in quotes");

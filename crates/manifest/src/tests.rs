@@ -77,7 +77,7 @@ fn parse_error_names_line_and_remedy() {
             "a: *b\n",
             "all.yaml:1: this alias has no anchor before it: add '&NAME' to the value that it stands for",
         ),
-        ("a: \"\\d\"\n", "all.yaml:1: YAML does not know this '\\' escape: use single quotes, or '\\\\'"),
+        ("a: \"\\d\"\n", "all.yaml:1: YAML has no such '\\' escape: use single quotes, or '\\\\'"),
         (
             "a:\n  - b\n c: d\n",
             "all.yaml:3: this line does not fit the lines before it: check its indentation, and the quotes before it",

@@ -171,7 +171,7 @@ fn cleanup_undoes_killed_tuning() {
         let cleaned = cleanup().expect_code(0);
         assert!(cleaned.stdout().contains(&format!(": {done}")), "{cleaned}");
         assert_eq!((shop.spec(), is_in_use()), (before.clone(), false));
-        assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+        assert_eq!(cleanup().expect_code(0).stdout(), "the run left nothing to clean up\n");
     }
 }
 

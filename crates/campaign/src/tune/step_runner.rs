@@ -480,7 +480,7 @@ impl<'a> RunWatch<'a> {
         }
         // More rollouts would not give windows an upper bound; a proof needs none.
         if plan.purpose == Purpose::Windows && own.unit == CoverageUnit::Rollouts && own.rollouts > 1 {
-            let why = "too few windows have an upper bound, so proofs will find the sleep".to_owned();
+            let why = "too few windows have an upper bound, so the proofs determine the sleep".to_owned();
             return Some((RoundsEnd::NoneCounted, why));
         }
         let after = if self.most_ended(own.rollouts, ended) == 0 {

@@ -162,7 +162,7 @@ impl<'a> Tuner<'a> {
             }
         } else {
             self.steps.operator.viewer.note(&format!(
-                "{NO_NAMES}, so proofs will find the sleep, starting at {}",
+                "{NO_NAMES}, so the proofs determine the sleep, starting at {}",
                 first.map_or_else(
                     || "1 s".to_owned(),
                     |first| format!("{first} s, as the first run's windows suggest")
@@ -196,7 +196,7 @@ impl<'a> Tuner<'a> {
                 Err(Unknown::Unsupported(why)) => {
                     let why = decision_words::unsupported(&why).join("; ");
                     operator.viewer.note(&format!(
-                        "the windows alone do not determine a sleep ({why}), so proofs will find it"
+                        "the windows alone do not determine a sleep ({why}), so the proofs do"
                     ));
                     return Ok(None);
                 }

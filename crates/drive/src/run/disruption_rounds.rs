@@ -205,7 +205,7 @@ impl Measuring<'_> {
                 Err(error) => {
                     break (
                         RoundsEnd::NotSeen,
-                        format!("failed to look at the record: {}", error.in_words()),
+                        format!("failed to examine the record: {}", error.in_words()),
                     );
                 }
                 Ok(Coverage::Invalid(why)) => break (RoundsEnd::Invalid, why),

@@ -80,7 +80,7 @@ pub(super) async fn refusal(
     let Some(output) = interrupts.stop.run_until_cancelled(checking).await else {
         return Err(RunError::Interrupted);
     };
-    let output = output.map_err(RunError::failed("failed to run a check where the load comes from"))?;
+    let output = output.map_err(RunError::failed("failed to run a check at the source of the load"))?;
     if output.status.success() {
         return Ok(None);
     }

@@ -72,12 +72,12 @@ impl Worse {
             | (Kind::Time | Kind::Latency, Margin::Time(_))
             | (Kind::Total | Kind::Most, Margin::Count(_)) => None,
             (Kind::Time | Kind::Latency, Margin::Count(_)) => {
-                Some("limits a time: write a share such as 10%, or a time such as 200ms")
+                Some("this limit is on a duration: write a share such as 10%, or a duration such as 200ms")
             }
             (Kind::Total | Kind::Most, Margin::Time(_)) => {
-                Some("limits a number: write a share such as 10%, or a number such as 5")
+                Some("this limit is on a number: write a share such as 10%, or a number such as 5")
             }
-            (Kind::Share, _) => Some("limits a share: write a share such as 1%"),
+            (Kind::Share, _) => Some("this limit is on a share: write a share such as 1%"),
         }
     }
 }
@@ -152,9 +152,9 @@ mod tests {
         assert_eq!(error(json!({"outcomes": {"ok": {"worse": 1}}})), format!("outcomes.ok.worse: {neither}"));
         assert!(error(json!({"accounting": {"worse": "10%"}})).contains("worse"));
         assert!(error(json!({"preStop": {"worse": "10%"}})).contains("unknown field `worse`"));
-        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: limits a time"));
+        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: this limit is on a duration"));
         let of_number = error(json!({"targets": {"web": {"dropped": {"worse": "1s"}}}}));
-        assert!(of_number.starts_with("targets.web.dropped.worse: limits a number"), "{of_number}");
+        assert!(of_number.starts_with("targets.web.dropped.worse: this limit is on a number"), "{of_number}");
         assert!(error(json!({"requests": {"ok": {"worse": 1}}})).starts_with("requests.ok.worse: limits a"));
         for wrong in ["-1%", "10", "x%", "inf%", "1.5x"] {
             let error = error(json!({"dropped": {"worse": wrong}}));

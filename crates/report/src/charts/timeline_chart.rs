@@ -116,7 +116,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let by = if result.load.is_closed_loop() { "send time" } else { "intended send time" };
     let subtitle = match series.step_s {
         s if s > 1.0 => format!(
-            "Requests by {by}, in steps of {s} s; {}s are the largest of the step's seconds",
+            "Requests by {by}, in steps of {s} s; each {} is the largest value of any second in its step",
             series.latency
         ),
         _ => format!("Requests by {by}, second by second"),

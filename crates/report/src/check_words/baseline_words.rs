@@ -142,7 +142,7 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
         BaselineGrounds::Spread { last, runs, doubt } => {
             let side = if *unit == Unit::Share { "at least" } else { "at most" };
             format!(
-                "runs differ: a run that is worse by exactly the allowed amount has {side} {}; {}{}",
+                "runs vary, so even a run that is worse by exactly the allowed amount would have {side} {}; {}{}",
                 write(*last),
                 range(runs, write),
                 doubt.map(doubtful).unwrap_or_default()

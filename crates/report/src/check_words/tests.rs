@@ -304,8 +304,8 @@ fn worse_limits_state_grounds() {
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     assert_eq!(
         worse(Fail, Some(26.0), allowed, spread),
-        "26 (limit 22: 10% worse than 20): runs differ: a run that is worse by exactly the allowed amount has at most \
-         25; 2 runs: 18 to 22"
+        "26 (limit 22: 10% worse than 20): runs vary, so even a run that is worse by exactly the allowed amount \
+         would have at most 25; 2 runs: 18 to 22"
     );
     let spread = BaselineGrounds::Spread { last: 25.0, runs: vec![18.0, 22.0], doubt: None };
     for (grounds, told) in [

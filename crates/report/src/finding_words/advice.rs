@@ -138,7 +138,7 @@ pub(super) fn narrowing(Narrowing { more, basis }: Narrowing) -> String {
     };
     match basis {
         Some(WindowBasis::Balance | WindowBasis::BalanceAssumed) => format!(
-            "{more}, and naming the pods tightens the bounds (podHeader, a sidecar, --evidence conntrack)"
+            "{more}, and naming the pods would tighten the bounds (podHeader, a sidecar, --evidence conntrack)"
         ),
         _ => more,
     }

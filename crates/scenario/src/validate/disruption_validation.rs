@@ -118,17 +118,17 @@ impl Checked<'_> {
     fn repeat(&self, action: &DisruptionAction) -> Result<Repeat> {
         let Self { raw, .. } = self;
         if raw.repeat.is_some() && raw.until.is_some() {
-            return Err(self.wrong("repeat", "until already says how often: remove one of the two"));
+            return Err(self.wrong("repeat", "`until` already says how often: remove one of the two"));
         }
         if matches!(action, DisruptionAction::Observe { .. }) {
             if let Some(key) = [("repeat", raw.repeat.is_some()), ("every", raw.every.is_some())]
                 .into_iter()
                 .find_map(|(key, is_given)| is_given.then_some(key))
             {
-                return Err(self.wrong(key, "observe does not repeat: set for or until instead"));
+                return Err(self.wrong(key, "`observe` cannot be repeated: set `for` or `until` instead"));
             }
             if raw.until.is_some() && raw.lasts.is_some() {
-                return Err(self.wrong("for", "until already says how long: remove one of the two"));
+                return Err(self.wrong("for", "`until` already says how long: remove one of the two"));
             }
         }
         let Some(until) = raw.until else {
