@@ -12,7 +12,7 @@
 //! queues (Eick, Massey and Whitt 1993): cuts per termination have the mean λ E[(D − (g − w))⁺], with lengths D, budget
 //! g and window w.
 
-mod cuts;
+mod cut_statistics;
 mod further_cuts;
 mod grace_period;
 mod needs;
@@ -21,7 +21,7 @@ mod virtual_terminations;
 
 use serde::{Deserialize, Serialize};
 
-pub use cuts::{CutRange, Cuts, MeanCut};
+pub use cut_statistics::{CutRange, Cuts, MeanCut};
 pub use further_cuts::{CutUnknown, FurtherCut, further_cuts};
 pub use grace_period::{Forecast, PercentileRule};
 pub use needs::{PodNeeds, UncutShare};

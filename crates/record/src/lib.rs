@@ -24,8 +24,8 @@ pub mod parts;
 mod policy;
 pub mod retry;
 mod rounds;
-pub mod row;
-mod rows;
+mod row_source;
+pub mod row_values;
 pub mod run_dir;
 pub mod run_info;
 mod secret;
@@ -51,8 +51,10 @@ pub use mode::Mode;
 pub use outcome::Outcome;
 pub use policy::Policy;
 pub use rounds::{Rounds, RoundsEnd};
-pub use row::{GapRow, Phase, Protocol, RequestRow, ServedEnd, ServedKey, ServedRow, StreamRow, TlsSession};
-pub use rows::{LIVE_DIR, RowSource, Tables};
+pub use row_source::{LIVE_DIR, RowSource, Tables};
+pub use row_values::{
+    GapRow, Phase, Protocol, RequestRow, ServedEnd, ServedKey, ServedRow, StreamRow, TlsSession,
+};
 pub use run_dir::{Records, RunDir, RunDirError, RunLog};
 pub use run_info::{RunInfo, routing};
 pub use secret::Secret;

@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::names::named;
-use super::row::POD_HEADER;
+use super::row_values::POD_HEADER;
 use super::{Evidence, Secret};
 pub use crate::units::{duration, in_units};
 pub use addresses::{

@@ -23,13 +23,13 @@ use parquet::schema::types::{ColumnPath, Type};
 
 use super::{Clock, Stamp};
 use checksum::Summed;
-use columns::GroupWriter;
+use column_buffers::GroupWriter;
 use csv::CsvWriter;
 use read::{GroupReader, KnownTexts};
 
 mod cells;
 pub(crate) mod checksum;
-mod columns;
+mod column_buffers;
 pub mod csv;
 mod read;
 mod tables;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::event::{EVENT_VERSION, EventKind};
 use super::parts::{self, Lane, PartError, PartWriter, Row};
-use super::rows::give;
+use super::row_source::give;
 use super::run_info::{EventsWritten, FORMAT_VERSION};
 use super::{Clock, Event, GapRow, RequestRow, RowSource, RunInfo, ServedRow, StreamRow, Tables};
 

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::ProxyState;
-use super::listening::listens;
+use super::app_listener::listens;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
 

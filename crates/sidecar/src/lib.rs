@@ -11,7 +11,7 @@
 //! versions, heads over 1 MiB or 16,384 lines, and requests whose end is ambiguous. It responds with a 4xx or 5xx, and
 //! counts these requests as rejected.
 //!
-//! `clients` accepts connections, and closes idle ones when there are too many. `proxied_connection` handles one client
+//! `data_port` accepts connections, and closes idle ones when there are too many. `proxied_connection` handles one client
 //! connection from accept to close (`origin` creates its rows, `sides` has its state). `h1`, `h2` and `tunnel`
 //! implement the protocols, and `relay` the code that they share. `budget` limits the memory that connections may hold,
 //! and `socket` the memory that the kernel may hold for them. `journal` keeps the recorded rows, `admin` sends them to
@@ -21,15 +21,15 @@
 
 mod admin;
 mod app;
+mod app_listener;
 mod budget;
-mod clients;
+mod data_port;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod h1;
 mod h2;
 pub mod inject;
 mod journal;
-mod listening;
 mod metrics;
 pub mod observed;
 mod origin;
@@ -63,7 +63,7 @@ pub use self::admin::Access;
 use self::app::AppListener;
 pub use self::budget::Budget;
 use self::budget::BytePool;
-use self::clients::ClientConnections;
+use self::data_port::DataPort;
 use self::journal::RowJournal;
 pub use self::metrics::ProxyCounts;
 pub use self::own_pod::WatchPod;
@@ -71,7 +71,7 @@ use self::pre_stop_mark::PreStopSocket;
 pub use self::pre_stop_mark::{PreStopError, mark_pre_stop};
 use self::proxied_connection::KnownConnections;
 use rolldrop_record::event::ProxyPhase;
-use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::row_values::POD_HEADER;
 use rolldrop_record::{Clock, Stamp};
 use rolldrop_wire::http2::hpack;
 
@@ -378,7 +378,7 @@ impl Proxy {
         hurry: impl Future<Output = ()> + Send,
     ) -> ProxyReport {
         let Proxy { data, admin, admin_settings, mark, watch_pod, linger, shared, .. } = self;
-        let mut clients = ClientConnections::new(data, shared.clone());
+        let mut data_port = DataPort::new(data, shared.clone());
         let mut admin_task = JoinSet::new();
         admin_task.spawn(admin::serve(admin, shared.clone(), admin_settings));
         let mut watches = JoinSet::new();
@@ -401,7 +401,7 @@ impl Proxy {
             });
         }
 
-        clients.accept_until(stop).await;
+        data_port.accept_until(stop).await;
         // An app that has exited closed its listener before this signal arrived.
         shared.look_for_listener();
         shared.journal.phase(ProxyPhase::Sigterm, shared.clock.now());
@@ -410,10 +410,10 @@ impl Proxy {
         let limit = async {
             let _ = tokio::time::timeout_at(deadline, hurry).await;
         };
-        clients.drain(limit, linger).await;
+        data_port.drain(limit, linger).await;
         watches.shutdown().await;
 
-        shared.journal.phase_at(ProxyPhase::LastConnection, clients.last_accepted);
+        shared.journal.phase_at(ProxyPhase::LastConnection, data_port.last_accepted);
         shared.journal.phase_at(ProxyPhase::LastRequest, shared.journal.last_request());
         shared.journal.phase(ProxyPhase::Exit, shared.clock.now());
         shared.journal.close();
@@ -421,7 +421,7 @@ impl Proxy {
             tracing::warn!("the row reader did not receive all rows in time");
         }
         admin_task.shutdown().await;
-        ProxyReport { connections: clients.accepted, counts: shared.journal.counts() }
+        ProxyReport { connections: data_port.accepted, counts: shared.journal.counts() }
     }
 }
 

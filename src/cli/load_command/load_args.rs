@@ -16,7 +16,7 @@ use rolldrop_record::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Load, LoadTarget, Pace,
     PortRange, Rate, RateStage, Retry, Rpc, Timeouts, defaults, dns_server, in_units, keep_headers, statuses,
 };
-use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::row_values::POD_HEADER;
 use rolldrop_record::{Evidence, Secret};
 use rolldrop_scenario::request_text;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::model::account::Measurement;
 use crate::timeline::requests::{Strangers, Unmatched};
 use crate::timeline::{Request, Requests};
-use rolldrop_record::row::POD_HEADER;
+use rolldrop_record::row_values::POD_HEADER;
 use rolldrop_record::run_info::LoadPlan;
 
 /// Totals over all requests, including the warm-up.

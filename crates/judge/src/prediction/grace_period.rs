@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cuts::{CutRange, Cuts, MeanCut};
+use super::cut_statistics::{CutRange, Cuts, MeanCut};
 use super::{Estimate, PodShutdown, StreamBudget, UncutShare, VirtualTerminations, whole};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;

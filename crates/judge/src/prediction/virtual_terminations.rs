@@ -1,6 +1,6 @@
 //! Terminations that did not happen: each pod ends at evenly spaced instants of the steady record.
 
-use super::cuts::{Cuts, Hits};
+use super::cut_statistics::{Cuts, Hits};
 use super::needs::PodNeeds;
 use super::{Estimate, SteadyRecord, StreamBudget};
 use rolldrop_explain::math::stats;

@@ -152,7 +152,9 @@ mod tests {
         assert_eq!(error(json!({"outcomes": {"ok": {"worse": 1}}})), format!("outcomes.ok.worse: {neither}"));
         assert!(error(json!({"accounting": {"worse": "10%"}})).contains("worse"));
         assert!(error(json!({"preStop": {"worse": "10%"}})).contains("unknown field `worse`"));
-        assert!(error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: this limit is on a duration"));
+        assert!(
+            error(json!({"outage": {"worse": 5}})).starts_with("outage.worse: this limit is on a duration")
+        );
         let of_number = error(json!({"targets": {"web": {"dropped": {"worse": "1s"}}}}));
         assert!(of_number.starts_with("targets.web.dropped.worse: this limit is on a number"), "{of_number}");
         assert!(error(json!({"requests": {"ok": {"worse": 1}}})).starts_with("requests.ok.worse: limits a"));

@@ -8,7 +8,7 @@ use super::tls::WrittenTls;
 use super::{Arrivals, ConnectionMode, Family, Http, Load, Pace, Pacing, StreamKind};
 use crate::Evidence;
 use crate::retry::is_idempotency_key;
-use crate::row::POD_HEADER;
+use crate::row_values::POD_HEADER;
 
 /// Defines [`LoadPlan`]: each field, and its value derived from the settings. Optional fields are absent if that value
 /// is `None`.

@@ -9,7 +9,7 @@ use std::vec::IntoIter;
 use parquet::data_type::{BoolType, DataType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result};
 
-use super::columns::{GroupWriter, Numbers, OptionalNumbers, Texts};
+use super::column_buffers::{GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::csv::CsvWriter;
 use super::read::{GroupReader, OptionalColumn, TextColumn, ended, next_text};
 use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, TlsSession};

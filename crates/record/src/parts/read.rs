@@ -15,7 +15,7 @@ use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::RowGroupReader;
 
-use super::columns::TextRun;
+use super::column_buffers::TextRun;
 
 /// Maximum number of rows to reserve memory for up front.
 const MOST_ROOM: usize = 1 << 16;

@@ -11,7 +11,7 @@ use parquet::errors::Result;
 use serde::{Deserialize, Serialize};
 
 use super::cells::Cell;
-use super::columns::GroupWriter;
+use super::column_buffers::GroupWriter;
 use super::csv::CsvWriter;
 use super::read::GroupReader;
 use super::sealed::Columns;

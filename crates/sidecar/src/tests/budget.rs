@@ -2,7 +2,7 @@
 
 use super::*;
 
-use super::super::clients::DRAIN_INTERVAL as INTERVAL;
+use super::super::data_port::DRAIN_INTERVAL as INTERVAL;
 
 const HELD: &str = "rolldrop_proxy_held_bytes";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

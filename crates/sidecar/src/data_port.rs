@@ -47,7 +47,7 @@ const fn patience_ticks(idleness: Idleness) -> u32 {
 type DynUntil<'a> = Pin<&'a mut (dyn Future<Output = ()> + Send + 'a)>;
 
 /// The data port and its connections.
-pub(super) struct ClientConnections {
+pub(super) struct DataPort {
     listener: TcpListener,
     shared: Arc<ProxyState>,
     connections: JoinSet<()>,
@@ -68,7 +68,7 @@ struct AcceptedClient {
     task: AbortHandle,
 }
 
-impl ClientConnections {
+impl DataPort {
     /// Returns the port, without connections.
     pub(super) fn new(listener: TcpListener, shared: Arc<ProxyState>) -> Self {
         Self {
