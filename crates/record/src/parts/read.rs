@@ -1,8 +1,8 @@
 //! Reads a row group's columns, row by row.
 //!
 //! The parquet crate decodes numeric columns as a whole. Strings repeat for thousands of rows, so each distinct string
-//! is created once, and the rows that contain it are read as runs of its dictionary code, which is how `columns` writes
-//! them.
+//! is created once, and the rows that contain it are read as runs of its dictionary code, which is how
+//! `column_buffers` writes them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
