@@ -1,4 +1,4 @@
-//! Guards the path between the API server and its callers: an unrequested object never passes.
+//! Guards the path between the API server and its callers so that no unrequested object gets through.
 //!
 //! This layer wraps every client that the program's `cluster` hands out, so all objects enter here. Like client-go and
 //! apimachinery, it checks:

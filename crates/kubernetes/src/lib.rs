@@ -2,8 +2,8 @@
 //! [`pods`] contains pods with only the fields that are used, and [`warnings`] collects the server's warnings.
 //!
 //! A cluster may have tens of thousands of objects, and all of their text passes through here. This crate therefore has
-//! its own optimisation settings (`[profile.release]`): the code that reads pods is not generic, so that it is compiled
-//! in this crate.
+//! its own optimisation settings (`[profile.release]`), and the code that reads pods is not generic so that it is
+//! compiled in this crate.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};

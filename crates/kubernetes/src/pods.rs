@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn exec_probe_proves_no_listener() {
+    fn exec_probe_does_not_prove_listener() {
         for (probe, connects, notices_s) in [
             (json!({"httpGet": {"port": 80}}), true, Some(31)),
             (json!({"httpGet": {"port": "http"}}), true, Some(31)),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_pod_is_not_ready_candidate() {
+    fn terminating_candidate_is_not_ready() {
         let mut object = whole();
         let candidate = |object: &Value| serde_json::from_value::<Candidate>(object.clone()).unwrap();
         let leaving = candidate(&object);

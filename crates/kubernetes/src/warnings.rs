@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Request, Response, header};
 use tower::{Layer, Service};
 
-/// Maximum number of warnings kept: more than an API server sends for one object.
+/// Maximum number of warnings kept, which is more than an API server sends for one object.
 const MAX_WARNINGS: usize = 64;
 
 /// Collector of warnings from responses to POST requests. Clones share one collection.

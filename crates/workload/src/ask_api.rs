@@ -1,7 +1,7 @@
-//! Requests the server's own pod from the API server repeatedly, as an operator or a leader-election client does, so
-//! that the log shows how long this works.
+//! Requests the server's own pod from the API server repeatedly, as an operator or a leader-election client does.
+//! The log shows how long this keeps working.
 //!
-//! It finds the API server and its credentials like any program in a pod: through the kubeconfig that `KUBECONFIG`
+//! It finds the API server and the credentials like any program in a pod: through the kubeconfig that `KUBECONFIG`
 //! names (as on the embedded cluster's userspace dataplane, where no file can be put at the usual path), or else
 //! through its service account.
 

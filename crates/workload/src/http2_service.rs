@@ -100,7 +100,7 @@ async fn respond_to(
     };
     let mut received = request.into_body();
     while let Some(Ok(data)) = received.data().await {
-        // Fails only if the stream is already over.
+        // Fails only if the stream has already ended.
         let _ = received.flow_control().release_capacity(data.len());
     }
     shared.delay(delay).await;

@@ -1,10 +1,10 @@
 //! Sample server with named good and bad shutdown habits.
 //!
 //! It serves HTTP/1.1, and HTTP/2 with prior knowledge, for scenarios and tests. It logs the outcome of each request by
-//! request id, so that a measurement can be checked against the truth. It runs on one thread: a response is handed to
-//! the kernel and logged in one step that no signal can interrupt.
+//! request id so that a measurement can be checked against the truth. It runs on one thread, and a response is handed
+//! to the kernel and logged in one step that no signal can interrupt.
 //!
-//! From the rest of the program, it uses only the law of stream lengths; the caller supplies the clock.
+//! Of the rest of the program, it uses only the law of stream lengths; the caller supplies the clock.
 
 mod ask_api;
 mod http2_service;
@@ -41,7 +41,7 @@ pub enum Habit {
     Ignore,
     /// Stops accepting immediately, finishes the requests in flight, and exits 0.
     Finish,
-    /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even if a request has arrived unread.
+    /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even those with an unread request.
     CloseIdle,
 }
 

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_lasts_requested_time() {
+    fn stream_lasts_for_requested_time() {
         let answer = get("/stream", "bytes=1000&ms=1900");
         assert_eq!(answer.pace, BodyPace::Pieces { piece_bytes: 50, pause: Duration::from_millis(100) });
         assert_eq!(answer.body.len(), 1000);

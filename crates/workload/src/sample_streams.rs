@@ -1,5 +1,5 @@
 //! Event streams like those of language models and server-sent events: drawn from a seed, with optional faults, and
-//! with their own reaction to a stop of the server.
+//! with their own reaction when the server stops.
 //!
 //! `stream_plan` draws the course of a stream, `event_format` encodes its events, `stream_body` sends them on schedule,
 //! and `stream_journal` logs how far the stream got.
@@ -128,7 +128,7 @@ impl SampleStreams {
         self.stopping.cancel();
     }
 
-    /// Records that the process is exiting immediately, so that streams that end now count as cut by the server.
+    /// Records that the process is exiting immediately. Streams that end now count as cut by the server.
     pub(super) fn exit(&self) {
         self.exiting.set(true);
     }

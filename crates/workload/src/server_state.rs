@@ -65,7 +65,7 @@ impl ServerState {
         }
     }
 
-    /// Returns true if a request is meant to fail: every n-th one according to the share, not counting probes.
+    /// Returns true if a request is meant to fail. Failures are evenly spaced and match the share; probes never fail.
     pub(super) fn is_to_fail(&self, path: &str) -> bool {
         if is_of_a_probe(path) {
             return false;
@@ -92,7 +92,7 @@ impl ServerState {
         }
     }
 
-    /// Returns the connection header fields: while draining, the server closes each connection after a response.
+    /// Returns the connection header fields. While draining, the server closes each connection after a response.
     pub(super) fn connection_fields(&self) -> HeaderMap {
         let close = (CONNECTION, HeaderValue::from_static("close"));
         HeaderMap::from_iter(self.draining.get().then_some(close))
@@ -109,7 +109,7 @@ impl ServerState {
         response
     }
 
-    /// Logs a signal or the resumption of the process, and returns the signal if it can have a habit.
+    /// Logs a signal or the resumption of the process, and returns the signal if it can be given a habit.
     pub(super) fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {

@@ -50,7 +50,7 @@ pub(super) async fn serve(
     let mut socket = WebSocketStream::from_partially_read(transport, early.into(), Role::Server, None).await;
     loop {
         let message = tokio::select! {
-            // Messages that have already arrived are answered before the server leaves.
+            // Messages that have already arrived are answered before the server closes the connection.
             biased;
             message = socket.next() => message,
             () = finish.cancelled() => break,

@@ -1,6 +1,6 @@
 //! Log of the server's actions, with one JSON line per event.
 //!
-//! Every line is one unbuffered append, so that an immediate exit loses no line.
+//! Every line is one unbuffered append, so an immediate exit loses no line.
 
 mod stream_entry;
 

@@ -35,8 +35,8 @@ use super::{Habit, WorkloadConfig, WorkloadError};
 
 /// Maximum number of connections in the accept queue.
 const BACKLOG: u32 = 4096;
-/// Time for which a connection may still send its first request after the server has stopped accepting: it was
-/// accepted, so its request is probably on its way.
+/// Time for which a connection may still send its first request after the server has stopped accepting. The
+/// connection was accepted, so its first request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Server that is not listening yet.
@@ -62,7 +62,7 @@ impl WorkloadServer {
     ///
     /// Fails if the log cannot be opened or the signal handlers cannot be installed.
     pub fn new(config: &WorkloadConfig, now: NowNs) -> Result<Self, WorkloadError> {
-        // Install the handlers first, so that no signal has its default effect once clients can connect.
+        // Install the handlers first so that no signal has its default effect once clients can connect.
         let signals = SignalStream::install().map_err(WorkloadError::Signals)?;
         let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
         let asking = config.ask_api_every.map(|period| (period, pod));
@@ -76,7 +76,7 @@ impl WorkloadServer {
     /// Fails if the server cannot listen on the address, or if `ask_api_every` is set but the API server cannot be
     /// queried.
     pub fn run(self) -> LocalBoxFuture<'static, Result<(), WorkloadError>> {
-        // Not an async function, so that this crate compiles it and its own optimisation settings apply.
+        // Not an async function, so this crate compiles it with its own optimisation settings.
         self.serve().boxed_local()
     }
 
@@ -109,7 +109,7 @@ impl WorkloadServer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenWait {
     Over,
-    /// A signal stopped the server: there is nothing to finish.
+    /// A signal stopped the server; there is nothing to finish.
     Stopped,
 }
 
@@ -304,7 +304,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<ServerState>, finish: Ca
     // If the connection fails, the log already contains each of its requests.
     let ended = tokio::select! {
         biased;
-        // Checked before the connection reads what has arrived, so that the kernel resets it.
+        // Checked before the connection reads the bytes that have arrived, so the kernel resets it.
         () = is_to_close => return,
         ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = finish.cancelled() => {

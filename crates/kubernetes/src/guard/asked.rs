@@ -1,4 +1,4 @@
-//! Objects that a request asks the API server for, derived from the request itself, so that no caller can forget to
+//! Objects that a request asks the API server for, derived from the request itself so that no caller can forget to
 //! state them.
 
 use http::{Method, Request};
@@ -66,7 +66,7 @@ pub(super) struct FieldTerm {
     pub(super) value: String,
 }
 
-/// Query parameters allowed for each kind of request: any other parameter was smuggled in through a name.
+/// Query parameters allowed for each kind of request; any other parameter was smuggled in through a name.
 const OF_LISTS: &[&str] = &[
     "allowWatchBookmarks",
     "continue",

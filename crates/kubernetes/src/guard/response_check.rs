@@ -181,7 +181,7 @@ fn check_one(asked: &GuardedRequest, object: &ResponseObject) -> Result<(), Stri
         (RequestedObjects::New, Some(found)) if !is_name(&asked.group, resource, found) => {
             return Err(format!("{found:?} is not a valid name for {resource}"));
         }
-        // An object that only asks a question, such as an access review, has no name and no namespace.
+        // An object that only represents a question, such as an access review, has no name and no namespace.
         (_, None) => return Ok(()),
         _ => {}
     }

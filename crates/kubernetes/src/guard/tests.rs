@@ -107,7 +107,7 @@ async fn invalid_names_are_never_requested() {
         let elsewhere = Api::<Pod>::namespaced(client.clone(), name);
         assert!(elsewhere.list(&ListParams::default()).await.is_err(), "{name}");
     }
-    // A "#" cannot be seen here: the client itself cuts it off together with everything after it.
+    // A "#" cannot be seen here, because the client itself cuts it off together with everything after it.
     assert_eq!(asked.load(Ordering::SeqCst), 3, "no other name is requested");
     let unclear = ListParams::default().labels("a~b");
     assert!(why(&pods(client.clone()).list(&unclear).await.unwrap_err()).contains("cannot check responses"));

@@ -44,7 +44,7 @@ impl SampleStreamKind {
         })
     }
 
-    /// Returns true if a stream of this kind can have the fault: a download has no events that could report one.
+    /// Returns true if a stream of this kind can have the fault. A download has no events that could report one.
     pub(super) fn can_have(self, fault: StreamFault) -> bool {
         match fault {
             StreamFault::CutFin | StreamFault::CutRst | StreamFault::Stall => true,

@@ -1,7 +1,7 @@
 //! Sends a stream's events on schedule, as the body of its response.
 //!
-//! Each event waits until the kernel has accepted the previous one, so that the journal knows how far a cut stream got,
-//! and a client that does not read slows down its stream.
+//! Each event waits until the kernel has accepted the previous one. The journal can therefore record how far a cut
+//! stream got, and a client that does not read slows down its stream.
 
 use std::cell::Cell;
 use std::pin::Pin;

@@ -8,9 +8,9 @@ use rolldrop_record::LengthLaw;
 
 use super::{SampleStreamKind, SampleStreamSettings, StreamFault};
 
-/// Shortest gap between two events: the resolution of the timer.
+/// Shortest gap between two events, equal to the resolution of the timer.
 const SHORTEST_GAP: Duration = Duration::from_millis(1);
-/// Longest stream: instants cannot be arbitrarily far in the future.
+/// Longest stream, because instants cannot be arbitrarily far in the future.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Course of one stream. Times count from its beginning.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn event_times_stay_within_length() {
+    fn event_times_stay_within_stream_length() {
         let plan = |length: &str, gap: &str| {
             let settings = SampleStreamSettings { gap: gap.parse().unwrap(), ..settings() };
             StreamPlan::draw(&settings, SampleStreamKind::Events, 1, Some(&length.parse().unwrap()))

@@ -199,7 +199,7 @@ fn drain_habit_answers_with_connection_close() {
 }
 
 #[test]
-fn close_idle_resets_only_unread_requests() {
+fn close_idle_resets_connection_with_unread_request() {
     local(async {
         let mut server = start(Habit::CloseIdle);
         let keep = |id: &str| format!("GET / HTTP/1.1\r\nhost: x\r\nrolldrop-id: {id}\r\n\r\n");

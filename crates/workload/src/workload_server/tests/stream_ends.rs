@@ -3,7 +3,7 @@
 use super::*;
 use crate::StreamFault;
 
-/// Longer than any test, so that such a stream never ends by itself.
+/// Longer than any test, so the stream never ends on its own.
 const ENDLESS: &str = "length=1000h";
 const SSE_PATHS: [&str; 2] = ["/v1/chat/completions", "/events"];
 /// Part of the content of each numbered event, and of nothing else.
@@ -88,7 +88,7 @@ fn undisturbed_streams_complete() {
 }
 
 #[test]
-fn post_reads_length_from_header() {
+fn post_request_takes_length_from_header() {
     local(async {
         let server = start_with(|config| config.streams.length = "1000h".parse().unwrap());
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -141,7 +141,7 @@ fn download_uses_configured_framing() {
 }
 
 #[test]
-fn clean_faults_end_response_properly() {
+fn non_transport_faults_end_response_properly() {
     local(async {
         let faults = [
             (StreamFault::Unfinished, "unfinished", "", false),
@@ -230,7 +230,7 @@ fn finish_lets_streams_complete() {
     local(async {
         let mut server = start_with(|config| {
             config.on_stop = Habit::Finish;
-            // More than the socket buffers hold: the stream cannot end before the client reads.
+            // More than the socket buffers hold, so the stream cannot end before the client reads.
             config.streams.event_bytes = 32 << 20;
         });
         let stream = server.request("a-1", "/events").await;
@@ -317,7 +317,7 @@ fn goodbye_ends_streams_with_error_event() {
 }
 
 #[test]
-fn exit_logs_cut_streams_first() {
+fn exit_habit_logs_cut_streams_first() {
     local(async {
         let mut server = start(Habit::Exit);
         let stream = server.open("a-1", &format!("/events?{ENDLESS}")).await;
