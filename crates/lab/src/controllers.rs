@@ -1,6 +1,6 @@
 //! The control plane's loops: each watches a few resources and brings objects closer to their specifications.
 //!
-//! They run in the same process as the store, so a controller keeps no cache: an event only tells it which objects to
+//! They run in the same process as the store, so a controller keeps no cache; an event only tells it which objects to
 //! check. Named [latencies](super::hop_latency::HopLatencies) represent the time that a real cluster takes.
 
 mod availability;

@@ -6,7 +6,7 @@
 //! `watch_feed` serves watches, `pod_proxy` forwards requests to pod ports, and `pod_log` serves pod logs.
 //!
 //! A slow client costs little and is cut off: it has `HEAD_TIMEOUT` for the TLS handshake and for the head of each
-//! request, and its connection is closed if it reads nothing of a response for `STALL_TIMEOUT`. Idle connections are
+//! request, and its connection is closed if it reads no part of a response for `STALL_TIMEOUT`. Idle connections are
 //! closed to make room for new ones (`places`).
 
 mod api_route;
@@ -90,7 +90,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Most likely out of file descriptors: wait for some connections to close.
+                // Most likely out of file descriptors, so wait for some connections to close.
                 tracing::warn!(%error, "the API server cannot accept connections");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -132,7 +132,8 @@ async fn serve_connection(
         Ok::<_, Infallible>(answer.map(|body| TrackedBody { body, _request: in_hand }))
     });
     hyper::server::conn::http1::Builder::new()
-        // The place has its own timeouts: it cuts off slow request heads, but leaves idle connections open for longer.
+        // The connection's place has its own timeouts. It cuts off slow request heads, but leaves idle connections open
+        // for longer.
         .header_read_timeout(None)
         .serve_connection(TokioIo::new(place.noticing(stream)), service)
         .await?;

@@ -1,7 +1,7 @@
 //! Implements Kubernetes' semantics on top of the [`Store`], for the HTTP handlers, controllers and node agents.
 //!
 //! The registry implements names, defaults, generations, optimistic concurrency, selectors, graceful deletion and
-//! Service addresses. It knows nothing of HTTP and adds no delays: those are up to the caller.
+//! Service addresses. It knows nothing of HTTP and adds no delays; both are up to the caller.
 
 mod admission;
 mod deletion;
@@ -286,7 +286,7 @@ impl ObjectWatch {
         }
     }
 
-    /// Returns the version up to which this watch has delivered every event, so that a later watch can start there.
+    /// Returns the version up to which this watch has delivered every event. A later watch can start there.
     /// Returns `None` while events are pending.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         if self.existing.is_empty() { self.changes.caught_up() } else { None }

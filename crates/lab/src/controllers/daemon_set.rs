@@ -57,7 +57,7 @@ async fn reconcile(control: &PodControl, (namespace, name): &ObjectKey) -> Recon
         let steps = DaemonSetView { set: &set, places: &places, pods, is_new: &is_new, judge }.steps();
         take(control, &set, &hash, steps).await
     };
-    // The template may have changed while the steps ran: the status describes the template that they used.
+    // The template may have changed while the steps ran, so the status describes the template that they used.
     let generation = &set["metadata"]["generation"];
     let Ok(now) = registry.get(Resource::DaemonSets, namespace, name) else { return Ok(None) };
     let pods = own_pods(&control.shared, &now)?;

@@ -1,7 +1,7 @@
 //! Rolls out a Deployment's template through its ReplicaSets.
 //!
 //! The steps follow pkg/controller/deployment: the new ReplicaSet is scaled up first, then the old ones are scaled
-//! down. Changing `spec.replicas` during a rollout takes the same steps, without the proportional scaling in sync.go.
+//! down. Changing `spec.replicas` during a rollout triggers the same steps, without sync.go's proportional scaling.
 //! Terminating pods do not count. The arithmetic is in [`sizes`], revisions and templates are in [`mod@revision`],
 //! and conditions in [`deployment_status`].
 
@@ -208,7 +208,7 @@ impl<'a> DeploymentRollout<'a> {
         self.scale(newest, (replicas(newest) + change).max(0))
     }
 
-    /// Takes one step of a rolling update. Returns true if it scaled a ReplicaSet, so that more steps will follow.
+    /// Takes one step of a rolling update. Returns true if it scaled a ReplicaSet, in which case more steps follow.
     fn roll(&mut self) -> Result<bool, Status> {
         let new = self.ensure_new()?;
         let RolloutLimits { max_surge, max_unavailable } = self.limits();

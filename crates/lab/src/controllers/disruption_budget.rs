@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn eviction_consumes_budget_until_pod_replaced() {
+    async fn eviction_consumes_budget_until_pod_is_replaced() {
         let bench = bench_with(json!({"minAvailable": 2})).await;
         counts_become(&bench, [1, 3, 2, 3]).await;
         let pods = bench.live_pods();

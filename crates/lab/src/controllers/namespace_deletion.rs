@@ -11,7 +11,7 @@ use crate::resource::Resource;
 use crate::shared::ClusterContext;
 use crate::status::note_failure;
 
-/// Resources that own pods. They are deleted before pods, so that no new pods are created.
+/// Resources that own pods. They are deleted before pods so that no new pods are created.
 const MAKERS: [Resource; 5] = [
     Resource::Deployments,
     Resource::ReplicaSets,

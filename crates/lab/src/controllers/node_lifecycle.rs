@@ -1,7 +1,7 @@
 //! Keeps new pods off nodes that are cordoned or not ready, and evicts pods from nodes with `NoExecute` taints that
 //! the pods do not tolerate.
 //!
-//! Based on pkg/controller/nodelifecycle and pkg/controller/tainteviction. Only the status reported by the node counts:
+//! Based on pkg/controller/nodelifecycle and pkg/controller/tainteviction. Only the status reported by the node counts;
 //! nothing checks that its agent is alive. `tolerationSeconds` is ignored, so tolerations never expire. Taint-based
 //! evictions are ordinary deletions, to which no PodDisruptionBudget applies.
 

@@ -1,7 +1,7 @@
 //! Creates and deletes a workload's pods, and records events about these actions.
 //!
 //! Based on `RealPodControl` (pkg/controller/controller_utils.go) and `slowStartBatch` (pkg/controller/replicaset):
-//! pods are created in batches of 1, 2, 4, …, so that a faulty template is rejected once and not a hundred times.
+//! pods are created in batches of 1, 2, 4, … so that a faulty template is rejected once rather than a hundred times.
 
 use std::sync::Arc;
 

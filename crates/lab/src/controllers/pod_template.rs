@@ -1,7 +1,7 @@
 //! Compares and hashes pod templates, and reads the revision of a template from the pods that were made from it.
 //!
-//! There are no ControllerRevisions: StatefulSets and DaemonSets know the revisions of their templates, but not earlier
-//! templates.
+//! There are no ControllerRevisions: StatefulSets and DaemonSets have revisions for their templates, but no copies of
+//! earlier templates.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -1,7 +1,7 @@
 //! Binds pods to nodes.
 //!
 //! [`fit`] decides which nodes a pod fits on, and which of them is best. If a pod fits on no node, a condition and an
-//! event say why. The scheduler retries the pod a second after nodes change or other pods are removed.
+//! event explain why. The scheduler retries the pod a second after nodes change or other pods are removed.
 
 mod fit;
 

@@ -154,7 +154,8 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
     let body = async {
         let collected = Limited::new(&mut body, MAX_BODY_BYTES).collect().await;
         if collected.is_err() {
-            // Drain the body: a client that is still sending when the connection closes may never see the response.
+            // Drain the body, because a client that is still sending when the connection closes may never see the
+            // response.
             let mut rest = Limited::new(&mut body, MAX_DISCARDED_BYTES);
             while let Some(Ok(_)) = rest.frame().await {}
         }

@@ -94,7 +94,7 @@ fn classic(group: &str) -> Value {
                 "kind": kind,
                 "verbs": verbs,
             });
-            // Kinds from a different group than the resource.
+            // These kinds are in a different group from the resource.
             if let Some((_, group)) =
                 [("Eviction", "policy"), ("Scale", "autoscaling")].iter().find(|of| of.0 == kind)
             {
@@ -151,7 +151,7 @@ fn swagger() -> ApiResponse {
     };
     let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
     let document = [field(1, b"2.0"), field(2, &info), field(8, b""), field(9, b"")].concat();
-    // Not the requested content type: Go does not accept `@` in a response's content type.
+    // Not the requested content type, because Go does not accept `@` in a response's content type.
     respond::bytes_of(StatusCode::OK, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", document)
 }
 

@@ -104,7 +104,7 @@ fn not_modelled(
 ) -> BTreeMap<String, &'static str> {
     let top = schema::of(resource);
     let mut search = UnmodelledSearch { not_here, found: BTreeMap::new() };
-    // Skip kinds missing from the table: the cluster itself writes them, or only other programs read them.
+    // Skip kinds missing from the table, because the cluster itself writes them or only other programs read them.
     if TABLE.fields.contains_key(top.name)
         && let Some(map) = object.as_object()
     {

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn accept_selects_first_supported_view() {
+    fn accept_header_selects_first_supported_view() {
         assert_eq!(view(&Request::new(())), Ok(ObjectRepresentation::Whole));
         for accept in ["*/*", "application/json, */*", "application/vnd.kubernetes.protobuf,application/json"]
         {

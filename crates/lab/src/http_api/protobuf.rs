@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_decodes_times_bytes_and_negatives() {
+    fn decoder_handles_times_bytes_and_negative_numbers() {
         let metadata = [message(1, b"s"), message(8, &number(1, 1_795_219_200))].concat();
         let data = [message(1, b"password"), message(2, b"open")].concat();
         let secret = [message(1, &metadata), message(2, &data), message(3, b"Opaque")].concat();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_errors_name_cause() {
+    fn decoding_error_states_its_cause() {
         let name_is_number = envelope("v1", "Pod", &message(1, &number(1, 5)));
         let unknown = envelope("v9", "Thing", b"");
         for (bytes, why) in [

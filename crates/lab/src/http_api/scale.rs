@@ -45,7 +45,7 @@ pub(super) async fn answer(
     Ok(warnings.add_to(show(&scaled)))
 }
 
-/// Copies the replica count from `scale` to `object`, and also the name, uid and version, so that a scale for another
+/// Copies the replica count from `scale` to `object`, and also the name, uid and version so that a scale for another
 /// object or an older state is rejected.
 fn set_scale(object: &mut Value, top: &Structure, scale: &Value) -> Result<(), Status> {
     check_shape_of(top, API_VERSION, scale)?;

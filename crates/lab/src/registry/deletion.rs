@@ -23,7 +23,7 @@ const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public",
 pub(crate) struct DeleteOptions {
     /// Overrides the pod's own grace period.
     pub grace_period_seconds: Option<i64>,
-    /// Conditions that must hold for the deletion.
+    /// Conditions that must be met for the deletion.
     pub preconditions: Option<Preconditions>,
     /// Treatment of dependents, which are always deleted after their owner.
     pub propagation_policy: Option<Propagation>,
@@ -44,7 +44,7 @@ impl DeleteOptions {
     }
 }
 
-/// Conditions that must hold for a deletion.
+/// Conditions that must be met for a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Preconditions {
@@ -66,9 +66,9 @@ pub(crate) enum Propagation {
 /// Outcome of a deletion request.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// The object still exists: it has a grace period or contents.
+    /// The object still exists, because it has a grace period or contents.
     Terminating(Arc<Value>),
-    /// The pod is marked for deletion, and its grace period is over. Call [`PendingRemoval::finish`] next.
+    /// The pod is marked for deletion, and its grace period has expired. Call [`PendingRemoval::finish`] next.
     Due(PendingRemoval),
     /// The object was removed. This is its last state.
     Removed(Arc<Value>),
@@ -180,7 +180,7 @@ impl Registry {
             };
             removes = matches!(step, StoreAction::Remove);
             if resource == Resource::Pods && !is_being_deleted(current) {
-                // Log inside the change, so that no other change can come in between.
+                // Log inside the change so that no other change can come in between.
                 let t_ns = self.inner.clock.now().unix_ns();
                 tracing::debug!(
                     uid = current["metadata"]["uid"].as_str(),
@@ -216,7 +216,7 @@ impl Registry {
     }
 }
 
-/// Returns true if a pod is marked for deletion and its grace period is over.
+/// Returns true if a pod is marked for deletion and its grace period has expired.
 fn is_due(pod: &Value) -> bool {
     is_being_deleted(pod) && pod["metadata"]["deletionGracePeriodSeconds"] == 0
 }
@@ -267,7 +267,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreActio
         };
         let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
         match ended_at - grace + shorter {
-            // The deadline has already passed: apply the minimum grace period, unless the deletion is forced.
+            // The deadline has already passed, so apply the minimum grace period, unless the deletion is forced.
             over if over <= now => (shorter.min(1), now),
             ends_at => (shorter, ends_at),
         }
@@ -289,7 +289,8 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreActio
     StoreAction::Replace(pod)
 }
 
-/// Returns the step that a DELETE request causes for a namespace, which is only marked: its contents are deleted first.
+/// Returns the step that a DELETE request causes for a namespace, which is only marked, because its contents are deleted
+/// first.
 fn delete_namespace(namespace: &Value, now: i64) -> StoreAction {
     if is_being_deleted(namespace) {
         return StoreAction::Keep;
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn shortened_grace_counts_from_first_delete() {
+    fn shortened_grace_period_counts_from_first_delete() {
         let StoreAction::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
         assert_eq!(marks(&pod), (30, 1_030));
         let StoreAction::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else {
@@ -339,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn later_deletes_never_lengthen_grace(
+        fn later_deletes_never_lengthen_grace_period(
             first in 1_i64..200,
             later in prop::collection::vec((0_i64..60, prop::option::of(-5_i64..300)), 0..6),
         ) {

@@ -68,8 +68,8 @@ impl Registry {
         let what = hasher.finish();
 
         let now = self.now();
-        // Hold the lock until the event is stored: if two callers record the same event, the second one increases the
-        // count.
+        // Hold the lock until the event is stored. If two callers record the same event, the second one then increases
+        // the count.
         let mut recorded = lock(&self.inner.events);
         if let Some(name) = recorded.get(&what) {
             let counted = self.modify(Resource::Events, namespace, name, ObjectPart::Main, |event| {

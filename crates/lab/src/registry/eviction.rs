@@ -58,7 +58,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Marks a pod for eviction, if the preconditions hold.
+    /// Marks a pod for eviction, if the preconditions are met.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_budget_matches_recorded_answer() {
+    fn exhausted_budget_error_matches_recording() {
         let refused = charge(&mut budget(0, 1, 1), "a", NOW).unwrap_err().to_json();
         let cause = "The disruption budget web needs 1 healthy pods and has 1 currently";
         assert_eq!(refused["details"], json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));

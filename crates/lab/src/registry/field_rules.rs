@@ -104,7 +104,7 @@ mod tests {
     use crate::schema;
 
     #[test]
-    fn rules_name_fields_of_schema() {
+    fn rules_refer_only_to_schema_fields() {
         for (name, rules) in &*RULES {
             let structure = schema::named(name).unwrap_or_else(|| panic!("no {name}"));
             for rule in rules {

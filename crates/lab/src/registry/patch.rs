@@ -2,7 +2,7 @@
 //!
 //! A server-side apply is merged into the object like a strategic merge patch, because the embedded cluster does not
 //! track field ownership. The `json-patch` crate applies JSON patches and merge patches. Strategic merge is implemented
-//! here, because no crate knows the merge keys of Kubernetes' lists.
+//! here, because no crate supports the merge keys of Kubernetes' lists.
 
 use serde_json::{Map, Value};
 
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strategic_patch_without_lists_equals_merge(
+        fn strategic_patch_without_lists_equals_merge_patch(
             current in prop::collection::btree_map("[a-d]", json_value(), 0..4),
             body in prop::collection::btree_map("[a-d]", json_value(), 0..4),
         ) {

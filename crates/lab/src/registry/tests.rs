@@ -109,7 +109,7 @@ fn later_deletes_only_shorten_grace_period() {
 }
 
 #[tokio::test]
-async fn zero_grace_emits_modified_then_deleted() {
+async fn zero_grace_period_emits_modified_then_deleted() {
     let registry = registry_with_pod();
     let version = registry.list(Resource::Pods, None, &ObjectSelection::all()).version;
     let mut watch =
@@ -138,7 +138,7 @@ fn unscheduled_or_finished_pod_is_deleted_immediately() {
 }
 
 #[test]
-fn negative_grace_is_one_second() {
+fn negative_grace_period_means_one_second() {
     let registry = registry_with_pod();
     let deleted = delete(&registry, Some(-5)).unwrap();
     assert_eq!(deleted.object()["metadata"]["deletionGracePeriodSeconds"], 1);
@@ -169,7 +169,7 @@ fn deployment() -> Value {
 }
 
 #[test]
-fn stale_write_conflicts() {
+fn stale_write_returns_conflict() {
     let registry = registry();
     let first = registry.create(Resource::Deployments, "default", deployment()).unwrap();
     let mut changed = (*first).clone();
@@ -199,7 +199,7 @@ fn generation_counts_only_spec_changes() {
 }
 
 #[test]
-fn spec_and_status_update_separately() {
+fn spec_and_status_are_updated_separately() {
     let registry = registry();
     registry.create(Resource::Deployments, "default", deployment()).unwrap();
     let change = |object: &mut Value| {

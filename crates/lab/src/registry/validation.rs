@@ -16,7 +16,8 @@ use crate::schema::{self, FieldType, Structure};
 use crate::status::{FieldError, Status};
 use field_checks::{CheckedField, is_missing};
 
-/// Rejects an object that does not match the resource: it is of a different kind, or has fields of the wrong type.
+/// Rejects an object that does not match the resource, because it is of a different kind or has fields of the wrong
+/// type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
     check_shape_of(schema::of(resource), resource.api_version(), object)
 }
@@ -25,7 +26,7 @@ pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Stat
 ///
 /// # Errors
 ///
-/// 400. Type errors are worded as a real server words them.
+/// 400, with type errors worded as a real server words them.
 pub(crate) fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
     let kind = top.name;
     if !object.is_object() {
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_name_known_checks() {
+    fn rules_refer_only_to_known_checks() {
         let named = |line: &'static str| line.split(" | ").skip(1);
         let text = include_str!("field_rules.txt");
         for check in text.lines().filter(|line| line.starts_with(' ')).flat_map(named) {

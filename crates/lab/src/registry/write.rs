@@ -145,7 +145,7 @@ impl Registry {
         self.write(resource, namespace, name, ObjectPart::Main, WriteEffect::Stored, |_| Ok(object))
     }
 
-    /// Atomically changes one part of an object. `change` runs under the store's lock: it must not call the registry.
+    /// Atomically changes one part of an object. `change` runs under the store's lock and must not call the registry.
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ impl Registry {
         }
     }
 
-    /// Changes an object. Every change goes through this function: it builds the new state from the current one,
+    /// Changes an object. Every change goes through this function, which builds the new state from the current one,
     /// restores fields that the caller may not change, fills in defaults, validates the result, and updates the
     /// generation.
     fn write(

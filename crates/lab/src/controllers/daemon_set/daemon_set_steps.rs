@@ -273,13 +273,13 @@ mod tests {
         assert_eq!(steps(&one, &[&["old-"], &["old b"], &["old c"]]), [""; 0]);
         assert_eq!(steps(&one, &[&["new!"], &["old b"], &["old c"]]), [""; 0]);
         assert_eq!(steps(&one, &[&["new"], &["old b"], &["old c"]]), ["-old b"]);
-        // Unavailable old pods are replaced in addition, because they do not serve anyway.
+        // Unavailable old pods are also replaced, because they are not serving anyway.
         assert_eq!(steps(&one, &[&["old a"], &["old! b"], &["old c"]]), ["-old a", "-old! b"]);
         assert_eq!(steps(&json!({"type": "OnDelete"}), &old), [""; 0]);
     }
 
     #[test]
-    fn max_surge_adds_pods_before_deletion() {
+    fn max_surge_adds_new_pods_before_deleting_old_ones() {
         let one = rolling(json!(0), json!(1));
         let old: [&[&str]; 3] = [&["old a"], &["old b"], &["old c"]];
         assert_eq!(steps(&one, &old), ["+a"]);

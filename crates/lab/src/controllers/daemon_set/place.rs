@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn unbound_pod_names_target_node() {
+    fn unbound_pod_belongs_to_intended_node() {
         let terms = json!([{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]);
         let affinity = json!({
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},

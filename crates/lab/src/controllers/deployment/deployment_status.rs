@@ -114,7 +114,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Records in the conditions that the rollout was paused or resumed, so that a pause does not count as a lack of
+    /// Records in the conditions that the rollout was paused or resumed so that a pause does not count as a lack of
     /// progress (`checkPausedConditions`).
     pub(super) fn note_pause(&mut self) {
         if deadline(self.deployment).is_none() {
@@ -140,7 +140,7 @@ impl<'a> Draft<'a> {
             && self.status["observedGeneration"] == self.deployment["metadata"]["generation"]
     }
 
-    /// Returns true if the rollout was already complete, so that its progress no longer matters.
+    /// Returns true if the rollout was already complete, in which case its progress no longer matters.
     fn was_complete(&self) -> bool {
         let count = |field: &str| self.status[field].as_i64().unwrap_or(0);
         count("replicas") == count("updatedReplicas")
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_rollout_matches_real_cluster() {
+    fn complete_rollout_status_matches_real_cluster() {
         let begun = progress("NewReplicaSetCreated", "True", "2026-01-01T00:09:00Z");
         let (status, again) = judged(&deployment(json!({"conditions": [begun]})), &replica_set(3, 3));
         assert_eq!(again, None);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_progress_exceeds_deadline() {
+    fn stalled_rollout_exceeds_deadline() {
         let old = progress("ReplicaSetUpdated", "True", "2026-01-01T00:08:59Z");
         let (status, again) = judged(&deployment(json!({"conditions": [old]})), &replica_set(3, 1));
         let [reason, updated, since] = reason_and_times(&status);

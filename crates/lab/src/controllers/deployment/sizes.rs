@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_old_pods_go_first() {
+    fn unavailable_old_pods_are_removed_first() {
         assert_eq!(old_replicas(4, 1, size(1, 0), &[size(4, 2)]), [3]);
         assert_eq!(old_replicas(4, 1, size(2, 2), &[size(2, 0), size(2, 2)]), [0, 1]);
     }
@@ -213,7 +213,7 @@ mod tests {
                 prop_assert!(new.replicas + old.replicas <= wanted + max_surge);
                 prop_assert!(new.available + old.available >= wanted - max_unavailable);
                 let Some(more) = becomes_available.pop() else { return Err(TestCaseError::fail("rollout stalls")) };
-                // In every other step, at least one pod becomes available, so that the rollout can complete.
+                // In every other step, at least one pod becomes available so that the rollout can complete.
                 let more = more.max(i64::from(becomes_available.len() % 2 == 0));
                 new.available = (new.available + more).min(new.replicas);
             }

@@ -105,7 +105,7 @@ async fn rollout_respects_surge_and_unavailable() {
             let asked_for: i64 = history(bench).iter().map(|(_, _, replicas)| replicas).sum();
             assert!(asked_for <= 4, "too many pods requested: {asked_for}");
             assert!(ready >= 3, "too few ready pods: {ready}");
-            // Proceed one pod at a time, so that every intermediate state is checked.
+            // Proceed one pod at a time so that every intermediate state is checked.
             match live.iter().find(|pod| pod["status"]["phase"] == "Pending") {
                 Some(pod) => {
                     let name = key(pod).1;
@@ -120,7 +120,7 @@ async fn rollout_respects_surge_and_unavailable() {
 }
 
 #[tokio::test]
-async fn scaling_continues_while_rollout_paused() {
+async fn scaling_continues_while_rollout_is_paused() {
     let bench = Bench::start(&BOTH);
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}});
     bench.create(Resource::Deployments, deployment(10, json!({"strategy": strategy})));

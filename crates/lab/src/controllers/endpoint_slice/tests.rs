@@ -68,7 +68,7 @@ fn target_port_resolves_number_or_name() {
 }
 
 #[test]
-fn pods_with_different_ports_split_slices() {
+fn pods_with_different_ports_get_separate_slices() {
     let service =
         json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": "http"}]}});
     let mut moved = pod();

@@ -1,5 +1,5 @@
 //! The EndpointSlice controller's view of pods. Each change becomes visible only after a delay, sampled from the
-//! latency measured for that kind of change.
+//! latencies measured for that kind of change.
 //!
 //! Changes to the same pod keep their order, as do deletions of pods in the same namespace. Deletions in quick
 //! succession become visible together. Apart from that, a slow change to one pod does not delay changes to others.

@@ -1,7 +1,7 @@
 //! Record of a Job's counted pods, which ensures that each pod counts only once.
 //!
-//! In Kubernetes, a finalizer keeps finished pods until they are counted. Here, the controller exists for as long as
-//! the cluster and sees the last state of every pod, so it remembers finished pods instead.
+//! In Kubernetes, a finalizer keeps finished pods until they are counted. Here, the controller runs for as long as
+//! the cluster does and sees the last state of every pod, so it remembers finished pods instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

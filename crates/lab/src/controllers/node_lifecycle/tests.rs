@@ -1,4 +1,4 @@
-//! Tests with nodes that have no agents: the test itself writes their status.
+//! Tests with nodes that have no agents; the tests themselves write the status.
 
 use futures::FutureExt;
 

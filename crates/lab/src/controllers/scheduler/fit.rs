@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_with_same_owner_spread() {
+    fn pods_with_same_owner_spread_across_nodes() {
         let nodes = three();
         let other = |pod: &mut Value| pod["metadata"]["ownerReferences"][0]["uid"] = json!("other");
         let pods = [
@@ -224,7 +224,7 @@ mod tests {
             matches_affinity(&pod, &node)
         };
         assert!(named("node-1") && !named("node-2"));
-        // With an unknown operator, the pod fits no node rather than every node.
+        // With an unknown operator, the pod fits on no node rather than every node.
         assert!(!matches("cpus", "Gt", json!(["4"])) && !matches("cpus", "Lt", json!(["10"])));
     }
 }

@@ -103,7 +103,7 @@ impl<'a> StatefulSetView<'a> {
         is_being_deleted(pod) || !self.is_available(pod)
     }
 
-    /// Returns steps that delete pods, highest ordinal first, so that they are recreated from the new template.
+    /// Returns steps that delete pods, highest ordinal first. The pods are then recreated from the new template.
     fn updates(&self) -> Vec<StatefulSetStep> {
         let strategy = &self.set["spec"]["updateStrategy"];
         if strategy["type"] != "RollingUpdate" {

@@ -1,4 +1,4 @@
-//! Test bench: a cluster's objects and some of its controllers, without processes. The test plays the node agents.
+//! Test bench: a cluster's objects and some of its controllers, without processes. The test acts as the node agents.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_timestamp_shows_unknown_age() {
+    fn missing_timestamp_shows_as_unknown_age() {
         let now = "2026-11-21T00:01:00Z".parse().unwrap();
         assert_eq!(since(&json!("2026-11-21T00:00:09Z"), now), "51s");
         assert_eq!(since(&Value::Null, now), "<unknown>");

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn partly_completed_pod_shows_readiness() {
+    fn partly_completed_pod_status_shows_readiness() {
         let done = json!({"name": "a", "ready": false, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}});
         let up = json!({"name": "b", "ready": true, "state": {"running": {}}});
         let spec = json!({"containers": [{"name": "a"}, {"name": "b"}]});

@@ -137,7 +137,7 @@ fn node_ports_are_unique_and_reusable() {
             "{refused}"
         );
     }
-    // The port survives an update from a client that does not know about it.
+    // The port survives an update from a client that is unaware of it.
     let applied = registry.update(Resource::Services, "default", "a", service("a", "NodePort", 0)).unwrap();
     assert_eq!(applied["spec"]["ports"][0]["nodePort"], number);
     let inner = registry.update(Resource::Services, "default", "a", service("a", "ClusterIP", 0)).unwrap();

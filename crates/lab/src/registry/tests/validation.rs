@@ -41,7 +41,7 @@ fn invalid_update_matches_recorded_error() {
 }
 
 #[test]
-fn conflict_and_absence_match_recorded_errors() {
+fn conflict_and_not_found_match_recorded_errors() {
     let registry = registry();
     let golden = recorded("error-409-exists");
     let service = golden["request"]["body"].clone();
@@ -178,7 +178,7 @@ fn registry_rejects_invalid_workloads() {
 }
 
 #[test]
-fn invalid_stateful_set_lists_errors() {
+fn invalid_stateful_set_yields_field_errors() {
     let set = |change: fn(&mut Value)| {
         let mut set = deployment();
         remove(&mut set["spec"], "strategy");
@@ -227,7 +227,7 @@ fn invalid_stateful_set_lists_errors() {
 }
 
 #[test]
-fn invalid_daemon_set_lists_errors() {
+fn invalid_daemon_set_yields_field_errors() {
     let set = |unavailable: Value, surge: Value| {
         let mut set = deployment();
         for field in ["strategy", "replicas"] {
@@ -281,7 +281,7 @@ fn job_template_is_immutable() {
 }
 
 #[test]
-fn invalid_service_lists_errors() {
+fn invalid_service_yields_field_errors() {
     let service = |spec: Value| json!({"metadata": {"name": "web"}, "spec": spec});
     assert_eq!(complaints(Resource::Services, service(json!({}))), ["spec.ports: Required value"]);
     let ports =
@@ -326,7 +326,7 @@ fn invalid_names_are_rejected() {
 }
 
 #[test]
-fn invalid_role_binding_lists_errors() {
+fn invalid_role_binding_yields_field_errors() {
     let binding = |role: Value| {
         let web = json!({"kind": "ServiceAccount", "name": "web"});
         json!({"metadata": {"name": "a:b"}, "roleRef": role, "subjects": [web]})
