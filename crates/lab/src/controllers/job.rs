@@ -194,7 +194,7 @@ impl<'a> Sync<'a> {
         self.pods.iter().filter(|pod| is_being_deleted(pod) && !is_terminal(pod)).count()
     }
 
-    /// Reloads the pods. A pod that is gone is counted in its last state.
+    /// Reloads the pods. A pod that is gone is counted according to its last state.
     fn reload_pods(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             let (namespace, name) = key(&pod);

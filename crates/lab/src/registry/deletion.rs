@@ -289,8 +289,8 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> StoreActio
     StoreAction::Replace(pod)
 }
 
-/// Returns the step that a DELETE request causes for a namespace, which is only marked, because its contents are deleted
-/// first.
+/// Returns the step that a DELETE request causes for a namespace, which is only marked, because its contents are
+/// deleted first.
 fn delete_namespace(namespace: &Value, now: i64) -> StoreAction {
     if is_being_deleted(namespace) {
         return StoreAction::Keep;

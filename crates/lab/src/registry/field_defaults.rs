@@ -148,7 +148,7 @@ fn default_requests(spec: &mut Value) {
     }
 }
 
-/// Sets the fields of a created or updated object that the cluster itself determines. The object must already have a
+/// Sets the fields that the cluster itself determines in a created or updated object. The object must already have a
 /// name and a uid.
 pub(super) fn prepare(resource: Resource, object: &mut Value) {
     match resource {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_has_openai_shape() {
+    fn chat_stream_has_openai_shape() {
         let chat = format(SampleStreamKind::Chat);
         let first = chunk(&chat.event(1));
         assert_eq!(

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn surge_rounds_up_and_unavailable_down() {
+    fn max_surge_rounds_up_and_max_unavailable_down() {
         assert_eq!(limits(3, json!("25%"), json!("25%")), (1, 0));
         assert_eq!(limits(4, json!("25%"), json!("25%")), (1, 1));
         assert_eq!(limits(10, json!("25%"), json!("25%")), (3, 2));

@@ -26,7 +26,7 @@ fn container_with(field: &str, value: Value) -> Value {
 }
 
 #[test]
-fn invalid_update_matches_recorded_error() {
+fn invalid_update_returns_recorded_error() {
     let golden = recorded("error-422");
     let registry = registry();
     let mut object = golden["request"]["body"].clone();

@@ -226,7 +226,7 @@ fn disconnected_client_is_logged() {
 }
 
 #[test]
-fn finish_lets_streams_complete() {
+fn finish_habit_lets_streams_complete() {
     local(async {
         let mut server = start_with(|config| {
             config.on_stop = Habit::Finish;
@@ -249,7 +249,7 @@ fn finish_lets_streams_complete() {
 }
 
 #[test]
-fn stop_cuts_open_streams() {
+fn stop_signal_cuts_open_streams() {
     local(async {
         for wait in [Duration::ZERO, Duration::from_millis(20)] {
             let mut server = start_with(|config| {
@@ -331,7 +331,7 @@ fn exit_habit_logs_cut_streams_first() {
 }
 
 #[test]
-fn stop_ends_stalled_and_later_streams() {
+fn stop_signal_ends_stalled_and_later_streams() {
     local(async {
         let server = start_with(|config| {
             config.on_stop = Habit::Drain;
