@@ -24,7 +24,7 @@ use super::workload_log::LoggedExchange;
 
 /// Maximum time that a client may take to respond to a close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// Prefix of a message's first line, which contains its id, as a header does for a request.
+/// Prefix of a message's first line, which contains the message's id, as a header does for a request.
 const ID_LINE: &str = "rolldrop-id: ";
 
 /// Returns the header fields that switch a connection to WebSocket; `None` if the request did not ask for it.

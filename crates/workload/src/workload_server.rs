@@ -230,7 +230,7 @@ async fn at(instant: Option<Instant>) {
 
 /// Closes the listener after accepting the connections in its accept queue, which the kernel would otherwise reset.
 ///
-/// This asks the kernel directly, because the runtime learns of a connection only some time later.
+/// This asks the kernel directly, because the runtime is notified of a connection only later.
 fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
     let mut waiting = Vec::new();
     if let Ok(listener) = listener.into_std() {

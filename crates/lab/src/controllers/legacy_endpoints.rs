@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terminating_addresses_are_removed() {
+    fn terminating_pod_addresses_are_removed() {
         let endpoint = |ip: &str, ready: bool, terminating: bool| {
             json!({
                 "addresses": [ip], "nodeName": "node-1", "targetRef": {"name": ip},

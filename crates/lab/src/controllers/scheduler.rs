@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unschedulable_pod_binds_after_uncordon() {
+    async fn unschedulable_pod_is_bound_after_uncordon() {
         let bench = Bench::start(&[|shared| run(shared).boxed()]);
         bench.create(Resource::Nodes, node("node-1"));
         bench.modify(Resource::Nodes, "node-1", ObjectPart::Main, |node| {

@@ -77,7 +77,7 @@ fn binding_keeps_foreign_pod_conditions() {
 }
 
 #[test]
-fn deletion_timestamp_adds_grace_period() {
+fn deletion_timestamp_includes_grace_period() {
     let registry = registry_with_pod();
     let before = registry.now_seconds();
     let deleted = delete(&registry, None).unwrap();
@@ -227,7 +227,7 @@ fn running_pod_spec_is_immutable() {
 }
 
 #[test]
-fn apply_creates_and_then_merges() {
+fn apply_creates_and_then_merges_object() {
     let registry = registry();
     let patch = ObjectPatch { kind: PatchKind::Apply, body: deployment() };
     let options = WriteEffect::Stored;

@@ -183,7 +183,7 @@ async fn history_limit_deletes_old_revisions() {
 }
 
 #[tokio::test]
-async fn recreate_waits_for_old_pods() {
+async fn recreate_strategy_waits_for_old_pods() {
     let bench = Bench::start(&BOTH);
     bench.create(Resource::Deployments, deployment(2, json!({"strategy": {"type": "Recreate"}})));
     settle(&bench).await;

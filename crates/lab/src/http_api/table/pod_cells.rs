@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_show_last_restart_age() {
+    fn restart_count_shows_age_of_last_restart() {
         let (spec, mut status) = one(json!({"running": {}}), true);
         status["containerStatuses"][0]["restartCount"] = json!(3);
         status["containerStatuses"][0]["lastState"] =

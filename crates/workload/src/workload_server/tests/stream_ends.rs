@@ -188,7 +188,7 @@ fn cut_streams_lack_last_chunk() {
 }
 
 #[test]
-fn reset_reaches_client() {
+fn connection_reset_reaches_client() {
     local(async {
         let server = with_fault(StreamFault::CutRst);
         for path in SSE_PATHS.into_iter().chain(["/download"]) {
@@ -276,7 +276,7 @@ fn stop_signal_cuts_open_streams() {
 }
 
 #[test]
-fn cut_after_waits_for_delay() {
+fn cut_after_habit_waits_for_delay() {
     local(async {
         let server = start_with(|config| {
             config.on_stop = Habit::Finish;
@@ -293,7 +293,7 @@ fn cut_after_waits_for_delay() {
 }
 
 #[test]
-fn goodbye_ends_streams_with_error_event() {
+fn goodbye_habit_ends_streams_with_error_event() {
     local(async {
         let mut server = start_with(|config| {
             config.on_stop = Habit::Finish;
