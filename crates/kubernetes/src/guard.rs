@@ -141,7 +141,7 @@ async fn whole(body: GuardedBody, most: usize) -> Result<Bytes, BoxError> {
             error
         }
     })?;
-    // For a single frame, this does not copy.
+    // This does not copy the data if there is only one frame.
     let mut collected = collected.aggregate();
     Ok(collected.copy_to_bytes(collected.remaining()))
 }

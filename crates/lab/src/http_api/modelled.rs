@@ -1,5 +1,5 @@
-//! Object fields that the embedded cluster acts on. Any other field set by a client is stored and reported: with a
-//! warning in the response, as a real API server sends, and with an event on the object.
+//! Object fields that the embedded cluster acts on. Any other field set by a client is stored and reported, with a
+//! warning in the response, as from a real API server, and with an event on the object.
 //!
 //! The table is an allowlist: any field that it does not list is not modelled.
 

@@ -33,10 +33,10 @@ pub(crate) struct ServerIdentity {
 /// Error while creating the certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The certificate authority failed to sign it.
+    /// The certificate authority failed to sign the certificate.
     #[error("sign a certificate")]
     Sign(#[from] rcgen::Error),
-    /// The TLS library rejected it.
+    /// The TLS library rejected the certificate.
     #[error("use the certificate")]
     Use(#[from] rustls::Error),
 }
