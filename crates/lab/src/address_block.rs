@@ -1,9 +1,9 @@
 //! Addresses of a cluster's nodes, pods and Services.
 //!
-//! On the userspace dataplane, each cluster claims a `127.N.0.0/16` block, so that several clusters can run side by
-//! side on one machine. Nodes start at `127.N.0.1`, Services use `127.N.240.0/20`, and pods use the addresses in
-//! between. On the kernel dataplane, each cluster has its own network, and all clusters use the same addresses: nodes
-//! start at `10.0.0.1`, node N's pods use `10.244.N.0/24`, and Services use `10.96.0.0/16`.
+//! On the userspace dataplane, each cluster claims a `127.N.0.0/16` block so that several clusters can run side by side
+//! on one machine. Nodes start at `127.N.0.1`, Services use `127.N.240.0/20`, and pods use the addresses in between. On
+//! the kernel dataplane, each cluster has its own network, and all clusters use the same addresses: nodes start at
+//! `10.0.0.1`, node N's pods use `10.244.N.0/24`, and Services use `10.96.0.0/16`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use super::sync::lock;
 
-/// Second octets to choose from: well away from 127.0, where everything else lives.
+/// Second octets to choose from, well away from 127.0, where everything else lives.
 const BLOCKS: std::ops::RangeInclusive<u8> = 64..=191;
 /// First and last pod address within the block, as the lower 16 bits.
 const PODS: (u16, u16) = (0x0101, 0xEFFE);
@@ -36,7 +36,7 @@ enum AddressPlan {
     Loopback {
         second_octet: u8,
         next_pod: Mutex<u16>,
-        /// Held but never accepted from; it keeps other clusters off this block.
+        /// Listener that keeps other clusters off this block; it never accepts a connection.
         _claim: TcpListener,
     },
     Private {

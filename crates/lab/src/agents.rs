@@ -49,7 +49,7 @@ impl Drop for RegisteredProcess {
 }
 
 impl Agents {
-    /// Sends a command to a node's agent without waiting until it is carried out. Returns true if the node exists.
+    /// Sends a command to a node's agent without waiting for it to be carried out. Returns true if the node exists.
     pub(crate) fn command(&self, node: &str, command: AgentCommand) -> bool {
         lock(&self.senders).get(node).is_some_and(|sender| sender.send(command).is_ok())
     }

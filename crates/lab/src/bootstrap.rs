@@ -16,7 +16,7 @@ use super::well_known::SERVICE_NAME;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Index of the DNS Service's address among all Service addresses, so that it is 10.96.0.10 where possible.
+/// Index of the DNS Service's address among all Service addresses; it makes the address 10.96.0.10 where possible.
 const DNS_SERVICE_ADDRESS: usize = 9;
 
 /// Creates these objects and returns the names of the nodes. `proxy_mode` is kube-proxy's name for the dataplane; pods

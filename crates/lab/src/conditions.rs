@@ -20,7 +20,7 @@ pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
     conditions.retain(|condition| condition["type"] != condition_type);
 }
 
-/// Replaces the object's condition of the same type with `condition`, which has its `status`. The transition time is
+/// Replaces the object's condition of the same type with `condition`, whose `status` is set. The transition time is
 /// `now`, or the old condition's time if its status was the same.
 pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     let mut conditions = list(&object["status"]["conditions"]).to_vec();
@@ -28,7 +28,7 @@ pub(super) fn put(object: &mut Value, condition: Value, now: &str) {
     object["status"]["conditions"] = Value::Array(conditions);
 }
 
-/// Does the same as [`put`] in a list of conditions.
+/// Does the same as [`put`], in a list of conditions.
 pub(super) fn put_in(conditions: &mut Vec<Value>, mut condition: Value, now: &str) {
     let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
     let same_status = before.as_ref().filter(|before| before["status"] == condition["status"]);

@@ -36,10 +36,10 @@ pub struct ClusterConfig {
     pub dns: Dns,
     /// Delays of the model.
     pub latencies: HopLatencies,
-    /// Share (0 to 1) of probes whose first tick finds no container yet, so that the first probe comes one period
-    /// later. Measured in 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe", case F and
-    /// the replacements of cases A and C; 11 of the 15 probes came 1.00 to 1.02 s after the process started, the other
-    /// four after 0.59 to 0.96 s).
+    /// Share (0 to 1) of probes whose first tick finds no container yet, so the first probe comes one period later.
+    /// Observed in 15 of 90 starts (`reference/timings.csv`, hops "process start" and "first probe", case F and the
+    /// replacements of cases A and C; 11 of the 15 probes came 1.00 to 1.02 s after the process started, the other four
+    /// after 0.59 to 0.96 s).
     pub first_probe_missed: f64,
 }
 
@@ -178,7 +178,7 @@ impl Default for ServiceProxyConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dns {
-    /// Time clients may cache a response, in whole seconds.
+    /// Time for which clients may cache a response, in whole seconds.
     #[serde(with = "duration")]
     pub ttl: Duration,
 }
@@ -223,7 +223,7 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Number of API calls that one controller may make in a burst.
     pub kube_api_burst: u32,
-    /// Job: pause after a pod has failed, doubling with each failure in a row.
+    /// Job: pause after a pod has failed, doubling with each consecutive failure.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
 }

@@ -1,4 +1,4 @@
-//! Kills descendant processes, so that none is left behind.
+//! Kills descendant processes so that none is left behind.
 //!
 //! A child subreaper inherits its orphaned descendants, so every process that it or its descendants ever started can be
 //! found below it in `/proc` and killed.
@@ -154,7 +154,7 @@ fn kill_all(is_doomed: impl Fn(&BTreeMap<i32, ProcessStat>, i32) -> bool) {
         for pid in doomed.iter().copied().map(Pid::from_raw) {
             // It may already be gone, which is fine.
             let _ = kill(pid, Signal::SIGKILL);
-            // Only a child, direct or adopted, can be reaped; a grandchild becomes one.
+            // Only a child, direct or adopted, can be reaped; a grandchild becomes one when its parent exits.
             let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         }
         !doomed.is_empty()

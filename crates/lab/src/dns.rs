@@ -1,4 +1,4 @@
-//! The cluster's DNS server, which resolves names of Services and of the endpoints of headless ones.
+//! The cluster's DNS server, which resolves Services, and the endpoints of headless Services, by name.
 //!
 //! It answers queries for `cluster.local` only, over UDP and TCP, at the control plane's address, and is the endpoint
 //! of the Service `kube-system/kube-dns`. Like CoreDNS, it watches the API and answers from what it has seen, after a
@@ -37,7 +37,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of TCP connections served at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Returns the text of a `resolv.conf` that resolves names through `server` as for a pod in `namespace`.
+/// Returns the text of a `resolv.conf` that resolves names through `server`, as in a pod in `namespace`.
 pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String {
     format!(
         "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\

@@ -35,7 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Formats a duration in its shortest single unit of s, ms or µs.
+/// Formats a duration in s, ms or µs, whichever is shortest.
 pub(crate) fn to_text(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     if nanos.is_multiple_of(1_000_000_000) {

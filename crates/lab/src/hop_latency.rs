@@ -267,7 +267,7 @@ impl HopLatencies {
     }
 }
 
-/// Average lateness of a tokio timer: both its deadline and the time that the kernel is asked to wait are rounded up to
+/// Average lateness of a tokio timer. Both its deadline and the time that the kernel is asked to wait are rounded up to
 /// a whole millisecond.
 const TIMER_IS_LATE: Duration = Duration::from_millis(1);
 
@@ -278,7 +278,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Returns a sampler that differs from run to run.
+    /// Returns a sampler whose draws differ from run to run.
     pub(crate) fn random() -> Self {
         Self::seeded(rand::random())
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_parses_one_or_four_durations() {
+    fn latency_parses_from_one_or_four_durations() {
         let constant: HopLatency = serde_json::from_str("\"20ms\"").unwrap();
         assert_eq!(constant, HopLatency::constant(Duration::from_millis(20)));
         let text = r#"{"min":"1ms","median":"2ms","p95":"3ms","max":"1s"}"#;

@@ -1,8 +1,8 @@
 //! The kernel dataplane: private kernel namespaces for a cluster, its nodes and its pods.
 //!
 //! While this process has only one thread, [`enter`] takes it into a new network namespace (and a user namespace if it
-//! is not already privileged) and starts the first process (`init`) of a PID namespace for all containers: the kernel
-//! kills them when `init` exits. The process is then in the cluster's [`Fabric`]: the network namespace between the
+//! is not already privileged) and starts the first process (`init`) of a PID namespace for all containers, which the
+//! kernel kills when `init` exits. The process is then in the cluster's [`Fabric`], the network namespace between the
 //! nodes, where the control plane runs. Every node has a network namespace below it, and every pod has one below its
 //! node's (`links`), with its own host name. A container starts in its pod's namespaces, in its own mount namespace
 //! (`mounts`), and as the first process of a PID namespace (`first_process`). `join` takes an outside command into a

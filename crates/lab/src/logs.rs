@@ -2,8 +2,7 @@
 //!
 //! The agent reads the output of a container's processes and writes it to a file line by line, as a container runtime
 //! does: `TIME STREAM TAG TEXT`. The tag `F` ends a line, and `P` means that the line continues in the next entry. When
-//! a file has grown too large, it is renamed and a new one is started, so that no line is lost and no line appears in
-//! two files.
+//! a file has grown too large, it is renamed and a new one is started, so no line is lost or appears in two files.
 //!
 //! Source: the format of the container runtime interface (kubernetes/kubernetes,
 //! `staging/src/k8s.io/cri-client/pkg/logs`).
@@ -168,7 +167,7 @@ impl OutputRecorder {
         }
     }
 
-    /// Writes without an await, so that nothing is lost when `step` is cancelled.
+    /// Writes without an await so that nothing is lost when `step` is cancelled.
     fn write(&mut self, entries: &[u8]) {
         if let Err(error) = self.log.write(entries) {
             tracing::warn!(%error, log = %self.log.path.display(), "part of a log was lost");

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_round_up_to_divisor() {
+    fn quantities_round_up_to_multiple_of_divisor() {
         for (text, divisor, units) in [
             ("250m", "1m", "250"),
             ("250m", "1", "1"),

@@ -1,7 +1,7 @@
 //! Fields of all served object kinds, and merge rules for their lists and maps.
 //!
 //! Strict decoding, patches and protobuf share one table, which `scripts/api-schema.py` generates from Kubernetes' own
-//! types. The table does not define which values are valid: the registry checks those.
+//! types. The table does not define which values are valid; the registry checks them.
 //!
 //! In `schema.txt`, each unindented line starts a type, and each indented line gives a field's name, kind and flags.
 //! `[T]` is a list and `{T}` a map. The flags are:
@@ -157,7 +157,7 @@ fn parse_field(kind: FieldType, flags: impl Iterator<Item = &'static str>) -> Sc
             ("?", _) => field.omits_zero = true,
             ("null", _) => field.shows_null = true,
             ("merge", key) => field.merge_key = Some(key),
-            // Nothing to record for `retainKeys`: each patch lists the fields to retain.
+            // Nothing to record for `retainKeys`, because each patch lists the fields to retain.
             _ => {}
         }
     }

@@ -88,8 +88,8 @@ impl LabelSelector {
         Ok(Self { requirements: requirements.collect::<Result<_, _>>()? })
     }
 
-    /// Reads a map of labels, such as a Service's `spec.selector`. Returns `None` if it is missing or empty: such a
-    /// Service selects nothing.
+    /// Reads a map of labels, such as a Service's `spec.selector`. Returns `None` if it is missing or empty, because
+    /// such a Service selects nothing.
     pub(crate) fn from_map(map: &Value) -> Option<Self> {
         let map = map.as_object().filter(|map| !map.is_empty())?;
         let requirements = map.iter().map(|(key, value)| LabelRequirement {

@@ -161,7 +161,7 @@ fn compute(shared: &ClusterContext, node: &str) -> ServiceTable {
     service_table::compute(&services, &slices, node)
 }
 
-/// Returns the objects of a resource, except those that cannot be decoded: the proxy cannot use them for routing.
+/// Returns the objects of a resource, except those that cannot be decoded, which the proxy cannot use for routing.
 fn objects<T: DeserializeOwned>(shared: &ClusterContext, resource: Resource) -> Vec<T> {
     shared.registry.all(resource, None).iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
 }

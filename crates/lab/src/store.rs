@@ -1,8 +1,8 @@
 //! Store of all objects, with one increasing resource version and the change history that watchers read.
 //!
-//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). Each watcher is a cursor into a history
-//! shared by all watchers of a resource, so a watcher that never reads costs nothing. A watcher gets an error once
-//! it falls behind the oldest remembered change.
+//! The store knows nothing of Kubernetes' rules, which [`super::registry`] applies. Each watcher is a cursor into a
+//! history shared by all watchers of a resource, so a watcher that never reads costs nothing. A watcher gets an error
+//! once it falls behind the oldest remembered change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -350,7 +350,7 @@ impl StoreWatch {
     }
 
     /// Returns the version up to which this watch has delivered every change, or `None` if changes are still pending.
-    /// Advances the watch to that version, so that changes to other objects do not push it out of the history.
+    /// Advances the watch to that version so that changes to other objects do not push it out of the history.
     pub(crate) fn caught_up(&mut self) -> Option<u64> {
         let version = self.store.version();
         match self.next_change() {

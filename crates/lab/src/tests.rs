@@ -183,7 +183,7 @@ async fn watch_reports_config_map_lifecycle() {
 }
 
 #[tokio::test]
-async fn pod_logs_and_terminates_gracefully() {
+async fn pod_writes_logs_and_terminates_gracefully() {
     let fixture = start().await;
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
@@ -209,7 +209,7 @@ async fn pod_logs_and_terminates_gracefully() {
 }
 
 #[tokio::test]
-async fn api_server_streams_pod_port() {
+async fn api_server_streams_pod_response() {
     let fixture = start().await;
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
     pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
@@ -243,7 +243,7 @@ async fn api_server_streams_pod_port() {
 }
 
 #[tokio::test]
-async fn deployment_rolls_scales_and_cleans_up() {
+async fn deployment_rolls_out_scales_and_cleans_up() {
     let fixture = start().await;
     let deployments = Api::<Deployment>::default_namespaced(fixture.client.clone());
     let pods = Api::<Pod>::default_namespaced(fixture.client.clone());

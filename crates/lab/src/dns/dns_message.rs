@@ -144,7 +144,7 @@ mod tests {
         let records = DnsRecords::default();
         assert_eq!(answer(b"", &records, 5, DnsTransport::Udp), None);
         assert_eq!(answer(&[0xFF; 40], &records, 5, DnsTransport::Udp), None);
-        // A response is not a question: two servers must not talk to each other forever.
+        // A response is not a question; otherwise, two servers could answer each other forever.
         let response = Message::new(1, MessageType::Response, OpCode::Query).to_vec().unwrap();
         assert_eq!(answer(&response, &records, 5, DnsTransport::Udp), None);
     }

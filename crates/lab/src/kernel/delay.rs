@@ -1,8 +1,8 @@
 //! Pod links with a delay: two TUN devices in place of the two ends of a veth, and a task that forwards each packet
-//! after the delay of the link to its peer.
+//! after a delay.
 //!
-//! The delay depends on the peer's address, so that one consumer can be far from a pod and another near. Packets of one
-//! peer stay in order. The kernel's own mechanism (netem) is missing from many kernels and cannot distinguish peers.
+//! The delay depends on the peer's address, so one consumer can be far from a pod and another near. Each peer's packets
+//! stay in order. The kernel's own mechanism (netem) is missing from many kernels and cannot distinguish peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -126,7 +126,7 @@ async fn pass(
             read = from.async_io(Interest::READABLE, |mut device| device.read(&mut buffer)) => {
                 let Ok(length) = read else { return };
                 let packet = &buffer[..length];
-                // Other packets are dropped: no process here waits for anything but IPv4.
+                // Other packets are dropped, because no process here waits for anything but IPv4.
                 if let Some(peer) = peer(packet) {
                     under_way.send(packet, peer, Instant::now() + delays.sample(peer));
                 }

@@ -72,7 +72,7 @@ pub struct Entered {
     sign_of_life: OwnedFd,
 }
 
-/// Takes this process, which must not have a second thread yet, into its own namespaces. If the process is killed, the
+/// Takes this process, which must have only one thread, into its own namespaces. If the process is killed, the
 /// containers' first process removes the files `leftovers` in its place.
 ///
 /// # Errors

@@ -132,7 +132,7 @@ fn become_first(socket: RawFd) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     // If this is refused, the container sees the processes of all containers.
     let _ = mounts::show_own_processes();
-    // SAFETY: the descriptor is open: the parent waits for the exec.
+    // SAFETY: the descriptor is open, because the parent waits for the exec.
     let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(socket) };
     write(socket, b"1")?;
     Ok(())

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{RESOLV_CONF, names_dir};
 use crate::descendants::start_ticks;
 
-/// Location of an embedded cluster in its kubeconfig, for programs on the same machine.
+/// Location of an embedded cluster, recorded in its kubeconfig for programs on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whereabouts {
     /// PID of the cluster's process.

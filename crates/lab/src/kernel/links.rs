@@ -39,8 +39,8 @@ pub(super) struct Scripts {
     pub(super) inside: String,
 }
 
-/// Lets this thread's network namespace send every ICMP error, so that a measuring client sees each refusal. By
-/// default, a peer in another namespace gets six in a burst and then one per second, and the attempts in between stall.
+/// Lets this thread's network namespace send every ICMP error so that a measuring client sees each refusal. By default,
+/// a peer in another namespace gets six in a burst and then one per second, and the attempts in between stall.
 pub(super) fn send_all_icmp_errors() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }
@@ -133,7 +133,7 @@ pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     Scripts { outside, inside }
 }
 
-/// Returns the script that removes a pod's link and, with it, the pod's address. The route is deleted first, so that
+/// Returns the script that removes a pod's link and, with it, the pod's address. The route is deleted first so that
 /// packets sent while the link disappears already take the route that all packets take afterwards.
 pub(super) fn remove_pod(pod: Ipv4Addr) -> String {
     let link = pod_link(pod);

@@ -1,7 +1,7 @@
 //! Mount namespaces of containers.
 //!
 //! A container sees the machine's files unchanged, except for `/proc`, which shows the containers' processes, and the
-//! mounts from its manifest. The root directory belongs to the cluster and holds the machine's directories, so that
+//! mounts from its manifest. The root directory belongs to the cluster and contains the machine's directories so that
 //! mounts are possible at paths that the machine does not have. If one of the machine's directories lacks a mount's
 //! path, a directory of the container's own with the same entries covers it.
 

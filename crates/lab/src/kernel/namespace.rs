@@ -41,7 +41,7 @@ impl Namespace {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 
-    /// Takes this thread into the namespace (for a PID namespace: the processes that the thread starts).
+    /// Takes this thread into the namespace (for a PID namespace, the processes that the thread starts).
     pub(super) fn join(&self) -> io::Result<()> {
         if self.kind == CloneFlags::CLONE_NEWNS {
             // The thread needs a root directory and a working directory that no other thread shares.
@@ -64,7 +64,7 @@ pub(super) fn own_namespaces() -> io::Result<File> {
     File::open("/proc/thread-self/ns")
 }
 
-/// Runs `work` on its own thread, so that the namespaces it joins apply to that thread alone.
+/// Runs `work` on its own thread so that the namespaces it joins apply to that thread alone.
 pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn_scoped(scope, work)?;

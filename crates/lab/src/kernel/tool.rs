@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::KernelError;
 
-/// Directories for such programs, which may be missing from an ordinary user's `PATH`.
+/// Directories of system programs, which may be missing from an ordinary user's `PATH`.
 const SYSTEM_DIRS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// Program on the host.

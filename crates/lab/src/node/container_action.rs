@@ -42,7 +42,8 @@ pub(super) enum ActionOutcome {
     Failure(String),
 }
 
-/// Error that kept an action from being performed at all. A kubelet counts this neither for nor against a probe.
+/// Error that kept an action from being performed at all. To a kubelet, this is neither a success nor a failure of a
+/// probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     #[error("{0}")]

@@ -27,8 +27,8 @@ use super::probe::{FirstProbe, ProbeKind, ProbeResult, Prober};
 use super::stop::stop;
 use crate::registry::NOT_MODELLED;
 
-/// First and longest pause before a container's second restart; the pause doubles in between. The first restart is
-/// immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
+/// First and longest pause before a restart, from a container's second restart on; the pause doubles in between. The
+/// first restart is immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
 const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
 const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
 /// Minimum run time after which the next restart is immediate again (`HasExpiredFunc` of `crashLoopBackOff`).

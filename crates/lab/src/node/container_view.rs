@@ -68,7 +68,7 @@ pub(super) enum RunState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TerminatedState {
     pub(super) code: i32,
-    /// `None` for a container that never ran: a kubelet cannot tell how it exited.
+    /// `None` for a container that never ran, whose status a kubelet reports as unknown.
     pub(super) container_id: Option<String>,
     pub(super) started_at: String,
     pub(super) finished_at: String,

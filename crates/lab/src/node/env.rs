@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_env_source_matches_kubelet_message() {
+    fn missing_env_source_error_matches_kubelet() {
         let missing = |source: Value| {
             let container = json!({"name": "c", "env": [{"name": "X", "valueFrom": source}]});
             try_environment(container).unwrap_err()

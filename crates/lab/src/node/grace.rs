@@ -71,12 +71,12 @@ mod tests {
     }
 
     #[test]
-    fn grace_period_cuts_overlong_hook() {
+    fn grace_period_cuts_off_overlong_hook() {
         assert_eq!(times(10, 15_000, 0), (10_000, 12_000));
     }
 
     #[test]
-    fn hook_time_deducts_whole_seconds() {
+    fn hook_time_is_deducted_in_whole_seconds() {
         assert_eq!(times(10, 3_000, 0), (3_000, 10_000));
         assert_eq!(times(10, 3_900, 0), (3_900, 10_900));
     }
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn sidecar_wait_consumes_grace_period() {
-        // The main container uses up the grace period: signal when it is over, kill 2 s later.
+        // The main container uses up the grace period; the signal follows immediately, and the kill 2 s later.
         assert_eq!(times(6, 0, 6_000), (6_000, 8_000));
         // The main container exits after 2.15 s.
         assert_eq!(times(10, 0, 2_150), (2_150, 10_150));
-        // A hook, then the wait for the turn.
+        // The hook runs first; then the container waits for its turn.
         assert_eq!(times(10, 2_000, 1_000), (3_000, 10_000));
     }
 }

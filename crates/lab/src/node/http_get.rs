@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refused_connection_matches_kubelet_message() {
+    async fn refused_connection_error_matches_kubelet() {
         let closed = "127.0.0.1:1";
         let get = HttpGet { host: "127.0.0.1".to_owned(), port: 1, ..get("/readyz") };
         let error = get.run().await.unwrap_err();

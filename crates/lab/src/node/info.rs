@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::agents::Agents;
 use crate::api_tokens::ApiTokens;
 
-/// Component name, used as the source of its events.
+/// Component name, used as the source of the agent's events.
 pub(super) const COMPONENT: &str = "kubelet";
 
 /// Information for an agent about its node.

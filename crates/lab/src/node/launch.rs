@@ -11,7 +11,7 @@ use super::expand::expand;
 use super::volumes::{self, MadeVolumes, Mount, on_machine};
 use crate::network::Placement;
 
-/// Variables from the agent's own environment that every container gets: the host's programs need them in order to be
+/// Variables from the agent's own environment that every container gets, because the host's programs need them to be
 /// found and to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 

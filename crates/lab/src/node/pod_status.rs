@@ -48,7 +48,7 @@ pub(super) enum RestartsOf {
     Containers,
 }
 
-/// Reason for a kubelet itself to terminate a pod. It is shown once all containers have exited.
+/// Reason for which a kubelet terminates a pod on its own. It is shown once all containers have exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KubeletTermination {
     /// The node is shutting down.

@@ -52,7 +52,7 @@ pub(super) async fn stop(
 
     if let Some(longest) = grace.longest_wait() {
         let begin = Instant::now();
-        // The others have exited or the grace period is over: it is this container's turn.
+        // The others have exited or the grace period is over, so it is this container's turn.
         let _ = timeout(longest, turn).await;
         grace = grace.after(begin.elapsed());
     }

@@ -208,7 +208,7 @@ fn terminated(pod: &Value, n: usize) -> (i64, String) {
 }
 
 #[tokio::test]
-async fn graceful_termination_matches_kubelet_writes() {
+async fn graceful_termination_writes_match_kubelet() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
     let ready = pods.until_ready().await;
@@ -245,7 +245,7 @@ async fn unhandled_sigterm_fails_pod() {
 }
 
 #[tokio::test]
-async fn sigkill_follows_minimum_grace() {
+async fn sigkill_follows_minimum_grace_period() {
     let node = Node::start();
     let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap '' TERM; {SLEEP}"))]}));
     pods.until_ready().await;
@@ -321,7 +321,7 @@ async fn sidecars_stop_last_in_reverse_order() {
 }
 
 #[tokio::test]
-async fn later_delete_keeps_container_grace() {
+async fn later_delete_keeps_container_grace_period() {
     let node = Node::start();
     let mut pods = node.pod(
         json!({"containers": [shell("app", &format!("trap 'sleep 3; echo drained; exit 0' TERM; {SLEEP}"))]}),
@@ -353,7 +353,7 @@ async fn forced_deletion_still_stops_container() {
 }
 
 #[tokio::test]
-async fn init_containers_precede_main_in_order() {
+async fn init_containers_run_in_order_before_main() {
     let node = Node::start();
     let order = node.dir.path().join("order");
     let say = |word: &str| format!("echo {word} >> {}", order.display());

@@ -100,8 +100,8 @@ pub(super) fn make(
         .collect()
 }
 
-/// Checks that the pod needs no mounts, for a dataplane that has none: only a path that already exists can be mounted,
-/// and the pod gets its token in another way.
+/// Checks that the pod needs no mounts, for a dataplane that has none. Only a path that already exists can be mounted
+/// there, and the pod gets its token in another way.
 ///
 /// # Errors
 ///

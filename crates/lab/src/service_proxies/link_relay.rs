@@ -40,7 +40,7 @@ impl PodLink {
 
     /// Copies in both directions until both sides have closed or one was reset.
     pub(super) async fn pass_on(&self, mut client: TcpStream, mut server: TcpStream) {
-        // Failing to set this costs some milliseconds but affects no results.
+        // A failure here costs a few milliseconds but affects no results.
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let passed = if self.delay == HopLatency::ZERO {
@@ -57,7 +57,7 @@ impl PodLink {
         }
     }
 
-    /// Carries one direction until it is closed.
+    /// Carries the bytes of one direction until that direction is closed.
     async fn carry(&self, from: ReadHalf<'_>, to: WriteHalf<'_>) -> io::Result<()> {
         let (sender, arrivals) = mpsc::channel(MAX_UNDER_WAY);
         tokio::join!(self.send(from, sender), self.deliver(arrivals, to)).1

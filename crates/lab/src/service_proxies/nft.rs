@@ -1,7 +1,7 @@
 //! Runs `nft` transactions in one long-lived process if `nft` supports that, and otherwise in a new process for each.
 //!
 //! Starting a process and loading its libraries takes tens of milliseconds on a busy machine, which is longer than some
-//! of the measured delays within which a transaction must be done. An interactive `nft` takes one transaction per line
+//! of the measured delays within which a transaction must complete. An interactive `nft` takes one transaction per line
 //! and needs less than a millisecond for each. It prints nothing about a committed transaction, so an invalid command
 //! follows each transaction, and the complaint about that command serves as the response.
 
@@ -93,7 +93,7 @@ impl Nft {
         let mut command = Command::from(self.tool.command());
         command
             .arg("--interactive")
-            // Keeps `nft` from writing to the history of commands that a user typed.
+            // Keeps `nft` from writing to the user's command history.
             .env("HOME", "/dev/null")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -67,7 +67,7 @@ impl NftRules {
         if done.is_ok() && self.in_effect.is_none() {
             self.nft.stay().await;
             if self.nft.stays() {
-                // The next transaction is faster than this one, which started a process.
+                // The next transaction will be faster than this one, which started a process.
                 self.took = Duration::ZERO;
             }
         }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn affinity_ends_with_timeout_or_endpoint() {
+    async fn affinity_ends_on_timeout_or_endpoint_removal() {
         let names: Vec<_> = (0..50).map(|n| format!("web-{n}")).collect();
         let pods: Vec<_> =
             (8000..).zip(&names).map(|(n, pod)| (&**pod, ([127, 0, 0, 2], n).into())).collect();

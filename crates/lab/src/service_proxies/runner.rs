@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delayed_sync_reports_held_back() {
+    async fn delayed_sync_is_reported_as_held_back() {
         let expected = [(10, SyncReason::AtOnce), (1050, SyncReason::HeldBack), (3000, SyncReason::AtOnce)];
         assert_eq!(runs(&[10, 500, 3000], 40).await, expected);
     }

@@ -242,7 +242,7 @@ impl UsableEndpoint {
         } else {
             return None;
         };
-        // Only the first address counts: consumers treat the others as the same endpoint.
+        // Only the first address counts, because consumers treat the others as the same endpoint.
         let ip = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok())?;
         let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
         let backend =
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn session_affinity_reads_its_timeout() {
+    fn session_affinity_timeout_is_read() {
         let affinity = |spec: Value| affinity(&serde_json::from_value(spec).unwrap());
         let config = json!({"clientIP": {"timeoutSeconds": 90}});
         let sticky = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": config});

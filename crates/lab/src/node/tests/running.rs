@@ -74,7 +74,7 @@ async fn sidecar_restarts_despite_never_policy() {
 }
 
 #[tokio::test]
-async fn first_crash_restarts_immediately() {
+async fn first_crash_causes_immediate_restart() {
     let node = Node::start();
     let crashed = node.dir.path().join("crashed");
     let script = format!(
