@@ -146,7 +146,7 @@ impl ParsedText<'_> {
             (ManifestFormat::Yaml, Value::String(_))
                 if !is_in(&member.value, '"') && !is_in(&member.key, '"') =>
             {
-                // Formatted as the value of a key, so that it is quoted where necessary.
+                // Formatted as the value of a key so that it is quoted where necessary.
                 let text = serde_saphyr::to_string(&json!({ "key": value })).ok()?;
                 let text = text.strip_prefix("key: ")?.trim_end();
                 Some(if text.contains('\n') { value.to_string() } else { text.to_owned() })

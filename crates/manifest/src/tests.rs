@@ -230,8 +230,8 @@ spec:
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Text made of manifest fragments is either read, or refused with its line. An edit leaves all other values
-    /// unchanged.
+    /// Text made of manifest fragments is either read or refused with an error that names the file. An edit leaves all
+    /// other values unchanged.
     #[test]
     fn mangled_text_parses_or_names_file(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..5),

@@ -16,7 +16,7 @@ use rolldrop_record::event::ActionName;
 /// An action that terminates pods, with its times and repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Disruption {
-    /// Time of the first repetition, from the start of the counted part of the load.
+    /// Time from the start of the load's counted part to the first repetition.
     pub at: Duration,
     /// Minimum time between repetitions; zero starts the next one as soon as it is allowed.
     pub every: Duration,
@@ -89,9 +89,9 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// Computes when a repetition, counted from 0, is due, from the start of the counted part of the load. If a
-    /// consumer works in cycles of this `period`, repetitions must hit every phase of the cycle: each one is delayed by
-    /// a random share of the period, or of the jitter if that is longer.
+    /// Returns the time from the start of the load's counted part to a repetition (counted from 0). If a consumer works
+    /// in cycles of this `period`, repetitions must hit every phase of the cycle: each one is delayed by a random share
+    /// of the period, or of the jitter if that is longer.
     pub fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }
@@ -133,7 +133,8 @@ impl Disruption {
     /// Returns the same disruption for another round, counted from 0, with different random choices. `until`, if given,
     /// replaces the condition that ends the repetitions.
     pub fn in_round(&self, round: usize, until: Option<Until>) -> Self {
-        // The seeds of a scenario's disruptions differ by small numbers, and streams by the upper half.
+        // The seeds of a scenario's disruptions differ by small numbers, and a disruption's random streams differ in
+        // the upper half.
         let seed = self.seed.wrapping_add((round as u64) << 16);
         Self { seed, repeat: until.map_or(self.repeat, Repeat::Until), ..self.clone() }
     }
@@ -174,8 +175,8 @@ pub enum DisruptionAction {
     Evict(Pods),
     /// Kills the first process in one container of each pod: the named container, or else the pod's only or first one.
     Crash { pods: Pods, container: Option<String> },
-    /// Takes running pods out of their Services by changing this label or, if none is given, one that a Service selects
-    /// by, until the label is restored.
+    /// Takes running pods out of their Services by changing this label or, if none is given, one by which a Service
+    /// selects, until the label is restored.
     Relabel { pods: Pods, label: Option<String>, restore: Restore },
     /// Makes a workload replace all of its pods.
     RollingRestart(Workload),
@@ -305,7 +306,7 @@ pub struct Pods {
     pub count: Count,
     /// Order in which pods are taken.
     pub order: Order,
-    /// Number of pods taken at once; `None` for all.
+    /// Number of pods taken at the same time; `None` for all.
     pub batch: Option<usize>,
     /// Minimum time between batches.
     pub spacing: Duration,
@@ -375,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_rounds_down_with_minimum_one() {
+    fn share_rounds_down_to_at_least_one() {
         let quarter = Count::Share(0.25);
         let of = [0, 1, 3, 4, 8, 11].map(|all| quarter.of(all));
         assert_eq!(of, [0, 1, 1, 1, 2, 2]);

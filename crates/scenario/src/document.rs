@@ -47,7 +47,8 @@ impl Document {
         Self { file: file.to_owned(), value, places: HashMap::new() }
     }
 
-    /// Merges another document in below a path. Mappings present in both are merged; anything else is replaced.
+    /// Merges another document into this one, below a path. Mappings present in both are merged; anything else is
+    /// replaced.
     pub(crate) fn merge(&mut self, path: &str, other: &Document) {
         let mut at = &mut self.value;
         for step in steps(path) {
@@ -106,7 +107,8 @@ impl Document {
         Ok(())
     }
 
-    /// Removes keys without a value from the mapping at `pointer`, and from the mappings in it: they mean the default.
+    /// Removes keys without a value from the mapping at `pointer`, and from the mappings in it; such keys mean the
+    /// default.
     pub(crate) fn drop_nulls(&mut self, pointer: &str) {
         fn drop_in(value: &mut Value) {
             if let Value::Object(map) = value {

@@ -60,7 +60,7 @@ pub struct Scenario {
     pub sidecar_workloads: Vec<Workload>,
     /// Disruptions that terminate pods, with their times.
     pub disruptions: Vec<Disruption>,
-    /// Time without losses that must pass between terminations; `None` computes it from the rate.
+    /// Time without losses that must pass between terminations; `None` if it is computed from the rate.
     pub settle: Option<Duration>,
     /// Time after which the next termination starts even if requests are still being lost.
     pub settle_max: Duration,
@@ -292,7 +292,7 @@ spec:
     }
 
     #[test]
-    fn scenario_parses_targets_and_requests() {
+    fn scenario_yields_targets_and_requests() {
         let text = "\
 apiVersion: rolldrop.dev/v1
 kind: Scenario
@@ -367,7 +367,7 @@ spec:
     }
 
     #[test]
-    fn one_service_allows_several_targets() {
+    fn several_targets_may_share_one_service() {
         let text = MINIMAL.replace(
             "target: {service: web}",
             "target: [{service: web}, {service: web, node: n1}, {url: 'http://lb/', balances: requests}]",

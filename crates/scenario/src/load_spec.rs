@@ -13,7 +13,7 @@ pub struct LoadSpec {
     pub settings: Load,
     /// Requests sent to each target; at least one.
     pub requests: Vec<RequestKind>,
-    /// Origin of the load; `None` chooses it by the targets and the cluster.
+    /// Origin of the load; `None` if it depends on the targets and the cluster.
     pub from: Option<LoadFrom>,
     /// Pods that send the load, if it is sent from inside the cluster.
     pub job: LoadJobSpec,
@@ -27,8 +27,8 @@ impl LoadSpec {
         self.settings.pace.duration().unwrap_or_default()
     }
 
-    /// Computes when the load becomes steady, from the start of its counted part: at the first constant stage that no
-    /// higher stage follows.
+    /// Returns the time from the start of the counted part until the load becomes steady, which it does at the first
+    /// constant stage that no higher stage follows.
     pub fn steady_from(&self) -> Duration {
         let Pace::Open(stages) = &self.settings.pace else { return Duration::ZERO };
         let is_up = |index: usize| {

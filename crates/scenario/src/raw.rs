@@ -150,7 +150,7 @@ pub(super) struct LoadKeys {
     pub(super) grpc: Option<Grpc>,
     pub(super) stream: Option<StreamSettings>,
     pub(super) timeout: Option<Timeouts>,
-    /// Here, the certificates and the key are file names.
+    /// The certificates and the key are given as file names here.
     pub(super) tls: Option<TlsSettings>,
     pub(super) method: Option<String>,
     #[serde(default)]
@@ -262,7 +262,7 @@ pub(super) struct StageKeys {
     pub(super) ramp: Option<Ramp>,
 }
 
-/// Shape in which a stage reaches its rate; without it, the rate applies immediately.
+/// Way in which a stage reaches its rate; without it, the rate applies immediately.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ramp {

@@ -38,7 +38,7 @@ impl Patch {
     pub fn of_version(mut self, version: Option<&str>) -> Self {
         let Some(version) = version else { return self };
         match &mut self.body {
-            // This comes last, so that operations before it see the object's own version.
+            // This comes last so that operations before it see the object's own version.
             Value::Array(operations) => {
                 operations.push(json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
             }
