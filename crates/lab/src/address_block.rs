@@ -96,14 +96,14 @@ impl AddressBlock {
     }
 
     /// Returns an address for a new pod on node `index` (from 0), or `None` if all are in use. Addresses are handed out
-    /// in turn: a pod's address is reused only after some 61,000 others (on a private network, after the node's other
-    /// 252).
+    /// in turn, so a pod's address is reused only after some 61,000 others (on a private network, after the node's
+    /// other 252).
     pub(crate) fn next_pod(&self, index: u8) -> Option<Ipv4Addr> {
         match &self.0 {
             AddressPlan::Loopback { second_octet, next_pod, .. } => {
                 let mut next = lock(next_pod);
                 let ip = *next;
-                // Skip x.x.n.0 and x.x.n.255: nothing forbids them on loopback, but they look wrong.
+                // Skip x.x.n.0 and x.x.n.255. Nothing forbids them on loopback, but they look wrong.
                 *next = loop {
                     *next = if *next >= PODS.1 { PODS.0 } else { *next + 1 };
                     if !matches!(*next & 0xFF, 0 | 0xFF) {

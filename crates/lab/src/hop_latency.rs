@@ -61,7 +61,7 @@ impl HopLatency {
         self.max
     }
 
-    /// Returns the delay that a share `quantile` (0 to 1) of all draws does not exceed.
+    /// Returns the delay that a share of `quantile` (0 to 1) of all draws does not exceed.
     pub fn quantile(&self, quantile: f64) -> Duration {
         let (from, to, share) = if quantile < 0.5 {
             (self.min, self.median, quantile / 0.5)

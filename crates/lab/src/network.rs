@@ -149,7 +149,7 @@ pub(crate) struct Placement {
 
 impl Placement {
     /// Returns true if the place is the machine itself. There, the kernel kills none of the processes that this process
-    /// has started, so this process has to.
+    /// has started, so this process must kill them itself.
     pub(crate) fn is_the_machine(&self) -> bool {
         self.place.is_none()
     }

@@ -167,7 +167,7 @@ impl Status {
         Self::new(422, "Invalid", format!("{message}: {why}"))
     }
 
-    /// 429: the request is refused for now, for this cause; the client may retry after this many seconds, if known.
+    /// 429: the request is refused for now, with this cause; the client may retry after this many seconds, if known.
     pub fn too_many_requests(
         message: &str,
         cause: &str,

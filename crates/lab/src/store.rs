@@ -174,7 +174,7 @@ impl Store {
     /// Atomically applies to one object the step that `change` returns. Returns the resulting object (or its last
     /// state, if it was removed), or `None` if there is no such object.
     ///
-    /// `change` runs under the store's lock: it must not call the store.
+    /// `change` runs under the store's lock, so it must not call the store.
     ///
     /// # Errors
     ///

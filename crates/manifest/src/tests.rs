@@ -203,7 +203,7 @@ c: {d: [], e: {f: 1}}
     }
 }
 
-/// Manifests with many kinds of content, which the property tests mangle.
+/// Manifests with many kinds of content, for the property tests to mangle.
 const SEED: &str = "\
 kind: Deployment # a comment
 metadata: {name: 'web', labels: &l {app: \"w\\u00e9b\"}}

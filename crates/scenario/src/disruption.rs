@@ -90,8 +90,8 @@ impl fmt::Display for Until {
 
 impl Disruption {
     /// Returns the time from the start of the load's counted part to a repetition (counted from 0). If a consumer works
-    /// in cycles of this `period`, repetitions must hit every phase of the cycle: each one is delayed by a random share
-    /// of the period, or of the jitter if that is longer.
+    /// in cycles of this `period`, repetitions must hit every phase of the cycle, so each one is delayed by a random
+    /// share of the period, or of the jitter if that is longer.
     pub fn due(&self, repetition: u32, period: Duration) -> Duration {
         self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
     }

@@ -46,7 +46,7 @@ impl LoadSpec {
 pub struct Abort {
     /// Share of requests that may be dropped, as a fraction of 1.
     pub share: f64,
-    /// Period over which the share is computed: the requests that ended in it count.
+    /// Period over which the share is computed; the requests that ended in it count.
     pub over: Duration,
     /// Minimum number of requests in the period for the limit to apply.
     pub requests: u64,

@@ -160,7 +160,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
         // The first process exits once every process in its namespace has been reaped. This process must reap those
-        // that it started itself, because no other process does so any longer.
+        // that it started itself, because no other process will.
         loop {
             match waitpid(None, None) {
                 Ok(status)

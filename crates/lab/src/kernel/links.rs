@@ -116,7 +116,7 @@ pub(super) fn pod_ends(pod: Ipv4Addr, net: &Path) -> String {
     format!("link add {} type veth peer name {IN_POD} netns {}\n", pod_link(pod), net.display())
 }
 
-/// Returns the scripts for a pod on the node with the address `node`. The ends of the pod's link must exist.
+/// Returns the scripts for a pod on the node with the address `node`. The ends of the pod's link must already exist.
 pub(super) fn pod(node: Ipv4Addr, pod: Ipv4Addr) -> Scripts {
     let link = pod_link(pod);
     let outside = format!(

@@ -16,6 +16,6 @@ pub(super) struct AgentMode {
 
 /// Waits until the node agent is up.
 pub(super) async fn until_up(mode: &watch::Receiver<AgentMode>) {
-    // The agent holds the other end as long as pods are running.
+    // The agent holds the other end while pods are running.
     let _ = mode.clone().wait_for(|mode| !mode.down).await;
 }

@@ -180,7 +180,7 @@ fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
             set_pdeathsig(Signal::SIGKILL)?;
         }
         for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
-            // SAFETY: no handler is set, and there is none yet in a process that is to be replaced.
+            // SAFETY: no handler is set, and a process that is about to be replaced has none yet.
             unsafe { signal(ignored, SigHandler::SigDfl) }?;
         }
         Ok(())
@@ -208,8 +208,8 @@ fn keep_some(kept: &mut Vec<u8>, chunk: &[u8]) {
 }
 
 impl ContainerProcess {
-    /// Sends the stop signal, unless it was sent before: a runtime sends it once, however often it is asked to stop a
-    /// container.
+    /// Sends the stop signal, unless it was sent before. A runtime sends it only once, however often it is asked to
+    /// stop a container.
     pub(super) fn stop(&self, signal: Signal) {
         if !self.stop_signalled.swap(true, Ordering::Relaxed) {
             let _ = self.signals.send(signal);
@@ -243,7 +243,7 @@ impl ContainerProcess {
 }
 
 impl Keeper {
-    /// Delivers signals until the process has exited, and then kills everything that it has started, as happens when a
+    /// Delivers signals until the process has exited, and then kills everything that it started, as happens when a
     /// container's first process exits. If dropped earlier, it kills the process and its group.
     pub(super) async fn run(mut self) {
         let mut members = BTreeSet::new();

@@ -27,13 +27,13 @@ use super::probe::{FirstProbe, ProbeKind, ProbeResult, Prober};
 use super::stop::stop;
 use crate::registry::NOT_MODELLED;
 
-/// First and longest pause before a restart, from a container's second restart on; the pause doubles in between. The
+/// First and longest pause before a restart, from a container's second restart on; the pause doubles each time. The
 /// first restart is immediate (`initialCrashLoopBackOff`, `MaxCrashLoopBackOff` in pkg/kubelet).
 const INITIAL_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(10);
 const MAX_CRASH_LOOP_BACK_OFF: Duration = Duration::from_secs(300);
 /// Minimum run time after which the next restart is immediate again (`HasExpiredFunc` of `crashLoopBackOff`).
 const CRASH_LOOP_BACK_OFF_EXPIRY: Duration = Duration::from_secs(600);
-/// Pause after a container's configuration could not be created (`backOffPeriod` in pkg/kubelet).
+/// Pause after failing to create a container's configuration (`backOffPeriod` in pkg/kubelet).
 const BACK_OFF_PERIOD: Duration = Duration::from_secs(10);
 
 /// Supervisor of one container.
@@ -78,8 +78,8 @@ impl Supervisor {
         (Self { context, spec, restart, order, view, restarts: None, previous: None }, handle)
     }
 
-    /// Runs the container when the pod orders it, and restarts it according to its restart policy. Drop this future to
-    /// kill everything immediately.
+    /// Runs the container once the pod gives the order, and restarts it according to its restart policy. Drop this
+    /// future to kill everything immediately.
     pub(super) async fn run(mut self) {
         // The pod holds the other end while this is running.
         let _ = self.order.wait_for(|order| *order != ContainerOrder::Hold).await;
@@ -416,7 +416,7 @@ fn in_go(back_off: Duration) -> String {
     }
 }
 
-/// Waits until an instant; forever if there is none.
+/// Waits until an instant, or forever if there is none.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,

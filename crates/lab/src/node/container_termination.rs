@@ -13,7 +13,7 @@ use super::stop::stop;
 
 /// Terminates the running containers: all main containers at the same time, and each sidecar after all main containers
 /// and the sidecars that were started after it. Returns the result of each container, in the containers' order; `None`
-/// for a container whose exit was shown before.
+/// for a container whose exit has already been shown.
 pub(super) async fn end_containers(
     context: &Arc<PodContext>,
     containers: &[Handle],

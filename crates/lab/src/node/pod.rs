@@ -23,11 +23,11 @@ use crate::registry::{DeleteOptions, ObjectPart};
 use crate::resource::Resource;
 use crate::status::note_failure;
 
-/// First and longest pause after a volume could not be created; the pause doubles in between
-/// (`initialDurationBeforeRetry`, `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
+/// First and longest pause after failing to create a volume; the pause doubles each time (`initialDurationBeforeRetry`,
+/// `maxDurationBeforeRetry` in pkg/util/goroutinemap/exponentialbackoff).
 const VOLUME_INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
 const VOLUME_MAX_BACK_OFF: Duration = Duration::from_secs(122);
-/// Pause after a sandbox could not be created (`backOffOnTransientErrorPeriod` in pkg/kubelet).
+/// Pause after failing to create a sandbox (`backOffOnTransientErrorPeriod` in pkg/kubelet).
 const BACK_OFF_ON_TRANSIENT_ERROR: Duration = Duration::from_secs(1);
 /// Interval at which a pod's status is rewritten if another client has changed it (`syncPeriod` in pkg/kubelet/status).
 const STATUS_SYNC_PERIOD: Duration = Duration::from_secs(10);
@@ -201,8 +201,8 @@ impl PodWorker {
         }
     }
 
-    /// Terminates all containers and writes the terminal status. If the node agent restarts meanwhile, the termination
-    /// starts over.
+    /// Terminates all containers and writes the terminal status. If the node agent restarts in the meantime, the
+    /// termination starts over.
     async fn end(&mut self, why: PodTerminationReason) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {

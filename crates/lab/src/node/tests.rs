@@ -280,7 +280,7 @@ async fn pre_stop_hook_precedes_sigterm() {
 }
 
 #[tokio::test]
-async fn overlong_pre_stop_hook_emits_event() {
+async fn overlong_pre_stop_hook_triggers_event() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sh", "-c", "sleep 1000"]}}});
@@ -332,7 +332,7 @@ async fn later_delete_keeps_container_grace_period() {
     pods.until("the kill", |pod| pod["status"]["observedGeneration"] == 2).await;
     node.delete(0);
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
-    // The container keeps running with its first grace period and exits on its own.
+    // The container keeps running with its original grace period and exits on its own.
     node.log_with(&pods, "app", "drained").await;
     node.stop().await;
 }

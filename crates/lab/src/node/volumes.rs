@@ -1,8 +1,8 @@
 //! Volumes, which hold files for containers.
 //!
 //! Volumes are directories of the machine, which the dataplane mounts where the manifest asks. Their contents date from
-//! when the pod was bound to the node: a change to a ConfigMap or Secret does not reach a running pod. The volume of a
-//! claim outlives the pod: each claim has a directory, regardless of its class and size. The claim's object need not
+//! when the pod was bound to the node; a change to a ConfigMap or Secret does not reach a running pod. The volume of a
+//! claim outlives the pod; each claim has a directory, regardless of its class and size. The claim's object need not
 //! exist.
 //!
 //! Source: kubernetes/kubernetes, `pkg/volume/{configmap,secret,projected,downwardapi,emptydir,hostpath}`.

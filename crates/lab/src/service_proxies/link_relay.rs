@@ -38,7 +38,7 @@ impl PodLink {
         }
     }
 
-    /// Copies in both directions until both sides have closed or one was reset.
+    /// Copies bytes in both directions until both sides have closed or one was reset.
     pub(super) async fn pass_on(&self, mut client: TcpStream, mut server: TcpStream) {
         // A failure here costs a few milliseconds but affects no results.
         let _ = client.set_nodelay(true);

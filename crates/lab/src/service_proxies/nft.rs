@@ -147,7 +147,7 @@ impl NftSession {
 /// Returns the complaints about all commands except the final, invalid one, whose own error comes last.
 fn complaint(said: &[String]) -> Option<String> {
     let (_of_the_end, said) = said.split_last()?;
-    // Lines of markers point to the mistake; those for the previous final command come first.
+    // Marker lines point to the mistake; those for the previous final command come first.
     let is_text = |line: &&str| !line.is_empty() && line.chars().any(|c| !matches!(c, '^' | '~' | ' '));
     let text: Vec<_> = said.iter().map(|line| line.trim()).filter(is_text).collect();
     (!text.is_empty()).then(|| text.join("; "))

@@ -4,7 +4,7 @@
 //! address to a chain, which picks an endpoint at random; node ports have a similar map; with session affinity, each
 //! endpoint has a set of the clients that stay with it. Connections to Services without endpoints are rejected, and
 //! those to ports that the policy Local leaves without one are dropped. A script applies the differences between two
-//! tables in one transaction. Like kube-proxy's rules, it leaves established connections alone: they follow their
+//! tables in one transaction. Like kube-proxy's rules, it leaves established connections alone; they follow their
 //! conntrack entries, and so does any packet that matches the entry of an earlier connection.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,8 +174,8 @@ impl NftScript {
         }
     }
 
-    /// Updates the endpoints' hairpin entries: a pod that reaches itself through its Service must see a sender other
-    /// than itself.
+    /// Updates the endpoints' hairpin entries, because a pod that reaches itself through its Service must see a sender
+    /// other than itself.
     fn hairpins(&mut self, before: &ServiceTable, after: &ServiceTable) {
         let addresses = |table: &ServiceTable| -> BTreeSet<IpAddr> {
             let all = table.values().flat_map(|endpoints| endpoints.cluster.iter().chain(&*endpoints.local));

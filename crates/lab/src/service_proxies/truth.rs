@@ -1,4 +1,4 @@
-//! The proxy's own log of its routing, independent of everything that measures.
+//! The proxy's own log of its routing, independent of everything that measures it.
 //!
 //! `service-proxy.jsonl` has one line for each change of a Service's endpoints that took effect, and one for each
 //! connection. Tests compare measurements with it.
@@ -32,7 +32,7 @@ pub(super) enum ProxyLogLine<'a> {
         service: &'a str,
         port: u16,
         endpoints: &'a [Backend],
-        /// Endpoints of the node port for connections from outside, if they differ.
+        /// Endpoints of the node port for connections from outside, if they differ from `endpoints`.
         #[serde(skip_serializing_if = "Option::is_none")]
         node_port_endpoints: Option<&'a [Backend]>,
     },
@@ -69,8 +69,8 @@ impl TruthLog {
     }
 
     pub(super) fn write(&self, line: &ProxyLogLine<'_>) {
-        // Neither step can fail while the proxy is running: the lines hold plain values, and the writer outlives its
-        // senders.
+        // Neither step can fail while the proxy is running, because the lines hold plain values and the writer outlives
+        // its senders.
         if let Ok(mut bytes) = serde_json::to_vec(line) {
             bytes.push(b'\n');
             let _ = self.0.send(bytes);

@@ -36,7 +36,7 @@ async fn pre_stop_hook_continues_after_sigterm() {
 }
 
 #[tokio::test]
-async fn failed_pre_stop_hook_emits_event() {
+async fn failed_pre_stop_hook_triggers_event() {
     let node = Node::start();
     let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
     app["lifecycle"] = json!({"preStop": {"httpGet": {"port": 1, "path": "/"}}});
@@ -89,7 +89,7 @@ async fn userspace_refuses_to_signal_process_1() {
 async fn pre_stop_hooks_start_together() {
     let node = Node::start();
     let here = node.dir.path().display().to_string();
-    // Each hook waits for the other's mark: if they ran one after the other, they would never complete.
+    // Each hook waits for the other's mark; if they ran one after the other, they would never complete.
     let hook = |own: &str, other: &str| {
         let script = format!("touch {here}/{own}; while test ! -e {here}/{other}; do sleep 0.01; done");
         json!({"preStop": {"exec": {"command": ["sh", "-c", script]}}})
@@ -211,7 +211,7 @@ async fn node_shutdown_terminates_running_pods() {
     assert_eq!(terminated(&over, 0).0, 0);
     assert!(over["metadata"]["deletionTimestamp"].is_null());
 
-    // The node is off until it is booted; then it runs the pods that arrived meanwhile.
+    // The node is off until it is booted; then it runs the pods that arrived in the meantime.
     let mut later = create("later");
     assert!(node.agents.command("node-1", AgentCommand::Restart));
     until_node_ready(&node, "True").await;
