@@ -60,7 +60,7 @@ pub(crate) struct ObjectChange {
     pub version: u64,
     /// Object before the change, or `None` if the change created it.
     pub before: Option<Arc<Value>>,
-    /// Object after the change. For a removal: the object's last state, with the version of the removal.
+    /// Object after the change. For a removal, the object's last state, with the version of the removal.
     pub object: Arc<Value>,
     /// True if the change removed the object.
     pub removed: bool,

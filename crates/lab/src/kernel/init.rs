@@ -2,7 +2,7 @@
 //!
 //! The kernel kills every other process in the namespace as soon as this one exits. It exits as soon as its standard
 //! input closes, that is, when the cluster's process exits for any reason. If that process was killed, this one removes
-//! the files that it could not remove. Until then, it adopts orphans.
+//! the files that the other left behind. Until then, it adopts orphans.
 
 use std::fs;
 use std::io::{self, Read, Write};
