@@ -36,7 +36,7 @@ pub(super) struct WantedHeaders {
 pub struct NotAHeader(String);
 
 impl WantedHeaders {
-    /// Looks for headers with these names.
+    /// Creates a selection of headers with these names.
     ///
     /// # Errors
     /// Returns an error if a name is not a valid header name.
@@ -95,7 +95,7 @@ fn shown(value: &[u8]) -> String {
     String::from_utf8_lossy(begin).into_owned()
 }
 
-/// Value of the pod header in one response. Each proxy on the path may append its own field: all of them are recorded,
+/// Value of the pod header in one response. Each proxy on the path may append its own field; all fields are recorded,
 /// in order.
 #[derive(Default)]
 pub(super) struct PodName(Option<Arc<str>>);

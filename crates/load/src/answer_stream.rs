@@ -2,11 +2,12 @@
 //!
 //! A [`StreamReader`] receives the body's bytes with their arrival times, and collects the facts for the stream's row.
 //! It has no clock and reads no socket. Its caller reports how the transport ended, and then asks for the row and the
-//! outcome. Most of thousands of open streams are between two events, when a reader takes only a few hundred bytes.
+//! outcome. With thousands of open streams, most are between two events, and their readers use only a few hundred bytes
+//! each.
 //!
 //! `terminal_events` lists the events that end a stream. `stream_outcome` decides from them and from the end of the
-//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `media_fault` recognises responses that
-//! are no such streams by their headers. `tokens` counts tokens, and `json` finds values without parsing.
+//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `media_fault` recognises by its
+//! headers a response that is not such a stream. `tokens` counts tokens, and `json` finds values without parsing.
 
 mod json;
 mod media_fault;
@@ -96,7 +97,7 @@ impl StreamReader {
         }
     }
 
-    /// Adds the last event of a body that ended at `now`: a line that is a whole value needs no line end there (JSON
+    /// Adds the last event of a body that ended at `now`; a last line that is a whole value needs no line ending (JSON
     /// Lines).
     pub fn finish(&mut self, now: Stamp, end: TransportEnd) {
         let Self { settings, parser: AnyParser::Ndjson(lines), progress } = self else { return };

@@ -1,7 +1,8 @@
 //! TLS: the user's settings, the client built from them, and the ways in which a handshake can fail.
 //!
-//! Uses rustls with ring. It verifies what the user's settings require and sends no early data: a request leaves after
-//! the handshake. `exchange` decides the outcome of a failure; [`fault`] returns the failures that TLS itself reports.
+//! Uses rustls with ring. It verifies what the user's settings require and sends no early data; every request is sent
+//! after the handshake. `exchange` decides the outcome of a failure; [`fault`] returns the failures that TLS itself
+//! reports.
 
 mod verify;
 
@@ -124,7 +125,7 @@ pub(super) const fn offered(http: Http) -> &'static [&'static [u8]] {
     }
 }
 
-/// Returns the name to request from a server of `host`, which the server must prove.
+/// Returns the server name to request for `host` and to verify.
 ///
 /// # Errors
 /// Returns an error if `host` is not a valid server name.
@@ -162,7 +163,7 @@ fn identity(settings: &TlsSettings) -> Result<Option<ClientIdentity>, TlsError> 
     Ok(Some((certificates(cert.expose()).map_err(TlsError::Cert)?, key)))
 }
 
-/// Returns the certificates in a PEM text: at least one.
+/// Returns the certificates in a PEM text, which must contain at least one.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
         Ok(none) if none.is_empty() => Err(pem::Error::NoItemsFound.to_string()),
@@ -196,7 +197,7 @@ impl TlsClient {
     }
 }
 
-/// Returns the server's alert if it can still be read in clear text: a server that has sent an alert and closed the
+/// Returns the server's alert if it can still be read in clear text. A server that has sent an alert and closed the
 /// connection responds to the client's last bytes with a reset.
 async fn unread_alert(error: &io::Error, socket: &mut ClientSocket) -> Option<io::Error> {
     if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {

@@ -85,15 +85,15 @@ impl DialProgress {
 pub(super) enum CannotDial {
     /// No socket could be opened, for example because the open-file limit was reached.
     Socket(io::Error),
-    /// No local port is free: the requested one is taken, or there is none at all if the kernel chooses.
+    /// No local port is free: the requested one is taken or, if the kernel chooses, all are.
     LocalPort(io::Error),
 }
 
-/// Maximum number of source ports to try in a row before the request is given up: a longer search among busy ports
+/// Maximum number of source ports to try in a row before the request is given up; a longer search among busy ports
 /// would delay later requests.
 const MAX_TRIES: usize = 1000;
 
-/// Starts to connect to `remote`. A TCP connection uses the next free port of `ports`; without `ports` the kernel
+/// Starts connecting to `remote`. A TCP connection uses the next free port of `ports`; without `ports` the kernel
 /// chooses one.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Diali
 fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // A Unix socket connects immediately or not at all: EAGAIN means that the queue is full.
+    // A Unix socket connects immediately or not at all; EAGAIN means that the queue is full.
     let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
         Ok(()) => DialProgress::Stands,
         Err(e) => DialProgress::Failed(e),
@@ -130,7 +130,7 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
     }
 }
 
-/// Starts to connect to `remote` from `local`, or from an address and port that the kernel chooses.
+/// Starts connecting to `remote` from `local`, or from an address and port that the kernel chooses.
 ///
 /// # Errors
 /// Returns an error if this machine cannot start to connect.
@@ -320,7 +320,7 @@ impl Connection {
         self.buffer
     }
 
-    /// Returns true if the runtime has seen nothing arrive on the idle connection: a close or stray bytes make it
+    /// Returns true if the runtime has seen nothing arrive on the idle connection; a close or stray bytes would make it
     /// useless.
     pub(super) fn is_idle(&mut self) -> bool {
         self.transport.is_quiet()
@@ -411,7 +411,8 @@ mod tests {
     async fn dial_skips_busy_source_ports() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let remote = Remote::Tcp(listener.local_addr().unwrap());
-        // Ports that the kernel never chooses by itself (its range starts at 32768); a listener holds the middle one.
+        // Ports that the kernel never chooses by itself (its range starts at 32768); a listener occupies the middle
+        // one.
         let from = 10_000 + u16::try_from(std::process::id() % 20_000).unwrap();
         let bind = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port));
         let free: Vec<u16> = (from..32_768).filter(|port| bind(*port).is_ok()).take(4).collect();

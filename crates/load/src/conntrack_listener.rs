@@ -5,8 +5,8 @@
 //! track. A [`ConntrackListener`] receives these reports in the network namespace of this process, and the recorder
 //! writes the address into the rows (`routed_to`), whether or not there was a response.
 //!
-//! The kernel queues its message while it sends the first packet, before `connect` returns. The recorder, which has the
-//! rows of ended requests, therefore finds all of their entries by reading the queue to its end (`netlink_socket`). The
+//! The kernel queues its message while it sends the first packet, before `connect` returns. The recorder handles only
+//! requests that have ended, so it finds all of their entries by reading the queue to its end (`netlink_socket`). The
 //! workers take no part in this and wait for nothing. Between these reads, a thread empties the queue. A message
 //! ([`message`]) is kept if it may belong to the load (`tracked_flows`). Messages that did not fit into the queue leave
 //! gaps, which the run's events list.
@@ -45,7 +45,8 @@ use rolldrop_record::{Clock, EventKind, RequestRow, Stamp};
 
 /// Interval at which the thread checks for the end of the load.
 const TURN: Duration = Duration::from_millis(200);
-/// Time that [`check`] waits for a report: a Service proxy that has just started is still creating its first rules.
+/// Time that [`check`] waits for a report, because a Service proxy that has just started is still creating its first
+/// rules.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Setting that makes the kernel report entries: 0 means never, 2 means only while a process listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
@@ -176,7 +177,7 @@ struct ListenerState {
 }
 
 impl ConntrackListener {
-    /// Starts to listen for connections that are opened from `origins` from now on.
+    /// Starts listening for new connections from `origins`.
     ///
     /// # Errors
     /// Returns an error if the kernel does not report connections.
@@ -214,8 +215,8 @@ impl ConntrackListener {
         }
     }
 
-    /// Fills in the address to which the connection of each request was routed; the rows are ordered by the end of
-    /// their requests.
+    /// Fills in the address to which the connection of each request was routed; the rows must be in the order in which
+    /// their requests ended.
     pub(super) fn fill_in(&self, worker: usize, rows: &mut [RequestRow]) {
         let mut heard = self.up_to_now();
         for row in rows {

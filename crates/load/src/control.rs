@@ -19,7 +19,7 @@ pub struct Progress {
     pub in_flight: u64,
     /// Outcome counts of the ended requests.
     pub outcomes: OutcomeCounts,
-    /// Outcome counts of the warm-up requests among these.
+    /// Outcome counts of the ended warm-up requests.
     #[serde(default)]
     pub warmup: OutcomeCounts,
     /// Counts of the statuses of complete responses outside the success set.
@@ -73,7 +73,7 @@ impl Control {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Ends the schedule: no more requests become due. Requests in flight end normally, within their timeouts.
+    /// Ends the schedule, so that no more requests become due. Requests in flight end normally, within their timeouts.
     pub fn stop(&self) {
         self.stop.cancel();
     }

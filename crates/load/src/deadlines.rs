@@ -87,7 +87,7 @@ impl Deadlines {
     }
 }
 
-/// A pending deadline; dropping this removes it.
+/// A pending deadline, which is removed when this is dropped.
 struct PendingDeadline<'a> {
     deadlines: &'a Deadlines,
     id: usize,

@@ -81,7 +81,7 @@ mod timerfd {
                     self.armed = Some(wake);
                 }
                 self.timer.readable().await?.clear_ready();
-                // Readiness may be left over from an earlier due time: check the clock again, and rearm the timer if
+                // Readiness may be left over from an earlier due time, so check the clock again, and rearm the timer if
                 // `due` is still ahead.
                 self.armed = None;
             }

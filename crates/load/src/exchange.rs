@@ -2,8 +2,8 @@
 //! retrying client would make.
 //!
 //! Facts from the wire go into the row as they become known, so that an exchange that is cut short (by a timeout, or by
-//! the end of the run) leaves all facts known until then. `carry` sends over a connection that the request has to
-//! itself, and `http2_client` over a shared one.
+//! the end of the run) leaves all facts known by then. `carry` sends over a connection that the request has to itself,
+//! and `http2_client` over a shared one.
 
 use std::pin::pin;
 

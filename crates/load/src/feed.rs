@@ -88,7 +88,7 @@ impl RequestFeed {
         }
     }
 
-    /// Handles the end of a request: in a closed loop, a request that was not sent delays the next one.
+    /// Handles the end of a request. In a closed loop, a request that was not sent delays the next one.
     pub(super) fn ended(&mut self, row: &RequestRow) {
         if let RequestFeed::Closed(closed) = self
             && row.outcome == Outcome::NotSent
@@ -97,7 +97,7 @@ impl RequestFeed {
         }
     }
 
-    /// Ends the feed: there will be no more requests.
+    /// Ends the feed; there will be no more requests.
     pub(super) fn end(&mut self) {
         match self {
             RequestFeed::Open { next, .. } => *next = None,

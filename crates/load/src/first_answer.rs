@@ -1,4 +1,4 @@
-//! Waits for each target's first response to a request sent from where the load will come from.
+//! Waits for each target's first response to a request sent from the same place as the load.
 //!
 //! The request resembles those of the load, because a server may not respond to another method, or to a call without
 //! its content type. But it has no id, so that no recorder counts it as part of the load, and its request number is one
@@ -31,9 +31,9 @@ use rolldrop_record::id::ID_HEADER;
 
 /// Delay between attempts to get a response.
 const RETRY: Duration = Duration::from_millis(100);
-/// Time limit for establishing a connection: before a Service has rules, connecting may hang forever.
+/// Time limit for establishing a connection, which may hang forever before a Service has rules.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Minimum time to wait for a response on that connection.
+/// Minimum time to wait for a response on an established connection.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time limit for reading the response body, which may be endless.
 const BODY: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ impl From<'_> {
         matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
     }
 
-    /// Starts to connect from a port that the load will not use.
+    /// Starts connecting from a port that the load will not use.
     fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
         let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
         let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
@@ -215,7 +215,7 @@ async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> 
     }
 }
 
-/// Waits for a response. A stream reset by the server counts as one: only an HTTP/2 server sends that.
+/// Waits for a response. A stream reset by the server counts as one, because only an HTTP/2 server resets streams.
 async fn http2_answer(
     request: Request<()>,
     body: Bytes,

@@ -36,7 +36,7 @@ impl GapCounts {
         self.counts[bucket(u64::try_from(ns).unwrap_or(0))] += gaps;
     }
 
-    /// Begins the second of `now` if the current one is over.
+    /// Begins the second that contains `now` if the current one has ended.
     fn end_before(&mut self, now: Stamp) {
         if now < self.second + SECOND {
             return;

@@ -1,7 +1,7 @@
 //! One request on an HTTP/2 connection, from its dispatch to its end: the facts observed on the wire, and the outcome
 //! derived from them.
 //!
-//! The `h2` crate implements the protocol. The end of a stream takes precedence over the end of the connection: what
+//! The `h2` crate implements the protocol. The end of a stream takes precedence over the end of the connection. What
 //! the peer sent about this stream (RST_STREAM, or a GOAWAY that excludes it) determines the outcome of its request,
 //! whatever happened to the connection afterwards. Nothing is retried here.
 //!

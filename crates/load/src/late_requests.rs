@@ -1,8 +1,8 @@
 //! Requests that are given up because it is too late to send them.
 //!
 //! A worker that falls behind its schedule, for example because it waits for a processor, still sends the requests that
-//! are due. A request that is late by more than [`LATE_LIMIT`] is not sent: it would no longer belong to the load that
-//! the user asked for. Its row is `not_sent`, with the reason `late`.
+//! are due. A request that is late by more than [`LATE_LIMIT`] is not sent, because it would no longer belong to the
+//! load that the user asked for. Its row is `not_sent`, with the reason `late`.
 
 use std::time::Duration;
 

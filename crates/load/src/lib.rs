@@ -1,6 +1,6 @@
 //! The open-loop load generator.
 //!
-//! Requests leave at intended send times that are fixed before the first one ([`load_plan::Plan`], `schedule`),
+//! Requests leave at intended send times that are fixed before the first one is sent ([`load_plan::Plan`], `schedule`),
 //! regardless of the outcome of earlier requests. Every scheduled request produces exactly one row with one outcome;
 //! none is retried. Each worker thread owns its connections, its share of the schedule and its counts (`worker`); a
 //! single recorder thread writes the rows (`row_recorder`). The analysis, not this crate, judges the outcomes.

@@ -2,7 +2,7 @@
 //!
 //! A [`LiveJournal`] keeps the batches for a reader that cannot access the run directory. Each batch has the number of
 //! its second, counted from the schedule's zero. Its counts and histograms are complete. It contains a limited number
-//! of rows for requests that were not `ok`, and counts the rest: in an outage, that is nearly every request.
+//! of rows for requests that were not `ok`, and counts the rest, because in an outage nearly every request fails.
 
 mod live_journal;
 

@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of warm-up requests among these; `None` if the warm-up is limited only by time.
+    /// Returns the number of warm-up requests; `None` if the warm-up is limited only by time.
     pub fn warmup_requests(&self) -> Option<u64> {
         match &self.timing {
             Timing::Schedule(schedule) => Some(schedule.warmup()),
@@ -148,7 +148,7 @@ impl Plan {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
     }
 
-    /// Returns the same length, or the length of the warm-up if the whole is not known in advance.
+    /// Returns the length of the whole schedule, or that of the warm-up if the whole is not known in advance.
     pub(super) fn known_length(&self) -> Duration {
         self.length().unwrap_or(self.settings.warmup)
     }

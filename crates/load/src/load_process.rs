@@ -76,7 +76,7 @@ pub struct LoadProcess<N> {
 }
 
 impl<N: Note> LoadProcess<N> {
-    /// Starts the process: `command` must run [`order_executor::serve`] on its standard input and output. Reports other
+    /// Starts the process. `command` must run [`order_executor::serve`] on its standard input and output. Reports other
     /// than progress are passed to `note`.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ impl<N: Note> LoadProcess<N> {
         })
     }
 
-    /// Prepares the process: it waits until every target has responded to it. Then compares clocks. Returns warnings to
-    /// show before the load starts.
+    /// Prepares the process, which waits until every target has responded to it. Then compares clocks. Returns warnings
+    /// to show before the load starts.
     ///
     /// # Errors
     /// Returns an error if a target does not respond to the process, or if the process fails.
@@ -185,7 +185,7 @@ impl<N: Note> LoadProcess<N> {
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         match written {
-            // The process has exited, and its last output says why.
+            // The process has exited, and its last output contains the reason.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(ProcessError::Pipe),
         }

@@ -1,6 +1,6 @@
 //! The streams of one worker that have not ended.
 //!
-//! They are kept apart from the exchanges that read them, so that the worker can list them while they are open: a
+//! They are kept apart from the exchanges that read them, so that the worker can list them while they are open. A
 //! recorder that is killed then leaves a row for each of them.
 
 use std::cell::{Cell, RefCell};
@@ -50,8 +50,8 @@ pub(super) struct StreamHandle<'a> {
     pub(super) slot: usize,
 }
 
-/// Adds the bytes that the poller received to those of the request when dropped, and thus also if the request is
-/// cancelled first.
+/// Guard that adds the bytes that the poller received to those of the request when dropped, and thus also if the
+/// request is cancelled first.
 pub(super) struct ReceivedBytes<'a> {
     pub(super) stream: &'a StreamHandle<'a>,
     pub(super) bytes: &'a mut u64,
@@ -65,7 +65,7 @@ pub(super) struct OpenRows {
 }
 
 impl OpenStreams {
-    /// Creates the list for a source, given the settings of its requests; `None` if they ask for no streams.
+    /// Creates the list for a source, given the stream settings of its requests, if they ask for streams.
     pub(super) fn new(source: Arc<str>, settings: Option<&StreamSettings>) -> Self {
         Self {
             settings: settings.cloned().map(Arc::new),

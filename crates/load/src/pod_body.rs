@@ -1,8 +1,8 @@
 //! Finds the pod's name in a response body by a pattern, if no header names the pod.
 //!
-//! Only the beginning of a body is searched, and only once, after the body has ended: until then, the next bytes may
-//! belong to the name. For the same reason, a match at the very end of the searched bytes does not count if the body is
-//! longer or was cut off there. Without a pattern, no part of a body is kept.
+//! Only the beginning of a body is searched, and only once, after the body has ended, because until then the next bytes
+//! may belong to the name. For the same reason, a match at the very end of the searched bytes does not count if the
+//! body is longer or was cut off there. Without a pattern, no part of a body is kept.
 
 use std::fmt;
 use std::str::FromStr;

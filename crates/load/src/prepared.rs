@@ -200,8 +200,9 @@ impl Prepared {
     }
 
     /// Chooses one address family for each name that has addresses of both families but accepts connections on only
-    /// one, such as `localhost` with a server that listens only on IPv4. The other family is not used afterwards: a
-    /// client that tries both would never show this failure to its users. Returns a description of what was dropped.
+    /// one, such as `localhost` with a server that listens only on IPv4. The other family is not used afterwards,
+    /// because a client that tries both would never show this failure to its users. Returns a description of what was
+    /// dropped.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.timeout.connect;
         let mut from = attempts_from(&self.plan.settings, &mut self.ports);

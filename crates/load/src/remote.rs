@@ -18,7 +18,8 @@
 //! | `GET /healthz`, `GET /readyz` | health and readiness; the only requests that need no token |
 //!
 //! A worker that gets no requests for [`ABANDONED`] stops its load by itself, and keeps the rows for [`KEPT`]. A worker
-//! that is never contacted waits for [`UNCLAIMED`]: it may be the second pod with its index, which gets no orders.
+//! that is never contacted waits for [`UNCLAIMED`], because it may be a second pod with the same index, which gets no
+//! orders.
 //!
 //! [`LiveLine`]: crate::live_feed::LiveLine
 //! [`ClockAnswer`]: rolldrop_record::wire::ClockAnswer

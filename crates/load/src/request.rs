@@ -60,7 +60,7 @@ impl Http1Template {
     /// Creates the template for a sender's requests to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: &SenderIdentity, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
-        // Methods with a meaning for content must announce that there is none.
+        // A request whose method gives content a meaning must announce that it has none.
         if let RequestBody::Fixed(body) = &target.body
             && (!body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()))
         {

@@ -1,9 +1,9 @@
 //! Addresses of a target: a single address, or those of a name, which are used in turn and follow DNS changes.
 //!
 //! Names are looked up before the start, and again when the TTL of the answer has expired. The old answer remains valid
-//! until a new one arrives. A failed lookup also remains valid until the next answer: it is the outcome of every new
-//! connection until then. Open connections are not affected. If one address fails, no other is tried: that would hide
-//! the failure.
+//! until a new one arrives. A failed lookup also remains valid until the next answer; until then, it is the outcome of
+//! every new connection. Open connections are not affected. If one address fails, no other is tried, because that would
+//! hide the failure.
 
 mod lookup;
 
@@ -63,7 +63,7 @@ pub(super) struct AddressCursor {
 }
 
 impl AddressCursor {
-    /// Starts with address number `first`: each worker starts with a different one.
+    /// Starts with address number `first`; each worker starts with a different one.
     pub(super) fn new(route: TargetRoute, first: usize) -> Self {
         Self { route, next: AtomicUsize::new(first) }
     }
@@ -96,7 +96,7 @@ pub(super) struct FollowedNames {
 pub(super) struct FollowedName {
     host: String,
     port: u16,
-    /// Family of the addresses to use, out of all its addresses.
+    /// Address family to use; other addresses are ignored.
     family: Family,
     /// Source in which the name was found.
     source: lookup::NameSource,

@@ -41,7 +41,7 @@ pub(super) struct RowRecorder<'a> {
 pub(super) struct RecorderOutputs {
     /// Row tables in worker order; empty without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
-    /// Tables of streams in worker order; empty without a run directory, and if requests ask for no streams.
+    /// Tables of streams in worker order; empty without a run directory, or if requests ask for no streams.
     pub(super) streams: Vec<StreamTable>,
     /// Additional row files in other formats.
     pub(super) records: Vec<RecordWriter>,
@@ -80,7 +80,7 @@ impl StreamTable {
         Ok(())
     }
 
-    /// Closes the table. Call this after the table of the requests is closed: no stream is open then.
+    /// Closes the table. Call this after the request table is closed, when no stream is open.
     fn finish(self) -> Result<()> {
         self.ended.finish()?;
         self.gaps.finish()?;

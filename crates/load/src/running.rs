@@ -64,8 +64,8 @@ impl RunningLoad {
         &self.control
     }
 
-    /// Returns the channel for events other than requests, to be stored in the run directory: the addresses of the
-    /// target names. The channel closes when the load ends, and can be taken only once.
+    /// Returns the channel for events other than requests, to be stored in the run directory; these are the addresses
+    /// of the target names. The channel closes when the load ends, and can be taken only once.
     pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
         std::mem::replace(&mut self.events, unbounded_channel().1)
     }

@@ -168,8 +168,8 @@ impl Iterator for ScheduleShare {
     }
 }
 
-/// Draws a Poisson process conditioned on its number of arrivals: the arrivals are distributed like that many
-/// independent points in sorted order. Each worker draws the same sequence, and uses its own arrivals.
+/// Arrivals of a Poisson process conditioned on their number; they are distributed like that many independent points in
+/// sorted order. Each worker draws the same sequence, and uses its own arrivals.
 #[derive(Clone, Debug)]
 struct PoissonArrivals {
     random: Random,

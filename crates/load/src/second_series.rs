@@ -117,7 +117,7 @@ mod tests {
         let mut series = SecondSeries::new(at(500));
         series.add(&[row(Phase::Warmup, Outcome::Ok, 600), row(Phase::Main, Outcome::Ok, 1_600)]);
         series.end_before(at(2_600));
-        // This row arrives late: its second has already been summarised.
+        // This row arrives late, after its second has been summarised.
         series.add(&[row(Phase::Main, Outcome::ResetBeforeResponse, 1_700)]);
         series.add(&[row(Phase::Main, Outcome::HttpError, 5_000)]);
         let seconds = series.finish();

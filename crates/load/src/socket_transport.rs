@@ -49,7 +49,7 @@ impl TlsTransport {
         self.stream.get_ref().1
     }
 
-    /// Reads valid bytes before reporting a failure: an alert or invalid data may arrive together with them.
+    /// Reads valid bytes before reporting a failure, because an alert or invalid data may arrive together with them.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = match self.failure.take() {
             None => Pin::new(&mut self.stream).poll_read(context, buffer),

@@ -3,7 +3,7 @@
 //! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
 //! within that time follows the entry, regardless of where the rules would route it by then (TERMINATION: stale flows).
 //! The kernel chooses ports by a hash and may reuse one immediately. Here, each port is reused only after all other
-//! ports of the worker's share, and this also holds for the next load ([`walk`]).
+//! ports of the worker's share, and this also applies to the next load ([`walk`]).
 
 mod walk;
 
@@ -18,14 +18,14 @@ pub use walk::{PortMemory, PortsBefore};
 /// Time for which Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
-/// Time for which a closed connection holds its port if `net.ipv4.tcp_tw_reuse` lets a new connection take over the
+/// Time for which a closed connection occupies its port if `net.ipv4.tcp_tw_reuse` lets a new connection take over the
 /// port.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
 /// Returns the source ports available to all workers together.
 ///
 /// These are the given ports, or the system's ephemeral ports without the reserved ones. Returns `None` if neither are
-/// known: the kernel then chooses.
+/// known; the kernel then chooses.
 pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     match given {
         Some(range) => Some((range.first..=range.last).collect()),
@@ -93,7 +93,7 @@ impl SourcePorts {
     }
 }
 
-/// Returns the time for which a port towards a remote address stays taken if this side closes first.
+/// Returns the time for which the port of a connection to this address stays taken if this side closes first.
 pub(super) fn held(remote: IpAddr) -> Duration {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
     held_with(setting.trim(), remote)

@@ -1,10 +1,10 @@
 //! Reads the bodies of a worker's open streams in one loop.
 //!
 //! If the task of each request waited for its stream's next event, every event would touch the memory of that task,
-//! which has left the processor's cache by then: with thousands of open streams, this would take most of the time
+//! which has left the processor's cache by then. With thousands of open streams, this would take most of the time
 //! outside the kernel. Here, one loop reads the ready sockets into one buffer, takes one time stamp for each batch of
 //! them, and touches only the stream. The task of the request sleeps until its stream has ended. Detecting stalls needs
-//! no timer for each event: each stream is checked again when it could first have been silent for too long.
+//! no timer for each event, because each stream is checked again when it could first have been silent for too long.
 //!
 //! Only TCP sockets without TLS are read here, and only on Linux; `http1_client` reads the others itself.
 
@@ -66,7 +66,7 @@ impl StreamPoller {
         Ok(sockets.map(|sockets| Self { clock, sockets, stall_timeout, checks: RefCell::default() }))
     }
 
-    /// Begins to read the body of a stream, whose first bytes are in `first`. The returned channel delivers the body
+    /// Starts reading the body of a stream, whose first bytes are in `first`. The returned channel delivers the body
     /// and the reason why reading stopped. Another task must run [`keep`](Self::keep) in the meantime.
     ///
     /// The channel delivers nothing if the stream is closed first, which also closes the socket.

@@ -139,7 +139,7 @@ pub struct ErrorStatuses {
 }
 
 impl ErrorStatuses {
-    /// Adds the status of an ended request, if the request is one of these.
+    /// Adds the status of an ended request, if its outcome is `http_error`.
     pub(super) fn add(&mut self, row: &RequestRow) {
         match (row.outcome, row.grpc_status, row.status) {
             (Outcome::HttpError, Some(grpc), _) => *self.grpc.entry(grpc).or_default() += 1,

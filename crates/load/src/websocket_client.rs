@@ -3,7 +3,7 @@
 //! A connection performs a handshake before its first message and carries one message at a time. The server must send
 //! every message back unchanged. tungstenite parses and formats frames; the socket, its error numbers and the byte
 //! counts remain under our control. Pings that arrive between two messages are answered during the next exchange. No
-//! connection is closed without a close frame first.
+//! connection is closed without sending a close frame first.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(super) async fn exchange(
     templates.message.fill(talk.row.seq, talk.row.attempts, &mut message);
     let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
     talk.row.sent = Some(talk.context.clock.now());
-    // The server may have sent a close frame with a code before it read this message: the code is recorded.
+    // The server may have sent a close frame with a code before it read this message; that code is recorded.
     talk.write_error = send(talk, Frame::message(message.clone(), OpCode::Data(kind), true)).await.err();
     if echo(talk, message.len()).await? != message {
         return Err(no_echo());
@@ -248,7 +248,7 @@ fn closed(has_begun: bool, payload: &[u8]) -> ExchangeFailure {
     ExchangeFailure::with_detail(outcome, detail)
 }
 
-/// Adds to the failure that the connection ended without a close frame.
+/// Notes in the failure that the connection ended without a close frame.
 fn without_close_frame(failure: ExchangeFailure) -> ExchangeFailure {
     match failure.outcome {
         Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {

@@ -44,11 +44,11 @@ use rolldrop_record::{GapRow, RequestRow, Stamp, StreamRow};
 const BATCH_ROWS: usize = 512;
 /// Maximum age of a batch before the worker flushes it.
 const BATCH_AGE: Duration = Duration::from_millis(200);
-/// Number of tasks that the runtime polls before it checks for events: small, so that a due time is not missed for
+/// Number of tasks that the runtime polls before it checks for events; small enough that a due time is not missed for
 /// long.
 const TASKS_PER_TURN: u32 = 16;
 /// Number of requests released before the lanes get their turn. A request takes several turns of its lane, so a worker
-/// that is behind must not release as many requests as it can run: it would do nothing but start requests.
+/// that is behind must not release as many requests as it can run, because it would do nothing but start requests.
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with counts from the worker.
@@ -57,7 +57,7 @@ pub(super) struct RowBatch {
     pub(super) worker: usize,
     /// Rows of requests that ended since the last batch.
     pub(super) rows: Vec<RequestRow>,
-    /// Rows of their streams, in any order.
+    /// Rows of streams that ended since the last batch, in any order.
     pub(super) streams: Vec<StreamRow>,
     /// Times between the events of streams.
     pub(super) gaps: Vec<GapRow>,
@@ -81,8 +81,8 @@ pub(super) struct Task {
     pub(super) max_connections: usize,
     /// Control of the load, which may end the schedule early or abort all exchanges immediately.
     pub(super) control: Control,
-    /// Channel for rows. While it is full, the worker waits: a recorder that cannot keep up shows as send lag, not as
-    /// unbounded memory.
+    /// Channel for rows. While it is full, the worker waits, so that a recorder that cannot keep up causes send lag
+    /// instead of unbounded memory use.
     pub(super) batches: SyncSender<RowBatch>,
 }
 
@@ -274,7 +274,7 @@ impl Worker {
                 }
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
-                // Let other lanes close their connections first: a server wakes only once for connections that arrive
+                // Let other lanes close their connections first. A server wakes only once for connections that arrive
                 // back to back, but once for each of those that arrive singly.
                 if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
                     yield_now().await;
@@ -283,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// Ends the current request of a lane. If another request is due, it takes its place; otherwise the lane rests.
+    /// Ends the current request of a lane. If another request is due, that one replaces it; otherwise the lane rests.
     fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
@@ -299,7 +299,8 @@ impl Worker {
         if place.is_some() {
             return;
         }
-        // With an open-loop load, the loop already knows the next due time. In a closed loop, it has just changed.
+        // In an open loop, the worker's loop already has the next due time. In a closed loop, that time has just
+        // changed.
         let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();
@@ -308,7 +309,7 @@ impl Worker {
     }
 }
 
-/// One task's slot: the task serves the requests that are put here.
+/// Slot of one task, which serves the requests that are put here.
 struct RequestLane {
     next: Option<Exchange>,
     waker: Waker,

@@ -12,8 +12,8 @@ const MAX_VALUE: usize = 60;
 pub enum MediaFault {
     /// The body is compressed, so events cannot be found in it.
     Encoded(Arc<str>),
-    /// The body has another type. Some frameworks give a stream of events their default type, so this counts only if
-    /// there are no events.
+    /// The body has another type. Some frameworks send a stream of events with their default type, so this counts only
+    /// if there are no events.
     OtherType(Arc<str>),
 }
 

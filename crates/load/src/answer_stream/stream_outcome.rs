@@ -32,12 +32,12 @@ pub enum TransportEnd {
 
 impl StreamReader {
     /// Returns the outcome of a stream after a successful response head, given the end of its transport. Returns `None`
-    /// if the transport failed before the stream began: the request then has the same outcome as without streams.
+    /// if the transport failed before the stream began; the request then has the same outcome as without streams.
     ///
-    /// - If the app reported that it gave up, the outcome says so, whatever follows.
+    /// - If the app reported that it gave up, the outcome reflects this, whatever follows.
     /// - After the event that completes a stream, a FIN is a clean end, with or without the last chunk. A reset is not,
-    ///   because it may have destroyed data: the caller reports the end of the body as soon as it has arrived, so a
-    ///   reset that follows it does not count.
+    ///   because it may have destroyed data. The caller reports the end of the body as soon as it has arrived, so a
+    ///   later reset does not count.
     /// - Without such an event, only an announced end shows that a stream is complete.
     pub fn outcome(&self, end: TransportEnd) -> Option<Outcome> {
         let is_complete = match &self.progress.decision {
@@ -63,8 +63,8 @@ impl StreamReader {
     }
 }
 
-/// Returns true if this end of the transport alone shows that the stream is complete: streams of its kind have no last
-/// event, and the end was announced. A FIN proves nothing, because it also ends the response of a killed server.
+/// Returns true if this end of the transport alone shows that the stream is complete, because streams of its kind have
+/// no last event and the end was announced. A FIN proves nothing, because it also ends the response of a killed server.
 fn is_announced_end(settings: &StreamSettings, end: TransportEnd) -> bool {
     let has_no_last_event = settings.end.is_none()
         && matches!(settings.kind, StreamKind::Sse | StreamKind::Ndjson | StreamKind::Bytes);

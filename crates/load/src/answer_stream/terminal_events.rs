@@ -98,9 +98,10 @@ fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
         Anthropic => Some(&json::STOP_REASON),
         Sse | Ndjson | Bytes => None,
     };
-    // A plain event names its type, and its data may be anything: a JSON-RPC error response does not end the stream.
+    // A plain event names its type, and its data may be anything; a JSON-RPC error response, for example, does not end
+    // the stream.
     let reports_errors = settings.kind != Sse;
-    // Some servers send an empty finish reason until there is one.
+    // Some servers send an empty finish reason until there is a real one.
     let is_set = |key: &'static Key| {
         json::values(data, key).any(|value| !value.starts_with(b"null") && !value.starts_with(b"\"\""))
     };

@@ -1,4 +1,4 @@
-//! Streams as real servers send them, written from their documentation, with every possible ending.
+//! Streams as real servers send them, based on the servers' documentation, with every possible ending.
 
 use TransportEnd::{
     Cancelled, Close, ContentLength, EventTooLong, LastChunk, Malformed, Reset, Stalled, Truncated,
@@ -212,7 +212,7 @@ fn ndjson_ends_after_line_or_pattern() {
     assert_eq!(goodbye(&error).as_deref(), Some("model runner has stopped"));
 }
 
-/// JSON Lines, unlike NDJSON, need no line end after the last value.
+/// JSON Lines, unlike NDJSON, need no line ending after the last value.
 #[test]
 fn last_value_needs_no_line_end() {
     let ending = StreamSettings {

@@ -8,7 +8,7 @@ use super::terminal_events::StreamEvent;
 /// Tokens of a stream so far.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Number of events with a part of the answer: about one token each.
+    /// Number of events that carry part of the answer, about one token each.
     counted: u64,
     /// Last total that the server reported.
     reported: Option<u64>,

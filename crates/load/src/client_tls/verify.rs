@@ -1,4 +1,4 @@
-//! Certificate verifier for `--insecure`: accepts any certificate, but the peer must hold its key.
+//! Certificate verifier for `--insecure`: accepts any certificate, but the peer must prove that it has the key.
 //!
 //! The lab has its own copy (`node::http_get`), because it shares only the clock and `places` with the code that
 //! measures it.

@@ -70,7 +70,7 @@ pub(crate) struct TrackedFlows {
     swept: Stamp,
     /// Number of connections opened by the load's requests.
     pub(crate) opened: u64,
-    /// Number of these for which the kernel had an entry.
+    /// Number of opened connections for which the kernel had an entry.
     pub(crate) routed: u64,
 }
 
@@ -130,7 +130,7 @@ impl TrackedFlows {
         routed
     }
 
-    /// Removes entries that no request has claimed, at intervals: they do not belong to the load.
+    /// Periodically removes entries that no request has claimed, because they do not belong to the load.
     pub(crate) fn sweep(&mut self, now: Stamp) {
         if now < self.swept + SWEEP {
             return;
@@ -194,7 +194,7 @@ mod tests {
         let mut flows = TrackedFlows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
-        // The next connection has no entry: the kernel routed it by the entry of the first one, or refused it.
+        // The next connection has no entry, because the kernel routed it by the entry of the first one, or refused it.
         assert_eq!(pod(flows.route(0, &row(2, 40_001, Some(500)))), None);
         // The entry of a connection without a row, such as a second attempt, does not belong to the next connection
         // either.
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, Some(1)))), Some(5));
         assert_eq!(pod(flows.route(0, &row(7, 40_002, None))), Some(5));
-        // Another connection from the same address and port: it has no known entry.
+        // Another connection from the same address and port has no known entry.
         assert_eq!(pod(flows.route(0, &row(8, 40_002, None))), None);
         assert_eq!((flows.opened, flows.routed), (1, 1));
         // Two entries, and no request that shows when the connection was opened.

@@ -1,8 +1,8 @@
 //! Parses HTTP/2 frames from observed bytes: the streams they belong to, and the frames that end a stream or a
 //! connection.
 //!
-//! Bytes in, facts out (RFC 9113, 4.1). This module decodes no header block and validates nothing: the `h2` crate does
-//! both, but that crate does not report which bytes belong to which stream.
+//! Bytes in, facts out (RFC 9113, 4.1). This module decodes no header block and validates nothing; the `h2` crate does
+//! both, but does not report which bytes belong to which stream.
 
 use rolldrop_wire::http2::{
     CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,

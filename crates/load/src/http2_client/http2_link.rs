@@ -66,7 +66,7 @@ pub(super) enum LinkPlace {
     Opener,
     /// The request shares the connection.
     Stream,
-    /// The request has the connection to itself: it speaks HTTP/1.1.
+    /// The request has the connection to itself, because the connection speaks HTTP/1.1.
     Idle(Connection),
 }
 
@@ -126,7 +126,8 @@ impl Http2Link {
         }
     }
 
-    /// Returns true if the connection speaks HTTP/1.1 and is not idle; if no request uses it either, it never will be.
+    /// Returns true if the connection speaks HTTP/1.1 and is not idle; if no request uses it either, it will never be
+    /// idle again.
     pub(super) fn is_spent(&self) -> bool {
         self.idle().is_some_and(|idle| idle.is_none())
     }

@@ -161,8 +161,8 @@ impl Http2Pool {
         Some(Ticket { link, place })
     }
 
-    /// Removes a connection that has carried its maximum number of requests from the pool; it closes after its last
-    /// request.
+    /// Removes from the pool a connection that has carried its maximum number of requests; it closes after the last
+    /// one.
     fn retire_the_last(&mut self, endpoint: usize) {
         let kept = &mut self.kept[endpoint];
         if kept.back().is_some_and(|last| last.carried >= self.limits.requests) {
@@ -170,7 +170,7 @@ impl Http2Pool {
         }
     }
 
-    /// Removes connections that have ended or are too old: they accept no more requests.
+    /// Removes connections that have ended or are too old, because they accept no more requests.
     fn forget_the_useless(&mut self, now: Stamp) {
         let age = self.limits.age;
         let is_young = |link: &Http2Link| age.zip(link.since()).is_none_or(|(age, since)| now < since + age);

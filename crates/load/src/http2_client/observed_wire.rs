@@ -37,7 +37,7 @@ pub(super) struct Http2StreamFacts {
 /// Contents of a GOAWAY frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoAway {
-    /// Highest stream that may have been processed: streams above it were not processed and never will be.
+    /// Highest stream that may have been processed; streams above it were not processed and never will be.
     pub(super) last_stream: u32,
     pub(super) code: u32,
 }
@@ -143,7 +143,7 @@ pub(super) struct ObservedTransport<S> {
     passed: Vec<u8>,
     /// Our own frames, to be sent between two outgoing frames.
     own: Vec<u8>,
-    /// True if a write has failed: nothing more is written.
+    /// True if a write has failed, after which nothing more is written.
     is_mute: bool,
 }
 
@@ -245,7 +245,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedTransport<S> {
         if self.is_mute {
             return Poll::Ready(Ok(buf.len()));
         }
-        // A failed write is recorded and reported as a success, so that bytes that have arrived are still read: a
+        // A failed write is recorded and reported as a success, so that bytes that have arrived are still read. A
         // server may respond and close before it has read everything.
         Poll::Ready(Ok(match ready!(Pin::new(&mut self.stream).poll_write(cx, buf)) {
             Ok(count) => {

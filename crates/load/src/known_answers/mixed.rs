@@ -28,8 +28,8 @@ pub(super) fn size() -> (f64, f64) {
     std::env::var(SIZE).map_or(SMALL, |size| parse(size).expect("REQUESTS@RATE"))
 }
 
-/// Returns an address on which one listener replaces another. No listener accepts: when it is closed, the kernel resets
-/// the connections in its accept queue.
+/// Returns an address on which one listener replaces another. No listener accepts, so when one is closed, the kernel
+/// resets the connections in its accept queue.
 pub(super) async fn reset_before_accept(tasks: &mut JoinSet<()>) -> SocketAddr {
     fn listen(address: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();

@@ -1,4 +1,4 @@
-//! Random responses, intact and damaged, in pieces of any size: our result must agree with hyper's for each of them.
+//! Random responses, intact and damaged, in pieces of any size. Our result must agree with hyper's for each of them.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

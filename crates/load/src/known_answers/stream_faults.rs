@@ -99,7 +99,7 @@ impl StreamScript {
         Self { pieces, then, outcome, terminal: Some(terminal), events }
     }
 
-    /// A response that begins no stream.
+    /// Returns the script for a response that begins no stream.
     const fn unbegun(response: &'static [&'static str], outcome: Outcome) -> Self {
         Self { pieces: response, then: Then::Close, outcome, terminal: None, events: 0 }
     }
@@ -269,7 +269,7 @@ async fn open_streams_survive_killed_recorder() {
         assert!(std::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // A recorder that is killed now leaves only these rows.
+    // A recorder killed now would leave only these rows.
     let left = read_table::<StreamRow>(dir.path()).unwrap();
     let requests = read_table::<RequestRow>(dir.path()).unwrap();
     assert!(!left.is_empty() && left.len() == requests.len());
@@ -329,7 +329,7 @@ async fn connections_carry_streams_in_turn() {
     assert!(rows.iter().any(|row| row.conn_reused));
 }
 
-/// No other stream's bytes remind the reader of this one.
+/// No bytes of another stream wake the reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lone_stream_stalls_without_any_event() {
     let address = serve_streams(&[CHUNKED], Duration::from_millis(5)).await;
@@ -346,7 +346,7 @@ async fn lone_stream_stalls_without_any_event() {
     assert!(streams[&rows[0].seq].terminal == StreamEnd::Stalled);
 }
 
-/// Many servers close TLS connections without close_notify, which destroys nothing.
+/// Many servers close TLS connections without close_notify; no data is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_close_notify_cuts_only_unfinished_streams() {
     let (tls, certificate) = acceptor(&[b"http/1.1"]);

@@ -1,4 +1,4 @@
-//! Transport of the test servers, which is TCP or TLS over TCP, and its orderly and disorderly endings.
+//! Transport of the test servers (TCP, or TLS over TCP), with orderly and disorderly endings.
 
 use std::io;
 use std::net::SocketAddr;
@@ -61,8 +61,8 @@ pub(super) async fn alert(stream: &mut (impl TestTransport + ?Sized)) {
     close(stream).await;
 }
 
-/// Closes this direction, and the other one once the client has closed it: closing with unread data would reset the
-/// connection. Closes TLS first (close_notify), unless TLS has ended.
+/// Closes this direction, and the other one once the client has closed it, because closing with unread data would reset
+/// the connection. Closes TLS first (close_notify), unless TLS has ended.
 pub(super) async fn close(stream: &mut (impl TestTransport + ?Sized)) {
     let _ = stream.shutdown().await;
     let tcp = stream.tcp();

@@ -9,7 +9,7 @@ use super::http2_faults::fault_inside_tls;
 use super::test_transport::acceptor;
 use super::*;
 
-/// Returns a quarter of the requests of the other suites, at a quarter of their rate: handshakes take time.
+/// Returns a quarter of the other suites' requests, at a quarter of their rate, because handshakes take time.
 pub(super) fn size() -> (f64, f64) {
     let (requests, rate) = mixed::size();
     (requests / 4.0, rate / 4.0)

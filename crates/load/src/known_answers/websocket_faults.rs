@@ -227,7 +227,7 @@ impl Faulty {
         let first_part = || bytes(Frame::message(payload.slice(..4), OpCode::Data(Data::Text), false));
         let away = || Some(CloseFrame { code: CloseCode::Away, reason: "draining".into() });
         match fault {
-            // Handshake faults cannot occur on an established connection: echo instead.
+            // Handshake faults cannot occur on an established connection, so echo instead.
             Fault::Echo | Fault::Unavailable | Fault::WrongAccept | Fault::EndInHandshake => {
                 socket.send(message).await.ok()?;
             }

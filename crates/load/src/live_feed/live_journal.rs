@@ -114,7 +114,7 @@ impl LiveJournalWriter {
         self.0.changed.notify_waiters();
     }
 
-    /// Ends the journal: every scheduled request has a row in a closed part.
+    /// Ends the journal once every scheduled request has a row in a closed part.
     pub(crate) fn end(self, sources: Vec<SourceProgress>) {
         self.0.lock().over = Some(Over::Ended(sources));
     }

@@ -170,7 +170,7 @@ fn plan_headers(
     Ok(headers)
 }
 
-/// Returns the order in which targets take turns: each as often as its weight says, and spread as evenly as possible
+/// Returns the order in which targets take turns: each in proportion to its weight, and spread as evenly as possible
 /// (smooth weighted round robin).
 ///
 /// # Errors
@@ -202,7 +202,7 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Headers written by the generator itself: they frame the message or identify the request.
+/// Headers that the generator itself writes to frame the message or to identify the request.
 const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
 
 /// Headers of a WebSocket handshake.

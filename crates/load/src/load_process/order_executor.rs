@@ -116,7 +116,7 @@ where
         }
     }
 
-    /// Follows the load until it has ended, even if nobody reads the reports: its rows are kept in any case.
+    /// Follows the load until it has ended, even if nobody reads the reports, because its rows are kept in any case.
     async fn follow(&mut self, mut running: RunningLoad) -> Result<LoadSummary, WorkerError> {
         let control = running.control().clone();
         let mut events = running.take_events();

@@ -10,7 +10,7 @@
 //! | `abort` | the schedule ends, and requests in flight are cut off |
 //! | end of input | same as after `abort`; then the process exits |
 //!
-//! A `failed` report may replace any response, and is always the last one. Rows are not part of the protocol: they go
+//! A `failed` report may replace any response, and is always the last one. Rows are not part of the protocol; they go
 //! to the run directory that the process was given when it was started.
 //!
 //! A worker in a pod accepts the same orders over HTTP ([`crate::remote`]).
@@ -46,7 +46,7 @@ pub enum WorkerOrder {
 /// Load to prepare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prepare {
-    /// Settings of the load. Header values may be secrets: they are sent here, and never stored.
+    /// Settings of the load. Header values may be secrets, so they are sent here but never stored.
     pub settings: Load,
     /// Random part of the request ids.
     pub run: RunId,

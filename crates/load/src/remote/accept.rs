@@ -1,6 +1,6 @@
 //! Accepts connections on one listener, and serves each in its own task.
 //!
-//! Anybody who can reach the port can connect. Connections that have not authenticated share a small number of
+//! Anyone who can reach the port can connect. Connections that have not authenticated share a small number of
 //! [`places`](rolldrop_wire::places), so that a crowd of them cannot take files or memory from the load, or take the
 //! place of a connection from another address that is about to authenticate.
 

@@ -1,4 +1,4 @@
-//! A worker's reports, kept until they are read: a reader that lost its connection can request the rest again.
+//! A worker's reports, kept until they are read, so that a reader that lost its connection can request the rest.
 
 use std::collections::VecDeque;
 use std::io;
@@ -59,7 +59,7 @@ impl Backlog {
         Ok(())
     }
 
-    /// Ends the backlog: there will be no more reports.
+    /// Ends the backlog; there will be no more reports.
     pub(super) fn end(&self) {
         self.lock().is_over = true;
         self.news.notify_waiters();

@@ -24,7 +24,7 @@ use rolldrop_record::load::Load;
 use rolldrop_record::run_info::Source;
 use rolldrop_record::{Clock, EventKind, RunId, Stamp};
 
-/// Time between the order to start and the schedule's zero: the order must reach every worker within this time.
+/// Time between the order to start and the schedule's zero; the order must reach every worker within this time.
 const LEAD: Duration = Duration::from_secs(2);
 
 /// Future that returns the reason once a worker's pod has terminated.

@@ -1,8 +1,8 @@
-//! Connections from workers that the run cannot reach: the workers connect to the run instead.
+//! Connections from workers that the run cannot reach; these workers connect to the run instead.
 //!
 //! A worker connects to the run, sends its name and the token in one line, and then serves HTTP/2 on that connection,
 //! accepting the same requests as on its own port. So there is only one protocol, and code above [`WorkerTransport`]
-//! does not know which side opened the connection. A worker whose connection breaks reconnects.
+//! works the same whichever side opened the connection. A worker whose connection breaks reconnects.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Starts to accept workers that know the token.
+    /// Starts accepting workers that know the token.
     ///
     /// # Errors
     /// Returns an error if the listener has no address.

@@ -6,8 +6,8 @@
 //! request ([`early`]), from a few workers at a time and within a shared [`FetchRateLimit`]. A worker exits once it
 //! learns that its rows have arrived.
 //!
-//! Memory use does not grow with the load: the collector holds only one batch per worker, the seconds that some workers
-//! have not yet reported, and pieces of the parts being fetched.
+//! Memory use does not grow with the load, because the collector keeps only one batch per worker, the seconds that some
+//! workers have not yet reported, and pieces of the parts being fetched.
 
 pub mod early;
 mod fetch;
@@ -121,11 +121,11 @@ struct KnownSources {
     reached: BTreeMap<String, (SourceProgress, SourceEnded)>,
     /// Number of requests in each fetched part, by source and part.
     fetched: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Total size of these parts, in bytes.
+    /// Total size of the fetched parts, in bytes.
     bytes: u64,
     /// Number of workers that have nothing more to send.
     done: usize,
-    /// Workers among these with missing rows.
+    /// Workers with missing rows that have nothing more to send.
     lost: BTreeSet<String>,
 }
 
@@ -192,7 +192,7 @@ impl RowCollector {
 
     /// Finishes collecting: fetches the rows that the workers kept, and waits until each row has arrived or is known to
     /// be lost, or until `give_up` is cancelled. For a lost worker, the rows that it reported earlier are kept. If
-    /// fetching takes long, progress is reported to `tell`. Call this after the load has ended.
+    /// fetching takes a long time, progress is reported to `tell`. Call this after the load has ended.
     ///
     /// # Errors
     /// Returns an error if recording fails.

@@ -70,7 +70,7 @@ impl RowHandover {
     }
 
     async fn parts(&self) -> WorkerResponse {
-        // Must be read first: a part that is closed in the meantime is listed next time.
+        // Must be read first; a part that is closed in the meantime is listed next time.
         let complete = self.journal.has_ended();
         let shelf = Arc::clone(&self.shelf);
         match tokio::task::spawn_blocking(move || shelf.list()).await {

@@ -174,11 +174,11 @@ async fn fleet_keeps_schedule_despite_broken_connections() {
     assert_eq!((joined.scheduled, joined.lost), (101, vec![]));
     assert!(joined.at > zero);
     assert_eq!(fleet.control().progress().scheduled, 101);
-    // Each worker starts at the port that it was told, and the next load starts after the ports of this one.
+    // Each worker starts at the port that it was given, and the next load starts after the ports of this one.
     let first = pods.iter().map(|pod| pod.rows().iter().filter_map(|row| row.local_port).min());
     assert!(first.clone().all(|port| port >= Some(40000)), "{:?}", first.collect::<Vec<_>>());
     let left = joined.ports.expect("ports");
-    // Ports of one worker, and ports that something else on this machine holds, which are skipped.
+    // Ports of one worker, and ports in use by something else on this machine, which are skipped.
     assert!((51..101).contains(&left.taken) && left.next >= 40051, "{left:?}");
 
     let rows: Vec<RequestRow> = pods.iter().flat_map(Pod::rows).collect();

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use rolldrop_record::load::{DnsSettings, Family};
 
-/// Validity of an answer from the system, which reports no TTL.
+/// Time for which an answer from the system, which reports no TTL, is considered valid.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 
 /// Reason to report if no server answered.
@@ -37,11 +37,11 @@ pub(super) enum NameSource {
 pub(super) struct LookupResult {
     /// Distinct addresses in sorted order.
     pub(super) addresses: Vec<IpAddr>,
-    /// Validity of the addresses; `None` for the whole load.
+    /// Time for which the addresses are valid; `None` for the whole load.
     pub(super) ttl: Option<Duration>,
 }
 
-/// Name lookup. It caches no answers: the caller knows how long each is valid.
+/// Name lookup. It caches no answers, because the caller keeps track of how long each is valid.
 pub(super) struct Lookup {
     hosts: Hosts,
     /// DNS resolver; `None` if the system has no DNS configuration.
@@ -125,7 +125,7 @@ async fn in_system(host: &str) -> Result<LookupResult, String> {
     }
 }
 
-/// Sorts addresses: servers return them in varying order, which is not a change.
+/// Sorts addresses, because servers return them in varying order, and a new order is not a change.
 fn in_order(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.sort_unstable();

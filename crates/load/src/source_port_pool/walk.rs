@@ -1,9 +1,9 @@
 //! Remembers the position in the source ports between loads.
 //!
-//! A load that started with the ports of the previous load would hit its stale flows, so it starts after them. The
-//! position is kept in a small file, one per user, in the temporary directory. A load that cannot read the file starts
-//! at a random position. The pods of a cluster have no such file: the run that starts them reads its user's file and
-//! tells them the position.
+//! A load that started with the ports of the previous load would hit its stale flows, so each load starts after the
+//! ports of the previous one. The position is kept in a small file, one per user, in the temporary directory. A load
+//! that cannot read the file starts at a random position. The pods of a cluster have no such file, so the run that
+//! starts them reads its user's file and tells them the position.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(walk.share(0, 1).next(), before.next);
         let ended = walk.end(1000);
         assert_eq!(usize::from(ended.next), 32768 + (usize::from(before.next) - 32768 + 1000) % 28232);
-        // While the load runs, or after it is killed, other loads start far from it.
+        // While the load runs, or after it is killed, other loads start far from its first port.
         let far = memory.begin().next.abs_diff(before.next);
         assert_eq!(far, 14116);
         memory.leave(ended);

@@ -10,7 +10,7 @@ use rolldrop_record::RequestRow;
 pub struct ServiceTimeParts {
     /// Time from the start of connecting until the connection is established.
     pub connect_ns: Times,
-    /// Duration of the TLS handshake, which follows.
+    /// Duration of the TLS handshake, which follows connecting.
     pub tls_ns: Times,
     /// Time from sending until the complete response head has arrived, for requests with a complete response.
     pub head_ns: Times,

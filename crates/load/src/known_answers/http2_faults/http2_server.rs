@@ -112,7 +112,7 @@ impl Http2Server {
     }
 }
 
-/// Maximum time until a client is told that requests were excluded.
+/// Maximum time before a client is told that requests were excluded.
 const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
 
 struct FaultyConnection {

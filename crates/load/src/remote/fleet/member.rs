@@ -137,7 +137,8 @@ impl FleetWorker {
         }
     }
 
-    /// Checks the worker's version: a different version might not understand the orders, or might measure differently.
+    /// Checks the worker's version, because a different version might not understand the orders, or might measure
+    /// differently.
     async fn check_version(&self) -> Result<(), WorkerFailure> {
         let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(WorkerFailure::Lost)?;
         if tool == Tool::this() {
@@ -295,7 +296,7 @@ where
     }
 }
 
-/// Returns true if the worker itself refused the request: it would refuse again.
+/// Returns true if the worker itself refused the request, in which case it would refuse again.
 fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }

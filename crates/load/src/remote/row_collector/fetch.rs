@@ -123,7 +123,7 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Returns true if a part was fetched before: only then does a file with its name exist.
+    /// Returns true if a part was fetched before. Only then does a file with its name exist.
     fn is_here(&self, part: &ListedPart) -> bool {
         self.run_dir.join(&part.name).is_file()
     }
@@ -222,7 +222,8 @@ impl PartialDownload {
                 format!("received {} of {} bytes, or their SHA-256 differs", self.length, part.bytes)
             }
             Ok(rows) if rows == part.rows => {
-                // Not done in a separate task: a fetch that is dropped in the meantime must not rename the file later.
+                // Not done in a separate task, because a fetch that is dropped in the meantime must not rename the file
+                // later.
                 let renamed = std::fs::rename(&self.path, self.path.with_extension(""));
                 return renamed.map_err(|source| self.unwritten(source).into());
             }

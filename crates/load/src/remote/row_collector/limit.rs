@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Burst allowance: after a pause, the bytes for this duration may arrive at once.
+/// Burst allowance. After a pause, the bytes for this duration may arrive all at once.
 const BURST: Duration = Duration::from_millis(100);
 /// Unit suffixes of a limit, with their factors.
 const UNITS: [(&str, f64); 4] = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
