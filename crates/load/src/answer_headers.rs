@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_count_values_and_pod_changes() {
+    fn header_statistics_count_values_and_pod_changes() {
         let mut answers = Answers::default();
         let mut before = None;
         for n in 0..100_u64 {

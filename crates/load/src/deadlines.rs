@@ -236,7 +236,7 @@ mod tests {
     proptest! {
         /// Compares the queue with a plain list of all pending deadlines.
         #[test]
-        fn deadlines_pass_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
+        fn deadlines_expire_in_order(steps in proptest::collection::vec((0..4u8, 0..3u64, any::<prop::sample::Index>()), 1..200)) {
             let at = Stamp::from_unix_ns;
             let mut queue = DeadlineQueue::default();
             let mut waiting: Vec<(usize, Stamp)> = Vec::new();

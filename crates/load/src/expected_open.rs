@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn expected_streams_follow_rate_and_length() {
+    fn expected_open_streams_depend_on_rate_and_length() {
         assert_eq!(expected(&["100:60s"], "10s"), 1_000);
         assert_eq!(expected(&["100:5s"], "10s"), 500);
         assert_eq!(expected(&["100:60s", "300:4s", "0:60s"], "10s"), 1_800);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn expected_open_needs_known_lengths() {
+    fn expected_open_streams_need_known_lengths() {
         let stream = Some(StreamSettings::new(StreamKind::Sse));
         let plan = Plan::new(Load { stream, ..Load::new("http://127.0.0.1/") }).unwrap();
         assert_eq!(expected_open(&plan), None);

@@ -180,7 +180,7 @@ fn closed_address() -> (Socket, SocketAddr) {
 }
 
 #[tokio::test]
-async fn closed_port_refuses_only_its_target() {
+async fn closed_port_affects_only_its_target() {
     let server = Http1Server::start(&[Http1Script::Ok]).await;
     let (_bound, closed) = closed_address();
     let target = |name: &str, address| LoadTarget::new(name, format!("http://{address}/"));
@@ -318,7 +318,7 @@ async fn abort_cancels_requests_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_limit_marks_requests_not_sent() {
+async fn requests_beyond_connection_limit_are_not_sent() {
     let server = Http1Server::start(&[Http1Script::HangSilently]).await;
     let settings = Load {
         connections: Connections { max: Some(4), ..Connections::KEEPALIVE },
@@ -333,7 +333,7 @@ async fn connection_limit_marks_requests_not_sent() {
 }
 
 #[test]
-fn late_worker_marks_requests_not_sent() {
+fn late_requests_are_not_sent() {
     let plan = Plan::new(Load {
         pace: Pace::constant(10.0, Duration::from_secs(30)),
         ..Load::new("http://127.0.0.1:1/")

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn tally_times_only_existing_request_parts() {
+    fn tally_measures_only_existing_request_parts() {
         let ms = |ms: i64| Some(Stamp::from_unix_ns(ms * 1_000_000));
         let fresh = RequestRow {
             connected: ms(103),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_must_fit_kind_of_stream() {
+    fn response_headers_must_match_stream_kind() {
         let fault = |kind, content_type: Option<&str>, coding: Option<&str>| {
             MediaFault::of(kind, content_type.map(str::as_bytes), coding.map(str::as_bytes))
         };

@@ -121,7 +121,7 @@ fn failed_finish_reason_outranks_done() {
 }
 
 #[test]
-fn response_event_type_ends_stream() {
+fn final_response_event_ends_stream() {
     let last = |end: &str| {
         format!(
             "data: {{\"type\":\"{end}\",\"response\":{{\"error\":null,\"usage\":{{\"output_tokens\":8}}}}}}"
@@ -150,7 +150,7 @@ fn response_event_type_ends_stream() {
 }
 
 #[test]
-fn messages_need_message_stop() {
+fn messages_stream_needs_message_stop() {
     let anthropic = |last: &[&str]| read(StreamKind::Anthropic, &body(MESSAGE, last));
     let whole = anthropic(&[STOP, MESSAGE_STOP]);
     assert_eq!(whole.outcome(Close), Some(Outcome::Ok));
@@ -214,7 +214,7 @@ fn ndjson_ends_after_line_or_pattern() {
 
 /// JSON Lines, unlike NDJSON, need no line ending after the last value.
 #[test]
-fn last_value_needs_no_line_end() {
+fn last_json_value_needs_no_line_ending() {
     let ending = StreamSettings {
         end: Some("\"done\": *true".parse().unwrap()),
         ..StreamSettings::new(StreamKind::Ndjson)
@@ -235,7 +235,7 @@ fn last_value_needs_no_line_end() {
 }
 
 #[test]
-fn bytes_need_announced_end() {
+fn byte_stream_needs_announced_end() {
     let bytes = read(StreamKind::Bytes, b"data: [DONE]\n\n{\"error\":1}");
     assert_eq!(bytes.outcome(ContentLength), Some(Outcome::Ok));
     assert_eq!(bytes.outcome(Close), Some(Outcome::StreamUnfinished));
@@ -245,7 +245,7 @@ fn bytes_need_announced_end() {
 }
 
 #[test]
-fn request_keeps_outcome_before_first_event() {
+fn failure_before_first_event_has_no_stream_outcome() {
     for kind in StreamKind::ALL {
         let body: &[u8] = if *kind == StreamKind::Bytes { b"" } else { b": keep-alive" };
         let reader = read(*kind, body);
@@ -267,7 +267,7 @@ fn request_keeps_outcome_before_first_event() {
 }
 
 #[test]
-fn only_real_errors_abort() {
+fn only_real_errors_abort_streams() {
     for data in [
         r#"{"error":null}"#,
         r#"{"error": false, "value": 1}"#,
@@ -323,7 +323,7 @@ fn longest_gap_ignores_comments() {
 }
 
 #[test]
-fn record_ignores_segmentation() {
+fn stream_record_ignores_segmentation() {
     let bodies = [
         (StreamKind::OpenAi, body(CHAT, &[USAGE, DONE])),
         (StreamKind::OpenAi, body(RESPONSE, &[])),
@@ -342,7 +342,7 @@ fn record_ignores_segmentation() {
 }
 
 #[test]
-fn reader_is_small() {
+fn stream_reader_is_small() {
     assert!(size_of::<StreamReader>() <= 256, "{} bytes", size_of::<StreamReader>());
 }
 

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn time_distinguishes_flows_of_reused_port() {
+    fn time_distinguishes_flows_on_reused_port() {
         let mut flows = TrackedFlows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_share_their_connections_pod() {
+    fn requests_get_pod_of_their_connection() {
         let mut flows = TrackedFlows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40002", 5), at(2));
         // A stream may end before the request that opened its connection.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_keep_own_connections_until_expiry() {
+    fn tracked_flows_keep_own_entries_until_expiry() {
         let mut flows = TrackedFlows::new(origins(), at(0));
         // Entries of a pod on this node, whose packets pass through, and of another program on this node.
         flows.observe(tracked("10.244.0.7:40001", 2), at(1));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn source_address_distinguishes_shared_port() {
+    fn source_address_distinguishes_flows_on_shared_port() {
         let chosen = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let mut flows = TrackedFlows::new(Origins { chosen, ..origins() }, at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(1));

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_respects_requests_per_connection() {
+    fn pool_respects_request_limit_per_connection() {
         let mut pool = pool(8, false, 10);
         pool.limits.requests = 2;
         let taken = taken(&mut pool, 5, Persistence::Keep);

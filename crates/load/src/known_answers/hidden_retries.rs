@@ -70,7 +70,7 @@ async fn impatient(log: Arc<Mutex<BTreeSet<u64>>>, listener: TcpListener) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn close_during_reuse_matches_server_log() {
+async fn close_on_reuse_outcomes_match_server_log() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let read = Arc::new(Mutex::new(BTreeSet::new()));

@@ -187,7 +187,7 @@ async fn stream_timeout_keeps_connection_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn goaway_separates_processed_from_unprocessed() {
+async fn goaway_distinguishes_unprocessed_requests() {
     let server = Http2Server::start(Habits {
         scripts: vec![Http2Script::Ok],
         goaway_after: Some((40, 50)),
@@ -261,7 +261,7 @@ async fn client_respects_server_stream_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_limit_marks_requests_not_sent() {
+async fn requests_beyond_stream_limit_are_not_sent() {
     let server = Http2Server::start(Habits {
         scripts: vec![Http2Script::HangSilently],
         settings: vec![(MAX_CONCURRENT_STREAMS, 3)],

@@ -206,7 +206,7 @@ async fn streams_beyond_limit_are_not_sent() {
 }
 
 #[tokio::test]
-async fn too_many_streams_fail_before_start() {
+async fn load_with_too_many_streams_fails_before_start() {
     let refused = async |ports: Option<&str>, max_open: Option<usize>, length: Option<&str>| {
         let length = length.map(|law| law.parse().unwrap());
         let stream = StreamSettings { max_open, length, ..StreamSettings::new(StreamKind::Sse) };
@@ -238,7 +238,7 @@ async fn too_many_streams_fail_before_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_streams_survive_killed_recorder() {
+async fn open_streams_leave_rows_if_recorder_is_killed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {

@@ -71,7 +71,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn crowded_address_displaces_only_itself() {
+    async fn crowd_displaces_only_its_own_connections() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let echo = |mut stream: TcpStream, _: Arc<ConnectionPlace>| async move {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reception_asks_worker_after_reconnect() {
+    async fn reception_reaches_worker_after_reconnect() {
         let token: AdminToken = "s3cret".parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reception = Reception::open(listener, token.clone()).unwrap();

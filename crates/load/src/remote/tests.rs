@@ -345,7 +345,7 @@ async fn attack(to: SocketAddr, says: Vec<u8>) {
 }
 
 #[tokio::test]
-async fn worker_answers_run_during_port_attacks() {
+async fn worker_responds_to_run_during_port_attacks() {
     const QUESTIONS: usize = 200;
     const CROWD: usize = 200;
     let pod = Pod::start().await;

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn worker_exits_without_its_run() {
+    async fn worker_exits_if_its_run_is_absent() {
         let margin = Duration::from_secs(10);
         let (abandoned, unclaimed) = (lives(true).await, lives(false).await);
         assert!((ABANDONED..ABANDONED + margin).contains(&abandoned), "{abandoned:?}");

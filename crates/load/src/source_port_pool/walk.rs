@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_starts_after_previous_ports() {
+    fn load_starts_after_ports_of_previous_load() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let addresses = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_start_after_previous_pods_ports() {
+    fn pods_start_after_ports_of_previous_pods() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let begin = |before| PortWalk::begin_behind(Some(before), None, COMMON.collect(), &[]);
