@@ -355,8 +355,8 @@ impl Connection {
         let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Reads bytes into the buffer if the runtime has seen any arrive. Returns `None` if it has not, and 0 bytes at the
-    /// end of the connection.
+    /// Reads bytes into the buffer if the runtime has seen any arrive. Returns `None` if none have arrived, and 0 bytes
+    /// at the end of the connection.
     ///
     /// # Errors
     /// Returns an error if the connection was reset or lost.

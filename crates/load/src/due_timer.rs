@@ -52,7 +52,7 @@ mod timerfd {
     }
 
     impl DueTimer {
-        /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
+        /// Creates a timer on the current runtime, and makes it poll the clock for the last `spin` of each wait.
         ///
         /// # Errors
         /// Returns an error if the operating system provides no timer.
@@ -102,7 +102,7 @@ mod tokio_timer {
     }
 
     impl DueTimer {
-        /// Creates a timer on the current runtime, which polls the clock for the last `spin` of each wait.
+        /// Creates a timer on the current runtime, and makes it poll the clock for the last `spin` of each wait.
         ///
         /// # Errors
         /// This version never fails.

@@ -112,11 +112,11 @@ pub(super) struct TargetEndpoint {
     pub(super) keeping: Http1Template,
     /// HTTP version of the requests.
     pub(super) http: Http,
-    /// HTTP/2 template of the same requests, if the target may use HTTP/2.
+    /// HTTP/2 template of the target's requests, if the target may use HTTP/2.
     pub(super) http2: Option<request::http2_template::Http2Template>,
     /// Settings for gRPC; `None` for plain HTTP.
     pub(super) grpc: Option<grpc::GrpcCall>,
-    /// Handshake and message templates to use instead, if the target uses WebSocket.
+    /// Handshake and message templates, which replace the request templates if the target uses WebSocket.
     pub(super) websocket: Option<WebSocket>,
     /// Header statistics of the target's responses.
     pub(super) answers: RefCell<Answers>,

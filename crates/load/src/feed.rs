@@ -1,4 +1,4 @@
-//! A worker's next request: the next one of its schedule or, in a closed loop, one for each free connection.
+//! A worker's next request: the next one in its schedule or, in a closed loop, one for each free connection.
 
 use std::time::Duration;
 

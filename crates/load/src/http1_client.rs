@@ -27,8 +27,8 @@ pub(super) struct Http1Exchange<'a> {
     pub(super) endpoint: &'a TargetEndpoint,
     pub(super) connection: &'a mut Connection,
     pub(super) row: &'a mut RequestRow,
-    /// Error of a failed write. A server may respond and close before it has read everything, so a response is awaited
-    /// even after a failed write.
+    /// Error from a failed write. A server may respond and close before it has read everything, so a response is
+    /// awaited even after a failed write.
     pub(super) write_error: Option<io::Error>,
 }
 
@@ -249,10 +249,11 @@ impl Http1Exchange<'_> {
     }
 
     /// Reads the body to the end of its transport, and keeps its beginning if that is to be searched for the pod's
-    /// name. Given a stream and its stall timeout, also passes the content to the stream, and limits its silence.
+    /// name. Given a stream and its stall timeout, also passes the content to the stream, and limits how long it may be
+    /// silent.
     ///
     /// # Errors
-    /// If the transport did not end well, returns how it ended, and the failure of a plain response that ends this way.
+    /// If the transport did not end well, returns how it ended, and the failure that this means for a plain response.
     pub(super) async fn read_body(
         &mut self,
         head: &mut Head,

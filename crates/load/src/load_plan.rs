@@ -188,7 +188,8 @@ impl Plan {
         LoadPlan::from(&self.settings)
     }
 
-    /// Returns the targets in the format of `run.json`, without Service and routing, which the load does not know.
+    /// Returns the targets in the format of `run.json`, without the Service and the routing, which are unknown to the
+    /// load.
     pub fn targets(&self) -> Vec<Target> {
         let target = |target: &PlannedTarget| Target {
             name: target.name.to_string(),

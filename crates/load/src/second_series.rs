@@ -22,7 +22,7 @@ pub struct LoadSecond {
     pub bytes_received: u64,
     /// Response times of the requests with a complete response, if any.
     pub response: Option<Recent>,
-    /// Service times of the same requests.
+    /// Service times of the requests with a complete response, if any.
     pub service: Option<Recent>,
 }
 

@@ -108,8 +108,8 @@ fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
 }
 
 /// Returns the time after which ports must be reused, if that is before an entry expires. The load opens `fresh_per_s`
-/// fresh connections per second for `length`, using `ports` ports after those that the loads `before` took. Returns
-/// `None` if no port is reused that early.
+/// fresh connections per second for `length`, using `ports` ports after those that earlier loads (`before`) took.
+/// Returns `None` if no port is reused that early.
 pub(super) fn used_again_after(
     fresh_per_s: f64,
     length: Duration,

@@ -139,7 +139,7 @@ impl StreamPoller {
                 *last_read = now;
                 open.received += count as u64;
                 let end = body.take(now, &bytes[..count], &mut open.reader);
-                // A socket is reported once for everything that has arrived, and a short read empties its buffer.
+                // A socket is reported once for everything that has arrived, and a short read leaves its buffer empty.
                 if end.is_none() && (count == bytes.len() || ready.is_closing) {
                     self.sockets.report_again(&body.socket, ready.slot).err().map(ReadEnd::Lost)
                 } else {

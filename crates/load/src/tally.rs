@@ -196,7 +196,7 @@ pub struct Tally {
     /// Response times of the requests with a complete response (`ok`, `http_error`), in nanoseconds, as defined by
     /// [`RequestRow::response_ns`].
     pub response_ns: Times,
-    /// Service times of the same requests, as defined by [`RequestRow::service_ns`].
+    /// Service times of the requests with a complete response, as defined by [`RequestRow::service_ns`].
     pub service_ns: Times,
     /// Send lag of every request sent, in nanoseconds, as defined by [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Times,

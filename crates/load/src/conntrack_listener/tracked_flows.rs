@@ -22,8 +22,8 @@ pub(crate) struct Origins {
     pub(crate) chosen: Vec<IpAddr>,
     /// Ports of all workers; `None` if the kernel chooses.
     pub(crate) ports: Option<HashSet<u16>>,
-    /// Maximum time from the opening of a connection until its request has ended or the connection has carried another
-    /// one.
+    /// Maximum time from the opening of a connection until the request on it has ended, or until it has carried
+    /// another.
     pub(crate) longest: Duration,
 }
 

@@ -55,7 +55,7 @@ pub(super) struct Wire {
     pub(super) goaway: Option<GoAway>,
     /// Result of the last read, an error or the end of the stream; `None` while reading continues.
     pub(super) read_end: Option<Result<(), io::Error>>,
-    /// Error of a failed write.
+    /// Error from a failed write.
     pub(super) write_error: Option<io::Error>,
     /// True if the connection has ended, for any reason.
     pub(super) is_over: bool,

@@ -229,7 +229,7 @@ struct FollowerState {
     control: Control,
     /// Progress by worker.
     progress: Mutex<Vec<Progress>>,
-    /// Barrier at which the followers of workers whose load has ended wait for the others.
+    /// Barrier at which each follower waits for the others once its worker's load has ended.
     all_ended: Barrier,
 }
 

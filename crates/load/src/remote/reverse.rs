@@ -183,8 +183,8 @@ fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     (greeting == GREETING && is_known && words.next().is_none()).then_some(name)
 }
 
-/// Connects to the run as the worker with this name and serves on that connection; reconnects whenever it breaks. Never
-/// returns.
+/// Connects to the run as the worker with this name and serves on that connection; reconnects whenever the connection
+/// breaks. Never returns.
 pub async fn visit<F>(
     address: &str,
     name: &str,

@@ -32,7 +32,7 @@ pub struct PortsBefore {
     pub next: u16,
     /// Number of ports taken recently, which may still have stale flows.
     pub taken: usize,
-    /// Time since the first of these ports was taken, in seconds.
+    /// Time since the first of the recently taken ports was taken, in seconds.
     pub since_s: u64,
 }
 

@@ -51,7 +51,7 @@ pub struct TargetTally {
     pub bytes_received: u64,
     /// Response times of the requests with a complete response, in nanoseconds.
     pub response_ns: Times,
-    /// Service times of the same requests, in nanoseconds.
+    /// Service times of the requests with a complete response, in nanoseconds.
     pub service_ns: Times,
 }
 
