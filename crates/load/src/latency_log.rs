@@ -24,7 +24,7 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Response times by outcome.
 pub(super) type ByOutcome = BTreeMap<Outcome, Times>;
 
-/// Adds the response time of a request that has one and belongs to the counted part.
+/// Adds a request's response time, if there is one and the request belongs to the counted part.
 pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
         by_outcome.entry(row.outcome).or_default().record(row.response_ns());

@@ -67,7 +67,8 @@ impl Plan {
     /// Validates the settings and creates a plan.
     ///
     /// # Errors
-    /// Returns an error if the settings cannot be carried out; it names the wrong setting and the allowed values.
+    /// Returns an error if the settings cannot be carried out; the error names the wrong setting and the allowed
+    /// values.
     pub fn new(settings: Load) -> Result<Self, PlanError> {
         let settings = Load { http: settings.spoken(), ..settings };
         settings.check()?;
