@@ -135,7 +135,7 @@ async fn hanging_response_times_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn head_response_ends_without_body() {
     let kept = &[Http1Script::Ok, Http1Script::Chunked, Http1Script::NotFound, Http1Script::Unavailable][..];
-    // Heads of these responses do not announce that the server will close the connection.
+    // The heads of these responses do not announce that the server will close the connection.
     let closed = &[Http1Script::UntilEof][..];
     for (scripts, connections) in [(kept, Connections::KEEPALIVE), (closed, Connections::FRESH)] {
         let server = Http1Server::start(scripts).await;
