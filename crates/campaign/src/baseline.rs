@@ -17,7 +17,7 @@ use rolldrop_record::{RunDir, Stamp};
 pub struct Earlier {
     /// Samples of the earlier runs.
     pub runs: Vec<Sample>,
-    /// True if a folder was given: too few runs for a history then make the result inconclusive.
+    /// True if a folder was given. In that case, too few runs for a history make the result inconclusive.
     is_folder: bool,
     /// Number of unreadable runs in the folders.
     unreadable: usize,

@@ -38,7 +38,7 @@ impl ByClass {
         dropped.map(|(_, name, count)| (name, count)).collect()
     }
 
-    /// Counts a load's finished requests, so that it can be stopped when too many are dropped.
+    /// Counts a load's finished requests so that the load can be stopped when too many are dropped.
     pub fn ended_of(progress: &Progress) -> FinishedRequests {
         let counted = Self::of(&progress.outcomes, &progress.error_statuses);
         FinishedRequests { all: counted.ended(), dropped: counted.dropped }

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_parses_counts_percentages_and_durations() {
+    fn limit_accepts_counts_percentages_and_durations() {
         let parsed = |text: &str| text.parse::<FailOn>().map(|limit| (limit.metric, limit.limit));
         let (percent, limit) = parsed("dropped>0.1%").unwrap();
         assert!(matches!(percent, FailOnMetric::Percent(CountedRequests::Dropped)) && limit == 0.1);

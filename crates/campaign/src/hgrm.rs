@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-/// Number of rows for each halving of the distance to 100 %, as in the HdrHistogram tools.
+/// Number of rows for each halving of the remaining distance to 100 %, as in the HdrHistogram tools.
 const ROWS_PER_HALVING: u32 = 5;
 const NS_PER_MS: f64 = 1e6;
 
@@ -23,7 +23,7 @@ fn write_table(out: &mut String, ns: &Histogram<u64>) -> std::fmt::Result {
         total += row.count_since_last_iteration();
         let (value, quantile) = (row.value_iterated_to() as f64 / NS_PER_MS, row.quantile_iterated_to());
         write!(out, "{value:>12.3} {quantile:>2.12} {total:>10}")?;
-        // The last row is at 100 %, so it has no distance left.
+        // In the last row, at 100 %, the quotient would be infinite.
         match quantile < 1.0 {
             true => writeln!(out, " {:>14.2}", 1.0 / (1.0 - quantile))?,
             false => writeln!(out)?,

@@ -2,7 +2,7 @@
 //!
 //! [`analysis`] turns a run directory into an analysis and the files of its report. [`gate_looks`] looks at a run in
 //! progress while its gate is inconclusive. [`tune`] performs a series of runs, each based on the results so far.
-//! [`baseline`] reads earlier runs to compare a run with, and [`load_result`] holds the result of a load outside a
+//! [`baseline`] reads earlier runs to compare a run with, and [`load_result`] contains the result of a load outside a
 //! run.
 
 pub mod analysis;

@@ -25,7 +25,7 @@ use rolldrop_record::{Outcome, Stamp};
 /// Version of the `--format json` output.
 const SCHEMA_VERSION: u32 = 1;
 
-/// Content of `--format json`, with the names of result.json.
+/// Content of `--format json`, with the field names of result.json.
 #[derive(Debug, Serialize)]
 pub struct LoadReport {
     schema_version: u32,

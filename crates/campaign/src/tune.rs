@@ -1,8 +1,8 @@
-//! Finds and proves the shortest preStop sleep that loses nothing.
+//! Finds and proves the shortest preStop sleep with which no request is lost.
 //!
-//! Runs follow one another, each in its own directory, and each leaves the cluster as it found it: one with the current
-//! settings; one in which pods sleep long enough to show every complete window, if something names the pods; and one
-//! with the chosen settings (`tuner`). [`rolldrop_judge::tuning`] draws the conclusions.
+//! A tuning consists of several runs, each in its own directory: one with the current settings; one in which pods sleep
+//! long enough to show every complete window, if something names the pods; and one with the chosen settings (`tuner`).
+//! Each run leaves the cluster as it found it. [`rolldrop_judge::tuning`] draws the conclusions.
 
 mod evidence_choice;
 mod forecast;
@@ -53,7 +53,7 @@ pub struct TuningRequest {
     pub max_sleep: Duration,
     /// Action that terminates pods, if the user chose one.
     pub disrupt: Option<Disrupt>,
-    /// Means of naming pods if responses do not.
+    /// Means of naming the pods if responses do not name them.
     pub evidence: Option<EvidenceChoice>,
     /// Mean number of streams that a termination may cut, to choose a grace period for streams.
     pub max_cut: Option<f64>,

@@ -1,7 +1,6 @@
 //! Calls to the cluster, and differences between the states of its objects.
 //!
-//! A [`Caller`] has everything that a call needs. It uses a `kube::Client` and does not know what kind of cluster is
-//! behind it.
+//! A [`Caller`] has everything that a call needs. It uses a `kube::Client`, so it works with any kind of cluster.
 
 pub(crate) mod caller;
 pub(crate) mod edits;

@@ -269,7 +269,7 @@ impl Cluster {
         }
     }
 
-    /// Releases the cluster. Stops an embedded cluster, which leaves nothing behind when this returns.
+    /// Releases the cluster. Stops an embedded cluster, and waits until nothing is left of it.
     pub async fn shut_down(self) {
         drop(self.client);
         if let Some(process) = self.process {
@@ -317,7 +317,7 @@ mod tests {
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
-                // Nothing would accept a second request in this round, and the test would hang.
+                // Nothing would accept a second request in this round, so the test would hang.
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = Vec::new();
                 while !request.ends_with(b"\r\n\r\n") {

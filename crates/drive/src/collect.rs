@@ -33,7 +33,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// Pause between later clock exchanges.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of lines processed at once. With the length of the longest line, it bounds the memory for one proxy.
+/// Maximum number of lines processed at once. Together with the length of the longest line, it bounds the memory for
+/// one proxy.
 const BATCH: usize = 128;
 
 /// Everything that is known about the proxies.
@@ -44,11 +45,11 @@ pub(crate) struct Collector {
     progress: Arc<Notify>,
 }
 
-/// A recording proxy from its start to its end.
+/// A recording proxy from its start until it exits.
 struct Recorder {
     endpoint: Endpoint,
-    /// Name of the source: the pod's name, with a number if earlier recorders have it. Pods may reuse a name, as in a
-    /// StatefulSet.
+    /// Name of the source: the pod's name, with a number appended if earlier recorders have the same name. Pods may
+    /// reuse a name, as in a StatefulSet.
     source: String,
     /// Start time that the proxy reported; `None` until it has reported one.
     started: Option<Stamp>,
@@ -174,7 +175,7 @@ impl Collector {
         (id, source)
     }
 
-    /// Marks all recorders of this pod except one as ended: no more rows will come from them.
+    /// Marks all recorders of this pod except one as ended; no more rows will arrive from them.
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let own: Vec<usize> = {
             let recorders = self.lock();
@@ -183,7 +184,7 @@ impl Collector {
         own.into_iter().for_each(|id| self.end(id, None));
     }
 
-    /// Records, once, that no more rows will come from a proxy.
+    /// Records, once, that no more rows will arrive from a proxy.
     fn end(&self, id: usize, recorded: Option<u64>) {
         let mut ended = None;
         self.change(id, |recorder| {
@@ -356,7 +357,7 @@ fn take(
                 continue;
             }
         };
-        // Rows missing before this point show up in the counts when the proxy ends.
+        // Rows missing before this point show up in the counts when the proxy exits.
         if let ProxyLine::Hello { next, started_ns, .. } = line {
             if let Some(place) = place.as_ref() {
                 keep(place, std::mem::take(&mut rows));

@@ -27,7 +27,7 @@ pub enum CoordinatorError {
          it from the manifests"
     )]
     Exists(String),
-    /// A manifest is of a kind that the cluster does not know.
+    /// A manifest is of a kind that does not exist in the cluster.
     #[error(
         "the cluster does not know {kind} ({api_version}): remove it from the manifests, or use a cluster that has \
          it (--context)"
@@ -149,7 +149,7 @@ pub enum JournalError {
     /// A file could not be read or written.
     #[error("failed to read or write {path}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The directory holds no journal.
+    /// The directory contains no journal.
     #[error("{} has no changes.jsonl: name a directory that `rolldrop run` or `rolldrop tune` created", .0.display())]
     NotARun(PathBuf),
     /// The run has not ended.

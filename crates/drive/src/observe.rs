@@ -121,8 +121,8 @@ impl Observer {
         self.recorder().event_of(source, at, kind);
     }
 
-    /// Returns the longest known time for which the load caches a DNS answer, which is the period of that consumer's
-    /// own clock; zero if there is no such consumer.
+    /// Returns the longest known time for which the load caches a DNS answer, or zero if it caches none. The load is
+    /// then a consumer with its own clock, which has this period.
     pub(crate) fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +132,7 @@ impl Observer {
         self.views.read(|view| view.ended.len())
     }
 
-    /// Waits for the watches' initial lists, so that no event of the run is missed.
+    /// Waits for the watches' initial lists so that no event of the run is missed.
     pub(crate) async fn await_first_lists(&self, caller: &Caller) -> Result<()> {
         let what = "watch pods and endpointslices";
         let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
@@ -148,7 +148,7 @@ impl Observer {
         }
     }
 
-    /// Waits until terminating pods are gone and the watch has shown it.
+    /// Waits until terminating pods are gone and the watch has confirmed this.
     pub(crate) async fn await_ends(&self, caller: &Caller) {
         let deadline = Instant::now() + caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
@@ -188,7 +188,7 @@ impl Observer {
         let shown = self.views.wait_until(|view| {
             let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
             let has_shown = |(uid, version): (&String, &u64)| {
-                // The watch has already shown the end of a pod that is no longer in the view.
+                // The watch has already shown the termination of a pod that is no longer in the view.
                 view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
             };
             view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)

@@ -274,7 +274,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Describes how the run covers all phases of consumers that have their own clock; `None` if it need not.
+    /// Describes how the run covers all phases of consumers that have their own clock; `None` if it does not need to.
     async fn random_phases(&self, scenario: &Scenario, disruptions: &[Disruption]) -> Result<Option<String>> {
         let Some(first) = disruptions.first() else { return Ok(None) };
         for target in &scenario.targets {
@@ -392,7 +392,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Plans the calls that mark the run's workloads as in use, so that no other run uses them.
+    /// Plans the calls that mark the run's workloads as in use so that no other run uses them.
     async fn plan_holds(
         &mut self,
         work: &Work<'_>,

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 
-/// Creates a temporary directory with an unguessable name that only its owner can enter.
+/// Creates a temporary directory that has an unguessable name and that only its owner can enter.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.

@@ -401,7 +401,7 @@ impl RunContext<'_> {
 
     /// Deploys the target and waits until it is ready.
     async fn deploy(&self, session: &Session) -> Result<ReadyTargets, RunError> {
-        // Secrets first, so that they are removed last: pods may still need them while they terminate.
+        // Secrets come first so that they are removed last, because pods may still need them while they terminate.
         let scenario = &self.job.scenario;
         let secrets = self.job.secrets(&session.caller().namespace);
         let deploys = !scenario.manifests.is_empty();

@@ -202,7 +202,7 @@ impl Session {
         rollout_wait::await_recovery(&self.caller, &self.observer, before).await
     }
 
-    /// Waits until terminating pods are gone and the watch has shown it.
+    /// Waits until terminating pods are gone and the watch has confirmed this.
     pub(crate) async fn await_ends(&self) {
         self.observer.await_ends(&self.caller).await;
     }

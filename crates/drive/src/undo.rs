@@ -32,8 +32,8 @@ use rolldrop_kubernetes::guard::object_names::in_path;
 pub(crate) const ATTEMPTS: u32 = 5;
 /// Pause between two attempts at making or undoing a change that conflicts with others' changes.
 pub(crate) const AFTER_A_CONFLICT: Duration = Duration::from_millis(50);
-/// Time that Service proxies get to follow a change to a Service; they take about a second. Only after this time is all
-/// traffic routed according to the new Service, so that the former endpoints may be removed.
+/// Time that Service proxies get to follow a change to a Service; they take about a second. After this time, all
+/// traffic is routed according to the new Service, and the former endpoints may be removed.
 pub(crate) const FOLLOW: Duration = Duration::from_secs(2);
 
 /// Result of undoing a change.

@@ -14,13 +14,13 @@ use rolldrop_judge::tuning::{PodNaming, Purpose, Strategy, Units};
 
 /// Duration beyond which a tuning asks for consent, even on the embedded cluster.
 const LONG: Duration = Duration::from_secs(30 * 60);
-/// Approximate time between consecutive pods in a rollout: on a real cluster, and on the embedded one.
+/// Approximate time between consecutive pods in a rollout, on a real cluster and on the embedded one.
 const EACH_POD: [Duration; 2] = [Duration::from_secs(4), Duration::from_millis(1500)];
 /// Approximate time from a deletion, or from a rollout's last termination, to the next deletion or rollout.
 const BETWEEN: Duration = Duration::from_secs(3);
 /// Approximate overhead of a run, beyond its terminations.
 const AROUND: Duration = Duration::from_secs(20);
-/// Approximate duration of a look at the record: rows must be written first.
+/// Approximate duration of a look at the record, including the time to write its rows.
 const LOOK: Duration = Duration::from_secs(8);
 /// Time from the start of the load to the first rollout, in seconds.
 const BEFORE_FIRST_S: f64 = 3.0;
@@ -43,7 +43,7 @@ pub(super) struct RolloutPace {
     waits: u32,
     /// Times at which a rollout's pods begin to terminate, in seconds, sorted.
     ends_s: Vec<f64>,
-    /// Units shown by a rollout with named pods, if that was observed.
+    /// Number of units that a rollout with named pods shows, if that was observed.
     named: Option<usize>,
     /// True if each run changes the pod template and restores it.
     is_changed: bool,
@@ -93,7 +93,7 @@ impl RolloutPace {
         }
     }
 
-    /// Returns the pace measured in the first run, which took this long.
+    /// Returns the pace measured in the first run. `took` is the run's duration.
     pub(super) fn measured(self, before: &RunResult, took: Duration) -> Self {
         let in_mode = |t: &&Termination| t.mode == Mode::Rollout;
         let mut ends_s: Vec<f64> = before.terminations.iter().filter(in_mode).map(|t| t.t0_s).collect();
@@ -114,7 +114,7 @@ impl RolloutPace {
         let around = took.saturating_sub(Duration::from_secs_f64(lasted));
         let is_rollout = self.disrupt == Disrupt::RollingRestart;
         // Behind a gateway, an app that exits immediately has windows without upper bounds, so none count as separate.
-        // With a sleep they have one.
+        // If the app's pods sleep, their windows have upper bounds.
         let is_bounded = |t: &Termination| t.windows.iter().all(|window| window.upper_s.is_some());
         let shows_units = is_rollout && before.terminations.iter().filter(in_mode).all(is_bounded);
         Self {
@@ -127,8 +127,8 @@ impl RolloutPace {
     }
 
     /// Returns the number of units that a rollout or deletion shows if its pods sleep for that long. Without names, a
-    /// pod counts as separate if it begins to terminate after the previous pod is known to have left the rules: once
-    /// that pod has exited.
+    /// pod counts as separate if it begins to terminate after the previous pod is known to have left the rules, which
+    /// is when that pod has exited.
     pub(super) fn units_of_each(&self, sleep_s: u64, names: PodNaming) -> usize {
         match (self.disrupt, names, self.named) {
             (Disrupt::DeletePod, ..) => 1,
@@ -187,7 +187,7 @@ impl RolloutPace {
     }
 }
 
-/// Estimates the number of looks at a run until this many pods have terminated: each round doubles the pods.
+/// Estimates the number of looks at a run until this many pods have terminated. Each round doubles that number.
 fn looks(ended: usize) -> u32 {
     ended.div_ceil(FIRST_LOOK).next_power_of_two().ilog2() + 1
 }
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn open_windows_predict_no_units() {
+    fn windows_without_upper_bound_predict_no_units() {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/reference/runs/gw-tr-1/run");
         let (log, rows) = RunDir::open(Path::new(run)).unwrap().recorded().unwrap();
         let before = Analysed::of(log, rows).unwrap().analysis.result;
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn each_look_doubles_terminated_pods() {
+    fn terminated_pods_double_between_looks() {
         assert_eq!([1, 10, 11, 36, 100].map(looks), [1, 1, 2, 3, 5]);
     }
 }

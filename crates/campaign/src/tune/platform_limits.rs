@@ -8,8 +8,8 @@ use serde_json::Value;
 use rolldrop_explain::model::figure_text::counted;
 use rolldrop_judge::tuning::PodSettings;
 
-/// Labels of nodes that may be reclaimed, with the seconds that pods then get, and the source of the figure. GKE's
-/// kubelet gives non-system pods 15 of the 30 s; AWS and Azure give notice of 120 and 30 s.
+/// Labels of nodes that may be reclaimed, with the seconds that pods then get, and the source of the figure. On GKE,
+/// non-system pods get 15 s of the 30 s notice; AWS and Azure give 120 s and 30 s notice.
 const SPOT: [(&str, &str, u64, &str); 6] = [
     ("cloud.google.com/gke-spot", "true", 15, "GKE"),
     ("cloud.google.com/gke-preemptible", "true", 15, "GKE"),

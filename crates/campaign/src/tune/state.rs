@@ -25,7 +25,7 @@ pub struct TuningState {
     version: u32,
     /// Arguments after `rolldrop tune`.
     pub arguments: Vec<String>,
-    /// Directory in which the tuning was started: relative paths in the arguments refer to it.
+    /// Directory in which the tuning was started, to which relative paths in the arguments refer.
     pub directory: PathBuf,
     /// Cluster and namespace; `None` if each run creates its own cluster.
     pub(super) cluster: Option<String>,
@@ -95,7 +95,7 @@ impl TuningState {
             file.get_ref().sync_all()
         };
         run_dir::write_file_with(tuning, FILE, sync)?;
-        // Sync the directory too, as it holds the new name.
+        // Sync the directory too, because it contains the new name.
         let synced = File::open(tuning).and_then(|dir| dir.sync_all());
         synced.map_err(RunError::failed("failed to sync the tuning's directory"))
     }

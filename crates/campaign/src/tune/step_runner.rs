@@ -32,13 +32,13 @@ use rolldrop_sidecar::inject::ending::set_ending;
 const MOST_ROUNDS: usize = 12;
 /// Maximum duration of a run, regardless of its expected duration.
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
-/// Minimum time bound of a run.
+/// Minimum of the time limit for a run.
 const LEAST_BOUND: Duration = Duration::from_secs(15 * 60);
 /// Number of terminated pods before the first look at a run.
 pub(super) const FIRST_LOOK: usize = 10;
 /// Number of pods to delete, one at a time, to see how many requests the current settings lose.
 const DELETED_BEFORE: usize = 3;
-/// Spare rollouts per run, beyond those needed if each shows one unit: a rollout with no observed termination shows
+/// Spare rollouts per run, beyond those needed if each shows one unit. A rollout with no observed termination shows
 /// none.
 const SPARE: usize = 2;
 
@@ -59,7 +59,7 @@ pub(super) struct StepPlan {
     pub(super) purpose: Purpose,
     pub(super) settings: PodSettings,
     disrupt: Disrupt,
-    /// Means of naming the pods if responses do not.
+    /// Means of naming the pods if responses do not name them.
     pub(super) means: Option<Means>,
     /// Required number of units.
     pub(super) needed: usize,
@@ -86,7 +86,7 @@ pub(super) struct StepRunner<'a> {
     pub(super) out: &'a Path,
     pub(super) operator: &'a Operator,
     pub(super) clock: Clock,
-    /// Name under which the tuning holds the workload, once it does.
+    /// Name under which the tuning has marked the workload as in use; `None` before that.
     pub(super) holder: Option<String>,
 }
 
@@ -147,7 +147,7 @@ impl StepRunner<'_> {
         StepPlan { needed: 0, undisturbed: Some(lasts), ..plan }
     }
 
-    /// Plans a run that tests, with at most this error probability, that settings lose nothing.
+    /// Plans a run that tests, with at most this error probability, whether the settings prevent all losses.
     pub(super) fn proof(&self, settings: PodSettings, error: f64) -> StepPlan {
         self.plan(Purpose::Proof, settings, error)
     }
@@ -346,7 +346,7 @@ struct RunWatch<'a> {
     longest: Duration,
     /// Time the load began.
     began: Cell<Option<Instant>>,
-    /// Number of pods that the template change had already terminated by then.
+    /// Number of pods that the template change had already terminated before the load began.
     ended_before: Cell<Option<usize>>,
     /// Result of the last look: terminated pods and units.
     seen: RefCell<Option<(usize, Units)>>,
@@ -387,7 +387,7 @@ impl<'a> RunWatch<'a> {
         seen + ended.saturating_sub(seen_ended) * seen / seen_ended
     }
 
-    /// Describes the run's progress and the expected end of the tuning if the next proof holds.
+    /// Describes the run's progress and the expected end of the tuning if the next proof succeeds.
     fn in_words(&self, ended_in_all: usize) -> String {
         let before = self.ended_before.get().unwrap_or(ended_in_all);
         self.ended_before.set(Some(before));

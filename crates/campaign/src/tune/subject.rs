@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rollout_explains_why_sleep_is_futile() {
+    fn rollout_strategy_may_make_sleep_futile() {
         let deployment = |strategy: Value| {
             let spec = json!({"replicas": 3, "strategy": strategy});
             (json!({"kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}), "deployment")

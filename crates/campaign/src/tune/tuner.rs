@@ -1,4 +1,4 @@
-//! Performs the runs of a tuning one after another: each result decides the next run.
+//! Performs the runs of a tuning one after another; each result determines the next run.
 //!
 //! A resumed tuning repeats the same steps but reads finished runs from their directories.
 
@@ -32,7 +32,7 @@ pub(super) struct Tuner<'a> {
     state: TuningState,
     /// Number of runs in the state that have been replayed.
     replayed: usize,
-    /// Means of naming the pods if responses do not.
+    /// Means of naming the pods if responses do not name them.
     means: Option<Means>,
     done: Vec<TuningStep>,
     seen: LongestWindows,
@@ -179,8 +179,8 @@ impl<'a> Tuner<'a> {
         self.proven(SleepSearch::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
     }
 
-    /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses. Losses of starting pods
-    /// seen meanwhile are added to `wish`. Returns `None` if too few windows have bounds.
+    /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses settings. Adds to `wish`
+    /// the losses by starting pods seen in these runs. Returns `None` if too few windows have bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<ChosenSettings>, Halt> {
         let StepRunner { subject, request, operator, .. } = self.steps;
         for sleep_s in subject.sleeps(request.max_sleep) {
@@ -495,8 +495,8 @@ fn too_short(sleep_s: u64, lost: u64, at_least: Option<u64>) -> String {
     }
 }
 
-/// Returns true if a sleep may prevent losses of this cause. That includes requests in flight at SIGTERM, as none
-/// arrive after a sleep that outlasts the window.
+/// Returns true if a sleep may prevent losses of this cause. That includes requests in flight at SIGTERM, because no
+/// request arrives after a sleep that outlasts the window.
 fn may_help(result: &RunResult, cause: Cause) -> bool {
     let avoidable = result.what_if.iter().map(|what_if| what_if.drops_avoided).max().unwrap_or(0);
     cause.is_helped_by_sleep() || (cause == Cause::KilledInFlight && avoidable > 0)

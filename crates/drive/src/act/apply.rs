@@ -1,8 +1,8 @@
 //! Creates the manifests' objects and changes live ones; each change is recorded before it is made.
 //!
-//! One ConfigMap owns everything that the run creates in its namespace. It is created first and removed last: deleting
-//! it deletes everything that the run has created there. It cannot own objects that are cluster-scoped or in another
-//! namespace; these have only the run's label.
+//! One ConfigMap owns everything that the run creates in its namespace. It is created first and removed last, because
+//! deleting it deletes everything that the run has created there. It cannot own objects that are cluster-scoped or in
+//! another namespace; these have only the run's label.
 
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -2,8 +2,9 @@
 //! termination settings.
 //!
 //! The run first changes the workloads behind the targets' Services and waits for their rollout. Only then does it
-//! change the Services with a numeric target port, so that no request is routed to a missing sidecar. After changing
-//! Services, it gives the Service proxies time to follow. [`crate::undo`] undoes the changes in the opposite order.
+//! change the Services with a numeric target port; otherwise, requests could be routed to a missing sidecar. After
+//! changing Services, it gives the Service proxies time to follow. [`crate::undo`] undoes the changes in the opposite
+//! order.
 
 use tokio::time::sleep;
 

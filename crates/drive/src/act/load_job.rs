@@ -1,8 +1,9 @@
 //! The pods that send the load: an Indexed Job, whose pods are spread over the nodes, and the Secret with the token
 //! that the pods check.
 //!
-//! This module does not know the pods' orders, only whether they are ready for them, and why a pod has ended. As in any
-//! Job, the controller replaces a pod that has ended: the new pod with that index waits for orders that never come.
+//! This module does not handle the pods' orders; it determines only whether the pods are ready for orders, and why a
+//! pod has ended. As in any Job, the controller replaces a pod that has ended; the new pod with that index waits for
+//! orders that never arrive.
 
 mod manifest;
 mod worker_ends;
@@ -27,12 +28,13 @@ use manifest::TOKEN_KEY;
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
-/// Time after which the wait reports pods that are not ready, once.
+/// Time after which the wait reports, once, the pods that are not ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Lowest rate per worker, in requests per second: at a lower rate, its node's window would be too coarse.
+/// Lowest rate per worker, in requests per second. At a lower rate, the window of the worker's node would be too
+/// coarse.
 const LEAST_RATE: f64 = 10.0;
-/// Highest rate per worker, in requests per second: beyond it, there are more workers than nodes.
+/// Highest rate per worker, in requests per second. At higher rates, there are more workers than nodes.
 const MOST_RATE: f64 = 10_000.0;
 /// Maximum default number of workers.
 const MOST_WORKERS: usize = 100;
@@ -98,8 +100,8 @@ pub(crate) async fn make(changer: Changer<'_>, applier: &Applier, job: &LoadJob<
     give_to(changer.caller, &secret, &created).await
 }
 
-/// Makes the Job the owner of the Secret, so that the Secret is removed with the Job. The Job
-/// is the only owner: with several owners, the Secret would remain until all of them are gone.
+/// Makes the Job the owner of the Secret so that the Secret is removed with the Job. The Job is the only owner, because
+/// with several owners, the Secret would remain until all of them are gone.
 async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -> Result<()> {
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
     let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
@@ -111,8 +113,7 @@ async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -
 
 /// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
 ///
-/// # Errors
-/// Fails if no pod is ready by then, or as soon as every pod reports why it will never be.
+/// # Errors Fails if no pod is ready by then, or as soon as every pod reports why it will never become ready.
 pub(crate) async fn await_pods(
     caller: &Caller,
     observer: &Observer,
@@ -144,7 +145,7 @@ pub(crate) async fn await_pods(
     }
 }
 
-/// Waits until a pod has ended, and returns the reason. A terminating pod has not ended: it still responds.
+/// Waits until a pod has ended, and returns the reason. A terminating pod has not ended; it still responds.
 pub(crate) fn pod_ended(views: &Views, uid: &str) -> impl Future<Output = String> + Send + use<> {
     let (mut views, uid) = (views.subscribe(), uid.to_owned());
     async move {

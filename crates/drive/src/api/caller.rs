@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Time for which the API server may be down before a run starts. It is short, because the server may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
-/// Maximum number of restarts of a list because the API server has forgotten the position.
+/// Maximum number of times that a list is restarted because the API server has forgotten its position.
 const LIST_RESTARTS: usize = 3;
 
 /// Time limits. Each has the same name as in the error that reports it.
@@ -148,8 +148,8 @@ impl Caller {
         }
     }
 
-    /// Returns the response to a call that may be repeated. Repeats it after temporary faults as long as the limit for
-    /// an outage allows.
+    /// Returns the response to a call that may be repeated. Repeats it after temporary faults for as long as the limit
+    /// for an outage allows.
     pub(crate) async fn ask<T, F>(&self, what: &str, call: impl FnMut() -> F) -> Result<kube::Result<T>>
     where
         F: Future<Output = kube::Result<T>>,
@@ -274,7 +274,7 @@ impl Caller {
     }
 
     /// Lists all objects of a kind, and keeps only the needed part of each, because there may be thousands. Returns an
-    /// empty list if the cluster does not know the kind, or does not let the run list it.
+    /// empty list if the cluster does not have the kind, or does not let the run list it.
     pub(crate) async fn list_shown<K, T>(
         &self,
         what: &str,
@@ -367,8 +367,8 @@ pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Returns true if the call may succeed a little later: the API server is down, overloaded or faulty, or a token has
-/// expired and will be renewed.
+/// Returns true if the call may succeed a little later because the API server is down, overloaded or faulty, or a token
+/// has expired and will be renewed.
 pub(crate) fn is_passing(error: &kube::Error) -> bool {
     match error {
         // A response that is not trusted now will not be trusted later.
@@ -382,7 +382,7 @@ pub(crate) fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// Returns true if a failed call may still have taken effect: the API server did not refuse it, and it may have
+/// Returns true if a failed call may still have taken effect because the API server did not refuse it, and it may have
 /// reached the server.
 pub(crate) fn may_have_been_done(error: &kube::Error) -> bool {
     match error {

@@ -29,7 +29,7 @@ pub(crate) struct Edit {
     /// Number of enclosing fields that did not exist either.
     #[serde(default, skip_serializing_if = "is_zero")]
     made: usize,
-    /// True if the run may change the field again: it is then reverted regardless of its current value.
+    /// True if the run may change the field again. The field is then reverted regardless of its current value.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     again: bool,
 }
@@ -119,7 +119,7 @@ fn compare(
     let is_item = matches!(path.last(), Some(Step::Item { .. }));
     let (nothing, none) = (Value::Object(Map::new()), Value::Array(Vec::new()));
     let (from, to) = match (old, new) {
-        // Compares field by field, so that additions by others stay.
+        // Compares field by field so that additions by others stay.
         (None, Some(Value::Object(_))) if !is_item => (Some(&nothing), new),
         (None, Some(Value::Array(_))) => (Some(&none), new),
         both => both,

@@ -1,4 +1,4 @@
-//! Lists from the API server, read page by page: at most one page of a list is in memory unprocessed.
+//! Lists from the API server, read page by page; at most one unprocessed page of a list is in memory.
 
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};

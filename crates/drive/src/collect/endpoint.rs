@@ -12,7 +12,8 @@ use crate::observe::RecorderHandle;
 use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 
-/// Time after which the run gives up on a response that has not begun, or on a silent stream that should have more.
+/// Time after which the run gives up on a response that has not begun, or on a silent stream that should have more
+/// rows.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// Maximum length of a proxy's response about its clock, in bytes.
 const CLOCK_BYTES: u64 = 4096;

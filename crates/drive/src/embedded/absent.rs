@@ -1,10 +1,10 @@
 //! Stand-ins for the lab and its process in builds without the embedded cluster.
 //!
 //! The embedded cluster creates namespaces, mounts and packet filter rules in the Linux kernel, so only Linux builds
-//! can have it, and only with the feature `embedded`. In other builds, the code that uses it finds the names here.
-//! Everything else works with a cluster from the kubeconfig.
+//! can have it, and only with the feature `embedded`. In other builds, the code that refers to the cluster uses these
+//! stand-ins. Everything else works with a cluster from the kubeconfig.
 
-/// Stand-in for `rolldrop_lab`: the settings of the embedded cluster in a scenario are read and ignored.
+/// Stand-in for `rolldrop_lab`. The settings of the embedded cluster in a scenario are read but ignored.
 pub mod lab {
     /// Kubeconfig extension with the location of an embedded cluster on this machine.
     pub const EXTENSION: &str = "rolldrop.dev/cluster";

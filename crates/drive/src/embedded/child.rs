@@ -27,7 +27,7 @@ const TAIL_BYTES: usize = 2000;
 /// Line that the cluster process prints on its standard output once it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterReady {
-    /// Always true: the process prints nothing before it is ready.
+    /// Always true, because the process prints nothing before it is ready.
     pub ready: bool,
     /// The API server's URL.
     pub server: String,

@@ -1,9 +1,9 @@
 //! Beats: writes to the run's own ConfigMap, whose resource versions help to date writes by others.
 //!
-//! The timestamp of a deletion by others has only whole seconds. Its version lies between the versions of two beats, so
-//! its time lies between their times. This is true only if ConfigMaps and pods share one store, which Kubernetes does
-//! not guarantee. Therefore, the run also lists pods between beats, which shows the version of the pods' own store at
-//! that time. `timeline::beats` judges whether the assumption holds.
+//! The timestamp of a deletion by others is in whole seconds. The deletion's version is between the versions of two
+//! beats, so its time is between their times. This is true only if ConfigMaps and pods share one store, which
+//! Kubernetes does not guarantee. Therefore, the run also lists pods between beats, which shows the version of the
+//! pods' own store at that time. `timeline::beats` judges whether the assumption is correct.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -21,8 +21,8 @@ use crate::api::{Caller, Pauses, is_passing, is_too_many, retry_after};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_record::EventKind;
 
-/// Time from one beat to the next. A shorter period hardly improves the precision of a deletion's time, because the
-/// API server needs some time for each beat.
+/// Time from one beat to the next. A shorter period would hardly improve the precision of a deletion's time, because
+/// the API server needs some time for each beat.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Longest time from one beat to the next, if the API server asks for fewer requests.
 const LONGEST_PERIOD: Duration = Duration::from_secs(2);

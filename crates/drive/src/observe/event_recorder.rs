@@ -20,8 +20,8 @@ use rolldrop_record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, S
 
 /// Name of the coordinator as a source.
 pub(crate) const SOURCE: &str = "coordinator";
-/// Maximum number of messages waiting to be written. A full channel blocks the senders. Nothing is lost: proxies keep
-/// their rows until they are read, and watches wait on the API server's side.
+/// Maximum number of messages waiting to be written. A full channel blocks the senders. Nothing is lost, because
+/// proxies keep their rows until they are read, and watches wait on the API server's side.
 const WAITING: usize = 256;
 /// Time between two checks of the parts' age.
 const TICK: Duration = Duration::from_millis(500);

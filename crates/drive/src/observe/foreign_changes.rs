@@ -12,7 +12,7 @@ use rolldrop_scenario::Workload;
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Returns the first field in which two specs of a workload differ, restarts aside; `None` if they are equal.
+/// Returns the first field in which two specs of a workload differ, ignoring restarts; `None` if they are equal.
 pub fn changed(before: &Value, now: &Value) -> Option<String> {
     edits_between(before, now).first().map(ToString::to_string)
 }

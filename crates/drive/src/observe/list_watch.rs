@@ -1,9 +1,9 @@
-//! Follows a kind of object: a list, and then a watch that is resumed where it broke off.
+//! Follows the objects of one kind with a list, and then a watch that is resumed where it broke off.
 //!
-//! A watch that breaks is resumed from the last resourceVersion: nothing is lost, but the changes in between arrive
+//! A watch that breaks is resumed from the last resourceVersion. Nothing is lost, but the changes in between arrive
 //! late, and the delay is recorded. The watch restarts with a list only if the API server has forgotten that version
-//! (410). Then the changes between the last good line and the list are unknown: a gap is recorded, and no transition
-//! is invented. [`super::sinks`] processes the objects.
+//! (410). Then the changes between the last good line and the list are unknown; a gap is recorded, and no transition is
+//! invented. [`super::sinks`] processes the objects.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -50,7 +50,7 @@ pub(super) trait Sink<K>: Send {
 pub(super) trait WatchListener: Send + Sync {
     /// Returns the clock of this process.
     fn clock(&self) -> Clock;
-    /// Takes an event. `namespace` is that of the object that the event is about, if it is about an object in one.
+    /// Takes an event. `namespace` is the namespace of the object that the event is about, if the object is in one.
     fn take(&self, at: Stamp, namespace: Option<String>, kind: EventKind);
 }
 
@@ -59,7 +59,7 @@ pub(super) trait WatchListener: Send + Sync {
 pub(crate) enum Need {
     /// Nothing can be measured without it.
     Must,
-    /// It helps to explain results; it is skipped if it is not allowed, or if the cluster does not know the kind.
+    /// It helps to explain results; it is skipped if it is not allowed, or if the cluster does not have the kind.
     Helps,
 }
 
@@ -84,7 +84,7 @@ enum Broken {
     Silent,
     /// The API server has forgotten the version to resume from.
     Forgotten,
-    /// It is not allowed, or the cluster does not know the kind.
+    /// It is not allowed, or the cluster does not have the kind.
     NotToBeHad(String),
     /// It shows something other than what was asked for.
     Unbelieved(String),

@@ -29,7 +29,7 @@ pub(crate) struct Stuck {
 pub(crate) struct View {
     pub(crate) pods: BTreeMap<String, SeenPod>,
     pub(crate) slices: BTreeMap<String, EndpointSliceEvent>,
-    /// False while a list is arriving: until it is complete, a pod that is missing here may still exist.
+    /// False while a list is arriving. Until the list is complete, a pod that is missing here may still exist.
     pub(crate) pods_listed: bool,
     pub(crate) slices_listed: bool,
     /// Watched resources whose first list has not arrived yet.
@@ -55,7 +55,7 @@ impl View {
         self.pods_listed && self.slices_listed
     }
 
-    /// Applies a change to a pod that the watch reports.
+    /// Applies a change that the watch reports for a pod.
     pub(crate) fn see(&mut self, change: Change, seen: SeenPod) {
         let SeenPod { event, .. } = &seen;
         let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");

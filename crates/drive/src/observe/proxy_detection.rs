@@ -1,4 +1,4 @@
-//! Finds out what implements Services in a cluster: from the places where clusters keep the settings of kube-proxy and
+//! Finds out what implements Services in a cluster, from the places where clusters keep the settings of kube-proxy and
 //! Cilium, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
 //!
 //! Each source may be missing, and needs a right that a run can do without. If two sources contradict each other, the

@@ -22,7 +22,7 @@ use rolldrop_record::run_info::ClusterInfo;
 use rolldrop_scenario::{Disruption, Place, Scenario, ScenarioTarget};
 
 /// Waits until the Services of a scenario's targets have their endpoints. Returns the targets, and the number of
-/// endpoints. The load itself checks that they respond, from where it is sent.
+/// endpoints. The senders of the load check that the targets respond.
 ///
 /// # Errors
 /// Fails if a pod cannot start (with the reason that it reports), if a limit passes, or if the Service cannot be

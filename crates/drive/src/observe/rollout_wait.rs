@@ -1,6 +1,6 @@
 //! Changes that an external command made to the namespace's workloads, and the wait until they have settled.
 //!
-//! Works by polling: a workload's own status shows when its controller has finished.
+//! Works by polling, because a workload's own status shows when its controller has finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use rolldrop_record::{EventKind, Mode};
 
 /// Time between two polls.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Time without a change after which workloads have settled: a controller takes a moment to notice a change.
+/// Time without a change after which workloads count as settled. A controller needs a moment to notice a change.
 const STEADY: Duration = Duration::from_secs(1);
 
 /// Snapshot of a namespace's workloads, by kind and name.
@@ -39,8 +39,8 @@ struct WorkloadState {
 }
 
 impl WorkloadState {
-    /// Returns a workload with its title. `have` lists pod counts, each with a description and the number that it has
-    /// to reach.
+    /// Returns a workload with its title. `have` lists pod counts, each with a description and the number that the
+    /// count has to reach.
     fn new(
         kind: &str,
         meta: &ObjectMeta,
@@ -84,8 +84,8 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Returns true if a workload's pod template or number of pods has changed. A new generation alone proves nothing:
-    /// it may be due to the annotation by which another run marks the workload as in use.
+    /// Returns true if a workload's pod template or number of pods has changed. A new generation alone is no evidence,
+    /// because it may be due to the annotation with which another run marks the workload as in use.
     fn is_changed_since(&self, before: &Workloads) -> bool {
         let is_same =
             |((name, now), (name_then, then)): ((&String, &WorkloadState), (&String, &WorkloadState))| {
@@ -229,8 +229,8 @@ pub(crate) async fn until_rolled_out(caller: &Caller, observer: &Observer) {
     }
 }
 
-/// Returns the current state of the workloads. Leaves out kinds that the cluster does not know or does not let the
-/// run list.
+/// Returns the current state of the workloads. Leaves out kinds that the cluster does not have or does not let the run
+/// list.
 ///
 /// # Errors
 /// Fails if the API server does not respond.
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_annotation_triggers_no_rollout() {
+    fn workload_annotation_does_not_count_as_rollout() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
         let is_changed = |web: WorkloadState| workloads(&[("web", web)]).is_changed_since(&before);
         assert!(!is_changed(workload(2, 2, 3, 3, "a")), "a new generation alone");

@@ -14,9 +14,9 @@ pub(super) struct ServedTable {
     run_dir: RunDir,
     source: String,
     ended: PartWriter<ServedRow>,
-    /// The latest rows of responses whose end is not known.
+    /// The latest rows of responses that are not known to have ended.
     open: HashMap<ServedKey, ServedRow>,
-    /// Time since which the file lacks a change of `open`; `None` if it is up to date.
+    /// Time of the first change to `open` that the file lacks; `None` if it is up to date.
     outdated: Option<Instant>,
 }
 

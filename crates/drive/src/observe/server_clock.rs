@@ -1,7 +1,8 @@
 //! The API server's clock, from which deletionTimestamps are taken.
 //!
-//! Responses from the API server have a Date header, in whole seconds. One response bounds the clock to about a second.
-//! Repeated requests until the second changes narrow the bounds to the time between two requests.
+//! Responses from the API server have a Date header, in whole seconds. One response determines the server's time to
+//! within about a second. Repeating the request until the second changes narrows the bounds to the time between two
+//! requests.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use rolldrop_record::{Clock, ClockOffset, EventKind, Stamp};
 
 /// Time between two requests.
 const PERIOD: Duration = Duration::from_millis(40);
-/// Number of requests. They take more than a second, so that the second changes during them.
+/// Number of requests. Together they take more than a second, so the second changes during them.
 const QUESTIONS: usize = 32;
 /// Time after which no more requests are made, if there has been a response.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -56,13 +57,14 @@ struct ClockBounds {
 }
 
 impl ClockBounds {
-    /// Returns the bounds from one response: the second in its date began before the response arrived, and was not over
-    /// when the request was sent.
+    /// Returns the bounds from one response. The second in its date began before the response arrived, and had not
+    /// ended when the request was sent.
     fn of_answer(sent: Stamp, date: Stamp, answered: Stamp) -> Self {
         Self { least_ns: date.ns_since(answered), most_ns: date.ns_since(sent) + SECOND_NS }
     }
 
-    /// Returns the intersection of both bounds. If there is none, a clock was set, and the later bounds are returned.
+    /// Returns the intersection of both bounds. If there is none, a clock was adjusted, and the later bounds are
+    /// returned.
     fn narrowed(self, other: ClockBounds) -> ClockBounds {
         let both = ClockBounds {
             least_ns: self.least_ns.max(other.least_ns),

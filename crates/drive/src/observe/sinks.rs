@@ -73,7 +73,7 @@ impl Watches<'_> {
         self.follow_causes("involvedObject.kind=Pod,reason=FailedPreStopHook");
     }
 
-    /// Starts the watches that explain the end of a pod; `events` selects the Events.
+    /// Starts the watches that explain the termination of a pod; `events` selects the Events.
     fn follow_causes(&mut self, events: &'static str) {
         let (scope, client) = (self.scope, self.client);
         self.follow(Need::Helps, Some(events), scope.api::<ClusterEvent>(client), ClusterEventSink);
@@ -279,7 +279,7 @@ fn daemon_set(object: &DaemonSet) -> EventKind {
 }
 
 /// Creates an event as if the workload had been applied; the sink fills in the real change later. The last argument is
-/// the workload's strategy for replacing its pods, with the maximum number of unavailable ones.
+/// the workload's strategy for replacing its pods, with the maximum number of unavailable pods.
 fn workload(
     kind: &str,
     object: &impl ResourceExt,

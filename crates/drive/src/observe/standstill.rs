@@ -1,4 +1,4 @@
-//! Detects when the embedded cluster stalls, because its process was stopped or its machine has no CPU time for it.
+//! Detects when the embedded cluster stalls because its process was stopped or its machine has no CPU time for it.
 //!
 //! The cluster's Service proxy and controllers stall as well, which looks like an overloaded target.
 

@@ -1,4 +1,4 @@
-//! Conditions that must hold before load is sent: the Service exists and has endpoints.
+//! Conditions that must be met before load is sent: the Service exists and has endpoints.
 
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
@@ -20,8 +20,8 @@ pub(crate) fn selector(service: &Service) -> Option<String> {
     Some(labels.join(","))
 }
 
-/// Returns true if a Service has no cluster IP, so that clients look up its pods in the DNS. Looks for the Service in
-/// the scenario's manifests, then in the cluster. Returns false for an unknown Service.
+/// Returns true if a Service has no cluster IP, which means that clients look up its pods in the DNS. Looks for the
+/// Service in the scenario's manifests, then in the cluster. Returns false for an unknown Service.
 pub(crate) async fn is_headless(caller: &Caller, name: &str, scenario: &Scenario) -> Result<bool> {
     if let Some(own) = scenario.own_service(name) {
         return Ok(own["spec"]["clusterIP"] == "None");

@@ -16,7 +16,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// Time between two comparisons with the API server's clock: in between, the clocks may drift apart by 0.15 s.
+/// Time between two comparisons with the API server's clock; in between, the clocks may drift apart by 0.15 s.
 const CLOCK_PERIOD: Duration = Duration::from_secs(300);
 /// Time limit for the first lists, which may be long.
 const FIRST_LISTS: Duration = Duration::from_secs(300);
@@ -40,10 +40,10 @@ pub struct TerminationWatches {
     events: UnboundedReceiver<WatchedEvent>,
 }
 
-/// Sends the events of the watches on.
+/// Forwards the events of the watches.
 struct WatchForwarder {
     clock: Clock,
-    // The receiver takes each event at once, so few events wait.
+    // The receiver takes each event immediately, so few events wait.
     events: UnboundedSender<WatchedEvent>,
 }
 
@@ -59,11 +59,11 @@ impl WatchListener for WatchForwarder {
 }
 
 impl TerminationWatches {
-    /// Starts the watches, and waits for their first lists, so that nothing that happens later is missed. Needs a tokio
+    /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Needs a tokio
     /// runtime.
     ///
-    /// # Errors
-    /// Fails if something cannot be listed. A missing right is an event, except for pods, and so are later interruptions.
+    /// # Errors Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are
+    /// reported as events.
     pub async fn begin(client: &Client, scope: &WatchScope, clock: Clock) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
         let (limits, listener) = (TimeLimits::default(), Arc::new(WatchForwarder { clock, events: sender }));
@@ -109,7 +109,7 @@ impl TerminationWatches {
         self.views.read(|view| trouble(view).map(|(what, why)| (what, why.clone())).collect())
     }
 
-    /// Stops the watches, and returns their last events: a watch that is interrupted has a gap.
+    /// Stops the watches, and returns their last events, such as the gap of an interrupted watch.
     pub async fn stop(mut self) -> Vec<WatchedEvent> {
         self.tasks.stop().await;
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()

@@ -1,4 +1,4 @@
-//! Reasons that pods do not become ready: from their status, or from the latest warning about them.
+//! Reasons that pods do not become ready, taken from their status, or from the latest warning about them.
 //!
 //! If the run lacks the rights to read events or logs, the reasons are less detailed.
 

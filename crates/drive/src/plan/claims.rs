@@ -8,7 +8,8 @@ use rolldrop_kubernetes::pods::Candidate;
 /// UIDs of the pods that actions have chosen.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Pods that an action is terminating. They do not count as ready, and stay here until a list shows that.
+    /// Pods that an action is terminating. They do not count as ready, and stay here until a list shows that they are
+    /// terminating.
     ending: BTreeSet<String>,
     /// Pods in later batches. They still serve requests, but no other action may choose them.
     waiting: BTreeSet<String>,

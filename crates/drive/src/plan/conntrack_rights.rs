@@ -1,4 +1,5 @@
-//! Calls and rights for asking the kernel where connections are routed, and checks that the kernel can know.
+//! Calls and rights for asking the kernel where connections are routed, and checks that the kernel has this
+//! information.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
@@ -15,10 +16,10 @@ use rolldrop_scenario::Scenario;
 /// Namespace label with the pod security level that the namespace allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
-/// Adds the calls and rights for asking the kernel, if the scenario does so.
+/// Adds the calls and rights for asking the kernel, if the scenario requires it.
 ///
-/// # Errors
-/// Fails if the kernel cannot know, or if the namespace does not allow the pods that would ask.
+/// # Errors Fails if the kernel does not have this information, or if the namespace does not allow the pods that would
+/// ask.
 pub(super) async fn plan_evidence(
     caller: &Caller,
     scenario: &Scenario,

@@ -22,7 +22,7 @@ use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Count, Disruption, DisruptionAction, Place, Pods, Repeat, Scenario, Workload};
 use rolldrop_sidecar::inject;
 
-/// Minimum time from one batch to the next: a Service proxy may lag by this much.
+/// Minimum time from one batch to the next, because a Service proxy may lag by this much.
 const SHORTEST_SPACING: Duration = Duration::from_secs(1);
 
 /// A disruption of pods and the pods that it will find.
@@ -90,7 +90,7 @@ impl Checks<'_> {
         self.scenario.invalid(key, why).into()
     }
 
-    /// Checks that enough pods match, and that the disruption may terminate all of its first batch at once.
+    /// Checks that enough pods match, and that the disruption may terminate all of its first batch at the same time.
     async fn check_pods(&self, aimed: &Aimed<'_>) -> Result<()> {
         let Aimed { index, disruption, pods, found } = aimed;
         let (key, ready) = (key_of(*index), &found.ready);
@@ -171,7 +171,7 @@ impl Checks<'_> {
         Some(self.scenario.invalid(&format!("{}.selector", key_of(*index)), why).to_string())
     }
 
-    /// Checks that there are enough pods for every two disruptions that may act at the same time.
+    /// Checks that there are enough pods for each pair of disruptions that may act at the same time.
     fn check_pairs(&self, aimed: &[Aimed<'_>]) -> Result<()> {
         for (number, second) in aimed.iter().enumerate() {
             let first = aimed[..number].iter().find(|first| self.compete(first, second));
@@ -294,7 +294,7 @@ impl Checks<'_> {
     }
 
     async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
-        // Without the right to list the pods, this check is left to the run, if that begins at all.
+        // Without the right to list the pods, this check is left to the run, if the run begins at all.
         let Ok(pods) = pods_on(self.caller, node, "").await else { return Ok(()) };
         let checked = node_limits::check_node(self.caller, disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))

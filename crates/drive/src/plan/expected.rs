@@ -122,7 +122,7 @@ pub(super) async fn found(caller: &Caller, made: &Made, selector: &str) -> Resul
     };
     let is_starting = |pod: &Candidate| !pod.is_ready && pod.metadata.deletion_timestamp.is_none();
     if there.iter().any(is_starting) {
-        // More pods may be ready by then than are ready now.
+        // More pods may be ready when the load begins than are ready now.
         return Ok(None);
     }
     let mut choice = Claims::default().sort(there);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_predict_pods_before_creation() {
+    fn manifest_pods_are_predicted_before_creation() {
         let other = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "db", "namespace": "data"}, "spec": {"template": {}}});
         let single =

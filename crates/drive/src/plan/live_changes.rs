@@ -289,7 +289,7 @@ pub(crate) async fn live<K: Resource<DynamicType = ()>>(caller: &Caller) -> Resu
         live
     };
     match caller.list_as(&what, &api, &ListParams::default(), of).await? {
-        // The cluster does not know the kind.
+        // The cluster does not have the kind.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         listed => listed.map_err(|error| CoordinatorError::api(&what, &error)),
     }

@@ -67,7 +67,8 @@ pub(crate) async fn pods_on(caller: &Caller, node: &str, run: &str) -> Result<Ve
     Ok(pods)
 }
 
-/// Checks that an action on a node terminates pods of the run's namespace, and that they may all terminate at once.
+/// Checks that an action on a node terminates pods of the run's namespace, and that they may all terminate at the same
+/// time.
 pub(crate) async fn check_node(
     caller: &Caller,
     disruption: &Disruption,
@@ -88,8 +89,8 @@ pub(crate) async fn check_node(
     check_node_bounds(caller, disruption, node, &going).await
 }
 
-/// Checks that the node's pods in the run's namespace may all terminate at once, and that they do not include all ready
-/// pods of any owner.
+/// Checks that the node's pods in the run's namespace may all terminate at the same time, and that they do not include
+/// all ready pods of any owner.
 pub(crate) async fn check_node_bounds(
     caller: &Caller,
     disruption: &Disruption,

@@ -1,9 +1,10 @@
-//! Limits on the number of pods that may be terminated at once: never the last ready one, and no more than their
-//! PodDisruptionBudgets allow.
+//! Limits on the number of pods that may be terminated at the same time: never the last ready one, and no more than
+//! their PodDisruptionBudgets allow.
 //!
 //! Deletions must also stay within the Deployment's `maxUnavailable`. One pod at a time is always allowed, because a
 //! node failure can take that many. Evictions, drains and node shutdowns ignore `maxUnavailable`, which is a rollout
-//! setting. Budgets delay evictions one by one, so evicted pods that a budget protects do not terminate all at once.
+//! setting. Budgets delay evictions one by one, so evicted pods that a budget protects do not all terminate at the same
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use crate::error::Result;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::DisruptionAction;
 
-/// Budgets and Deployments that limit how many pods may terminate at once.
+/// Budgets and Deployments that limit how many pods may terminate at the same time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutageLimits {
     pub(crate) budgets: Vec<PodDisruptionBudget>,
@@ -112,7 +113,7 @@ impl OutageLimits {
         asked.iter().filter(|pod| ends(pod)).cloned().collect()
     }
 
-    /// Returns the reason that these pods may not all terminate at once; `None` if they may.
+    /// Returns the reason that these pods may not all terminate at the same time; `None` if they may.
     fn refuse(&self, going: &[Candidate], ready: &[Candidate], leaving: &[Candidate]) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
@@ -127,7 +128,7 @@ impl OutageLimits {
         let of = |pods: &[Candidate], selector: &LabelSelector| {
             pods.iter().filter(|pod| selects(selector, pod.labels())).count()
         };
-        // The status lags: it may still count terminating pods, and also pods other than those considered here.
+        // The status lags, so it may still count terminating pods. It may also count pods that are not considered here.
         let now = |counted: usize, selector: &LabelSelector| {
             counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
         };
@@ -155,7 +156,7 @@ impl OutageLimits {
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = number(spec.replicas.or(Some(1)));
             let allowed = number_of(max, replicas, Rounding::Down).max(1);
-            // Pods that are already unavailable count, too: a rollout or another action may be in progress.
+            // Pods that are already unavailable count, too, because a rollout or another action may be in progress.
             let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
             let away = replicas.saturating_sub(now(counted, &spec.selector));
             if meant > 0 && meant + away > allowed {
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_refuse_excess_terminations() {
+    fn excess_terminations_are_refused() {
         let budget = |allowed: i32| -> PodDisruptionBudget {
             let terms = json!([{"key": "app", "operator": "In", "values": ["web", "api"]}]);
             read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchExpressions": terms}},

@@ -1,7 +1,8 @@
 //! Checks that the sidecars have enough source ports for the load's fresh connections.
 //!
 //! For each client connection, a sidecar opens a connection to its app, from the pod's own address to the same address.
-//! If the client closes first, the sidecar closes first towards the app, and the source port stays in use for a while.
+//! If the client closes first, the sidecar also closes its connection to the app first, and the source port stays in
+//! use for a while.
 
 use std::time::Duration;
 

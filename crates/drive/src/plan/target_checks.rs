@@ -27,10 +27,10 @@ struct NodePort<'a> {
 /// A Service that every cluster has. Its address shows whether Services have IPv4 or IPv6 addresses.
 const ANY_SERVICE: (&str, &str) = ("default", "kubernetes");
 
-/// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL.
-/// The address is the real one, or another Service's if the manifests create the target's Service. The port only
-/// tells targets apart: those with the same Service, port and node share it. Returns `None` in place of the list if
-/// an address cannot be known.
+/// Returns, for each target, a stand-in for the address and port that its connections will go to; `None` for a URL. The
+/// address is the real one, or another Service's if the manifests create the target's Service. The port serves only to
+/// distinguish targets; those with the same Service, port and node share it. Returns `None` in place of the list if an
+/// address cannot be determined.
 ///
 /// # Errors
 /// Fails if the API server does not respond.
@@ -66,7 +66,7 @@ async fn address_of_node(caller: &Caller, node: &str) -> Result<Option<String>> 
     Ok(caller.ask_node(node).await?.ok().and_then(|node| ways::address(&node)))
 }
 
-/// Returns the address of a Service or, if that does not exist yet, of another Service.
+/// Returns the address of a Service or, if it does not exist yet, of another Service.
 async fn address_like(caller: &Caller, name: &str, scenario: &Scenario) -> Result<Option<String>> {
     let (namespace, name) = match scenario.own_service(name) {
         Some(_) => ANY_SERVICE,
@@ -161,7 +161,8 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the node has a ready pod of the Service: with `externalTrafficPolicy: Local`, it responds only then.
+    /// Checks that the node has a ready pod of the Service. With `externalTrafficPolicy: Local`, the node responds only
+    /// if it has one.
     async fn check_local_pods(&self, to: &NodePort<'_>, plan: &mut RunPlan) -> Result<()> {
         let spec = to.service.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.filter(|selector| !selector.is_empty()) else { return Ok(()) };

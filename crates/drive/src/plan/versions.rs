@@ -1,6 +1,6 @@
 //! Features in manifests that not every version of Kubernetes has. They are checked so that a run fails before it
-//! starts, and not in the middle of a deployment: an API server drops unknown fields, and then refuses or
-//! misunderstands the rest.
+//! starts, and not in the middle of a deployment. An API server drops unknown fields, and then refuses or misinterprets
+//! the rest.
 //!
 //! Each version is the first with the feature enabled by default or, if there is none, the first that has it, according
 //! to pkg/features/kube_features.go in v1.36. A gate that was changed by hand is not detected.
@@ -23,7 +23,7 @@ const STOP_SIGNAL: KubernetesVersion = KubernetesVersion::minor(33);
 /// Paths to the pod specification in objects.
 const POD_SPECS: [&str; 3] = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec", "/spec"];
 
-/// A feature that the server needs, and where the manifests use it.
+/// A feature that the server needs, and the place where the manifests use it.
 struct VersionNeed {
     since: KubernetesVersion,
     what: String,
@@ -34,7 +34,7 @@ struct VersionNeed {
 /// # Errors
 /// Fails if it does not; the error names what is missing, and what to write instead.
 pub(crate) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
-    // A version in another format is inconclusive: the server decides.
+    // A version in another format is inconclusive; the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };
     let mut lacking: Vec<String> = Vec::new();
     for need in needs(manifests).into_iter().filter(|need| version < need.since) {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_feature_names_alternative() {
+    fn unsupported_feature_error_names_alternative() {
         let plain = json!({"name": "init"});
         let hook = |hook: &str, handler: Value| {
             web(plain.clone(), json!({hook: handler, "postStart": {"exec": {"command": ["true"]}}}))

@@ -1,8 +1,8 @@
 //! The Secret with the token for the admin ports of a run's sidecars.
 //!
-//! The Secret exists as long as the run. Pods refer to it, so the token is in no pod spec and in no file of the run.
-//! Pods also start without it: a pod that is created after the run, before its workload has been rolled back, must not
-//! wait for a Secret that is gone.
+//! The Secret exists for as long as the run. Pods refer to it, so the token is in no pod spec and in no file of the
+//! run. Pods also start without it, because a pod that is created after the run, before its workload has been rolled
+//! back, must not wait for a Secret that is gone.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) struct AdminSecret {
 }
 
 impl AdminSecret {
-    /// Creates a Secret under a random name, so that no other run uses the same name.
+    /// Creates a Secret under a random name so that no other run uses the same name.
     pub(super) fn new(token: AdminToken) -> Self {
         let name = format!("rolldrop-admin-{:08x}", rand::random::<u32>());
         Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }

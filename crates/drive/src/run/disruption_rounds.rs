@@ -1,10 +1,10 @@
 //! Runs that continue while their gate is inconclusive, or while their windows cover less than required. They repeat
 //! the same disruptions in rounds, under one load, and look at the record after each round.
 //!
-//! A look reads what the run directory holds so far, while the load continues; rows still held by workers in the
-//! cluster are fetched first. A look decides only whether there is another round. The code that judges runs
-//! implements it ([`Look`]). The finished run is judged by its whole record, as every run is, with the confidence of
-//! its last look.
+//! A look reads what the run directory contains so far, while the load continues; rows still held by workers in the
+//! cluster are fetched first. A look decides only whether there is another round. The code that judges runs implements
+//! it ([`Look`]). The finished run is judged by its whole record, as every run is, with the confidence of its last
+//! look.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ pub enum RunError {
     /// The pods' termination settings cannot be changed.
     #[error(transparent)]
     Ending(#[from] EndingError),
-    /// The cluster shows something other than the user stated.
+    /// The cluster shows something other than what the user stated.
     #[error(transparent)]
     Contradiction(#[from] ServiceProxyMismatch),
     /// The load cannot be sent.

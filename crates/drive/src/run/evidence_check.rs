@@ -29,7 +29,7 @@ pub async fn why_no_evidence(
 }
 
 /// Asks a process that runs where the load will be sent from. Pods that send a load check this themselves before the
-/// load begins, because no other process runs where they will be.
+/// load begins, because no other process runs where they will run.
 pub(super) async fn check(
     scenario: &Scenario,
     cluster: &Cluster,
@@ -72,7 +72,7 @@ pub(super) async fn refusal(
     let checking = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A process that has exited early gives the reason on stderr.
+            // A process that has exited early reports the reason on stderr.
             let _ = stdin.write_all(input).await;
         }
         child.wait_with_output().await

@@ -22,7 +22,7 @@ pub(super) fn inject_sidecar(
         return Ok(None);
     }
     let secret = AdminSecret::new(token.get_or_insert_with(random_token).clone());
-    // By number, which every version with native sidecars accepts.
+    // Services refer to the port by number, which every version with native sidecars accepts.
     let kubernetes = inject::KubernetesVersion::NATIVE_SIDECARS;
     let options = inject::InjectOptions::of_a_run("rolldrop".into(), kubernetes, secret.key.clone());
     let is_meant = meant(scenario);
@@ -133,7 +133,7 @@ spec:
     }
 
     #[test]
-    fn image_override_spares_other_images() {
+    fn image_override_keeps_other_images() {
         let mut pod =
             json!({"spec": {"containers": [{"image": "rolldrop"}, {"image": "nginx"}], "image": 1}});
         replace_image(&mut pod, "example.org/rolldrop:1");

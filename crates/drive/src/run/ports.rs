@@ -18,7 +18,7 @@ use rolldrop_record::run_info::Target;
 use rolldrop_scenario::Scenario;
 
 /// Asks a process that runs where the load will be sent from; for pods, which do not exist yet, assumes Linux's
-/// defaults. `open_end` is the maximum length of a load with an open end.
+/// defaults. `open_end` is the maximum length of a load without a fixed end.
 ///
 /// # Errors
 /// Fails if there are too few ports, or the check was interrupted.

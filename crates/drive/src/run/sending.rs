@@ -306,7 +306,7 @@ impl<N: Note> Sending<N> {
     }
 }
 
-/// Returns the load as seen from a node: each Service, through that node's Service proxy, is a separate target.
+/// Returns the load as seen from a node. Each Service, reached through that node's Service proxy, is a separate target.
 fn seen_from(settings: &load::Load, node: &str, ready: &ReadyTargets) -> load::Load {
     let mut settings = settings.clone();
     let is_nodes_own =

@@ -35,11 +35,12 @@ use rolldrop_scenario::{Disruption, Place, Scenario};
 
 /// Time limit for the target's first response, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
-/// Length of load before a command is run, if no disruption of the scenario determines it.
+/// Length of the load before a command is run, if no disruption of the scenario determines it.
 const STEADY_PART: Duration = Duration::from_secs(3);
 /// Time before the first disruption at which the beats begin.
 const BEATS_BEFORE: Duration = Duration::from_secs(1);
-/// Time for which the load continues after a command's effects have settled: a Service proxy may lag by about a second.
+/// Time for which the load continues after a command's effects have settled, because a Service proxy may lag by about a
+/// second.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
 /// A run whose pods are ready.
@@ -227,7 +228,7 @@ impl Measuring<'_> {
         why
     }
 
-    /// Terminates pods by the user's command or the scenario's disruptions. Returns the looks, positioned at the last
+    /// Terminates pods with the user's command or the scenario's disruptions. Returns the looks, positioned at the last
     /// one, if the run continues while its gate is inconclusive, and the rounds if it continues until its windows cover
     /// enough.
     async fn disrupt(
@@ -276,7 +277,7 @@ impl Measuring<'_> {
             return Ok(timeout(left, self.aftermath(control)).await.is_ok());
         }
         if round.is_some() {
-            // The result does not matter: an interruption ends the run anyway.
+            // The result does not matter, because an interruption ends the run anyway.
             let _ = self.wait_until(end).await;
         }
         Ok(true)
@@ -300,7 +301,7 @@ impl Measuring<'_> {
         session.beat().await
     }
 
-    /// Returns the length of load before the user's command is run.
+    /// Returns the length of the load before the user's command is run.
     fn steady_part(self) -> Duration {
         let scenario = self.scenario;
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();

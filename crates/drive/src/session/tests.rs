@@ -78,7 +78,7 @@ fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
     (code, status.to_string())
 }
 
-/// Returns the response of an API server that knows Services, and responds to everything else with `other`.
+/// Returns the response of an API server that supports Services, and responds to everything else with `other`.
 fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, String) {
     let resource = |name: &str, kind: &str| {
         json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind,
@@ -107,7 +107,7 @@ fn service() -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "uid": "u1"}})
 }
 
-/// Creates a session without watches: the test itself updates the view.
+/// Creates a session without watches; the test itself updates the view.
 fn session(client: Client, limits: TimeLimits) -> (Session, RunDir, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
@@ -239,7 +239,7 @@ async fn created_objects_are_owned_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outage_keeps_recovered_creation_open() {
+async fn creations_stay_open_after_outage_during_undo() {
     let posts = Arc::new(AtomicUsize::new(0));
     let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (asked, is_away) = (Arc::clone(&posts), Arc::clone(&away));

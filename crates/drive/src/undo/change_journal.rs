@@ -221,7 +221,7 @@ impl Journal {
         self.open.iter().rev().cloned().collect()
     }
 
-    /// Returns the ID of the latest change to an object that has not been undone.
+    /// Returns the ID of the latest change to an object, among the changes that have not been undone.
     pub(crate) fn last_of(&self, object: &ObjectRef) -> Option<u32> {
         let is_it = |open: &&Open| open.object.uid == object.uid && open.object.name == object.name;
         self.open.iter().rev().find(is_it).map(|open| open.id)
@@ -240,7 +240,7 @@ impl Journal {
         line.push(b'\n');
         let before = self.file.metadata().map_err(io)?.len();
         self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|error| {
-            // If the disk is full, removes the partial line, so that the next one starts cleanly.
+            // If the disk is full, removes the partial line so that the next one starts cleanly.
             let _ = self.file.set_len(before);
             io(error)
         })

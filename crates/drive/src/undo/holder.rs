@@ -1,8 +1,10 @@
-//! Workloads in use: an annotation names the run that changes a workload, so that no other run changes it.
+//! Marks workloads as in use. An annotation names the run that changes a workload, to prevent other runs from changing
+//! it.
 //!
 //! The annotation is on the workload itself, not on its pod template, so setting it causes no rollout. A patch sets it
 //! only on the resourceVersion that was read. The run renews the annotation while it lasts, and removes it at the end;
-//! `rolldrop cleanup` also removes it. A killed run holds its workload until the annotation expires.
+//! `rolldrop cleanup` also removes it. The workload of a killed run stays marked as in use until the annotation
+//! expires.
 
 use std::fmt;
 use std::time::Duration;

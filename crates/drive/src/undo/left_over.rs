@@ -27,7 +27,7 @@ pub struct LeftOvers {
 pub enum Since {
     /// Same as before the tuning.
     AsFound,
-    /// As a run of the tuning left it: undoing the run's changes restores the state before the tuning.
+    /// As a run of the tuning left it; undoing the run's changes restores the state before the tuning.
     AsSet,
     /// Others have changed it.
     Changed {

@@ -1,4 +1,5 @@
-//! The settings that streams need: measured without disruptions, chosen by prediction, and judged by a proof.
+//! Finds the settings that streams need: measures the streams without disruptions, predicts the settings, and judges
+//! them by a proof.
 
 use std::time::Duration;
 

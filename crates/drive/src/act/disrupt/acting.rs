@@ -153,8 +153,8 @@ impl Acting<'_> {
     }
 
     /// Repeats a call until the API server accepts it or refuses it for good, and records each attempt. Retries after
-    /// temporary refusals (429) until the load ends, and after consecutive API server faults as long as the limit for
-    /// an outage allows.
+    /// temporary refusals (429) until the load ends, and after consecutive API server faults for as long as the limit
+    /// for an outage allows.
     pub(super) async fn insist<T, F>(
         &self,
         mode: Option<Mode>,
@@ -193,7 +193,7 @@ impl Acting<'_> {
     }
 
     /// Makes a call, and takes timestamps before and after it. `success` is the status to record for an accepted call.
-    /// Returns no response if the limit for a call has passed.
+    /// Returns no response if the call exceeds its time limit.
     async fn stamped<T>(
         &self,
         success: u16,

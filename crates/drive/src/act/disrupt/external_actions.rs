@@ -1,5 +1,5 @@
-//! Disruptions that the run does not cause by its own calls: programs that it starts, and terminations by others that
-//! it observes.
+//! Disruptions that the run does not cause through its own calls: programs that it starts, and terminations by others
+//! that it observes.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Acting<'_> {
         let status = self.programs.run(words).await;
         let (code, signal) = match &status {
             Ok(status) => codes(*status),
-            // The exit code that a shell uses.
+            // The exit code that a shell returns for a missing command.
             Err(_) => (Some(127), None),
         };
         self.observer.recorder().record(EventKind::CommandEnded { code, signal, disruption });

@@ -27,7 +27,8 @@ use rolldrop_scenario::{Pods, Restore};
 
 /// Rules for asking a node's agent to restart, or to kill a container's process.
 const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmful };
-/// Rules for asking the agent to shut its node down: a shutdown in progress continues, so asking again is harmless.
+/// Rules for asking the agent to shut its node down. Asking again is harmless, because a shutdown in progress
+/// continues.
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Acting<'_> {
@@ -76,7 +77,7 @@ impl Acting<'_> {
         Ok(done)
     }
 
-    /// Shuts a node down. The run boots it again when `restore` says so.
+    /// Shuts a node down. The run boots it again at the time that `restore` sets.
     pub(super) async fn shut_node_down(
         &self,
         node: &str,
@@ -130,7 +131,7 @@ impl Acting<'_> {
         if is_accepted {
             let limit = self.changer.caller.limits.recovery;
             let again = self.observer.views().wait_until(|view| shown(view) != before);
-            // If the container is not back by then, the wait for recovery reports it.
+            // If the container has not restarted within the limit, the wait for recovery reports it.
             let _ = self.while_loaded(timeout(limit, again)).await;
         }
         is_accepted

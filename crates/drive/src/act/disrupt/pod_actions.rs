@@ -47,7 +47,7 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// Checks that these pods may all terminate at once, in addition to those that are already terminating.
+    /// Checks that these pods may all terminate at the same time, in addition to those that are already terminating.
     async fn check_bounds(
         &self,
         pods: &Pods,
@@ -94,8 +94,8 @@ impl Acting<'_> {
     }
 
     /// Chooses the next pods from those that no other action has chosen. They belong to this action until it gives them
-    /// back. `left` holds the pods from the first choice whose turn is still to come; it is `None` before that choice,
-    /// and if no pod is free to choose. Pods that the action should take but cannot are recorded as skipped.
+    /// back. `left` contains the pods from the first choice that later batches will terminate; it is `None` before that
+    /// choice, and if no pod is free to choose. Pods that the action should take but cannot are recorded as skipped.
     async fn take(
         &self,
         pods: &Pods,
@@ -104,7 +104,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<Vec<Candidate>, Refusal> {
         let before = left.take();
-        // Held until the end, so that the second of two concurrent actions chooses from the pods that the first left.
+        // Held until the end so that the second of two concurrent actions chooses from the pods that the first left.
         let mut claims = self.disruptor.claims.lock().await;
         let found = self.listed(&pods.selector).await?;
         self.observer.views().read(|view| whole.see(&oldest_ready_first(found.clone()), view));

@@ -1,4 +1,4 @@
-//! Decides when an action is complete, so that the next one may start.
+//! Decides when an action is complete and the next one may start.
 //!
 //! A workload has recovered when as many of its pods are ready as before, none of them is terminating, and each of
 //! their Services has as many ready endpoints as before. To be distinguishable, the next termination also waits until
@@ -55,7 +55,7 @@ impl Whole {
     }
 
     fn has_endpoints_again(&self, view: &View) -> bool {
-        // False while a list is arriving: until it is complete, an endpoint that is missing here may still exist.
+        // False while a list is arriving. Until the list is complete, an endpoint that is missing here may still exist.
         let is_known = view.slices_listed || self.endpoints.is_empty();
         is_known && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
     }
@@ -94,7 +94,7 @@ impl Acting<'_> {
     /// Waits until none of the selected pods is terminating, and as many pods and endpoints are ready as before.
     async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
         loop {
-            // Subscribes before listing, so that no change after the list is missed.
+            // Subscribes before listing so that no change after the list is missed.
             let changed = self.observer.views().changed();
             let is_whole = self.observer.views().read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = self.listed(&pods.selector).await {
@@ -108,8 +108,9 @@ impl Acting<'_> {
     }
 
     /// Waits until another connection to a pod that is gone is implausible. This takes ln(n/α)/λ from the last time at
-    /// which a Service proxy may have routed one there, where λ is the rate of new connections per pod and n the number
-    /// of terminations. Other consumers take longer, so the wait restarts with each lost request ([`until_silent`]).
+    /// which a Service proxy may have routed a connection there, where λ is the rate of new connections per pod and n
+    /// the number of terminations. Other consumers take longer, so the wait restarts with each lost request
+    /// ([`until_silent`]).
     async fn quiet(&self, pods: &Pods, whole: &Whole) {
         let per_pod = self.load.rate / whole.ready.max(1) as f64;
         let many = match self.disruption.repeat {

@@ -66,7 +66,7 @@ fn patches(calls: &Calls) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn conflict_retries_on_fresh_workload() {
+async fn conflicting_change_is_retried_on_fresh_workload() {
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
     let (client, calls) = api(move |method, path| match *method {
@@ -109,7 +109,7 @@ async fn constant_conflicts_leave_workload_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_patch_response_awaits_rollout() {
+async fn rollout_is_awaited_after_lost_patch_response() {
     // Objects after the change.
     let mut objects = [deployment("app:1", 7), service()];
     let kubernetes = "v1.36.2".parse::<KubernetesVersion>().unwrap();
@@ -144,7 +144,7 @@ async fn lost_patch_response_awaits_rollout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finish_awaits_earlier_rollback() {
+async fn finish_reports_earlier_rollback() {
     let patched = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&patched);
     let image = |n: usize| if n == 1 { "app:2" } else { "app:1" };
@@ -165,7 +165,7 @@ async fn finish_awaits_earlier_rollback() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stuck_rollout_records_missing_pods() {
+async fn stuck_rollout_is_recorded_with_missing_pods() {
     let restarts = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&restarts);
     let (client, _) = api(move |_, path| {

@@ -49,7 +49,7 @@ fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
     (client, deletions)
 }
 
-/// Returns a disruption that deletes `count` pods at once, oldest first, as often as `repeat` says.
+/// Returns a disruption that deletes `count` pods at the same time, oldest first, as often as `repeat` specifies.
 fn deletion(count: Count, repeat: Repeat) -> Disruption {
     Disruption {
         at: Duration::ZERO,
@@ -70,7 +70,7 @@ fn deletion(count: Count, repeat: Repeat) -> Disruption {
 }
 
 #[tokio::test]
-async fn refused_deletion_records_both_stamps() {
+async fn refused_deletion_is_recorded_with_both_times() {
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
@@ -97,7 +97,7 @@ async fn refused_deletion_records_both_stamps() {
 
 /// Budgets refuse an eviction for longer than an outage may last; a single fault after that is not an outage.
 #[tokio::test(start_paused = true)]
-async fn first_fault_starts_outage_limit() {
+async fn outage_limit_counts_from_first_fault() {
     let limits = TimeLimits { outage: Duration::from_secs(5), ..TimeLimits::default() };
     let tries = Arc::new(AtomicUsize::new(0));
     let pod = json!({"metadata": {"name": "web-1", "uid": "u"},

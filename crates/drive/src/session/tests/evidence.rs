@@ -53,7 +53,7 @@ async fn plan_announces_privileged_workers() {
 }
 
 #[tokio::test]
-async fn unavailable_evidence_fails_plan() {
+async fn plan_fails_if_evidence_is_unavailable() {
     let error = planned("userspace", None, None).await.unwrap_err();
     assert!(error.contains("the Service proxy is in userspace mode"), "{error}");
     let error = planned("nftables", Some("baseline"), Some(2)).await.unwrap_err();

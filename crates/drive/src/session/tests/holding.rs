@@ -145,7 +145,7 @@ async fn hold_is_taken_renewed_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_workload_refuses_second_run() {
+async fn second_run_on_held_workload_is_refused() {
     let (shop, client, calls) = Shop::open(None);
     shop.is_used("2999-01-01T00:00:00Z");
     let (mut second, ..) = session(client.clone(), TimeLimits::default());
@@ -174,7 +174,7 @@ async fn expired_hold_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_one_concurrent_run_gets_hold() {
+async fn only_one_concurrent_run_acquires_hold() {
     let holder = json!({"run": "first", "owner": "ann@laptop", "until": "2999-01-01T00:00:00Z"});
     let first = json!({"metadata": {"annotations": {IN_USE: holder.to_string()}}});
     let (shop, client, _) = Shop::open(Some(first));
@@ -213,7 +213,7 @@ async fn restore_keeps_concurrent_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alter_reapplies_after_foreign_change() {
+async fn alter_reapplies_edits_after_foreign_change() {
     let (shop, client, _) = Shop::open(Some(json!({"spec": {"replicas": 4}})));
     let (session, _run_dir, _dir) = session(client, TimeLimits::default());
     let (resource, scope) = session.caller.kind_of("apps/v1", "Deployment").await.unwrap();
@@ -253,7 +253,7 @@ async fn image_set_while(patch_type: PatchType, theirs: Value) -> (Value, Value)
 }
 
 #[tokio::test(start_paused = true)]
-async fn patch_reapplies_after_foreign_change() {
+async fn patch_is_reapplied_after_foreign_change() {
     let theirs = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "app", "image": "app:1"}, {"name": "theirs", "image": "helper:1"}]}}}});
     for patch_type in [PatchType::Merge, PatchType::Json] {

@@ -32,7 +32,7 @@ async fn plan_announces_random_dns_phases() {
 }
 
 #[tokio::test]
-async fn period_equals_longest_dns_ttl() {
+async fn dns_period_equals_longest_ttl() {
     let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, TimeLimits::default());
     assert_eq!(session.observer.period(), Duration::ZERO);

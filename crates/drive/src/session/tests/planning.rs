@@ -103,7 +103,7 @@ fn own(disruptions: &str) -> String {
 }
 
 #[tokio::test]
-async fn impossible_disruptions_name_key_and_remedy() {
+async fn impossible_disruption_errors_name_key_and_remedy() {
     let there = || cluster(&[("/services/web", service(&json!({}))), ("/pods", web(3))]);
     let mut said = Vec::new();
     for wrong in [
@@ -221,7 +221,7 @@ async fn invalid_node_port_target_is_refused() {
     }
 }
 
-/// `maxUnavailable` applies to rollouts: the eviction API ignores it.
+/// `maxUnavailable` applies only to rollouts; the eviction API ignores it.
 #[tokio::test]
 async fn drain_checks_budgets_only() {
     let deployment = json!([{"metadata": {"name": "web"}, "status": {"readyReplicas": 4}, "spec": {"replicas": 4,
@@ -249,7 +249,7 @@ async fn drain_checks_budgets_only() {
 
 /// No Service shows these pods, and no workload does yet.
 #[tokio::test(start_paused = true)]
-async fn url_target_awaits_manifest_pods() {
+async fn run_with_url_target_awaits_manifest_pods() {
     let lists = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&lists);
     let (client, _) = api(move |_, path| {

@@ -86,7 +86,7 @@ async fn failed_pod_creation_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_rollout_records_its_reason() {
+async fn hanging_rollout_is_recorded_with_reason() {
     let restarted = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&restarted);
     let (client, _) = api(move |_, path| {
