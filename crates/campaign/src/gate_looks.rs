@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn extend_needs_gate_and_no_command() {
+    fn extend_needs_gate_and_forbids_command() {
         let fine = acting("action: deletePod, selector: app=web");
         let error = |keys: &str, has_command| asked(keys, None, has_command).unwrap_err();
         assert!(error(&fine, true).contains("a COMMAND may do something else"));

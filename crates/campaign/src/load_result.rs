@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_load_starts_with_partial() {
+    fn interrupted_load_report_starts_with_partial() {
         let (plan, mut summary, _) = report();
         summary.tally.outcomes = OutcomeCounts::default();
         summary.tally.error_statuses = ErrorStatuses::default();

@@ -69,15 +69,15 @@ pub struct Origin {
 /// A cluster to work with.
 pub struct Cluster {
     client: Client,
-    /// Warnings from its API server.
+    /// Warnings from the cluster's API server.
     warnings: Warnings,
     default_namespace: String,
-    /// URL of its API server.
+    /// URL of the cluster's API server.
     server: String,
     origin: Origin,
     /// Contents of the kubeconfig's context.
     context: Option<Context>,
-    /// True if its Services are reached through `rolldrop cluster exec`.
+    /// True if the cluster's Services are reached through `rolldrop cluster exec`.
     has_inside: bool,
     process: Option<ClusterProcess>,
 }
@@ -193,7 +193,7 @@ impl Cluster {
     }
 
     /// Returns the `KUBECONFIG` value that lets a program find this cluster and, by default, this namespace; `None` if
-    /// it would find them anyway. Writes `file` for this purpose if needed; the file holds no secrets.
+    /// it would find them anyway. Writes `file` for this purpose if needed; the file contains no secrets.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ pub enum UndoOutcome {
 pub struct Undone {
     object: ObjectRef,
     change: ClusterChange,
-    /// Result of undoing it.
+    /// Result of undoing the change.
     pub outcome: UndoOutcome,
 }
 

@@ -100,7 +100,7 @@ pub enum DisruptionStage {
     Due {
         /// Number of the repetition, counted from 0.
         repetition: u32,
-        /// Time at which it is due.
+        /// Time at which the repetition is due.
         at: Stamp,
     },
     /// The action is being carried out.

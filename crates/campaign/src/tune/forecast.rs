@@ -56,7 +56,7 @@ pub(super) struct Leg {
     sleep_s: u64,
     /// Number of rollouts or deletions for measuring windows.
     pub(super) times: usize,
-    /// Number of pods that they terminate.
+    /// Number of pods that the rollouts or deletions terminate.
     pub(super) ended: usize,
     /// Total number of rollouts in the run.
     rollouts: usize,
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn leg_derives_rollouts_from_units() {
+    fn rollouts_in_leg_follow_from_needed_units() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), PodNaming::Unknown);
         assert_eq!((leg.times, leg.ended, leg.rollouts), (12, 36, 14));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn long_deregistration_delay_warns() {
+    fn long_deregistration_delay_raises_warning() {
         let attributes = "stickiness.enabled=true,deregistration_delay.timeout_seconds=60";
         for (kind, annotation) in TARGET_GROUP {
             let object =

@@ -64,7 +64,7 @@ pub(super) struct StepPlan {
     /// Required number of units.
     pub(super) needed: usize,
     confidence: f64,
-    /// Duration of a run without disruptions; `None` if the run has some.
+    /// Duration of a run without disruptions; `None` if the run has disruptions.
     #[serde(default)]
     pub(super) undisturbed: Option<Duration>,
 }
@@ -95,7 +95,7 @@ pub(super) struct EndedRun {
     pub(super) analysis: Analysis,
     pub(super) is_interrupted: bool,
     pub(super) took: Duration,
-    /// Reason why a bound stopped the run before it had enough units, if one did.
+    /// Reason why a bound stopped the run before it had enough units, if a bound did.
     pub(super) gave_up: Option<String>,
 }
 

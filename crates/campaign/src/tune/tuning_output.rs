@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_lines_carry_line_numbers() {
+    fn new_lines_have_line_numbers() {
         let before = "a\nb\nseconds: 3\nc\n";
         let after = "a\nb\nnew: 1\nseconds: 5\nc\n";
         assert_eq!(new_lines(before, after), [(3, "new: 1"), (4, "seconds: 5")]);

@@ -15,7 +15,7 @@ pub mod lab {
     pub struct ClusterConfig {
         /// Number of nodes.
         pub nodes: u32,
-        /// Way in which connections reach its pods.
+        /// Way in which connections reach the cluster's pods.
         pub dataplane: config::DataplaneChoice,
     }
 

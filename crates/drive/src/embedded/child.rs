@@ -65,7 +65,7 @@ pub enum ChildError {
 pub struct Died {
     /// Exit status of the process, or the signal that killed it, in words.
     how: String,
-    /// Last part of its log.
+    /// Last part of the process's log.
     log: String,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct ClusterProcess {
     pid: i32,
     kubeconfig: PathBuf,
     log: PathBuf,
-    /// Directory with its links to namespaces, if it uses the kernel dataplane.
+    /// Directory with the cluster's links to namespaces, if the cluster uses the kernel dataplane.
     namespaces: PathBuf,
     notice: Option<String>,
 }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_blocks_without_loss() {
+    fn full_queue_blocks_senders_without_loss() {
         const EVENTS: usize = 4 * WAITING;
         let dir = tempfile::tempdir().unwrap();
         let run_dir = RunDir::create(&dir.path().join("run")).unwrap();

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn service_targets_split_by_node() {
+    fn service_targets_are_split_by_node() {
         let found = |name: &str, consumer| FoundTarget {
             name: name.into(),
             url: "http://x/".into(),

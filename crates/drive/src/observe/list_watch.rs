@@ -57,9 +57,10 @@ pub(super) trait WatchListener: Send + Sync {
 /// Importance of a watch or a call for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Nothing can be measured without it.
+    /// Nothing can be measured without the watch or call.
     Must,
-    /// It helps to explain results; it is skipped if it is not allowed, or if the cluster does not have the kind.
+    /// The watch or call helps to explain results; it is skipped if it is not allowed, or if the cluster does not have
+    /// the kind.
     Helps,
 }
 
@@ -78,15 +79,15 @@ pub(super) struct Following<K, S> {
 
 /// Reason that a watch is not open.
 enum Broken {
-    /// It was closed or interrupted, or could not be opened.
+    /// The watch was closed or interrupted, or could not be opened.
     Cut { why: Option<String>, pause: Option<Duration> },
-    /// It was silent for longer than a watch may stay open.
+    /// The watch was silent for longer than it may stay open.
     Silent,
     /// The API server has forgotten the version to resume from.
     Forgotten,
-    /// It is not allowed, or the cluster does not have the kind.
+    /// The watch is not allowed, or the cluster does not have the kind.
     NotToBeHad(String),
-    /// It shows something other than what was asked for.
+    /// The watch shows something other than what was asked for.
     Unbelieved(String),
 }
 
@@ -109,9 +110,9 @@ impl Broken {
 pub(crate) struct WatchState {
     /// Version to resume from; `None` before a list.
     version: Option<String>,
-    /// Time of its last sign of life.
+    /// Time of the watch's last sign of life.
     last_good: Stamp,
-    /// Time at which it broke; `None` if it is open.
+    /// Time at which the watch broke; `None` if it is open.
     broken: Option<Stamp>,
     has_listed: bool,
 }

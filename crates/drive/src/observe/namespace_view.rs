@@ -6,13 +6,13 @@ use tokio::sync::watch;
 
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
-/// Reasons that a waiting container will not start by itself, except those about its image.
+/// Reasons that a waiting container will not start on its own, except those about its image.
 const STUCK: [&str; 4] =
     ["CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff"];
 /// Reasons that a container's image cannot be pulled (`pkg/kubelet/images/types.go`).
 const NO_IMAGE: [&str; 4] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
 
-/// A container that will not start by itself.
+/// A container that will not start on its own.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod {pod}, container {container}: {why}")]
 pub(crate) struct Stuck {
@@ -20,7 +20,7 @@ pub(crate) struct Stuck {
     container: String,
     /// Kubernetes' reason, followed by its message if there is one.
     why: String,
-    /// True if its image cannot be pulled.
+    /// True if the container's image cannot be pulled.
     pub(crate) lacks_image: bool,
 }
 

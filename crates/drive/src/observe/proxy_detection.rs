@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn cilium_setting_replaces_kube_proxy() {
+    fn cilium_setting_reveals_kube_proxy_replacement() {
         let replaces = |value: &str| replaces_kube_proxy(&map("kube-proxy-replacement", value));
         assert!(replaces("true") && replaces("strict") && replaces("partial"));
         assert!(!replaces("false") && !replaces("disabled"));

@@ -32,7 +32,7 @@ struct WorkloadState {
     generation: i64,
     /// Requested number of pods.
     replicas: i32,
-    /// Digest of its pod template; see [`template_digest`].
+    /// Digest of the workload's pod template; see [`template_digest`].
     template: String,
     /// Description of what is missing; `None` when everything is as requested.
     missing: Option<String>,

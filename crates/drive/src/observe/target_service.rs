@@ -51,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn manifests_set_wanted_endpoint_count() {
+    fn manifests_determine_wanted_endpoint_count() {
         let spec = json!({"selector": {"app": "web"}});
         let service = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
         let deployment = |app: &str, replicas: u64| json!({"spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": app, "x": "y"}}}}});

@@ -24,9 +24,9 @@ const FIRST_LISTS: Duration = Duration::from_secs(300);
 /// Event of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchedEvent {
-    /// Time at which it was seen.
+    /// Time at which the event was seen.
     pub at: Stamp,
-    /// Namespace of the object that it is about.
+    /// Namespace of the object that the event is about.
     pub namespace: Option<String>,
     /// The event itself.
     pub kind: EventKind,

@@ -12,9 +12,9 @@ const GITOPS: [(&str, &str); 3] = [
 /// Policy for objects that a GitOps controller keeps in the state that its repository defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GitOps {
-    /// Does not change them, because the controller would revert the change during the run.
+    /// Does not change the objects, because the controller would revert the change during the run.
     Refuse,
-    /// Changes them, because the controller is known to be paused.
+    /// Changes the objects, because the controller is known to be paused.
     Change,
 }
 

@@ -22,7 +22,7 @@ use rolldrop_sidecar::inject::{self, KubernetesVersion, SecretKey};
 pub struct LiveChanges<'a> {
     /// Selection of the workloads.
     pub whose: WorkloadSelection<'a>,
-    /// Sidecar to add to their pods.
+    /// Sidecar to add to the workloads' pods.
     pub sidecar: Option<Sidecar<'a>>,
     /// New termination settings for the pods of one workload.
     pub ending: Option<(&'a Sleepers, Ending)>,
@@ -57,7 +57,7 @@ pub struct WorkloadSelection<'a> {
 pub struct Sidecar<'a> {
     /// Image of the sidecar.
     pub image: &'a str,
-    /// Secret and key of the token for its admin port.
+    /// Secret and key of the token for the sidecar's admin port.
     pub admin_token: &'a SecretKey,
 }
 

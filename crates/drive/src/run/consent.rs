@@ -32,9 +32,9 @@ pub enum Consent {
 /// Origin of the choice of cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// The command line or the scenario names it, or it is the run's own.
+    /// The command line or the scenario names the cluster, or it is the run's own.
     Named,
-    /// It is the current context of the kubeconfig.
+    /// The cluster is that of the kubeconfig's current context.
     Current,
 }
 

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns which workloads get the sidecar, out of a gateway with its Service and an app with an Ingress.
+    /// Returns the workloads that get the sidecar, out of a gateway with its Service and an app with an Ingress.
     fn injected(sidecar: &str, target: &str) -> Vec<String> {
         let yaml = format!(
             "

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn service_lists_its_external_urls() {
+    fn external_urls_of_service_are_listed() {
         let service: Service = read(json!({
             "metadata": {"name": "web"},
             "spec": {"ports": [{"port": 80, "nodePort": 30080}]},

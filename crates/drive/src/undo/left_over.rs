@@ -29,7 +29,7 @@ pub enum Since {
     AsFound,
     /// As a run of the tuning left it; undoing the run's changes restores the state before the tuning.
     AsSet,
-    /// Others have changed it.
+    /// Others have changed the workload.
     Changed {
         /// Changed fields, each with its value then and now.
         what: Vec<String>,

@@ -1,4 +1,4 @@
-//! Code that all actions share: repeats their calls until they are accepted, and timestamps and records them.
+//! Code that all actions share. It repeats their calls until they are accepted, and timestamps and records them.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn beats_adapt_until_forbidden() {
+async fn beat_rate_adapts_until_beats_are_forbidden() {
     let asked = Arc::new(AtomicUsize::new(0));
     let patches = Arc::clone(&asked);
     let (client, calls) = api(move |method, path| match *method {

@@ -70,7 +70,7 @@ async fn clean_restart_starts_new_source() {
 }
 
 #[tokio::test]
-async fn proxy_requiring_token_warns_once() {
+async fn proxy_requiring_token_causes_one_warning() {
     // The API server passes on the admin port's response.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -85,7 +85,7 @@ async fn proxy_requiring_token_warns_once() {
 }
 
 #[tokio::test]
-async fn proxy_with_endless_line_warns_once() {
+async fn proxy_with_endless_line_causes_one_warning() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let (client, _) = api(move |_, path| {
@@ -257,7 +257,7 @@ async fn rows_from(asked: Arc<AtomicUsize>, request: Request<Body>) -> kube::Res
 }
 
 #[tokio::test]
-async fn unreadable_row_loses_no_later_rows() {
+async fn later_rows_are_kept_after_unreadable_row() {
     let asked = Arc::new(AtomicUsize::new(0));
     let client =
         Client::new(tower::service_fn(move |request| rows_from(Arc::clone(&asked), request)), "shop");

@@ -287,7 +287,7 @@ async fn patch_fails_after_repeated_conflicts() {
 }
 
 #[test]
-fn leftovers_classify_workload_changes() {
+fn workload_changes_after_kill_are_classified() {
     let dir = tempfile::tempdir().unwrap();
     let (out, clock) = (dir.path().join("tuning"), Clock::start());
     std::fs::create_dir_all(out.join("1-before")).unwrap();

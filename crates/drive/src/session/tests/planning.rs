@@ -223,7 +223,7 @@ async fn invalid_node_port_target_is_refused() {
 
 /// `maxUnavailable` applies only to rollouts; the eviction API ignores it.
 #[tokio::test]
-async fn drain_checks_budgets_only() {
+async fn drain_is_checked_against_budgets_only() {
     let deployment = json!([{"metadata": {"name": "web"}, "status": {"readyReplicas": 4}, "spec": {"replicas": 4,
         "selector": {"matchLabels": {"app": "web"}}, "template": {},
         "strategy": {"rollingUpdate": {"maxUnavailable": 0}}}}]);
