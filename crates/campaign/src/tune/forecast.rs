@@ -197,7 +197,7 @@ fn looks(ended: usize) -> u32 {
 pub(super) struct ForecastPlan(pub(super) Vec<Leg>);
 
 impl StepRunner<'_> {
-    /// Plans the runs after the first. `names` and `sleep_s` reflect what is known by then.
+    /// Plans the runs after the first. `names` and `sleep_s` reflect what is known after the first run.
     pub(super) fn plan_after(
         &self,
         pace: &RolloutPace,

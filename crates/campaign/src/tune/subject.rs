@@ -27,7 +27,7 @@ use rolldrop_scenario::{Loaded, Place, Scenario};
 use rolldrop_sidecar::inject::ending::{self, Ending, Sleepers};
 use rolldrop_sidecar::inject::{KubernetesVersion, pod_labels, selects};
 
-/// First preStop sleep for measuring windows, in seconds: on a real cluster, and on the embedded one.
+/// First preStop sleep for measuring windows, in seconds, on a real cluster and on the embedded one.
 const FIRST_SLEEP_S: [u64; 2] = [10, 5];
 /// Growth factor of the sleep when a window outlasts it.
 const GROWTH: u64 = 3;

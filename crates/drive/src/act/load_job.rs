@@ -113,7 +113,8 @@ async fn give_to(caller: &Caller, secret: &DynamicObject, job: &DynamicObject) -
 
 /// Waits until the pods of all workers are ready, or the limit passes. Passes reasons for a long wait to `tell`.
 ///
-/// # Errors Fails if no pod is ready by then, or as soon as every pod reports why it will never become ready.
+/// # Errors
+/// Fails if no pod is ready by then, or as soon as every pod reports why it will never become ready.
 pub(crate) async fn await_pods(
     caller: &Caller,
     observer: &Observer,

@@ -1,6 +1,6 @@
 //! Detects when the embedded cluster stalls because its process was stopped or its machine has no CPU time for it.
 //!
-//! The cluster's Service proxy and controllers stall as well, which looks like an overloaded target.
+//! The cluster's Service proxy and controllers also stall, which looks like an overloaded target.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -62,8 +62,9 @@ impl TerminationWatches {
     /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Needs a tokio
     /// runtime.
     ///
-    /// # Errors Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are
-    /// reported as events.
+    /// # Errors
+    /// Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are reported as
+    /// events.
     pub async fn begin(client: &Client, scope: &WatchScope, clock: Clock) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
         let (limits, listener) = (TimeLimits::default(), Arc::new(WatchForwarder { clock, events: sender }));

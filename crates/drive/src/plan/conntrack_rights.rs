@@ -18,8 +18,8 @@ const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 /// Adds the calls and rights for asking the kernel, if the scenario requires it.
 ///
-/// # Errors Fails if the kernel does not have this information, or if the namespace does not allow the pods that would
-/// ask.
+/// # Errors
+/// Fails if the kernel does not have this information, or if the namespace does not allow the pods that would ask.
 pub(super) async fn plan_evidence(
     caller: &Caller,
     scenario: &Scenario,

@@ -31,7 +31,8 @@ struct VersionNeed {
 
 /// Checks that a server of this version supports everything that the manifests use. Returns warnings.
 ///
-/// # Errors Fails if the server does not; the error names what is missing, and what to write instead.
+/// # Errors
+/// Fails if the server does not; the error names what is missing, and what to write instead.
 pub(crate) fn check(manifests: &[Value], version: &str) -> Result<Vec<String>> {
     // A version in another format is inconclusive; the server decides.
     let Ok(version) = version.parse::<KubernetesVersion>() else { return Ok(Vec::new()) };

@@ -59,8 +59,8 @@ pub(super) async fn load_workers(
     }
 }
 
-/// Returns the default origin of the load: the cluster if a target is a Service whose address cannot be reached from
-/// this machine.
+/// Returns the default origin of the load, which is the cluster if a target is a Service whose address cannot be
+/// reached from this machine.
 fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
     let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
     if has_service && !reaches_services { LoadFrom::Cluster } else { LoadFrom::Local }
