@@ -73,7 +73,7 @@ impl Watches<'_> {
         self.follow_causes("involvedObject.kind=Pod,reason=FailedPreStopHook");
     }
 
-    /// Starts the watches that explain the termination of a pod; `events` selects the Events.
+    /// Starts the watches that help to explain pod terminations; `events` selects the Events.
     fn follow_causes(&mut self, events: &'static str) {
         let (scope, client) = (self.scope, self.client);
         self.follow(Need::Helps, Some(events), scope.api::<ClusterEvent>(client), ClusterEventSink);

@@ -3,8 +3,7 @@
 //!
 //! A look reads what the run directory contains so far, while the load continues; rows still held by workers in the
 //! cluster are fetched first. A look decides only whether there is another round. The code that judges runs implements
-//! it ([`Look`]). The finished run is judged by its whole record, as every run is, with the confidence of its last
-//! look.
+//! [`Look`]. The finished run is judged by its whole record, as every run is, with the confidence of its last look.
 
 use std::time::Duration;
 
