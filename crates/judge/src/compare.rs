@@ -1,8 +1,8 @@
 //! Compares two sides, and judges the candidate as better, worse, the same, or inconclusive.
 //!
-//! The unit is a group of requests that can be lost together: a termination if pods ended, otherwise a block of time as
-//! long as neighbouring requests are correlated (`blocks`). All rows share one false-alarm rate (Holm). Runs that
-//! differ in more than their results are rejected.
+//! The unit is a group of requests that can be lost together: a termination if pods ended, otherwise a block of time
+//! that lasts as long as the correlation between neighbouring requests (`blocks`). All rows share one false-alarm rate
+//! (Holm). Runs that differ in more than their results are rejected.
 
 mod blocks;
 pub(crate) mod episodes;
@@ -77,8 +77,8 @@ pub fn compare(
     with_limits(baseline, candidate, options).map(|(comparison, _)| comparison)
 }
 
-/// Checks, figure by figure, that a run is not worse than a baseline of few runs. An inconclusive figure passes unless
-/// it looks worse.
+/// Checks, figure by figure, that a run is not worse than a baseline of only a few runs. An inconclusive figure passes
+/// unless it looks worse.
 ///
 /// # Errors
 /// Same as [`compare`].
@@ -262,7 +262,7 @@ fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
     if candidate < baseline { Judgement::Better } else { Judgement::Worse }
 }
 
-/// Keeps the verdicts that hold for all rows and limits jointly, and makes the others inconclusive.
+/// Keeps the verdicts that are valid for all rows and limits jointly, and makes the others inconclusive.
 fn judge(rows: &mut [ComparisonRow], limits: &mut [Limited], options: &CompareOptions) {
     let of_rows = rows.iter().filter_map(|row| Some((row.p?, row.metric == Metric::Dropped)));
     let of_limits = limits.iter().filter_map(|limit| Some((limit.p?, limit.is_dropped())));

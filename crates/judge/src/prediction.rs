@@ -1,7 +1,7 @@
 //! Predicts from the steady part of a record which streams terminations would cut, and which grace period would save
 //! them.
 //!
-//! No distribution of stream lengths is assumed. [`VirtualTerminations`] pretends that every pod was terminated at many
+//! No distribution of stream lengths is assumed. [`VirtualTerminations`] assumes a termination of every pod at many
 //! instants of the record, and counts the streams that outlast a budget. [`Cuts`] holds their mean with bounds and
 //! predicts further terminations; [`PodNeeds`] holds the time until a pod's last stream ends; `grace_period` chooses
 //! and compares settings. [`further_cuts()`] predicts the cuts for the settings of a run's pods.
@@ -46,8 +46,8 @@ pub struct SteadyRecord<'a> {
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
-    /// Measured propagation windows: lower and upper bound of the seconds after t0 in which a pod still receives
-    /// streams. All windows are equally likely.
+    /// Measured propagation windows: lower and upper bound on the number of seconds after t0 for which a pod still
+    /// receives streams. All windows are equally likely.
     pub windows_s: &'a [(f64, f64)],
 }
 
@@ -77,7 +77,7 @@ pub struct PodShutdown {
 pub enum OnSigterm {
     /// The app serves its streams until they end, or until SIGKILL.
     Drains,
-    /// The app cuts its streams: a longer sleep helps, but no grace period does.
+    /// The app cuts its streams, so a longer sleep helps, but a longer grace period does not.
     Cuts,
 }
 
@@ -107,7 +107,7 @@ pub enum Estimate<T> {
 }
 
 impl<T> Estimate<T> {
-    /// Returns the answer, if there is one.
+    /// Returns the estimate, if it is known.
     pub fn known(self) -> Option<T> {
         match self {
             Self::Known(answer) => Some(answer),
@@ -115,7 +115,7 @@ impl<T> Estimate<T> {
         }
     }
 
-    /// Converts a known answer.
+    /// Converts a known estimate.
     pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Estimate<U> {
         match self {
             Self::Known(answer) => Estimate::Known(convert(answer)),

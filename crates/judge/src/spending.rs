@@ -9,7 +9,7 @@
 //! Group-sequential methods usually turn these amounts into critical values, which requires the joint distribution of
 //! the test statistics across looks. The gate's bounds are exact for discrete figures and have no such distribution, so
 //! each look uses its amount as its own error. By Bonferroni's inequality the error over all looks is at most α,
-//! however they depend on each other and however the run decides to continue.
+//! however they depend on each other and whatever decides whether the run continues.
 
 use std::f64::consts::E;
 

@@ -1,12 +1,11 @@
 //! Conclusions from the runs of `rolldrop tune`: a preStop sleep, a grace period, their price, and the proof that they
 //! suffice.
 //!
-//! The first run shows the losses with the current settings. If the run can tell which pod answered each request, the
-//! pods sleep long enough in the second run to see every window to its end. The chosen sleep is the longest of these
+//! The first run shows the losses with the current settings. If it is known which pod answered each request, the pods
+//! sleep long enough in the second run to see every window to its end. The chosen sleep is the longest of these
 //! windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The statement follows
 //! Wilks 1941: the largest of n windows covers a certain share of all windows at a certain confidence (`stats`). If
-//! pods are not known by name, the search begins at the windows that the first run bounds (module
-//! `first_sleep`).
+//! pods are not known by name, the search begins with the window bounds from the first run (module `first_sleep`).
 
 mod alike;
 mod first_sleep;
@@ -289,7 +288,8 @@ pub enum PodNaming {
     Unknown,
 }
 
-/// Determines whether a run knows which pod answered each request, and therefore when each new pod first answered.
+/// Determines whether it is known which pod answered each request of a run, and therefore when each new pod first
+/// answered.
 pub fn names(result: &RunResult) -> PodNaming {
     let is_named = |start: &Start| start.timeline.contains_key(&StartStage::FirstRequest);
     if result.starts.iter().any(is_named) { PodNaming::Known } else { PodNaming::Unknown }
@@ -396,7 +396,7 @@ pub enum Unknown {
     Outlasted,
     /// A pod that ended before its sleep was over.
     EndedEarly(EndedEarly),
-    /// There are no windows, or the run refuses a recommendation.
+    /// There are no windows, or no recommendation is possible.
     Unsupported(Unsupported),
 }
 
@@ -416,7 +416,7 @@ pub struct EndedEarly {
 pub enum Unsupported {
     /// No pod ended.
     NoEnd,
-    /// The run refuses a recommendation, for these reasons.
+    /// No recommendation is possible, for these reasons.
     Refused(Vec<String>),
 }
 
@@ -454,7 +454,7 @@ fn ended_early(windows: &RunResult, sleep_s: u64) -> Option<EndedEarly> {
     windows.terminations.iter().find_map(early)
 }
 
-/// Returns true if a window lasted at least as long as the pods slept, so that its end is unknown.
+/// Returns true if a window lasted at least as long as the pods slept, so its end is unknown.
 pub fn is_outlasted(windows: &RunResult, slept_s: u64) -> bool {
     let all = windows.terminations.iter().flat_map(|t| &t.windows);
     let lasted = all.filter_map(|window| window.upper_s.or(window.lower_s));

@@ -1,6 +1,6 @@
-//! Resamples whole blocks of time, each as long as the correlation between neighbouring requests lasts: an interval
-//! that treats these requests as independent is too narrow. (In this file, a *block* is a time bin of fixed length, and
-//! a *segment* is a series of such bins that is resampled as a whole.)
+//! Resamples whole blocks of time, each as long as the correlation between neighbouring requests lasts; an interval
+//! that treated these requests as independent would be too narrow. (In this file, a *block* is a time bin of fixed
+//! length, and a *segment* is a series of such bins that is resampled as a whole.)
 //!
 //! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with Patton
 //! 2009 (segment length). With few segments a bootstrap is overconfident. Its deviations are therefore widened as
@@ -19,10 +19,10 @@ use rolldrop_explain::model::LatencyBucket;
 
 /// Minimum number of segments; with fewer, the result is inconclusive.
 pub(super) const FEWEST: f64 = 8.0;
-/// Number of segments below which the correlation length is hardly known, so that the interval is rough.
+/// Number of segments below which the correlation length is poorly known, which makes the interval rough.
 pub(super) const FEW: f64 = 12.0;
-/// Factor by which segments exceed the best length: segments that are too long cost a little width, but segments that
-/// are too short give wrong results.
+/// Factor by which segments exceed the best length. Segments that are too long make the interval slightly wider, but
+/// segments that are too short make it wrong.
 const CAUTION: f64 = 1.5;
 /// Smallest share of the variance that a bootstrap is assumed to capture.
 const LEAST_SHOWN: f64 = 0.3;
@@ -353,8 +353,8 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
 }
 
 /// Returns the share of the variance of a series' mean that segments of this many elements capture; correlation across
-/// a cut is lost. It assumes that the correlation decays geometrically from the first lag on, applies Kendall's
-/// correction, and ignores the noise of single elements, which shows up at no lag.
+/// a cut is lost. It assumes that the correlation decays geometrically from the first lag onwards, applies Kendall's
+/// correction, and ignores the noise of single elements, which does not show up at any lag.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;

@@ -1,4 +1,4 @@
-//! Episodes: terminations that overlap or share dropped requests, so that their losses occur together.
+//! Episodes: terminations that overlap or share dropped requests, so their losses occur together.
 //!
 //! If one Service-proxy sync removes several pods of a rollout, their windows end together, and often nothing shows
 //! which pod lost a request. Such terminations are not independent. An episode comprises all terminations that overlap

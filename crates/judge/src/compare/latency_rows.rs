@@ -1,7 +1,7 @@
 //! Rows for latencies and for the rate of a closed loop, from the bootstrap's ratio.
 //!
-//! One run per side cannot show how much runs vary, so its rows are either the same or inconclusive. The exception
-//! is sides whose latencies do not overlap at all.
+//! One run per side cannot show how much runs vary, so the rows are either the same or inconclusive. The exception is a
+//! pair of sides whose latencies do not overlap at all.
 
 use super::blocks::{self, Blocks, Effort, FEW, FEWEST, Ratio, TooCorrelated};
 use super::{CompareOptions, Sample};
@@ -11,7 +11,7 @@ use crate::judgements::comparison::{
 };
 use rolldrop_explain::math::stats;
 
-/// Minimum factor between latencies that count as not overlapping: larger than any difference seen so far between runs
+/// Minimum factor between latencies that count as not overlapping; larger than any difference seen so far between runs
 /// of the same software on one machine.
 const APART: f64 = 2.0;
 /// Minimum number of responses that show where a side's distribution begins and ends.
@@ -72,7 +72,7 @@ fn latency(
     }
 }
 
-/// Returns the row of a quantile if a side has no latencies over time, as in a saved baseline.
+/// Returns the row for a quantile if a side has no latencies over time, as in a saved baseline.
 fn without_blocks(
     sides: [&[Sample]; 2],
     kind: LatencyKind,
@@ -130,7 +130,7 @@ impl Disjoint {
     }
 }
 
-/// Returns the row of the rate. The rate is a result in a closed loop, and an input in an open loop.
+/// Returns the row for the rate. The rate is a result in a closed loop, and an input in an open loop.
 fn rate(samples: [&[Sample]; 2], sides: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> ComparisonRow {
     let row = |method| ComparisonRow::unknown(Metric::Rate, MetricUnit::PerSecond, method);
     let rate = |(samples, of): (&[Sample], &Blocks)| match of.whole_rate() {

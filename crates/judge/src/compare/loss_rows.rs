@@ -1,7 +1,7 @@
 //! Compares the two sides' totals of requests that were dropped or answered with an error.
 //!
 //! If pods ended, a run loses its requests together, and one run per side does not show how losses vary. The test then
-//! assumes that the losses of equal runs vary as widely as their mean (a geometric distribution, which is a Poisson
+//! assumes that the losses of equal runs vary by as much as their mean (a geometric distribution, which is a Poisson
 //! distribution whose rate is exponentially distributed). If no pod ended, blocks of time are compared.
 
 use super::blocks::{FEWEST, block_length};
@@ -10,7 +10,7 @@ use crate::judgements::comparison::{ComparisonRow, Judgement, Method, Metric, Me
 use crate::statistics::exact::{self, Proportion, Weighed};
 use rolldrop_explain::math::stats;
 
-/// Returns the rows of dropped requests and of app errors.
+/// Returns the rows for dropped requests and app errors.
 pub(super) fn rows(
     baseline: &[Sample],
     candidate: &[Sample],

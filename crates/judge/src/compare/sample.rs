@@ -1,4 +1,4 @@
-//! A run reduced to what a comparison needs: small enough to be kept as a baseline.
+//! A run reduced to what a comparison needs, which is small enough to keep as a baseline.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -251,7 +251,7 @@ pub struct Baseline {
     pub runs: Vec<Sample>,
 }
 
-/// Returns the latency since the intended send time or, if there is none, since the actual one.
+/// Returns the latency measured from the intended send time or, if there is none, from the actual one.
 fn latency_ns(request: &Request, is_closed_loop: bool) -> i64 {
     let from = if is_closed_loop { request.begun() } else { request.row.scheduled };
     request.row.end.ns_since(from)

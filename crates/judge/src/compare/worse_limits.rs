@@ -36,13 +36,13 @@ fn quantile_of(limit: &Worse) -> Option<Quantile> {
     Quantile::ALL.iter().copied().find(|quantile| quantile.key() == name)
 }
 
-/// Returns the checks of a run that has no baseline.
+/// Returns the checks for a run that has no baseline.
 pub(crate) fn without_baseline(limits: &[Worse], result: &RunResult) -> Vec<Check> {
     let asked = if limits.is_empty() { Vec::new() } else { resolve(limits, &gate::figures(result)) };
     asked.iter().map(|asked| asked.open(BaselineGrounds::NoBaseline)).collect()
 }
 
-/// Returns the checks of a run that cannot be compared.
+/// Returns the checks for a run that cannot be compared.
 pub(super) fn unjudged(limits: &[Worse], candidate: &Sample, grounds: &BaselineGrounds) -> Vec<Check> {
     asked(limits, candidate).iter().map(|asked| asked.open(grounds.clone())).collect()
 }
@@ -52,7 +52,7 @@ pub(super) fn asked<'a>(limits: &'a [Worse], candidate: &Sample) -> Vec<Compared
     resolve(limits, &candidate.by_key)
 }
 
-/// Checks a run against a baseline of few runs. If there are no limits, `candidate` may be several runs.
+/// Checks a run against a baseline of only a few runs. If there are no limits, `candidate` may be several runs.
 pub(super) fn by_few(baseline: &[Sample], candidate: &[Sample], options: &CompareOptions) -> Vec<Limited> {
     let [run] = candidate else { return Vec::new() };
     let apart = Disjoint::of(baseline, candidate).filter(|apart| apart.is_worse);
@@ -157,7 +157,7 @@ impl ComparedLimit<'_> {
         self.check(CheckVerdict::Inconclusive, None, grounds)
     }
 
-    /// Returns the number of terminations or requests in which the figure counts events.
+    /// Returns the number of terminations or requests over which the figure counts events.
     fn exposure(&self, sample: &Sample) -> f64 {
         let by_requests = [
             "appErrors",
@@ -242,7 +242,7 @@ impl ComparedLimit<'_> {
 struct Compared<'a> {
     asked: &'a ComparedLimit<'a>,
     now: f64,
-    /// Number of units in which the figure counts events.
+    /// Number of units over which the figure counts events.
     exposure: f64,
     /// Baseline figures, each with its number of units.
     then: Vec<(f64, f64)>,
@@ -357,7 +357,7 @@ impl Compared<'_> {
         (check, None)
     }
 
-    /// Subtracts the allowed margin, and tests the rest against the baseline.
+    /// Subtracts the allowed margin, and tests the remainder against the baseline.
     fn by_totals(&self, alpha: f64) -> (Check, Option<f64>) {
         let whole = |value: f64| stats::index(value + 1e-9) as u64;
         let before = whole(self.then.iter().map(|(value, _)| value).sum());

@@ -13,7 +13,7 @@ pub(super) type Keyed = BTreeMap<String, KnownFigure>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum KnownFigure {
-    /// Upper bound of the figure: a count, a share from 0 to 1, seconds, or for latencies milliseconds.
+    /// Upper bound of the figure: a count, a share from 0 to 1, seconds or, for latencies, milliseconds.
     Value(f64),
     /// The figure has no upper bound, or nothing of the kind was measured. Files contain only known figures.
     #[serde(skip)]

@@ -121,7 +121,7 @@ impl<'a> PartFigures<'a> {
         }
     }
 
-    /// Returns the checks of counts, windows and times, which precede those that apply only to the whole run.
+    /// Returns the checks on counts, windows and times, which precede those that apply only to the whole run.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = self.requests.checks(expect);
         let windows = self.windows();

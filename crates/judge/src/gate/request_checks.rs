@@ -1,4 +1,4 @@
-//! Checks of requests. Counts are judged as observed, shares by their bounds.
+//! Checks on requests. Counts are judged as observed, shares by their bounds.
 //!
 //! One termination loses its requests together, so a share is bounded by terminations, or by groups of terminations
 //! that share their losses: the proportion of these units that lose anything (Clopper and Pearson) times the loss per
@@ -31,7 +31,7 @@ pub(super) struct CheckedRequests<'a> {
 }
 
 impl CheckedRequests<'_> {
-    /// Returns all checks of requests, in the order in which the vocabulary lists them.
+    /// Returns all checks on requests, in the order in which the vocabulary lists them.
     pub(super) fn checks(&self, expect: &Expect) -> Vec<Check> {
         let mut checks = Vec::new();
         if expect.limits == Some(Limits::Default) && expect.dropped.is_none() {
@@ -123,7 +123,8 @@ impl CheckedRequests<'_> {
         amount(name, bounds, count, |_| count.clone().into_share_of(sent))
     }
 
-    /// If a check passes because nothing was lost, adds how rare a fault this many terminations would still have shown.
+    /// If a check passes because nothing was lost, adds how rare a fault this many terminations would still have
+    /// revealed.
     fn with_power(&self, mut check: Check) -> Check {
         let units = self.loss_units();
         if let CheckEvidence::Limit { measured, .. } = &mut check.evidence

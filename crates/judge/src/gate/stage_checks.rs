@@ -1,4 +1,4 @@
-//! Checks of exit codes, and of the times at which terminations and starts reached their stages.
+//! Checks on exit codes, and on the times at which terminations and starts reached their stages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::judgements::gate_check::Check;
 use rolldrop_explain::model::{Stage, Start, StartStage, Termination, Unit};
 use rolldrop_record::expect::{Bounds, Span};
 
-/// Returns the checks of termination stages. Times count from each termination's own t0.
+/// Returns the checks on termination stages. Times count from each termination's own t0.
 pub(super) fn of_ends(terminations: &[Termination], limits: &BTreeMap<Stage, Bounds<Span>>) -> Vec<Check> {
     let no_end = || Measured::unknown(Unit::Seconds, Basis::NoEnd);
     let of = |(stage, bounds): (&Stage, &Bounds<Span>)| {
@@ -39,7 +39,7 @@ fn of_end(termination: &Termination, stage: Stage) -> Measured {
     Measured::between(Unit::Seconds, Some(earliest), Some(*at), Some(at + t0_uncertainty_s))
 }
 
-/// Returns the checks of start stages. Times count from when the pod was first seen.
+/// Returns the checks on start stages. Times count from when the pod was first seen.
 pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<Span>>) -> Vec<Check> {
     let of_start = |start: &Start, stage: StartStage| match start.timeline.get(&stage) {
         Some(at) => Measured::exactly(Unit::Seconds, *at),
@@ -52,7 +52,7 @@ pub(super) fn of_starts(starts: &[Start], limits: &BTreeMap<StartStage, Bounds<S
     limits.iter().flat_map(of).collect()
 }
 
-/// Checks each figure. Unknown figures come first, so that an inconclusive check names one of them.
+/// Checks each figure. Unknown figures come first so that an inconclusive check names one of them.
 fn within(
     name: &str,
     bounds: Bounds<Span>,

@@ -1,4 +1,4 @@
-//! Checks of streams that ended incomplete.
+//! Checks on streams that ended incomplete.
 
 use super::known::Keyed;
 use super::request_checks::{CheckedRequests, amount};

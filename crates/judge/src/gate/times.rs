@@ -1,4 +1,4 @@
-//! Checks of latencies, outages, pod starts and rollouts, as observed in this run.
+//! Checks on latencies, outages, pod starts and rollouts, as observed in this run.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rolldrop_record::expect::{
     Bounds, LatencyFigure, LatencyFigures, LatencyLimit, LatencyLimits, Span, StartLimits,
 };
 
-/// Returns the groups of latencies by key. The latencies of all requests are response times, or in a closed loop
+/// Returns the groups of latencies by key. The latencies of all requests are response times or, in a closed loop,
 /// service times.
 pub(super) fn parts(latencies: &Latencies, is_closed_loop: bool) -> [(&'static str, &Percentiles); 3] {
     let all = if is_closed_loop { &latencies.service } else { &latencies.response };

@@ -1,4 +1,4 @@
-//! Checks of windows, of dead seconds, and of the configured preStop sleep.
+//! Checks on windows, dead seconds, and the configured preStop sleep.
 //!
 //! Order statistics bound a quantile, separately for each mode and consumer. Windows that may have ended at the same
 //! time count once.
@@ -35,7 +35,7 @@ struct Confidence {
 type WindowBlock<'a> = Vec<(&'a Termination, Option<&'a Window>)>;
 
 impl<'a> Windows<'a> {
-    /// Returns the checks of the `windows` expectation.
+    /// Returns the checks for the `windows` expectation.
     pub(super) fn checks(&self, limits: &WindowLimits) -> Vec<Check> {
         let max = limits.max.map(|max| self.longest().at_most("windows", max.seconds()));
         let quantile = |(name, share, bounds): (&str, f64, Bounds<Span>)| {

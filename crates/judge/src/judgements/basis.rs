@@ -21,7 +21,7 @@ pub enum Basis {
     NothingSent,
     /// No request was scheduled.
     NothingScheduled,
-    /// The run should have ended pods, but none ended.
+    /// The run should have terminated pods, but none ended.
     NoneEnded,
     /// No pod ended while the run was watching.
     NoneEndedInWatch,

@@ -137,7 +137,7 @@ impl Cuts {
         Estimate::Known(Self { known: Moments::of(known), most: Moments::of(most) })
     }
 
-    /// Returns the mean number of streams cut per termination, with bounds that each hold at `confidence`.
+    /// Returns the mean number of streams cut per termination, with bounds that are each valid at `confidence`.
     pub fn mean(&self, confidence: f64) -> MeanCut {
         let Self { known, most } = self;
         // The upper bound allows for one more stream with the largest contribution (Fay and Feuer 1997).

@@ -7,7 +7,7 @@ use super::{Estimate, PodShutdown, StreamBudget, UncutShare, VirtualTerminations
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Expected effect of ending pods in one way.
+/// Expected effect of terminating pods in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
     /// Settings, and reaction of the app.
@@ -77,7 +77,8 @@ impl VirtualTerminations {
         }))
     }
 
-    /// Predicts the effect of settings, also on this many terminations, with bounds that each hold at `confidence`.
+    /// Predicts the effect of settings, also on this many terminations, with bounds that are each valid at
+    /// `confidence`.
     pub fn forecast(&self, end: PodShutdown, terminations: u64, confidence: f64) -> Forecast {
         let budget = end.budget();
         let cuts = self.cuts(budget);

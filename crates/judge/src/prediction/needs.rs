@@ -1,8 +1,8 @@
-//! Time that pods need, at the virtual terminations, until their last stream ends.
+//! Time from each virtual termination until the pod's last stream ends.
 //!
-//! Bounds are over independent terminations: two instants of a pod share no stream if they are at least the longest
-//! need apart. Their distance varies, so that they do not fall into step with streams that arrive at fixed intervals.
-//! Estimates use all instants.
+//! Bounds use only independent terminations: two instants of a pod share no stream if they are at least the longest
+//! need apart. The spacing varies so that the instants do not fall into step with streams that arrive at fixed
+//! intervals. Estimates use all instants.
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::{Estimate, StreamBudget, whole};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Time that pods need from t0 until their last stream ends.
+/// Time from t0 until a pod's last stream ends, for many pods and instants.
 #[derive(Clone, Debug)]
 pub struct PodNeeds<'a> {
     record: &'a VirtualTerminations,
@@ -93,7 +93,7 @@ impl<'a> PodNeeds<'a> {
         Estimate::Unknown { more_streams: more_units.map(|units| whole(units * self.streams_per_unit)) }
     }
 
-    /// Returns the share of terminations that cut no stream if streams have `budget_s` seconds. Each bound holds at
+    /// Returns the share of terminations that cut no stream if streams have `budget_s` seconds. Each bound is valid at
     /// `confidence` (Clopper–Pearson).
     pub fn uncut(&self, budget_s: f64, confidence: f64) -> UncutShare {
         let n = self.units.len() as u64;

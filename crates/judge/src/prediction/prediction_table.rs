@@ -41,7 +41,7 @@ pub struct PredictionRequest<'a> {
     pub sleep_s: Option<f64>,
     /// Grace periods (for apps that cut their streams, sleeps) that are always shown, in seconds.
     pub graces_s: &'a [f64],
-    /// Number of further terminations; `None` selects one of each pod.
+    /// Number of further terminations; `None` selects one for each pod.
     pub terminations: Option<u64>,
     /// Mean number of streams per termination that may be cut.
     pub max_cut: f64,

@@ -105,7 +105,7 @@ fn few_long_streams_leave_budget_unknown() {
 }
 
 #[test]
-fn order_statistics_bound_needs() {
+fn needs_are_bounded_by_order_statistics() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let needs = record.needs(0.0);
@@ -151,7 +151,7 @@ fn pods_terminate_until_last_stream_ends() {
 }
 
 #[test]
-fn budget_is_sleep_if_app_cuts_on_sigterm() {
+fn budget_is_sleep_if_app_cuts_streams_at_sigterm() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[2.0]);
     let forecast =
@@ -166,7 +166,7 @@ fn budget_is_sleep_if_app_cuts_on_sigterm() {
 }
 
 #[test]
-fn shortest_grace_period_keeps_mean_in_limit() {
+fn shortest_grace_period_keeps_mean_within_limit() {
     let spans = row_of_streams(10.5, SpanEnd::Complete);
     let record = prepared(&spans, 1, &[]);
     let least = |most_cut| record.least_grace(0.0, most_cut, 0.95);
@@ -258,7 +258,7 @@ fn asked(windows_s: &[(f64, f64)], sleep_s: Option<f64>) -> PredictionRequest<'_
 }
 
 #[test]
-fn prediction_finds_shortest_grace_period() {
+fn prediction_yields_shortest_grace_period() {
     let steady = steady(Some(MissingShare::Exactly(0.005)), &["a", "b", "c"]);
     let predicted = StreamPrediction::of(&steady, &asked(&[], None)).unwrap();
     // The mean is 5 exp(-g / 5), which is 0.1 at 19.6 s; its upper bound is larger.

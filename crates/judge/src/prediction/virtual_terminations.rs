@@ -1,4 +1,4 @@
-//! Terminations that did not happen: each pod ends at evenly spaced instants of the steady record.
+//! Terminations that did not happen: each pod is assumed to end at evenly spaced instants of the steady record.
 
 use super::cut_statistics::{Cuts, Hits};
 use super::needs::PodNeeds;
@@ -55,7 +55,7 @@ impl VirtualTerminations {
         let mut pods: Vec<Vec<OpenSpan>> = vec![Vec::new(); record.pods];
         for span in record.spans {
             let [start_s, end_s] = [span.start, span.end].map(|stamp| stamp.seconds_since(record.from));
-            // The period ends with the first termination, so later ends say nothing about steady streams.
+            // The period ends with the first termination, so streams that ended later say nothing about steady streams.
             let ended = if end_s > length_s { SpanEnd::Censored } else { span.ended };
             let is_in_period = end_s > 0.0 && start_s < length_s;
             if let Some(pod) = pods.get_mut(span.pod).filter(|_| is_in_period) {
@@ -102,7 +102,7 @@ impl VirtualTerminations {
         Cuts::of(&known, most.as_ref().unwrap_or(&known), self.streams)
     }
 
-    /// Returns the time that pods need until their last stream ends, if they accept streams for this long after t0.
+    /// Returns the time from t0 until each pod's last stream ends, if pods accept streams for this long after t0.
     pub fn needs(&self, accepts_s: f64) -> PodNeeds<'_> {
         PodNeeds::of(self, accepts_s)
     }

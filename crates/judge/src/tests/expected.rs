@@ -119,7 +119,7 @@ fn lossless_pass_states_detectable_rate() {
 }
 
 #[test]
-fn share_bounds_count_terminations() {
+fn share_bounds_are_based_on_terminations() {
     let judged = |lost: &[u64], max: &str| verdict(&run(lost), json!({"dropped": {"max": max}}));
     // Three terminations without a loss: at 95 % confidence, fewer than 63.2 % of all terminations lose something.
     assert_eq!(judged(&[0, 0, 0], "0.1%"), Pass);
@@ -149,7 +149,7 @@ fn share_bounds_count_terminations() {
 }
 
 #[test]
-fn stream_limits_judge_incomplete_streams() {
+fn stream_limits_apply_to_incomplete_streams() {
     let mut result = run(&[3, 0, 0]);
     for max in [json!(0), json!("50%")] {
         let without = basis(&result, json!({"streams": {"cut": {"max": max}}}));
@@ -238,7 +238,7 @@ fn drop_limits_apply_per_termination() {
 }
 
 #[test]
-fn window_quantile_bounds_follow_ranks() {
+fn window_quantile_bounds_are_order_statistics() {
     let p90 = |result: &RunResult, max: &str| verdict(result, json!({"windows": {"p90": {"max": max}}}));
     assert_eq!(p90(&run(&[0; 29]), "200ms"), Pass);
     let few = run(&[0; 28]);
@@ -256,7 +256,7 @@ fn window_quantile_bounds_follow_ranks() {
 }
 
 #[test]
-fn sleep_suffices_only_beyond_windows() {
+fn sleep_suffices_only_if_longer_than_windows() {
     let suffices = |result: &RunResult| verdict(result, json!({"preStop": {"suffices": "90%"}}));
     assert_eq!(suffices(&run(&[0; 29])), Pass);
     assert_eq!(suffices(&run(&[0; 28])), Inconclusive);
@@ -390,7 +390,7 @@ fn by_default(result: &RunResult, asked: Value) -> Vec<(String, CheckVerdict)> {
 }
 
 #[test]
-fn own_keys_replace_default_limits() {
+fn explicit_keys_override_default_limits() {
     let failed = |name: &str| vec![(name.to_owned(), Fail)];
     assert_eq!(by_default(&run(&[0; 3]), json!({})), []);
     let lost = run(&[0, 1, 0]);
@@ -552,7 +552,7 @@ fn stage_limits_respect_t0_uncertainty() {
 }
 
 #[test]
-fn windows_bound_missing_last_connection() {
+fn missing_last_connection_is_bounded_by_windows() {
     let mut result = run(&[0, 0]);
     result.terminations[0].timeline.insert(Stage::LastConnection, 0.2);
     result.terminations[1].timeline.remove(&Stage::LastConnection);
@@ -573,7 +573,7 @@ fn windows_bound_missing_last_connection() {
 }
 
 #[test]
-fn start_limits_apply_by_stage() {
+fn start_limits_apply_per_stage() {
     let mut result = run(&[0]);
     let start = |ready: Option<f64>| Start {
         pod: "new".into(),

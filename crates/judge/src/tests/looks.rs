@@ -20,7 +20,7 @@ fn looked_at(mut result: RunResult, at: usize, most: usize) -> RunResult {
 }
 
 #[test]
-fn each_look_uses_own_confidence() {
+fn each_look_uses_its_own_confidence() {
     let p90 = json!({"windows": {"p90": {"max": "1s"}}});
     let check = only(&run(&[0; 29]), p90.clone());
     assert_eq!(check.verdict, CheckVerdict::Pass, "{check:?}");
@@ -48,7 +48,7 @@ fn each_look_uses_own_confidence() {
 }
 
 #[test]
-fn windows_use_confidence_of_look() {
+fn window_bounds_use_confidence_of_look() {
     let upper_s = |looks: Option<Looks>| {
         let mut records = three_pods();
         records.info.looks = looks;
@@ -81,13 +81,13 @@ fn repeated_looks_keep_error_within_alpha() {
     const RUNS: usize = 20_000;
     const MOST: usize = 8;
     const ROUND: usize = 40;
-    // Slightly too many windows outlast the sleep, so passing is wrong.
+    // Slightly too many windows outlast the sleep, so a pass would be wrong.
     const LONG: f64 = 0.1001;
     let mut known: BTreeMap<(bool, usize, usize), bool> = BTreeMap::new();
     let mut wrong = |is_spending: bool| {
         let mut random = StdRng::seed_from_u64(17);
         let passes_wrongly = |_: &usize| {
-            // All draws are made in advance, so that both rules see the same runs.
+            // All draws are made in advance so that both rules see the same runs.
             let rounds: Vec<usize> =
                 (0..MOST).map(|_| (0..ROUND).filter(|_| random.random_bool(LONG)).count()).collect();
             let mut long = 0;

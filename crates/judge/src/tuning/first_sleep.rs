@@ -1,14 +1,14 @@
-//! First sleep of a search that knows only lost requests and the windows of unnamed pods.
+//! First sleep of a search based only on lost requests and the windows of unnamed pods.
 
 use super::{LongestWindows, for_a_sleep};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::RunResult;
 
-/// Distance between the bounds, in seconds, beyond which they only limit the search.
+/// Gap between the bounds of a window, in seconds, above which they only limit the search.
 const LOOSE_S: f64 = 1.0;
 
 /// Returns the first sleep to prove, in seconds, given a run in which pods slept for `set` seconds; `None` if the
-/// windows show nothing and requests were lost, so that only longer sleeps can be tried.
+/// windows show nothing and requests were lost, so only longer sleeps can be tried.
 ///
 /// This sleep covers the largest upper bound. If that bound is far above the largest lower bound, the sleep may be far
 /// too long, so the search begins midway between the two.

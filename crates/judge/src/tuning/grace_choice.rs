@@ -1,9 +1,9 @@
 //! Chooses a grace period, or a sleep, for a workload's streams, and judges a proof by the streams that it cut.
 //!
 //! The choice is a prediction from a run without disruptions ([`VirtualTerminations`]): the fewest seconds with which a
-//! termination cuts at most `max_cut` streams on average. A proof refutes it by cutting more streams than that mean
-//! explains: streams then last longer in terminating pods than in serving ones, and the next choice allows half as many
-//! cuts.
+//! termination cuts at most `max_cut` streams on average. A proof refutes the prediction if it cuts more streams than
+//! that mean explains. Streams then last longer in terminating pods than in serving ones, and the next choice allows
+//! half as many cuts.
 
 use std::ops::AddAssign;
 
@@ -149,7 +149,8 @@ impl ChosenStreams {
         drains.then(|| self.least_seconds.saturating_sub(sleep_s) as f64)
     }
 
-    /// Returns the largest number of streams that this many terminations cut, at 97.5 %, if the prediction is right.
+    /// Returns the largest number of streams, at 97.5 %, that this many terminations would cut if the prediction were
+    /// right.
     pub fn most_cut(&self, terminations: usize) -> u64 {
         let mean = terminations as f64 * self.cut.upper;
         count_quantile(mean, mean, 0.975)
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn sigterm_reaction_decides_grace_or_sleep() {
+    fn sigterm_reaction_selects_grace_or_sleep() {
         let steady = steady(1000.0);
         let choice = |on_sigterm, max_cut| {
             let choice = GraceChoice { steady: &steady, on_sigterm, window_s: 2, max_cut };
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn short_record_names_needed_factor() {
+    fn short_record_reports_needed_factor() {
         let factor = |steady: SteadyStreams| {
             let steady = &steady;
             let choice = GraceChoice { steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.01 };
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn prediction_explains_poisson_counts() {
+    fn prediction_allows_poisson_counts() {
         let steady = steady(1000.0);
         let choice =
             GraceChoice { steady: &steady, on_sigterm: OnSigterm::Drains, window_s: 2, max_cut: 0.2 };

@@ -1,7 +1,7 @@
 //! Judges settings by a run: counts its units and collects the longest windows.
 //!
 //! A proof is valid for the mode in which it ran, and requires that nothing is lost that a sleep could have saved. It
-//! does not need to know pods by name.
+//! does not require pod names.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ impl Units {
     }
 
     /// Returns how many further pods must end to yield `missing` further units, at the rate of the `ended` ones. A few
-    /// ends show that rate only roughly, so the result is at most `ended`, unless `missing` is larger.
+    /// terminations show that rate only roughly, so the result is at most `ended`, unless `missing` is larger.
     pub fn ends_for(self, missing: usize, ended: usize) -> usize {
         let each = ended.div_ceil(self.number.max(1)).max(1);
         (missing * each).min(ended.max(missing))
@@ -76,7 +76,7 @@ pub struct LongestWindows {
 }
 
 impl LongestWindows {
-    /// Collects a run's windows: those in rollouts, or if there were no rollouts, those in all modes.
+    /// Collects a run's windows: those in rollouts or, if there were no rollouts, those in all modes.
     pub fn of(result: &RunResult) -> Self {
         let has_rollouts = result.terminations.iter().any(|t| t.mode == Mode::Rollout);
         let counts = |t: &Termination| !has_rollouts || t.mode == Mode::Rollout;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_ends_raise_needed_terminations() {
+    fn simultaneous_terminations_raise_number_needed() {
         assert_eq!(units(0).ends_for(29, 0), 29, "nothing is known yet");
         assert_eq!(units(20).ends_for(9, 20), 9);
         assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as have ended");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_ends_need_few_rounds() {
+    fn simultaneous_terminations_need_few_rounds() {
         let (needed, mut ended) = (59, 10);
         let rounds = std::iter::from_fn(|| {
             let number = ended / 10;

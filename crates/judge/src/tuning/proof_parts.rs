@@ -37,7 +37,7 @@ impl Units {
         }
     }
 
-    /// Adds two numbers of units. If only one side knows which ends were separate, the sum counts rollouts.
+    /// Adds two numbers of units. If the units differ, the sum counts rollouts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let rollouts = self.rollouts + other.rollouts;

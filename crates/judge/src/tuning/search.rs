@@ -1,7 +1,7 @@
 //! Chooses the sleep to prove next.
 //!
 //! The search covers whole seconds, between the longest sleep known to lose requests and the shortest proven one. Each
-//! proof spends half of the remaining error, so that the total error of all proofs stays within the limit.
+//! proof spends half of the remaining error so that the total error of all proofs stays within the limit.
 
 use super::Proof;
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn tight_search_proves_shorter_sleep_loses() {
+    fn tight_search_shows_shorter_sleep_loses_requests() {
         assert_eq!(searched(SleepSearch::from_windows(7, true), 7), (vec![7, 6], Next::Found(7)));
         assert_eq!(searched(SleepSearch::from_windows(7, true), 5), (vec![7, 6, 5, 4], Next::Found(5)));
         assert_eq!(searched(SleepSearch::from_windows(1, true), 0), (vec![1, 0], Next::Found(0)));

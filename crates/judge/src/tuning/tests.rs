@@ -77,7 +77,7 @@ fn windows(seconds: &[f64]) -> RunResult {
 const WISH: Wish = Wish { before: BEFORE, may_shorten: false, least_s: 0 };
 
 #[test]
-fn sleep_rounds_up_longest_window() {
+fn sleep_is_longest_window_rounded_up() {
     let choice = choose(&windows(&[0.2, 3.1, 1.0]), 20, WISH).unwrap();
     // The pods took 1.4 s to end after their sleep.
     let settings = PodSettings { pre_stop_seconds: 4, ..BEFORE };
@@ -93,7 +93,7 @@ fn sleep_rounds_up_longest_window() {
 }
 
 #[test]
-fn window_correlation_uses_separate_ends() {
+fn correlation_uses_separate_window_ends() {
     let mut result = windows(&[0.2, 0.3, 0.25, 1.2, 1.3]);
     for (i, t) in result.terminations.iter_mut().enumerate() {
         (t.mode, t.t0_s, t.disruption, t.repetition) =
@@ -182,7 +182,7 @@ fn in_rollouts(mut result: RunResult, pods: usize, ends: usize) -> RunResult {
 }
 
 #[test]
-fn inseparable_ends_count_as_rollouts() {
+fn inseparable_terminations_count_as_rollouts() {
     let of = |ends| Units::of(&in_rollouts(windows(&[0.2; 6]), 3, ends));
     assert_eq!(of(6), Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 });
     assert_eq!(of(2), Units { unit: CoverageUnit::Ends, number: 2, rollouts: 2 });
@@ -198,7 +198,7 @@ fn inseparable_ends_count_as_rollouts() {
 }
 
 #[test]
-fn proof_fails_below_known_window() {
+fn proof_of_sleep_below_known_window_fails() {
     let mut result = in_rollouts(windows(&[0.2, 1.1]), 2, 2);
     assert_eq!(proof(&result, 2, 2, None), Proof::Holds);
     assert_eq!(proof(&result, 1, 2, None), Proof::TooShort { lost: 0, at_least: Some(2) });
@@ -223,7 +223,7 @@ fn proof_fails_below_known_window() {
 }
 
 #[test]
-fn unnamed_windows_beyond_sleep_do_not_count() {
+fn windows_of_unnamed_pods_beyond_sleep_do_not_count() {
     let mut result = in_rollouts(windows(&[20.4, 0.7]), 2, 2);
     for window in result.terminations.iter_mut().flat_map(|t| &mut t.windows) {
         (window.lower_s, window.upper_basis) = (None, Some(rolldrop_explain::model::WindowBasis::Balance));
@@ -236,7 +236,7 @@ fn unnamed_windows_beyond_sleep_do_not_count() {
 }
 
 #[test]
-fn unnamed_search_starts_at_bounded_windows() {
+fn search_without_pod_names_starts_at_window_bounds() {
     let lossy = |seconds: &[f64]| {
         let mut result = in_rollouts(windows(seconds), 3, 1);
         result.requests.by_cause = BTreeMap::from([(Cause::RoutedToDeadPod, 9)]);
@@ -300,7 +300,7 @@ fn proof_resumes_from_interrupted_parts() {
     assert!(matches!(proof(&rest, 2, 9, before), Proof::Unknown(_)));
     let all = of(&rest).with_parts(&[&steps[0]]);
     assert_eq!((all.units, all.rollouts, all.terminations), (8, 4, 10));
-    // If the continued run does not show which ends were separate, rollouts count.
+    // If the continued run does not show which pods ended separately, rollouts are counted.
     let together = in_rollouts(windows(&[0.2; 4]), 2, 1);
     assert_eq!(of(&together).with_parts(&[&steps[0]]).units, 4);
     // Runs with other settings and runs that lost something are not parts.

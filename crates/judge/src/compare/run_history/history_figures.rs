@@ -8,7 +8,7 @@ use crate::judgements::comparison::{FEWEST_BEYOND, LatencyKind, Metric, MetricUn
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::Mode;
 
-/// Minimum number of episodes for judging a share of them: with fewer, the share is as coarse as the count itself.
+/// Minimum number of episodes for judging a share of them; with fewer, the share is as coarse as the count itself.
 const FEWEST_EPISODES: usize = 5;
 /// Quantiles that are judged. More of them would split the false-alarm rate further and reveal little.
 const QUANTILES: [Quantile; 2] = [Quantile::P50, Quantile::P99];
@@ -76,7 +76,7 @@ pub(super) struct HistoryFigure {
     pub(super) scale: Scale,
     pub(super) unit: MetricUnit,
     pub(super) value: f64,
-    /// Number of terminations, requests or episodes in which the value counts events.
+    /// Number of terminations, requests or episodes over which the value counts events.
     pub(super) exposure: f64,
     /// The quantile, if the figure is a quantile of all latencies.
     pub(super) quantile: Option<Quantile>,
@@ -123,7 +123,7 @@ pub(super) fn of(sample: &Sample) -> Vec<HistoryFigure> {
     let kind = if sample.is_closed_loop { LatencyKind::Service } else { LatencyKind::Response };
     for quantile in QUANTILES {
         let ms = sample.latency.quantile_ms(quantile).filter(|_| {
-            // Half a value less is still enough evidence: of 1,000 values, ten lie beyond p99.
+            // Half a value too few is still enough evidence; for example, ten of 1,000 values lie beyond p99.
             sample.latency.n as f64 * (1.0 - quantile.share()) >= FEWEST_BEYOND - 0.5
         });
         let of = |ms| HistoryFigure {

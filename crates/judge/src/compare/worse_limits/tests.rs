@@ -62,7 +62,7 @@ fn options(expect: Value) -> CompareOptions {
     CompareOptions { worse: expect.worse(), ..CompareOptions::default() }
 }
 
-/// Returns all checks of a run: against a history if there are enough runs, otherwise against few runs.
+/// Returns all checks of a run: against a history if there are enough runs, otherwise against only a few.
 fn all(baseline: &[Sample], candidate: &Sample, expect: Value) -> Vec<Check> {
     let options = options(expect);
     if baseline.len() < FEWEST_RUNS {
@@ -181,7 +181,7 @@ fn totals_test_decides_few_runs() {
 }
 
 #[test]
-fn single_baseline_fails_only_disjoint_latency() {
+fn single_run_baseline_fails_only_disjoint_latency() {
     assert_eq!(verdicts("latency.p99", &[4.0], "10%", [4.3, 40.0]), [Pass, Inconclusive]);
     let mut slow = run(&[("latency.p99", 40.0), ("latency.steady.p99", 40.0)]);
     slow.latency =
@@ -194,7 +194,7 @@ fn single_baseline_fails_only_disjoint_latency() {
         check.verdict
     };
     assert_eq!(["10%", "300%", "5ms", "20ms"].map(judged), [Fail, Inconclusive, Fail, Inconclusive]);
-    // For a part of the requests, no distribution is known.
+    // No distribution is known for a subset of the requests.
     let steady = json!({"latency": {"steady": {"p99": {"worse": "10%"}}}});
     assert_eq!(check(&before, &slow, steady, "latency.steady.p99.worse").verdict, Inconclusive);
 }

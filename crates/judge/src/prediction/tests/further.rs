@@ -37,7 +37,7 @@ fn further_termination_cuts_streams_beyond_sleep() {
 }
 
 #[test]
-fn further_termination_of_draining_app_uses_grace() {
+fn termination_of_draining_app_uses_grace_period() {
     let cuts = further_cuts(&drained());
     let [current, advised] = cuts[..] else { panic!("{cuts:?}") };
     // The mean is 5 exp(-20 / 5) = 0.09, and its upper bound is larger than 0.1.
@@ -57,7 +57,7 @@ fn sufficient_settings_are_not_advised_again() {
 }
 
 #[test]
-fn unknown_cuts_name_reason() {
+fn unknown_cuts_report_reason() {
     let why = |change: fn(&mut Analysis)| {
         let mut analysis = drained();
         change(&mut analysis);

@@ -68,7 +68,7 @@ impl CutRange {
         (self.upper - self.lower) as f64
     }
 
-    /// Returns the interval that follows if the mean number of streams cut per termination and its dispersion are
+    /// Returns the interval that would follow if the mean number of streams cut per termination and its dispersion were
     /// known.
     fn known(mean: f64, dispersion: f64) -> Self {
         let mean = FURTHER as f64 * mean;
@@ -78,7 +78,8 @@ impl CutRange {
 }
 
 impl Row {
-    /// Simulates a record, predicts the cuts of a grace period at its 99th percentile, and ends further pods with it.
+    /// Simulates a record, predicts the cuts of a grace period at its 99th percentile, and terminates further pods with
+    /// it.
     fn simulate(&mut self, workload: Workload, hours: u32, seed: u64) {
         let mut rng = SmallRng::seed_from_u64(seed);
         let length_s = 3600.0 * f64::from(hours);

@@ -35,7 +35,7 @@ fn judged(run: &Sample, five: &[Sample]) -> CheckVerdict {
 }
 
 #[test]
-fn recorded_unchanged_software_seldom_fails() {
+fn recorded_runs_of_unchanged_software_seldom_fail() {
     let mut verdicts = Vec::new();
     for runs in Recorded::read().unchanged.values() {
         for (i, run) in runs.iter().enumerate() {
@@ -53,7 +53,7 @@ fn recorded_unchanged_software_seldom_fails() {
 }
 
 #[test]
-fn recorded_worse_software_fails() {
+fn recorded_runs_of_worse_software_fail() {
     let recorded = Recorded::read();
     let unchanged = passed(&recorded.unchanged[GATE]);
     let before: Vec<&[Sample]> = unchanged.windows(FEWEST_RUNS).collect();
