@@ -47,7 +47,7 @@ named! {
 }
 
 impl Cause {
-    /// Returns true if the app shuts down before its clients know. A preStop sleep prevents such losses.
+    /// Returns true if the app shuts down before its clients have learned of it. A preStop sleep prevents such losses.
     pub const fn is_helped_by_sleep(self) -> bool {
         matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }

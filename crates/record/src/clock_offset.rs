@@ -2,9 +2,9 @@
 //!
 //! One exchange bounds the offset at its own time. Between exchanges, clocks drift apart, but not faster than
 //! `SLEW_PPM`, the maximum rate at which Linux corrects a clock (adjtimex(2)). The bounds from one exchange, widened by
-//! that drift, therefore hold at other times too, and the offset is within all of these bounds. If samples contradict
-//! each other at this rate, a clock drifts faster. The estimate then uses twice the lowest rate without a
-//! contradiction, because samples hide drift up to their own uncertainty.
+//! that drift, are therefore valid at other times too, and the offset is within all of these bounds. If samples
+//! contradict each other at this rate, a clock is drifting faster. The estimate then uses twice the lowest rate without
+//! a contradiction, because samples hide drift up to their own uncertainty.
 
 use super::Stamp;
 
@@ -48,7 +48,7 @@ pub struct Offsets {
 /// Bounds on the other clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct OffsetBounds {
-    /// Time on the other clock at which the bounds hold.
+    /// Time on the other clock at which the bounds apply.
     at: Stamp,
     least_ns: i64,
     most_ns: i64,
@@ -117,7 +117,7 @@ impl Offsets {
         Some(Self { bounds: narrowed(&samples, drift_ppm), drift_ppm, contradict })
     }
 
-    /// Returns true if the samples contradict each other, so that no offset fits them all.
+    /// Returns true if the samples contradict each other, so no offset fits them all.
     pub fn contradict(&self) -> bool {
         self.contradict
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn uncertainty_grows_with_sample_distance() {
+    fn uncertainty_grows_away_from_samples() {
         assert!(Offsets::of([]).is_none());
         let offsets = sampled(3 * S, 0, &[(10 * S, MS, 50), (12 * S, MS, 50)]).unwrap();
         let known = |at: i64| offsets.at(Stamp::from_unix_ns(at + 3 * S));
@@ -238,7 +238,7 @@ mod tests {
             let offsets = sampled(offset_ns, drift_ppm, &exchanges).unwrap();
             let truth = offset_ns + at * drift_ppm / 1_000_000;
             let known = offsets.at(Stamp::from_unix_ns(at + truth));
-            // Distances are measured on the other clock, whose drift may shorten them.
+            // Intervals are measured on the other clock, whose drift may shorten them.
             let rounded_ns = 2 + 30 * S * SLEW_PPM / 1_000_000 * SLEW_PPM / 1_000_000;
             let most_ns = known.uncertainty_ns + rounded_ns;
             prop_assert!((known.offset_ns - truth).abs() <= most_ns, "{known:?}, truth {truth}");

@@ -45,8 +45,8 @@ impl Event {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each kind describes its fields")]
 pub enum EventKind {
-    /// The load began. Has the rate in requests per second, and the planned seconds of the counted part and of the
-    /// preceding warm-up. The event's stamp is time zero of the schedule.
+    /// The load began. Has the rate in requests per second, and the planned lengths, in seconds, of the counted part
+    /// and the preceding warm-up. The event's stamp is time zero of the schedule.
     LoadStarted { rate: f64, duration_s: f64, warmup_s: f64 },
     /// A stage of the load began. Has its initial and final requests per second, and its length. The event's stamp is
     /// the earliest time at which the first request could be due.
@@ -341,8 +341,8 @@ sparse! {
         /// True if the container has a readiness probe that connects and thus proves that the container is listening. A
         /// probe that runs a program does not count. `None` if unknown.
         pub readiness_probe: Option<bool> = default,
-        /// Maximum seconds until such a probe makes the pod unready after the container stops listening. Also `None` if
-        /// the container has ports that the probe does not check.
+        /// Maximum number of seconds for such a probe to make the pod unready after the container stops listening. Also
+        /// `None` if the container has ports that the probe does not check.
         pub readiness_notices_s: Option<u32> = default,
     }
 }

@@ -1,7 +1,7 @@
 //! Laws of random lengths of time: the duration of a stream, or the gap between two of its events.
 //!
 //! The load generator and the sample server share the grammar. A law is self-contained: [`LengthLaw::read`] replaces a
-//! file name with the file's contents, so that a recorded law needs no file and no server opens files for its clients.
+//! file name with the file's contents so that a recorded law needs no file and no server opens files for its clients.
 
 use std::f64::consts::TAU;
 use std::fmt;
@@ -101,7 +101,7 @@ impl LengthLaw {
 
     /// Draws a length. The same sequence of random numbers yields the same lengths.
     pub fn sample(&self, random: &mut impl Rng) -> Duration {
-        // Never 0, so that the logarithm is finite.
+        // Never 0, which keeps the logarithm finite.
         let mut unit = || 1.0 - random.random::<f64>();
         match self {
             Self::Fixed(length) => *length,

@@ -60,7 +60,7 @@ pub mod defaults {
     pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
     /// Values of OpenAI's `finish_reason` that count as success.
     pub const FINISH_REASONS: [&str; 4] = ["stop", "length", "tool_calls", "content_filter"];
-    /// Values of Anthropic's `stop_reason` that count as success: all that the model itself decides.
+    /// Values of Anthropic's `stop_reason` that count as success: all those that the model itself decides on.
     pub const STOP_REASONS: [&str; 7] = [
         "end_turn",
         "max_tokens",
@@ -111,7 +111,7 @@ pub mod limits {
     pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
     /// Maximum number of worker threads.
     pub const MAX_WORKERS: usize = 256;
-    /// Maximum number of streams per connection: HTTP/2 has no more stream ids.
+    /// Maximum number of streams per connection; HTTP/2 has no more stream ids.
     pub const MAX_STREAMS: usize = (1 << 30) - 1;
     /// Maximum number of retries.
     pub const MAX_RETRIES: u32 = 100;
@@ -161,7 +161,7 @@ pub struct LoadTarget {
     pub name: String,
     /// `http://host[:port][/path][?query]`, or `https://`.
     pub url: String,
-    /// Weight of the target, relative to the sum of all weights: determines the share of requests.
+    /// Weight of the target. Its share of the requests is this weight divided by the sum of all weights.
     pub weight: u32,
     /// Request method; `None` for the method of the whole load.
     pub method: Option<String>,
@@ -298,7 +298,7 @@ impl Load {
         self.connections.max_concurrent_streams.unwrap_or(default)
     }
 
-    /// Returns the HTTP version of the requests, unless TLS negotiates it: gRPC needs HTTP/2. If there are WebSocket
+    /// Returns the HTTP version of the requests, unless TLS negotiates it. gRPC needs HTTP/2. If there are WebSocket
     /// targets, which start with HTTP/1.1, all targets use that version; so do streams.
     pub fn spoken(&self) -> Http {
         match self.http {

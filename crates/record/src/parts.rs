@@ -205,7 +205,7 @@ const OPEN_PREFIX: &str = "open-";
 
 /// Replaces the file with the unfinished rows of `source` in `run_dir/TABLE`. Without rows, the file is removed.
 ///
-/// The recorder may be killed before these rows end, so a reader uses such a row only if no part contains it.
+/// The recorder may be killed before these rows are finished, so a reader uses such a row only if no part contains it.
 ///
 /// # Errors
 /// Fails if the file cannot be written or removed.

@@ -36,7 +36,7 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
             }
 }
 
-/// Returns true if the method is idempotent, so that a request may be sent twice.
+/// Returns true if the method is idempotent, so a request may be sent twice.
 pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
 }

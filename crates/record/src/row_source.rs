@@ -217,7 +217,7 @@ mod tests {
     use crate::{Clock, Phase, ServedEnd, Stamp, StreamEnd};
 
     #[test]
-    fn open_rows_count_only_after_kill() {
+    fn open_rows_are_counted_only_after_kill() {
         let dir = tempfile::tempdir().unwrap();
         let at = Stamp::from_unix_ns(0);
         let request = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn open_response_counts_until_end_is_known() {
+    fn open_response_is_counted_until_end_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let row = |conn, head, ended| {
             let line = serde_json::json!({

@@ -64,8 +64,8 @@ pub struct RunLog {
     /// Descriptions of data that could not be read for a reason other than a kill: it was modified after it was
     /// written, or has an unknown version.
     pub corrupt: Vec<String>,
-    /// Files that were read despite having been modified after they were written. Which of their contents are original
-    /// is unknown.
+    /// Files that were read despite having been modified after they were written. It is unknown which of their contents
+    /// are original.
     pub altered: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ pub struct Records {
 }
 
 impl RowSource for Records {
-    /// Returns more than one, so that tests with few rows also exercise the merging of lanes.
+    /// Returns more than one so that tests with few rows also exercise the merging of lanes.
     fn lanes(&self) -> usize {
         3
     }

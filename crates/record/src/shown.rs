@@ -48,7 +48,7 @@ pub fn message(text: &str) -> Cow<'_, str> {
 /// Prefixes of commands that may appear anywhere in a line, for GitHub and Azure, for Azure alone, and for TeamCity.
 const COMMANDS: [&str; 3] = ["##[", "##vso[", "##teamcity["];
 
-/// Escapes the first character of each CI command, so that no line acts as a command.
+/// Escapes the first character of each CI command so that no line acts as a command.
 fn without_commands(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_command = |line: &str| {
         let line = line.trim_start().strip_prefix("::");

@@ -13,7 +13,7 @@ named! {
         EndpointTerminating = "endpoint_terminating",
         /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
         KillBegan = "kill_began",
-        /// The earliest time at which the app can have received SIGTERM: t0 earliest plus min(preStop sleep, grace
+        /// The earliest time at which the app could have received SIGTERM: t0 earliest plus min(preStop sleep, grace
         /// period). Computed, not observed; absent without a sleep.
         AppSigterm = "app_sigterm",
         /// The app's listener started to refuse connections.

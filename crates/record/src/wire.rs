@@ -58,7 +58,7 @@ impl AdminToken {
         &self.0
     }
 
-    /// Returns true if `given` is the token. Compares HMAC tags in constant time, so that the timing does not reveal
+    /// Returns true if `given` is the token. Compares HMAC tags in constant time so that the timing does not reveal
     /// where the two differ.
     pub fn is(&self, given: &[u8]) -> bool {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes());
@@ -100,8 +100,8 @@ pub enum ProxyLine {
 }
 
 impl ProxyLine {
-    /// Parses a line. The function is not generic, so that it is compiled with this crate's optimisations; readers
-    /// parse thousands of rows per second.
+    /// Parses a line. The function is not generic, so it is compiled with this crate's optimisations; readers parse
+    /// thousands of rows per second.
     ///
     /// # Errors
     /// Fails if the text is not a line of the row stream.

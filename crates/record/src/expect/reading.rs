@@ -95,7 +95,7 @@ impl<'de, K: Ord, V: Deserialize<'de>, F: Fn(&str) -> Result<K, String>> Visitor
     }
 }
 
-/// The value of an unknown key. Reading it fails, so that the error contains the key's path.
+/// The value of an unknown key. Reading it always fails, which puts the key's path into the error.
 struct RefusedValue(String);
 
 impl<'de> DeserializeSeed<'de> for RefusedValue {

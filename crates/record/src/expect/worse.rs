@@ -41,7 +41,7 @@ pub enum Kind {
     /// Number of requests over the whole run.
     Total,
     /// Number of requests in the termination or group that has the most, or number of events, which a stream loses
-    /// together: not a total of independent losses.
+    /// together. Neither is a total of independent losses.
     Most,
     /// A time.
     Time,

@@ -49,8 +49,8 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Time for which a port cannot be reused towards the same address after this side was the first to close a connection
-/// (Linux: TCP_TIMEWAIT_LEN).
+/// Time for which a port cannot be reused for the same remote address after this side was the first to close a
+/// connection (Linux: TCP_TIMEWAIT_LEN).
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
 /// Parses the ephemeral ports from two settings in Linux's format: `32768 60999` (`net.ipv4.ip_local_port_range`) and

@@ -95,7 +95,7 @@ impl TlsVersions {
     }
 }
 
-/// Scenario format of the versions: the only one to offer.
+/// Scenario format of the TLS versions: the only version to offer.
 mod only_version {
     use serde::{Deserializer, Serialize, Serializer};
 

@@ -16,7 +16,7 @@ use crate::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, StreamEnd, Tl
 
 /// A row field. Most fields are stored in one column, a request id in three.
 pub(super) trait Cell: Sized {
-    /// Columns of this field for the buffered rows.
+    /// Buffer for the field's columns.
     type Buffer: Default + Send;
     /// Columns of this field in a row group that is being read.
     type Column;
@@ -263,7 +263,7 @@ text! {
 /// Column names of the three parts of a request id.
 const ID_COLUMNS: [&str; 3] = ["request_run", "request_source", "request_seq"];
 
-/// Columns of a request id for the buffered rows.
+/// Buffer for the columns of a request id.
 #[derive(Default)]
 pub(super) struct IdBuffer {
     run: Texts,

@@ -124,7 +124,7 @@ impl Target {
         }
     }
 
-    /// Returns true if the URL's host is an IP address, so that the target is not a headless Service.
+    /// Returns true if the URL's host is an IP address, so the target is not a headless Service.
     fn has_address(&self) -> bool {
         self.host().is_some_and(|host| host.parse::<IpAddr>().is_ok())
     }
