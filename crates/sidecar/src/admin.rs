@@ -88,8 +88,8 @@ impl Access {
 /// Limits of the admin port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdminLimits {
-    /// Maximum number of simultaneous connections: the data port's clients need descriptors too. When another
-    /// connection arrives, an idle one is closed; if none is idle, the new one waits.
+    /// Maximum number of simultaneous connections, limited because the data port's clients need descriptors too. When
+    /// another connection arrives, an idle one is closed; if none is idle, the new one waits.
     connections: usize,
     /// Maximum number of concurrently processed requests, because `/readyz` connects to the app. Further requests wait.
     answers: usize,
@@ -413,13 +413,13 @@ impl RowReader {
                 return Ok(None);
             }
             match batch.is_full() || !self.unlisted.is_empty() {
-                // Yield, so that requests wait for only one batch, not for all remaining rows.
+                // Yield so that requests wait for only one batch, not for all remaining rows.
                 true => tokio::task::yield_now().await,
                 false => self.pause().await,
             }
         }
         loop {
-            // Listed before the rows are read, so that a request's final row always follows its open row.
+            // Listed before the rows are read so that a request's final row always follows its open row.
             let open = self.list_open();
             let batch = self.shared.journal.read(self.cursor);
             let hello = (self.hello != Some(batch.first)).then(|| ProxyLine::Hello {

@@ -30,7 +30,7 @@ pub(super) struct AppListener(AtomicU8);
 impl AppListener {
     /// Notes that a connection was accepted.
     pub(super) fn accepts(&self) {
-        // The hot path only reads, so that the cache line stays shared.
+        // The hot path only reads, which keeps the cache line shared.
         if self.0.load(Ordering::Relaxed) != OPEN {
             self.0.store(OPEN, Ordering::Relaxed);
         }
@@ -80,7 +80,7 @@ impl ProxyState {
     }
 
     /// Watches the app's listener until it is gone, and records the time. If the kernel cannot be asked, only refused
-    /// requests reveal that it is gone.
+    /// requests reveal that the listener is gone.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
             self.look_for_listener();

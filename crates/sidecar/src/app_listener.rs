@@ -1,4 +1,4 @@
-//! Detects the app's listener by asking the kernel (sock_diag(7)): nothing is sent to the app.
+//! Detects the app's listener by asking the kernel (sock_diag(7)); nothing is sent to the app.
 //!
 //! The query asks which socket a connection to the address would find, and takes microseconds. The table in /proc gives
 //! the same information, but for each read the kernel walks its entire connection hash table, which takes milliseconds
@@ -79,7 +79,7 @@ mod sock_diag {
 
 #[cfg(not(target_os = "linux"))]
 mod sock_diag {
-    /// Returns `None`: only Linux has this interface.
+    /// Returns `None`, because only Linux has this interface.
     pub(super) fn finds(_: std::net::SocketAddr) -> Option<bool> {
         None
     }

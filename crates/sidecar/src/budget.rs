@@ -17,7 +17,7 @@ use super::sides::ConnectionSides;
 pub(super) const READ_BYTES: usize = 16 * 1024;
 /// Room for one read when the pool is exhausted.
 const SMALL_READ_BYTES: usize = 1024;
-/// Bytes that each buffer may hold even if the pool is exhausted: most heads are smaller.
+/// Bytes that each buffer may hold even if the pool is exhausted. Most heads are smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
 /// A holder gets at most the pool's free bytes, divided by this number.
 const PART: usize = 4;
@@ -76,7 +76,7 @@ rolldrop_record::named! {
         Head = "head",
         /// Too many rows were waiting for a reader.
         Rows = "rows",
-        /// Too many clients were connected: a connection without a request in flight was closed to make room.
+        /// Too many clients were connected, so a connection without a request in flight was closed to make room.
         Connections = "connections",
         /// The end of a response could not be determined, and the connection stayed open.
         Answers = "answers",
@@ -133,7 +133,7 @@ impl<'a> PoolShare<'a> {
         fits
     }
 
-    /// Returns true if more than half of the pool is in use, so that holders must return bytes that they do not need.
+    /// Returns true if more than half of the pool is in use, so holders must return bytes that they do not need.
     pub(super) fn is_wanted(&self) -> bool {
         self.pool.used() > self.pool.limit / 2
     }

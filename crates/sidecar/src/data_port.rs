@@ -2,7 +2,7 @@
 //!
 //! A peer can hold a connection open for as long as the app allows. To prevent a crowd of such peers from keeping
 //! everyone else out, a full proxy closes an idle connection when another one arrives, as nginx does when it runs out
-//! of connections. It chooses a connection from the address with the most idle ones, so that an address with few keeps
+//! of connections. It chooses a connection from the address with the most idle ones so that an address with few keeps
 //! them. No other connection is closed; new ones wait in the kernel's accept queue until one becomes idle. There is no
 //! limit per address, because a gateway's address represents all of the gateway's clients.
 
@@ -88,8 +88,8 @@ impl DataPort {
         self.accept(pin!(until)).await;
     }
 
-    // Neither generic nor async, so that it is compiled in this crate, with this crate's optimisations, and not where
-    // it is awaited.
+    // Neither generic nor async, so it is compiled in this crate, with this crate's optimisations, and not where it is
+    // awaited.
     fn accept<'a>(&'a mut self, until: DynUntil<'a>) -> BoxFuture<'a, ()> {
         self.accept_each(until).boxed()
     }

@@ -99,7 +99,8 @@ async fn pass_request(
     buf: &mut Buffer<'_>,
     exchange: &RequestsInFlight,
 ) -> Result<(), Unpassed> {
-    // Only a limited number of requests is tracked: a client that sends more is slowed down, as by a full buffer.
+    // Only a limited number of requests is tracked. A client that sends more is slowed down, as it would be by a full
+    // buffer.
     tokio::select! {
         biased;
         () = exchange.has_room() => {}

@@ -2,8 +2,8 @@
 //!
 //! Frames are passed on byte for byte: settings, flow control, priorities, padding, pings, and the error codes of
 //! RST_STREAM and GOAWAY remain between app and client. A proxy with its own HTTP/2 client and server would add its own
-//! windows, limits and ordering. This relay only reads along: it decodes field blocks to record them, and appends the
-//! pod header to a response's block as a field that enters no table, so that the rest of the block does not change.
+//! windows, limits and ordering. This relay only observes: it decodes field blocks to record them, and appends the pod
+//! header to a response's block as a field that enters no table, so the rest of the block does not change.
 //!
 //! Parsed frames are passed on once complete, DATA as it arrives. A block that cannot be decoded is passed on
 //! nevertheless; from there on, the rows of this connection have no request id, or no status.

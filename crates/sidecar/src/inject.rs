@@ -40,7 +40,7 @@ pub struct Output {
     pub notes: Vec<String>,
 }
 
-/// Adds the sidecar to the workloads in a manifest text, and points their Services at it. `file` is the text's name in
+/// Adds the sidecar to the workloads in manifest text, and points their Services at it. `file` is the text's name in
 /// messages.
 ///
 /// A workload that already has the sidecar is left unchanged.
@@ -67,7 +67,7 @@ pub fn inject(file: &str, text: &str, options: &InjectOptions) -> Result<Output,
     Ok(Output { text, notes })
 }
 
-/// Removes the sidecar from every workload in a manifest text, and points the Services back at the app.
+/// Removes the sidecar from every workload in manifest text, and points the Services back at the app.
 ///
 /// # Errors
 ///

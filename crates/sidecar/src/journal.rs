@@ -196,7 +196,7 @@ impl RowJournal {
 
     /// Copies the oldest available lines, starting at the cursor.
     pub(super) fn read(&self, cursor: Cursor) -> JournalBatch {
-        // Checked before the rows are read, so that no rows can follow the last batch.
+        // Checked before the rows are read so that no rows can follow the last batch.
         let closed = self.closed.is_cancelled();
         let entries = self.entries();
         // A number that no row has yet must come from another proxy.

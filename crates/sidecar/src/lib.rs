@@ -13,11 +13,11 @@
 //!
 //! `data_port` accepts connections, and closes idle ones when there are too many. `proxied_connection` handles one client
 //! connection from accept to close (`origin` creates its rows, `sides` has its state). `h1`, `h2` and `tunnel`
-//! implement the protocols, and `relay` the code that they share. `budget` limits the memory that connections may hold,
-//! and `socket` the memory that the kernel may hold for them. `journal` keeps the recorded rows, `admin` sends them to
-//! readers, `metrics` counts requests, `app` observes the app, `own_pod` watches the pod, and `pre_stop` learns from
-//! the preStop hook that the pod is terminating. The crate writes no files. The caller decides how the pod is
-//! terminated, and which signal announces the termination.
+//! implement the protocols, and `relay` has the code that they share. `budget` limits the memory that connections may
+//! hold, and `socket` the memory that the kernel may hold for them. `journal` keeps the recorded rows, `admin` sends
+//! them to readers, `metrics` counts requests, `app` observes the app, `own_pod` watches the pod, and `pre_stop_mark`
+//! learns from the preStop hook that the pod is terminating. The crate writes no files. The caller decides how the pod
+//! is terminated, and which signal announces the termination.
 
 mod admin;
 mod app;
@@ -162,7 +162,7 @@ pub enum ProxyError {
     PodName(String),
 }
 
-/// A proxy whose ports are bound, so that clients can connect before it runs.
+/// A proxy whose ports are already bound, so clients can connect before it runs.
 #[derive(Debug)]
 pub struct Proxy {
     data: TcpListener,
@@ -276,7 +276,7 @@ impl Seldom {
     }
 }
 
-/// Token that counts connections: each of them holds a copy.
+/// Token that counts connections; each connection holds a copy.
 #[derive(Debug, Default)]
 struct ConnectionTokens(Arc<()>);
 

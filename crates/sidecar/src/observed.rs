@@ -109,7 +109,7 @@ fn asks_its_only_port(probe: &Probe, container: &Container) -> bool {
     })
 }
 
-/// Returns the maximum number of seconds until a probe has reached its failure threshold.
+/// Returns the maximum number of seconds for a probe to reach its failure threshold.
 fn notices_s(probe: &Probe) -> u32 {
     let set = |field: Option<i32>, default| {
         field.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)

@@ -29,7 +29,7 @@ use rolldrop_record::event::ProxyPhase;
 
 /// The proxy's confirmation of a mark.
 const TAKEN: &[u8] = b"ok\n";
-/// Maximum time for notifying the proxy: the pod's termination waits for its hooks.
+/// Maximum time for notifying the proxy, limited because the pod's termination waits for its hooks.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Failure to notify a proxy.

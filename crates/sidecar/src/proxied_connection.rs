@@ -1,9 +1,9 @@
 //! One client connection, and the corresponding connection to the app.
 //!
-//! The proxy connects to the app as soon as it accepts the client, so that the client sees whatever the app does with a
+//! The proxy connects to the app as soon as it accepts the client, so the client sees whatever the app does with a
 //! silent connection. If the app's listener refuses, the client is reset, because it must not see a response that the
-//! app did not send. Before the reset, the proxy waits briefly for the client's request, so that the row can contain
-//! the request id.
+//! app did not send. Before the reset, the proxy waits briefly for the client's request so that the row can contain the
+//! request id.
 //!
 //! The client's first bytes determine the protocol (`h1`, `h2`, `tunnel`).
 
@@ -228,7 +228,7 @@ pub(super) async fn serve(accepted: Accepted) {
     link.finished = true;
 }
 
-/// Responds in place of the app, so that the client can read the response even if it is still sending.
+/// Responds in place of the app so that the client can read the response even if it is still sending.
 async fn refuse(client: &mut TcpStream, refusal: ProxyRefusal) {
     let answer = async {
         client.write_all(refusal.answer()).await?;
@@ -340,8 +340,8 @@ impl ProxiedConnection {
         }
     }
 
-    /// Waits briefly for the client's request although the app is unavailable, so that the row can contain the request
-    /// id. A client that sends nothing loses nothing, so it has no row.
+    /// Waits briefly for the client's request, although the app is unavailable, because the row should contain the
+    /// request id. A client that sends nothing loses nothing, so it has no row.
     async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> ConnectionFinish {
         let tcp = (self.origin.shared.mode == TrafficMode::Tcp).then_some(ConnectionKind::Tcp);
         let words = async {

@@ -9,7 +9,7 @@ pub(super) enum ProxyRefusal {
     AmbiguousLength,
     /// The head is larger than `MAX_HEAD_BYTES` or than the available room, or has more than `MAX_HEADERS` lines.
     HeadTooLarge,
-    /// The method is CONNECT: this is not a forward proxy.
+    /// The method is CONNECT, but this is not a forward proxy.
     Connect,
     /// The version is not HTTP/1.0 or HTTP/1.1.
     Version,

@@ -1,7 +1,7 @@
 //! Relaying of bytes between client and app: the code shared by all protocols.
 //!
-//! Bytes are passed on as they arrive. When one side closes or resets its connection, the proxy does the same towards
-//! the other side, even if that side is not reading.
+//! Bytes are passed on as they arrive. When one side closes or resets its connection, the proxy does the same on the
+//! other side, even if that side is not reading.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,7 +95,7 @@ pub(super) async fn end_responses(
     }
 }
 
-/// Closes the connection towards the app, after the client closed its side.
+/// Closes the connection to the app, after the client closed its side.
 async fn client_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -123,7 +123,7 @@ async fn app_unwritable(sides: &ConnectionSides) -> ConnectionFinish {
     std::future::pending().await
 }
 
-/// Closes the connection towards the client, after the app closed its side.
+/// Closes the connection to the client, after the app closed its side.
 async fn app_closed(
     from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
@@ -398,7 +398,7 @@ async fn pump(
     }
 }
 
-/// Passes on held-back bytes of an incomplete message: the other side must get the same bytes.
+/// Passes on held-back bytes of an incomplete message, because the other side must get the same bytes.
 pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: RelayStop) -> RelayStop {
     match stop {
         RelayStop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn app_reset_counts_bytes_client_received() {
+    async fn bytes_received_before_app_reset_are_counted() {
         let listener = TcpListener::bind(ANY).await.unwrap();
         let app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let mut from_app = listener.accept().await.unwrap().0;
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closed_app_answer_reaches_slow_client() {
+    async fn answer_of_closed_app_reaches_slow_client() {
         const LENGTH: usize = 100_000;
         let listener = TcpListener::bind(ANY).await.unwrap();
         let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

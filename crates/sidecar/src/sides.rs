@@ -19,7 +19,7 @@ pub(super) struct ConnectionSides {
     pub(super) app_unwritable: AtomicBool,
     /// True if the client has sent something, or closed, since this was last reset.
     pub(super) client_was_heard: AtomicBool,
-    /// True if the app has accepted the connection: from then on, silence is the client's own.
+    /// True if the app has accepted the connection; after that, any silence is the client's.
     pub(super) app_accepted: AtomicBool,
     /// Number of requests in flight.
     pub(super) under_way: AtomicUsize,

@@ -10,8 +10,8 @@
 //!   answered properly;
 //! - finally, nothing is held, every connection is closed, and the proxy returns in time.
 //!
-//! A session uses one thread, a paused clock, and loopback connections, so that an input always has the same effect.
-//! The sockets are real, because the kernel's behaviour on close and reset is half of what a relay has to get right.
+//! A session uses one thread, a paused clock, and loopback connections, so an input always has the same effect. The
+//! sockets are real, because the kernel's behaviour on close and reset is half of what a relay has to get right.
 
 mod pair;
 mod rules;

@@ -1,7 +1,7 @@
 //! The parts of a message head that a relay needs: the length, the body's framing, and the request id.
 //!
-//! Heads are parsed, never rewritten. A request is refused if two parsers could disagree about its end, so that nothing
-//! can be smuggled past the record. That includes all requests whose lines do not end in CRLF. Grammar violations that
+//! Heads are parsed, never rewritten. A request is refused if two parsers could disagree about its end, so nothing can
+//! be smuggled past the record. That includes all requests whose lines do not end in CRLF. Grammar violations that
 //! leave the end clear are passed on.
 
 use std::mem::MaybeUninit;
@@ -299,7 +299,7 @@ fn read_response<'b>(
     headers: &mut [MaybeUninit<Header<'b>>],
 ) -> Result<Option<ResponseHead>, httparse::Error> {
     let mut response = httparse::Response::new(&mut []);
-    // Apps may be sloppy. The proxy leaves it to the client to accept such a response.
+    // Apps may violate the grammar. The proxy leaves it to the client whether to accept the response.
     let mut config = ParserConfig::default();
     config
         .allow_spaces_after_header_name_in_responses(true)
@@ -309,7 +309,7 @@ fn read_response<'b>(
     let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
         Status::Complete(len) => len,
         Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        // The length of a response head is up to app and client: a longer one is passed on unread.
+        // The app and the client decide how long a response head may be, so a longer one is passed on unread.
         Status::Partial => return Err(httparse::Error::Status),
     };
     let status = response.code.ok_or(httparse::Error::Status)?;
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn parser_accepts_odd_unambiguous_heads() {
+    fn parser_accepts_odd_but_unambiguous_heads() {
         let long = "x".repeat(100);
         let heads: Vec<Vec<u8>> = [
             b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),

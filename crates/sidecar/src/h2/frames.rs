@@ -131,7 +131,7 @@ impl<'a> FrameScanner<'a> {
     }
 
     /// Returns true if this frame may come next. Inside a block, any frame other than a continuation is a connection
-    /// error (RFC 9113, 6.2 and 6.10), and the receiver accepts nothing from there on.
+    /// error (RFC 9113, 6.2 and 6.10), and the receiver accepts nothing after it.
     fn may_come(&self, header: FrameHeader) -> bool {
         match self.goes_on {
             Some(stream) => header.kind == CONTINUATION && header.stream == stream,
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_ignore_app_rejected_streams() {
+    fn streams_rejected_by_app_are_ignored() {
         let http2 = Http2::new(origin(true));
         let (mut requests, mut responses) = (FrameScanner::of_client(&http2), FrameScanner::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();

@@ -32,7 +32,7 @@ pub(super) struct InjectRefusal {
     /// JSON pointer to the offending part of the object.
     pub(super) at: String,
     why: String,
-    /// True if the workload is skipped, and no error, even when all workloads are selected.
+    /// True if the workload is skipped without an error, even when all workloads are selected.
     is_passed_over: bool,
 }
 

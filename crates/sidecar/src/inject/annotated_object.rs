@@ -58,7 +58,7 @@ pub struct WorkloadName {
     name: String,
 }
 
-/// Error for a text that does not name a workload.
+/// Error for text that does not name a workload.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("expected KIND/NAME, such as deployment/web")]
 pub struct BadWorkloadName;

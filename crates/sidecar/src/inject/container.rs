@@ -17,7 +17,7 @@ const PROGRAM: &str = "/rolldrop";
 /// The proxy's default connection limit.
 const CONNECTIONS: usize = 4096;
 
-/// The sidecar's ports: the same in all workloads, so that one Service can route to several workloads.
+/// The sidecar's ports, which are the same in all workloads so that one Service can route to several workloads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports {
     pub(super) listen: u16,
@@ -35,8 +35,8 @@ pub(super) struct Front {
     pub(super) ports: Ports,
 }
 
-/// Creates the native sidecar: an init container that is always restarted (KEP-753), so that it starts before the app
-/// and exits after it.
+/// Creates the native sidecar: an init container that is always restarted (KEP-753), so it starts before the app and
+/// exits after it.
 ///
 /// The sidecar has no probes, because they would affect the pod's readiness; the app's own probes still go to the app.
 /// The preStop hook runs the same program, to mark the time at which the kubelet begins to terminate the pod. The hook

@@ -14,7 +14,7 @@ use rolldrop_manifest::{Edited, ManifestEdit, ManifestError, ManifestObject, Man
 
 /// Grace period of pods that specify none (pkg/apis/core/v1/defaults.go).
 const DEFAULT_GRACE_S: u64 = 30;
-/// Service mesh containers that carry the pod's traffic. They get the sleep too: without it, they would stop first.
+/// Service mesh containers that carry the pod's traffic. They get the sleep too; without it, they would stop first.
 const MESH_PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar"];
 const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
 /// The shell that sleeps before a command, and the end of its script, which runs the words after the script.

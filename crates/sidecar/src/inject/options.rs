@@ -84,7 +84,7 @@ pub enum Absent {
     TellsNobody,
 }
 
-/// Error for a text that does not name a Secret value.
+/// Error for text that does not name a Secret value.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("expected the name of a Secret, or NAME/KEY")]
 pub struct BadSecretKey;
@@ -125,7 +125,7 @@ impl KubernetesVersion {
     pub const NAMED_SIDECAR_PORTS: Self = Self(33);
 }
 
-/// Error for a text that is not a Kubernetes version.
+/// Error for text that is not a Kubernetes version.
 #[derive(Debug, Error)]
 #[error("expected a Kubernetes version, such as 1.33")]
 pub struct BadVersion;

@@ -154,7 +154,7 @@ struct Declared {
 /// Reason why a workload gets no sidecar.
 #[derive(Debug)]
 pub(super) enum NoSidecarReason {
-    /// The workload has no port: perhaps nothing connects to it.
+    /// The workload has no port, so perhaps nothing connects to it.
     NoPort,
     /// The port carries a protocol that the HTTP proxy would break.
     NoHttp { port: u16, foreign: Foreign },

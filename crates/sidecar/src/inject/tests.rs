@@ -351,7 +351,7 @@ fn later_workload_joins_existing_sidecars() {
 }
 
 #[test]
-fn port_option_applies_where_declared() {
+fn port_option_applies_where_port_is_declared() {
     let two =
         SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
     let (web, _) = SHOP.split_once("---").expect("two documents");
@@ -532,7 +532,7 @@ spec: {template: {spec: {containers: [{name: migrate, ports: [{containerPort: 80
 ";
 
 #[test]
-fn unfit_workloads_stay_unchanged_with_notes() {
+fn unsuitable_workloads_are_noted_but_unchanged() {
     let (notes, with) = chosen(MANY, &options());
     assert_eq!(with, ["deployment/shop"]);
     insta::assert_snapshot!(notes.join("\n"), @"
@@ -604,7 +604,7 @@ fn mode_option_overrides_protocol_detection() {
 }
 
 #[test]
-fn run_injection_refuses_unfit_workloads() {
+fn run_injection_refuses_unsuitable_workloads() {
     let objects = |text: &str| -> Vec<Value> {
         Manifests::parse("shop.yaml", text)
             .unwrap()

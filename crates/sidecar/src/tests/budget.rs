@@ -255,7 +255,7 @@ async fn stalled_client_row_shows_proxy_exhausted() {
 }
 
 #[tokio::test]
-async fn connection_counts_until_answer_is_read() {
+async fn connection_stays_counted_until_answer_is_read() {
     const LENGTH: usize = 50_000;
     let (app, address) = app().await;
     let proxy = with(address, Budget::DEFAULT);

@@ -44,7 +44,7 @@ async fn bytes_pass_unchanged_on_keepalive_connections() {
 }
 
 #[tokio::test]
-async fn interim_head_and_pipelined_answers_pass() {
+async fn interim_head_and_pipelined_answers_are_relayed() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
     let put =
@@ -119,7 +119,7 @@ async fn h2c_upgrade_request_delays_no_bytes() {
 }
 
 #[tokio::test]
-async fn client_close_passes_during_pending_upgrade() {
+async fn client_close_reaches_app_during_pending_upgrade() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let ask = "GET / HTTP/1.1\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -136,7 +136,7 @@ async fn client_close_passes_during_pending_upgrade() {
 }
 
 #[tokio::test]
-async fn client_close_passes_after_unanswered_upgrade() {
+async fn client_close_reaches_app_after_unanswered_upgrade() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let ask = "GET /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
@@ -211,7 +211,7 @@ async fn close_delimited_response_is_complete() {
 }
 
 #[tokio::test]
-async fn reset_passes_in_both_directions() {
+async fn reset_is_relayed_in_both_directions() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
 

@@ -27,7 +27,7 @@ fn smuggled() -> Vec<(String, &'static str)> {
         "Content-Length: 5\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 5",
         "Transfer-Encoding: chunked\r\nContent-Length: 0",
-        // TE.TE: one of two parsers does not know the coding.
+        // TE.TE: one of two parsers does not recognise the coding.
         "Transfer-Encoding: xchunked",
         "Transfer-Encoding: chunkedx",
         "Transfer-Encoding : chunked",
@@ -142,7 +142,7 @@ async fn smuggled_requests_never_reach_app() {
     }
     let too_large = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
     let (mut client, mut server) = (proxy.client().await, accept(&app).await);
-    // An app that does not read would slow its client down, as without the proxy.
+    // An app that does not read would slow its client down, just as it would without the proxy.
     let (_, got) = tokio::join!(client.write_all(too_large.as_bytes()), read_all(&mut server));
     assert!(too_large.starts_with(&got) && got.len() < too_large.len());
     assert!(read_all(&mut client).await.starts_with("HTTP/1.1 431 "));

@@ -63,7 +63,7 @@ const GREETINGS: [&[u8]; 4] =
     [b"220 mail ready\r\n", b"\x4a\0\0\0\x0a8.4.2\0", b"SSH-2.0-server\r\n", b"INFO {\"a\":1}\r\n"];
 
 #[tokio::test]
-async fn other_protocols_pass_as_bytes() {
+async fn other_protocols_are_relayed_as_bytes() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let mut expected = Vec::new();
@@ -158,7 +158,7 @@ async fn tunnel_passes_resets_and_refused_connections() {
 }
 
 #[tokio::test]
-async fn websocket_passes_from_handshake_to_close() {
+async fn websocket_is_relayed_from_handshake_to_close() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let server = tokio::spawn(async move {

@@ -34,7 +34,7 @@ pub(super) struct ConversationEnd {
 }
 
 impl ConversationEnd {
-    /// Returns an end with room for all bytes of a session, so that its allocations are not attributed to the proxy.
+    /// Returns an end with room for all bytes of a session so that its allocations are not attributed to the proxy.
     fn new(socket: Option<TcpStream>) -> Self {
         let [sent, got] = [MOST_BYTES, 2 * MOST_BYTES].map(Vec::with_capacity);
         Self { socket, sent, got, compared: 0, stalls: false, has_closed: false, ended: None }
@@ -104,7 +104,7 @@ pub(super) struct Pair {
     pub(super) answered: usize,
     /// True while only valid requests and responses have been sent.
     pub(super) is_clean: bool,
-    /// True if something cut the conversation short, so that not everything needs to arrive.
+    /// True if something cut the conversation short, so not everything needs to arrive.
     pub(super) is_disturbed: bool,
     /// True if the proxy responded in the app's place.
     pub(super) is_refused: bool,

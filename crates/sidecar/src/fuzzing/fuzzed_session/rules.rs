@@ -93,7 +93,8 @@ impl Rules {
         }
     }
 
-    /// Reads all bytes that the client has sent so far. The client had read everything that it received before.
+    /// Reads all bytes that the client has sent so far. The client must already have read everything that it received
+    /// before.
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
             self.block = self.block.after(header);

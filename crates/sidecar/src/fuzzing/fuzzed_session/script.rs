@@ -1,6 +1,6 @@
 //! The steps of a session, derived from an input.
 //!
-//! When the input is exhausted, derived bytes follow, so that every session has enough steps.
+//! When the input is exhausted, derived bytes follow so that every session has enough steps.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -186,7 +186,7 @@ impl<'a> InputScript<'a> {
             return None;
         }
         self.steps += 1;
-        // A session begins with one client; further clients are random.
+        // A session begins with one client; further clients connect at random.
         if pairs == 0 {
             return Some(SessionStep::Connect);
         }

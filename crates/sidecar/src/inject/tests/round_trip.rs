@@ -11,7 +11,7 @@ use super::*;
 const KUBECTL_GET: &str = include_str!("samples/kubectl-get.yaml");
 const KUBECTL_GET_JSON: &str = include_str!("samples/kubectl-get.json");
 
-/// Returns every object in a YAML or JSON text.
+/// Returns every object in YAML or JSON text.
 fn said(text: &str) -> Vec<Value> {
     let manifests = Manifests::parse("shop.yaml", text).expect("manifests");
     manifests.objects().into_iter().map(|object| object.value).collect()
@@ -355,7 +355,7 @@ proptest! {
     }
 }
 
-/// Checks that the API types know every field: an unknown field would be lost.
+/// Checks that the API types have every field, because an unknown field would be lost.
 fn is_known_whole<T: DeserializeOwned + Serialize>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).expect("its fields have these types");
     assert_eq!(serde_json::to_value(typed).expect("JSON"), *object);
