@@ -1,7 +1,7 @@
 //! Checks a result against expectations, and combines the checks into a verdict.
 //!
-//! Pure. A count is compared with the limit as observed. A share, a quantile or a window has bounds: it passes if the
-//! whole interval lies within the limit, and fails if all of it lies beyond. An unknown figure is inconclusive, never
+//! Pure. A count is compared with the limit as observed. A share, a quantile or a window has bounds; it passes if the
+//! whole interval is within the limit, and fails if all of it is beyond. An unknown figure is inconclusive, never
 //! 0. An invalid run passes no check.
 
 mod default_checks;
@@ -101,7 +101,7 @@ const fn passes_if(passes: bool) -> CheckVerdict {
     if passes { CheckVerdict::Pass } else { CheckVerdict::Fail }
 }
 
-/// Combines the verdicts of all checks: a failure outweighs an inconclusive check. Without checks, the gate passes.
+/// Combines the verdicts of all checks. A failure outweighs an inconclusive check. Without checks, the gate passes.
 pub fn verdict(verdicts: impl Iterator<Item = CheckVerdict>) -> CheckVerdict {
     verdicts.fold(CheckVerdict::Pass, |all, one| match (all, one) {
         (CheckVerdict::Fail, _) | (_, CheckVerdict::Fail) => CheckVerdict::Fail,

@@ -46,8 +46,8 @@ pub struct SteadyRecord<'a> {
     pub to: Stamp,
     /// Number of pods, each of which served throughout the period.
     pub pods: usize,
-    /// Measured propagation windows: lower and upper bound on the number of seconds after t0 for which a pod still
-    /// receives streams. All windows are equally likely.
+    /// Measured propagation windows, each as a lower and an upper bound on the number of seconds after t0 for which a
+    /// pod still receives streams. All windows are equally likely.
     pub windows_s: &'a [(f64, f64)],
 }
 

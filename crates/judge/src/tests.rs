@@ -43,7 +43,7 @@ fn longest(ms: u64) -> WindowLimits {
 }
 
 #[test]
-fn result_survives_json_and_gate() {
+fn result_round_trips_and_is_judged_by_gate() {
     let result = analysed(three_pods()).result;
     let json = serde_json::to_string(&result).unwrap();
     // Floats are compared in their printed form, because parsing may change the last digit.

@@ -245,7 +245,7 @@ pub struct LostOtherwise {
     pub cause: Cause,
     /// Outcome of the request.
     pub outcome: Ended,
-    /// Pod that most likely lost the request; `None` if no terminating pod explains it.
+    /// Pod that most likely lost the request; `None` if no terminating pod accounts for it.
     pub pod: Option<String>,
     /// Time from the deletion of that pod to the start of the request, in seconds; negative if the request began first.
     pub after_deletion_seconds: Option<f64>,

@@ -25,8 +25,8 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 
 /// Default share by which a latency, a window or a rate may always differ from its usual value. Runs made on one day
-/// are more alike than runs made on several days: on a machine with other work, p99 of unchanged software moved by 18
-/// %, although the five previous runs had differed by only 3 % (docs/proofs.md).
+/// are more alike than runs made on several days. For example, on a machine with other work, p99 of unchanged software
+/// moved by 18 %, although the five previous runs had differed by only 3 % (docs/proofs.md).
 pub const TOLERANCE: f64 = 0.2;
 /// Time by which a window may always exceed the usual one, in seconds. A preStop sleep is a whole number of seconds,
 /// and window bounds are wider on a busy machine.

@@ -279,7 +279,7 @@ fn rollout_counts_as_one_lossy_episode() {
 }
 
 #[test]
-fn comparison_refuses_different_runs() {
+fn comparison_rejects_runs_that_differ() {
     let mut rng = SmallRng::seed_from_u64(1);
     let (a, mut b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
     b.fingerprint.insert("rate".into(), "300 requests/s".into());
@@ -379,7 +379,7 @@ fn correlated_single_runs_never_fail() {
 
 #[test]
 fn disjoint_latencies_fail_despite_correlation() {
-    // 30 s of responses that take 1 s or 3 s, with slow waves of 5 s: six independent blocks.
+    // 30 s of responses that take 1 s or 3 s, with slow waves of 5 s, which amount to six independent blocks.
     let side = |ms: f64| {
         let block = |i: u32| {
             let wave = 1.0 + 0.05 * (f64::from(i) / 50.0 * std::f64::consts::TAU).sin();

@@ -3,8 +3,8 @@
 //! One termination loses its requests together, so a share is bounded by terminations, or by groups of terminations
 //! that share their losses: the proportion of these units that lose anything (Clopper and Pearson) times the loss per
 //! losing unit, which is assumed to lie between the smallest and the largest loss seen. From 24 units on, if at least
-//! five lost something, Student's t bounds the mean loss instead. Losses that no termination explains count as
-//! observed.
+//! five lost something, Student's t bounds the mean loss instead. Losses that cannot be attributed to any termination
+//! count as observed.
 
 use super::figure::{each_limit, each_within};
 use crate::judgements::basis::{Basis, LossUnits, Measured, PodFact};
@@ -117,7 +117,7 @@ impl CheckedRequests<'_> {
         })
     }
 
-    /// Checks a number that terminations do not explain. Its share has no bounds beyond the observed value.
+    /// Checks a number that is not attributed to terminations. Its share has no bounds beyond the observed value.
     fn observed(&self, name: &str, bounds: Bounds<Amount>, count: &Measured) -> Vec<Check> {
         let sent = self.counts.total.max(1) as f64;
         amount(name, bounds, count, |_| count.clone().into_share_of(sent))
@@ -276,7 +276,7 @@ struct UnitLosses {
     mean: Option<(f64, f64)>,
     confidence: f64,
     units: u64,
-    /// Number of lost requests that no unit explains.
+    /// Number of lost requests that are not attributed to any unit.
     rest: f64,
 }
 
@@ -311,8 +311,8 @@ impl UnitLosses {
         (rest + n as f64 * low, rest + n as f64 * high)
     }
 
-    /// Returns how many further terminations like these would show on which side of `limit` the loss lies, if that can
-    /// be computed.
+    /// Returns how many further terminations like these would show on which side of `limit` the loss is, if that can be
+    /// computed.
     fn more(&self, units: &[u64], limit: f64) -> Option<u64> {
         let seen = len(units.len());
         let settles = |n: u64| {

@@ -214,7 +214,7 @@ impl Quantile {
 pub enum Method {
     /// The test of totals. Holds each side's lost requests, out of all.
     Totals([Proportion; 2]),
-    /// The requests are judged per termination.
+    /// Requests are judged per termination.
     ByTermination([Proportion; 2]),
     /// Neither side lost any requests.
     NoneLost {

@@ -31,8 +31,8 @@ pub struct Forecast {
 pub struct PercentileRule {
     /// The percentile in seconds.
     pub grace_s: f64,
-    /// Mean number of streams per termination that the rule expects to cut: the remaining share of the open streams. In
-    /// fact, long streams are open more often than short ones, and more time remains of them.
+    /// Mean number of streams per termination that one would expect to be cut under the rule: the remaining share of
+    /// the open streams. In fact, long streams are open more often than short ones, and more time remains of them.
     pub expected: f64,
     /// Streams that terminations with this grace period cut.
     pub cuts: Estimate<Cuts>,

@@ -35,7 +35,7 @@ pub enum NoPrediction {
 /// Input of a prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictionRequest<'a> {
-    /// Measured propagation windows in seconds, lower and upper bound.
+    /// Measured propagation windows, each as a lower and an upper bound in seconds.
     pub windows_s: &'a [(f64, f64)],
     /// The preStop sleep in seconds; `None` selects the longest window.
     pub sleep_s: Option<f64>,
@@ -84,9 +84,9 @@ pub struct StreamPrediction {
     pub least_sleep: Estimate<u64>,
     /// Grace period by the rule "99th percentile of the duration", in seconds.
     pub rule_grace_s: Option<f64>,
-    /// Streams per termination that the rule expects to cut.
+    /// Streams per termination that one would expect to be cut under the rule.
     pub rule_expects: Option<f64>,
-    /// Streams per termination that the rule would actually cut.
+    /// Streams per termination that would actually be cut under the rule.
     pub rule_cuts: Option<Estimate<MeanCut>>,
 }
 
@@ -108,7 +108,7 @@ impl VirtualTerminations {
     }
 }
 
-/// Returns the propagation windows that a run measured, in seconds: lower and upper bound.
+/// Returns the propagation windows measured in a run, each as a lower and an upper bound in seconds.
 pub fn measured_windows(result: &RunResult) -> Vec<(f64, f64)> {
     let windows = result.terminations.iter().flat_map(|of| &of.windows);
     windows.filter_map(|window| Some((window.lower_s.unwrap_or(0.0), window.upper_s?))).collect()

@@ -23,7 +23,7 @@ pub struct VirtualTerminations {
     pub(super) step_s: f64,
     /// Number of instants per pod.
     pub(super) per_pod: usize,
-    /// Propagation windows in seconds, lower and upper bound; at least one. Instants use them in turn.
+    /// Propagation windows, each as a lower and an upper bound in seconds; at least one. Instants use them in turn.
     pub(super) windows_s: Vec<(f64, f64)>,
     /// Number of streams that were open in the period.
     pub(crate) streams: usize,
@@ -38,8 +38,8 @@ pub(super) struct OpenSpan {
     pub(super) ended: SpanEnd,
 }
 
-/// Assumption about streams of which it is unknown whether a budget would have cut them: those that were cut in the
-/// record, and those that arrived when the pod may no longer have received streams.
+/// Assumption about undecided streams, for which it is unknown whether they would have outlasted a budget: those that
+/// were cut in the record, and those that arrived when the pod may no longer have received streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Undecided {
     /// Cut streams would have ended at the time of the cut, and pods received streams only while that is certain.

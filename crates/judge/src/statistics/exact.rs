@@ -42,9 +42,9 @@ pub(crate) fn least_fisher(a: Proportion, b: Proportion) -> f64 {
     p(hits.saturating_sub(b.n)).min(p(hits.min(a.n)))
 }
 
-/// Tests two totals, two-sided, for runs whose events occur together. Returns the probability of a split of the sum
-/// that is at least as uneven, if the runs' totals are geometric with one mean; `None` if no split of this sum would be
-/// unlikely enough. `runs` is the weight of each side; it need not be whole.
+/// Compares two totals with a two-sided test, for runs whose events occur together. Returns the probability of a split
+/// of the sum that is at least as uneven, if the runs' totals are geometric with one mean; `None` if no split of this
+/// sum would be unlikely enough. `runs` is the weight of each side; it need not be whole.
 ///
 /// Given the sum, one side's part has a negative hypergeometric (beta-binomial) distribution. With one run per side,
 /// all splits of the sum are equally likely (Johnson, Kemp and Kotz 2005, section 6.2).

@@ -140,7 +140,7 @@ fn share_bounds_are_based_on_terminations() {
     assert_eq!(judged(&many, "0.5%"), Pass);
     assert_eq!(judged(&many, "0.2%"), Fail);
     assert_eq!(judged(&many, "0.3%"), Inconclusive);
-    // Losses that no termination explains count as observed.
+    // Losses that are not attributed to any termination count as observed.
     let mut apart = run(&[]);
     apart.requests.app_errors = 100;
     apart.aim = Aim::Other;
@@ -156,7 +156,7 @@ fn stream_limits_apply_to_incomplete_streams() {
         assert_eq!(without, (Inconclusive, Basis::NoStream));
     }
     assert_eq!(basis(&result, json!({"streams": {"eventsLost": {"max": 0}}})).0, Inconclusive);
-    // The first termination cut three streams; no termination explains the aborted one.
+    // The first termination cut three streams; the aborted one is not attributed to any termination.
     let lost = LostData { events_lost: 40, ..LostData::default() };
     result.streams = Some(StreamResult {
         total: 100,

@@ -14,7 +14,7 @@ use rolldrop_explain::model::{Mode, Termination};
 pub struct Alike {
     /// Number of rollouts with at least one window.
     pub rollouts: usize,
-    /// Number of separate window ends in all rollouts.
+    /// Number of windows that ended separately, in all rollouts.
     pub ends: usize,
     /// Intraclass correlation of these windows: 0 if a window says nothing about the others in its rollout, 1 if all
     /// windows of a rollout have the same length. It is an estimate, so it may be slightly below 0.
@@ -22,7 +22,7 @@ pub struct Alike {
 }
 
 /// Returns the similarity of this consumer's windows within a rollout; `None` if there are fewer than two rollouts, or
-/// no rollout has two separate ends.
+/// no rollout has two windows that ended separately.
 pub(super) fn alike(terminations: &[Termination], consumer: &str) -> Option<Alike> {
     let of_rollouts = terminations.iter().filter(|t| t.mode == Mode::Rollout);
     let windows = of_rollouts.map(|t| (t, t.windows.iter().find(|window| window.consumer == consumer)));

@@ -1,9 +1,9 @@
 //! Chooses a grace period, or a sleep, for a workload's streams, and judges a proof by the streams that it cut.
 //!
 //! The choice is a prediction from a run without disruptions ([`VirtualTerminations`]): the fewest seconds with which a
-//! termination cuts at most `max_cut` streams on average. A proof refutes the prediction if it cuts more streams than
-//! that mean explains. Streams then last longer in terminating pods than in serving ones, and the next choice allows
-//! half as many cuts.
+//! termination cuts at most `max_cut` streams on average. The prediction is refuted if more streams are cut during a
+//! proof than that mean allows. Streams then last longer in terminating pods than in serving ones, and the next choice
+//! allows half as many cuts.
 
 use std::ops::AddAssign;
 

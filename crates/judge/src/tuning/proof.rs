@@ -143,11 +143,11 @@ pub enum Proof {
         /// than the sleep.
         at_least: Option<u64>,
     },
-    /// No request was lost that a sleep could have saved, but more streams were cut than the prediction explains.
+    /// No request was lost that a sleep could have saved, but more streams were cut than the prediction allows.
     CutsStreams {
         /// Streams of the pods that ended.
         seen: EndedStreams,
-        /// Largest number of cut streams that the prediction explains.
+        /// Largest number of cut streams that the prediction allows.
         most: u64,
     },
     /// The run shows none of the above.
