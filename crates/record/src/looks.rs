@@ -32,7 +32,8 @@ pub struct Looks {
 impl Looks {
     /// Returns the error allotted to the look that judges the run.
     pub fn alpha(&self) -> f64 {
-        // `at` is always a valid look number: a single function creates the looks, and deserialization checks them.
+        // `at` is always a valid look number, because a single function creates the looks, and deserialization checks
+        // them.
         self.at.checked_sub(1).and_then(|index| self.alphas.get(index)).copied().unwrap_or(f64::MIN_POSITIVE)
     }
 

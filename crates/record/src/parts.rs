@@ -252,7 +252,7 @@ pub(crate) fn read_rows<R: Row>(paths: &[PathBuf]) -> Result<Vec<R>, PartError> 
     for path in paths {
         expected += rows_in(path)?;
     }
-    // Reserve all memory up front: a growing vector briefly exists twice.
+    // Reserve all memory up front, because a growing vector briefly exists twice.
     let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
     each_row_of(paths, |row: &R| rows.push(row.clone()))?;
     Ok(rows)

@@ -119,9 +119,9 @@ named! {
         Http1 = "http1",
         /// HTTP/2 without TLS, with prior knowledge.
         Http2 = "http2",
-        /// TLS, which the app terminates: the row describes a connection.
+        /// TLS, which the app terminates, so the row describes a connection.
         Tls = "tls",
-        /// Bytes that were not parsed: the row describes a connection.
+        /// Bytes that were not parsed, so the row describes a connection.
         Tcp = "tcp",
     }
 }

@@ -188,7 +188,8 @@ pub enum BalancesBecause {
     Service,
     /// The consumer is a URL, and the responses gave no evidence to the contrary.
     Assumed,
-    /// Responses had a gateway status and named no pod: the most frequent such status, and the number of responses.
+    /// Responses had a gateway status and named no pod. Holds the most frequent such status, and the number of
+    /// responses.
     GatewayStatus { status: u16, answers: u64 },
     /// The responses have a header that gateways add; `value` is the most frequent value.
     GatewayHeader { header: String, value: String },

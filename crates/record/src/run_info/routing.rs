@@ -33,7 +33,8 @@ pub struct ServiceRules {
     /// `spec.externalTrafficPolicy`, which applies to its node ports and external addresses.
     #[serde(default)]
     pub external_traffic: TrafficPolicy,
-    /// `spec.trafficDistribution`, or the annotation that requests topology hints: nearby endpoints are preferred.
+    /// `spec.trafficDistribution`, or the annotation that requests topology hints, by which nearby endpoints are
+    /// preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<String>,
 }
