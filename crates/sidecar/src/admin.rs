@@ -44,11 +44,11 @@ use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 
 /// Maximum time before a recorded row is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Same, once the pod is terminating: rows not sent before the pod is killed are lost.
+/// Same, once the pod is terminating, because rows not sent before the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// Interval at which a reader gets the list of open responses: the age at which the reader closes a part.
+/// Interval at which a reader gets the list of open responses, equal to the age at which the reader closes a part.
 const LIST_INTERVAL: Duration = PART_AGE;
-/// Same, once the pod is terminating: the list may be the only trace of a response that a kill cuts off.
+/// Same, once the pod is terminating, because the list may be the only trace of a response that a kill cuts off.
 const ENDING_LIST_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, to avoid a busy loop when descriptors run out.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -68,7 +68,7 @@ async fn relay_requests(
             break unpassed;
         }
     };
-    // The waits below do not need the bytes read so far.
+    // The bytes read so far are not needed during the waits below.
     drop(buf);
     match unpassed {
         Unpassed::Refused(refusal) => {

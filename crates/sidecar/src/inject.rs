@@ -1,13 +1,13 @@
 //! Adds the recording proxy to manifests as a native sidecar, and removes it again.
 //!
-//! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own port, the sidecar
+//! App and sidecar share the pod's network, so they cannot share a port. The app keeps its own port, the sidecar
 //! listens on another, and the Services are pointed at the sidecar.
 //!
 //! - If a Service specifies its target port by name, the name moves to the sidecar's port. The app's port is then
 //!   called `rolldrop-app`, also in the app's own probes and hooks.
 //! - If a Service specifies its target port by number, the number is changed, and an annotation keeps the old one.
 //!
-//! Manifests in, manifests out: this module does not talk to a cluster. The text is edited in place, and comments are
+//! Manifests in, manifests out; this module does not talk to a cluster. The text is edited in place, and comments are
 //! kept. If that is not possible, the document is rewritten, and a note says so.
 
 mod additions;

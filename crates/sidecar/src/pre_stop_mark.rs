@@ -137,7 +137,7 @@ fn take(stream: &UnixStream, calls: &mut Calls, shared: &ProxyState) {
     }
 }
 
-/// Rate limit for preStop hook calls: a container may make any number of calls.
+/// Rate limit for preStop hook calls, because a container may make any number of them.
 #[derive(Debug, Default)]
 struct Calls {
     next: Stamp,

@@ -270,7 +270,7 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
 }
 
 #[tokio::test]
-async fn bind_rejects_busy_port_and_bad_pod() {
+async fn bind_rejects_busy_port_and_bad_pod_name() {
     let (_app, address) = app().await;
     let config = ProxyConfig { listen: address, ..ProxyConfig::bare(address) };
     let error = Proxy::bind(config.clone(), Clock::start()).unwrap_err();

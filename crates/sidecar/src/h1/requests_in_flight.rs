@@ -47,7 +47,8 @@ pub(super) enum SpokenProtocol {
     /// HTTP/1.
     #[default]
     Http,
-    /// HTTP/1 with a response whose end cannot be determined: from there on, the app's bytes are passed on unread.
+    /// HTTP/1 with a response whose end cannot be determined. From that response on, the app's bytes are passed on
+    /// unread.
     Unread,
     /// Something else, after a 101.
     Switched,
@@ -180,7 +181,7 @@ impl RequestsInFlight {
     }
 
     /// Waits until it is clear whether the client's next bytes are a request: every request has been answered, or the
-    /// connection has left HTTP, or it will never be clear.
+    /// connection has left HTTP, or it can no longer become clear.
     pub(super) async fn decided(&self) {
         self.until(|protocol| protocol != SpokenProtocol::Http).await;
     }

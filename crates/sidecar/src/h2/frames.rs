@@ -560,7 +560,7 @@ mod tests {
         let mut requests = FrameScanner::of_client(&http2);
         pass(&mut responses, setting(MAX_FRAME_SIZE, 20_000));
         pass(&mut requests, PREFACE);
-        // A table size that no one requested: the app responds with an error.
+        // A table size that no one requested, to which the app responds with an error.
         let block = [0x3f, 0xe1, 0xff, 0x3f, 0x40, 1, b'n', 1, b'v'];
         pass(&mut requests, frame(HEADERS, END_HEADERS, 1, &block));
         assert!(requests.decoder.is_none());

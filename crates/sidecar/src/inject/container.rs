@@ -101,8 +101,8 @@ fn memory_mib(connections: usize) -> usize {
 
 /// Finds the index of a workload's sidecar among the init containers. The pods must have the annotation [`SIDECAR`],
 /// and the container with the sidecar's name must have the annotated image, or another image named `rolldrop`, because
-/// registries rewrite image names. The container name alone is not enough: the container may be the user's own, such as
-/// a migration.
+/// registries rewrite image names. The container name alone is not enough, because the container may be the user's own,
+/// such as a migration.
 pub(super) fn place(object: &ManifestObject, pod: &str) -> Option<usize> {
     let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;

@@ -8,7 +8,7 @@ use std::fmt;
 use serde_json::Value;
 
 /// Words that indicate HTTP in port names (`<protocol>-<suffix>`, as in Istio's convention) and application protocols.
-/// They take precedence over other words: `redis-metrics` and `mysql-http` are HTTP.
+/// They take precedence over other words, so `redis-metrics` and `mysql-http` are HTTP.
 const HTTP_WORDS: [&str; 24] = [
     "admin",
     "api",

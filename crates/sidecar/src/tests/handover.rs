@@ -70,7 +70,7 @@ async fn reconnecting_reader_gets_every_row_once() {
     }
     let mut last = proxy.rows_from(taken.len()).await;
     let [ProxyLine::Hello { next: 121, started_ns, .. }] = last.lines[..] else { panic!("{:?}", last.lines) };
-    // A row number from another proxy means nothing: the reader gets all available rows.
+    // A row number from another proxy means nothing, so the reader gets all available rows.
     let other = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns() + 1)).await;
     assert!(matches!(other, ProxyLine::Hello { next: 0, .. }), "{other:?}");
     let same = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns())).await;

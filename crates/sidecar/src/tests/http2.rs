@@ -1,4 +1,4 @@
-//! HTTP/2 through the proxy: both ends see what the other sent, and each stream has its row.
+//! HTTP/2 through the proxy: each end sees what the other sent, and each stream has its own row.
 
 use ::h2::{Reason, client, server};
 use bytes::Bytes;
@@ -36,7 +36,7 @@ async fn expect_bytes(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 #[tokio::test]
-async fn calls_pass_with_trailers_and_rows() {
+async fn calls_are_relayed_with_trailers_and_recorded() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     let app = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Unfinished responses: their bytes pass immediately, and readers get a row before they end.
+//! Unfinished responses: their bytes are passed on immediately, and readers get a row before the response ends.
 
 use std::io::ErrorKind::WouldBlock;
 

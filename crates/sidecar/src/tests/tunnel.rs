@@ -1,4 +1,4 @@
-//! Non-HTTP connections: they are passed on as bytes, and have one row each.
+//! Non-HTTP connections, which are passed on as bytes and have one row each.
 
 use futures::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
