@@ -337,7 +337,7 @@ const DROPPED: CheckName = CheckName::Baseline(Metric::Dropped);
 const P50: Metric = Metric::Latency(LatencyKind::Response, Quantile::P50);
 
 #[test]
-fn lossy_rollout_fails_lossless_baseline() {
+fn lossy_rollout_fails_against_lossless_baseline() {
     let (none, lost) = (totals(5_000, 0, 6), totals(5_000, 96, 6));
     let (verdict, evidence) = verdict_of(&none, &lost, &DROPPED);
     assert_eq!(verdict, CheckVerdict::Fail, "{evidence:?}");
@@ -361,7 +361,7 @@ fn app_errors_are_compared() {
 }
 
 #[test]
-fn hundred_requests_are_inconclusive() {
+fn comparison_of_hundred_requests_is_inconclusive() {
     let few = || of(vec![TimeBlock { total: 10, ..TimeBlock::default() }; 10], Vec::new());
     let judged = verdict_of(&few(), &few(), &CheckName::Requests);
     assert_eq!(judged, (CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100)));

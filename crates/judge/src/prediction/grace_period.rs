@@ -77,8 +77,8 @@ impl VirtualTerminations {
         }))
     }
 
-    /// Predicts the effect of settings, also on this many terminations, with bounds that are each valid at
-    /// `confidence`.
+    /// Predicts the effect of settings, both per termination and on this many terminations, with bounds that are each
+    /// valid at `confidence`.
     pub fn forecast(&self, end: PodShutdown, terminations: u64, confidence: f64) -> Forecast {
         let budget = end.budget();
         let cuts = self.cuts(budget);

@@ -352,7 +352,7 @@ fn every_gate_requires_measurements() {
         checks.skip(1).map(|check| (check.name.to_string(), check.verdict)).collect::<Vec<_>>()
     };
     assert_eq!(of(&run(&[0]), &any), []);
-    // T16: every response is a 404.
+    // Every response is a 404.
     let mut all_404 = run(&[0]);
     all_404.requests.outside_terminations =
         OutsideCounts { ok: 0, app_errors: 9000, ..OutsideCounts::default() };

@@ -62,7 +62,7 @@ impl Units {
     }
 }
 
-/// Longest windows seen in one or several runs.
+/// Longest windows seen in one or more runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LongestWindows {
     /// Number of windows of single pods.

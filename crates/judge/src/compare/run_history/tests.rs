@@ -234,7 +234,7 @@ fn lossless_history_allows_three_drops() {
 }
 
 #[test]
-fn history_uses_only_comparable_passed_runs() {
+fn history_uses_only_comparable_runs_that_passed() {
     let mut rng = SmallRng::seed_from_u64(5);
     let mut runs: Vec<Sample> = (0..8).map(|at| run(at, STEADY, &mut rng)).collect();
     let candidate = run(7, STEADY, &mut rng);

@@ -181,7 +181,7 @@ fn totals_test_decides_few_runs() {
 }
 
 #[test]
-fn single_run_baseline_fails_only_disjoint_latency() {
+fn single_run_baseline_rejects_only_disjoint_latency() {
     assert_eq!(verdicts("latency.p99", &[4.0], "10%", [4.3, 40.0]), [Pass, Inconclusive]);
     let mut slow = run(&[("latency.p99", 40.0), ("latency.steady.p99", 40.0)]);
     slow.latency =
