@@ -45,16 +45,16 @@ impl Event {
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each kind describes its fields")]
 pub enum EventKind {
-    /// The load began. Has the rate in requests per second, and the planned lengths, in seconds, of the counted part
+    /// The load began. Holds the rate in requests per second, and the planned lengths, in seconds, of the counted part
     /// and the preceding warm-up. The event's stamp is time zero of the schedule.
     LoadStarted { rate: f64, duration_s: f64, warmup_s: f64 },
-    /// A stage of the load began. Has its initial and final requests per second, and its length. The event's stamp is
+    /// A stage of the load began. Holds its initial and final requests per second, and its length. The event's stamp is
     /// the earliest time at which the first request could be due.
     LoadStage { from: f64, to: f64, duration_s: f64 },
     /// The load finished, and every scheduled request, including warm-up requests, has a row.
     LoadEnded { scheduled: u64 },
-    /// The load source `of` finished. Has the numbers of requests scheduled for the warm-up and the counted part; each
-    /// of these requests has a row.
+    /// The load source `of` finished. Holds the numbers of requests scheduled for the warm-up and the counted part;
+    /// each of these requests has a row.
     LoadScheduled { of: String, warmup: u64, main: u64 },
     /// Completed requests in the counted part of load source `of`, by outcome, from the source's last report. Written
     /// if some of the rows did not arrive; requests that have a row are included. The event's source is the
