@@ -91,7 +91,8 @@ pub(super) struct AdminLimits {
     /// Maximum number of simultaneous connections, limited because the data port's clients need descriptors too. When
     /// another connection arrives, an idle one is closed; if none is idle, the new one waits.
     connections: usize,
-    /// Maximum number of concurrently processed requests, because `/readyz` connects to the app. Further requests wait.
+    /// Maximum number of concurrently processed requests, limited because `/readyz` connects to the app. Further
+    /// requests wait.
     answers: usize,
     /// Maximum size of a request head, in bytes.
     head_bytes: usize,

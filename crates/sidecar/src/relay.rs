@@ -174,7 +174,7 @@ impl<'a> Inlet<'a> {
         Self { half, room }
     }
 
-    /// Waits until this side has been reset or given up.
+    /// Waits until this side has been reset or abandoned.
     pub(super) async fn has_failed(&self) {
         let _ = self.half.ready(Interest::ERROR).await;
     }

@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn upgrade_switches_except_for_h2c() {
+    fn upgrade_switches_protocol_except_for_h2c() {
         let asks = |lines: &str| {
             request(&format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n")).unwrap().unwrap().asks_switch
         };

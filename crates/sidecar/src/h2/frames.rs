@@ -24,7 +24,7 @@ const KEPT_ENDS: usize = 16;
 const HEADER_TABLE_SIZE: u16 = 1;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const MAX_FRAME_SIZE: u16 = 5;
-/// The flag ACK of SETTINGS.
+/// The ACK flag of SETTINGS.
 const ACK: u8 = END_STREAM;
 
 /// Maximum length of a field value that is read.

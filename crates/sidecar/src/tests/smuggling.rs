@@ -155,7 +155,7 @@ async fn smuggled_requests_never_reach_app() {
 }
 
 #[tokio::test]
-async fn bytewise_smuggling_never_completes_at_app() {
+async fn bytewise_smuggled_requests_never_complete_at_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
     for (request, status) in smuggled().into_iter().filter(|(request, _)| !request.contains("\r\n\r\n0")) {
