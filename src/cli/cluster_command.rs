@@ -240,7 +240,7 @@ impl ServeArgs {
         let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
         let files = ClusterFiles { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();
-        // Opened outside the cluster's network, so that clients on this host can reach the API.
+        // Opened outside the cluster's network so that clients on this host can reach the API.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("failed to listen on loopback")?;
         let dataplane =
             ClusterDataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;

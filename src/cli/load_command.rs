@@ -77,7 +77,7 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
-        // Opens the output now, so that an unwritable path fails before the first request, not after the last.
+        // Opens the output now so that an unwritable path fails before the first request, not after the last.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
             None => None,

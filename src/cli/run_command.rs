@@ -89,7 +89,7 @@ mod tests {
     use rolldrop_scenario as scenario;
 
     #[test]
-    fn looks_need_inconclusive_extend() {
+    fn interim_looks_require_inconclusive_extend() {
         let scenario = scenario::load::<Value>(scenario::DEFAULT, &[]).unwrap().scenario;
         let looks = |more: &[&str]| {
             let line = [&["rolldrop", "run", "--inconclusive", "fail"], more].concat();

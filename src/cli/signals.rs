@@ -14,7 +14,7 @@ pub(super) struct SignalListener {
 }
 
 impl SignalListener {
-    /// Starts to listen. Needs a tokio runtime.
+    /// Starts listening. Needs a tokio runtime.
     pub(super) fn begin() -> std::io::Result<Self> {
         let interrupts = Interrupts::default();
         let (mut interrupt, mut terminate) =
@@ -32,7 +32,7 @@ impl SignalListener {
         Ok(Self { interrupts, _listening: AbortOnDropHandle::new(listening) })
     }
 
-    /// Returns the operator of a command whose progress this displays.
+    /// Returns the operator of a command whose progress is displayed here.
     pub(super) fn operator(&self, progress: &ProgressDisplay) -> Operator {
         Operator { interrupts: self.interrupts.clone(), viewer: progress.viewer() }
     }

@@ -1,4 +1,4 @@
-//! `rolldrop watch`: pod terminations as they happen, and the workloads whose pods end worst.
+//! `rolldrop watch`: shows pod terminations as they happen, and ranks the workloads, worst first.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, watch_rankin
 
 /// Interval at which settled terminations are shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
-/// Time added at the end of the watch, so that the last terminations no longer wait for what explains them.
+/// Time added at the end of the watch so that the last terminations count as settled without further evidence.
 const NO_LONGER: Duration = Duration::from_secs(3600);
 
 /// Arguments of `rolldrop watch`.
@@ -110,7 +110,7 @@ struct ShownWatch {
     ranking: WorkloadRanking,
     begun: Stamp,
     format: LoadFormat,
-    /// Watches that the user knows to be interrupted.
+    /// Watches that were reported as interrupted.
     interrupted: Vec<&'static str>,
 }
 
@@ -128,7 +128,7 @@ impl ShownWatch {
             tokio::select! {
                 event = watches.next() => event.iter().try_for_each(|event| self.take(event))?,
                 _ = ticks.tick() => {
-                    // A list that has not arrived as a whole would make its other pods look lost.
+                    // With an incomplete list, the pods that have not arrived yet would look lost.
                     let now = clock.now();
                     while let Some(event) = watches.next_arrived() {
                         self.take(&event)?;
@@ -172,7 +172,7 @@ impl ShownWatch {
         Ok(())
     }
 
-    /// Tells which watches are interrupted, when that changes. Their gaps are shown once they are open again.
+    /// Reports which watches are interrupted whenever that changes. A watch's gap is shown once it is open again.
     fn tell_trouble(&mut self, trouble: &[(&'static str, String)]) {
         let interrupted: Vec<&'static str> = trouble.iter().map(|(what, _)| *what).collect();
         if interrupted == self.interrupted {

@@ -424,7 +424,7 @@ fn idle_connections_yield_to_requests() {
 }
 
 #[test]
-fn watch_sends_requested_bookmarks_only() {
+fn watch_sends_only_requested_bookmarks() {
     let kubectl = Kubectl::in_namespace("api");
     let server = Server::get();
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());

@@ -1,4 +1,4 @@
-//! Beats: the times at which someone else deleted a pod, compared with the embedded API server's own log.
+//! Beats date deletions that others made; these dates are compared with the embedded API server's own log.
 
 use std::collections::BTreeMap;
 

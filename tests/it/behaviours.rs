@@ -30,7 +30,7 @@ struct Change {
     becomes: String,
 }
 
-/// Returns the claims that a scenario says it shows.
+/// Returns the claims that a scenario names as its source.
 fn claims_of(scenario: &str) -> BTreeSet<String> {
     let source = scenario.lines().find(|line| line.starts_with("# Source: ")).expect("a source");
     let words = source.split(|c: char| !c.is_ascii_alphanumeric());

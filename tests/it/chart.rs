@@ -1,5 +1,5 @@
 //! The Helm chart, rendered by Helm's own code, and the plain manifests beside it: the objects that they create, the
-//! rights that these grant, and a run that uses them.
+//! rights that those objects grant, and a run that uses the rights.
 
 mod job;
 mod rights;
@@ -66,7 +66,7 @@ fn value_sets() -> BTreeMap<String, String> {
     sets
 }
 
-/// Fails unless the type knows all of the object's fields.
+/// Fails unless the type has all of the object's fields.
 #[track_caller]
 fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));

@@ -1,5 +1,5 @@
 //! Collection of rows from many load workers: 100 synthetic workers at 1/20 of 10,000 requests/s each, with an outage
-//! in the middle, and one worker that dies. The collector is a separate process, so that its memory can be measured
+//! in the middle, and one worker that dies. The collector is a separate process so that its memory can be measured
 //! alone. `scripts/proofs/collection` is the long form (docs/proofs.md).
 
 use std::collections::BTreeMap;
@@ -85,7 +85,7 @@ fn collector_memory_stays_flat_under_load() {
             }
         }
         if second == seconds / 2 {
-            // Its earlier messages have arrived by the end of the next second.
+            // The dead worker's earlier messages have arrived by the end of the next second.
             collector.say(&format!("gone {}", name_of(DEAD)));
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

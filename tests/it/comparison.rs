@@ -1,4 +1,4 @@
-//! Loads and runs against a baseline, from the command line.
+//! Loads and runs compared with a baseline, from the command line.
 
 use std::path::Path;
 

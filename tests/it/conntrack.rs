@@ -14,7 +14,7 @@ use crate::kernel::unprivileged;
 use crate::runs;
 use crate::web::Web;
 
-/// Returns the scenario of a rollout whose pods only the kernel can name.
+/// Returns the scenario of a rollout in which only the kernel can name the pods.
 fn scenario() -> String {
     let web = Web::new(4).args(&["--on-sigterm", "exit", "--log", "-"]);
     web.scenario(

@@ -24,7 +24,7 @@ fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
 }
 
 #[test]
-fn client_rate_limits_slice_updates() {
+fn client_rate_limit_delays_slice_updates() {
     on("userspace", async |lab| {
         for n in 0..SERVICES {
             let service = json!({
@@ -84,7 +84,7 @@ fn unprocessed_budget_postpones_eviction() {
             n += 1;
             let policy = ["IfHealthyBudget", "AlwaysAllow"][n % 2];
             let change = json!({"spec": {"unhealthyPodEvictionPolicy": policy}});
-            // Several attempts run at the same time, so that one may hit that moment.
+            // Several attempts run at the same time so that one may hit that moment.
             let tries = (0..8).map(|_| lab.call("POST", &pod, Some(&eviction)));
             let (changed, tried) =
                 futures::join!(lab.call("PATCH", &budget, Some(&change)), futures::future::join_all(tries),);

@@ -274,7 +274,7 @@ fn stateful_set_scales_and_drains() {
 }
 
 #[test]
-fn daemon_set_pods_end_with_node() {
+fn daemon_set_pods_terminate_with_node() {
     let set_image = "{at: 1s, action: setImage, workload: daemonset/web, container: app, \
                      image: example.org/rolldrop:2, keep: true}";
     let shutdown =
@@ -388,7 +388,7 @@ fn node_agent_restart_renews_grace_period() {
     assert!(changes.contains("Node node-1: booted"), "{changes}");
 }
 
-/// Terminates a pod on the second node as the scheduler does for preemption, and the pods on the first node by a taint.
+/// Terminates a pod on the second node as the scheduler does for preemption, and those on the first node with a taint.
 const OTHERS: &str = r#"
 test -s "$KUBECONFIG" || exit 1
 pod=$(kubectl get pods --field-selector spec.nodeName=node-2 --output name | head -n 1)
@@ -432,7 +432,7 @@ fn exec_disruption_records_foreign_terminations() {
 }
 
 #[test]
-fn dry_run_lists_calls_with_undo() {
+fn dry_run_lists_calls_and_their_undo() {
     let disruptions = "\
         {at: 1s, action: setImage, workload: deploy/web, container: app, image: example.org/rolldrop:2}, \
         {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, patch: {a: b}, keep: true}, \
@@ -479,7 +479,7 @@ fn dry_run_lists_calls_with_undo() {
     assert_eq!(changing, expected, "{said}");
 }
 
-/// Checks the directory only afterwards, because a dry run is too short to inspect it meanwhile.
+/// Checks the directory only after the dry run, which is too short for a check while it runs.
 #[test]
 fn dry_run_removes_temporary_kubeconfig() {
     let temporary = tempfile::tempdir().expect("a directory");

@@ -123,7 +123,7 @@ fn stale_dns_cache_misleads_client() {
         }
         let gone: Ipv4Addr = address(&lab, "web-1").await.parse().expect("an address");
 
-        // The resolver gets a fresh response, which is wrong right away.
+        // The resolver gets a fresh response, which the deletion makes wrong immediately.
         resolver.kept.clear();
         let asked = Instant::now();
         let both = resolver.addresses().to_vec();

@@ -171,7 +171,7 @@ impl Ended {
         actions(&self.records)
     }
 
-    /// Returns the number of times that a watch was lost, and that it was late.
+    /// Returns how often a watch was lost, and how often it was late.
     fn gaps(&self) -> (usize, usize) {
         let count = |is: fn(&EventKind) -> bool| self.records.events.iter().filter(|e| is(&e.kind)).count();
         (
@@ -254,7 +254,7 @@ fn internal_errors(lab: &Cluster) {
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
-    // Any of the attempts may have taken effect: only the API server's own timestamp shows which, to the second.
+    // Any of the attempts may have taken effect; only the API server's own timestamp shows which, to the second.
     assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
 }
 
@@ -340,7 +340,7 @@ fn an_answer_that_is_lost(lab: &Cluster) {
     let actions = ended.actions();
     assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");
     assert!(!actions[0].is_undone, "as far as is known, it was done\n{ended}");
-    // The first call took effect: the second came too late to be the cause.
+    // The first call took effect, because the second came too late to be the cause.
     let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
     let (_, sent_s) = sent.expect("the time it was sent");
     assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
@@ -556,7 +556,7 @@ fn cleanup_boots_node_after_killed_run() {
     wait_for("the node", LIMIT, || is_ready().then_some(()));
     assert_eq!(cleanup().stdout(), "the run left nothing to clean up\n");
 
-    // Kubernetes has no such call: other clusters have nothing at that path.
+    // Kubernetes has no such call, so other clusters have nothing at that path.
     let touched = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&touched);
     run.api.set(move |request| {

@@ -1,5 +1,5 @@
-//! A container's first process is process 1. The tests compare its handling of signals with process 1 in a PID
-//! namespace made by the test, and cover signals that a hook may send.
+//! A container's first process is process 1. The tests compare its handling of signals with that of process 1 in a
+//! PID namespace made by the test, and cover signals that a hook may send.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -104,8 +104,9 @@ const TWO_NODES: &str = "\
   server node-2 NODE-2:30080
 ";
 
-/// A server is out of service after one failed check until two have passed. That takes a second, longer than
-/// chance would give every turn to dead pods. A check that is merely late, as on a busy machine, has not failed.
+/// A server is out of service after one failed check until two have passed. That takes a second, and
+/// chance alone would not give every turn to dead pods for so long. A check that is merely late, as on a busy machine,
+/// has not failed.
 const ONE_NODE: &str = "\
   timeout check 1s
   server node-1 NODE-1:30080 check inter 200ms downinter 500ms fall 1 rise 2

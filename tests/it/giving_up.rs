@@ -54,7 +54,7 @@ fn excessive_loss_aborts_and_undoes_run() {
             [(0, Some(200)); 2],
             "the second disruption never began\n{ended}"
         );
-        // Every request has a row: the load was stopped, not cut off.
+        // Every request has a row, because the load was stopped, not cut off.
         assert!(
             records.requests.iter().all(|row| row.outcome != rolldrop_record::Outcome::Cancelled),
             "{ended}"

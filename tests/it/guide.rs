@@ -17,7 +17,7 @@ use crate::machine::{Meanwhile, figure, measured};
 use crate::runs::turn;
 use crate::web::Web;
 
-/// Exit status of a script that stops because a command's exit status differs from the page.
+/// Exit status of a script that stops because a command's exit status differs from the page's.
 const NOT_AS_WRITTEN: i32 = 99;
 
 /// A command on a page, with its continuation: further lines, or a here-document.

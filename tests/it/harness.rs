@@ -220,7 +220,7 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// Returns a loopback address for the caller alone, so that ports on it stay free while nothing listens on them.
+/// Returns a loopback address for the caller alone so that ports on it stay free while nothing listens on them.
 /// Embedded clusters use lower addresses.
 pub(crate) fn own_host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);

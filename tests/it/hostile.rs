@@ -65,7 +65,7 @@ fn listed(server: &Server, path: &str) -> (usize, String) {
 }
 
 #[test]
-fn server_memory_survives_10000_objects() {
+fn server_memory_stays_small_with_10000_objects() {
     const TOTAL: usize = CLIENTS * PER_CLIENT;
     let cluster = SharedCluster::start("hostile-cluster");
     let server = Server::of(&cluster);
@@ -147,7 +147,7 @@ fn malicious_requests_leave_no_residue() {
     let cluster = SharedCluster::start("hurt-cluster");
     let server = Server::of(&cluster);
     let one = server.connect();
-    // The client that waited for the cluster may still be closing its own.
+    // The client that waited for the cluster may still be closing its own connection.
     wait_for("the only connection", LIMIT, || (server.connections() == 1).then_some(()));
     drop(one);
 

@@ -46,7 +46,7 @@ impl Shop {
 }
 
 #[test]
-fn workload_in_use_refuses_second_run() {
+fn second_run_refuses_workload_in_use() {
     let _turn = turn();
     let shop = Shop::open("in-use");
     let before = shop.spec();

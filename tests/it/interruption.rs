@@ -24,7 +24,7 @@ fn until_under_load(child: Child, dir: &Path) -> (Child, Vec<Process>) {
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
     };
     wait_for("rows on disk", LIMIT, || has_rows(&requests));
-    // There are two more if no pod is being replaced at the moment.
+    // There are two more processes if no pod is being replaced at the moment.
     let processes = wait_for("run, cluster, load worker, and pods of two containers", LIMIT, || {
         Some(process_tree(child.id())).filter(|processes| processes.len() >= 7)
     });
@@ -97,7 +97,7 @@ fn subsets(supervisors: &[&'static str]) -> Vec<Vec<&'static str>> {
     (1..1 << supervisors.len()).map(chosen).collect()
 }
 
-/// Kills these processes together, so that none sees that another is gone. Checks that nothing is left.
+/// Kills these processes together so that none sees that another is gone. Checks that nothing is left.
 fn killed_together(dataplane: &str, names: &[&str]) {
     let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
     let (mut child, processes) = until_under_load(child, dir.path());
@@ -150,12 +150,12 @@ fn every_subset(dataplane: &str, supervisors: &[&'static str]) {
 }
 
 #[test]
-fn kernel_dataplane_kills_leave_no_process() {
+fn killing_supervisors_on_kernel_leaves_no_process() {
     every_subset("kernel", &["run", "cluster", "init", "load-worker"]);
 }
 
 #[test]
-fn userspace_kills_leave_no_container_process() {
+fn killing_supervisors_on_userspace_leaves_no_process() {
     every_subset("userspace", &["run", "cluster", "load-worker"]);
 }
 

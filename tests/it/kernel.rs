@@ -306,7 +306,7 @@ async fn empty_service_refuses_every_pod_connection() {
 }
 
 #[tokio::test]
-async fn gone_address_stalls_or_is_unreachable() {
+async fn connection_to_gone_address_stalls_or_fails() {
     for (gone, outcome) in [("drop", "connect_timeout"), ("unreachable", "connect_unreachable")] {
         let mut config = config(&endpoints_stay());
         config["goneAddress"] = gone.into();

@@ -44,7 +44,7 @@ impl SharedCluster {
         CLUSTER.get_or_init(|| Self::start("kubectl-cluster"))
     }
 
-    /// Starts another such cluster, in a directory with this name. The cluster is shut down when dropped.
+    /// Starts another cluster like it, in a directory with this name. The cluster is shut down when dropped.
     pub(crate) fn start(name: &str) -> Self {
         // The directory is below target, where leftovers do no harm, because statics are never dropped.
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -52,7 +52,7 @@ impl SharedCluster {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", dir.display());
         }
         std::fs::create_dir_all(&dir).expect("a directory");
-        // Bookmarks are frequent, so that no test waits long for one.
+        // Bookmarks are frequent so that no test waits long for one.
         let bookmarks = json!({"apiServer": {"bookmarkPeriod": "1s"}});
         Self { process: Setup::new().nodes(3).with(bookmarks).within(&dir).start() }
     }

@@ -134,7 +134,7 @@ impl Cluster {
         self.dir.join("kubeconfig")
     }
 
-    /// Returns the kubeconfig without the mark of an embedded cluster, so that rolldrop treats the cluster as one whose
+    /// Returns the kubeconfig without the mark of an embedded cluster so that rolldrop treats the cluster as one whose
     /// Services it cannot reach.
     pub(crate) fn kubeconfig_as_of_a_real_one(&self) -> String {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");

@@ -1,4 +1,4 @@
-//! Runs on an existing cluster, which stays: the runs undo their changes.
+//! Runs on an existing cluster, which remains after them, so they undo their changes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

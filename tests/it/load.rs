@@ -95,7 +95,7 @@ pub(crate) fn json(finished: &Finished) -> Value {
 }
 
 #[test]
-fn targets_follow_weights_and_hide_secrets() {
+fn load_follows_weights_and_hides_secrets() {
     let server = Server::start();
     let targets = format!(
         "# weight: 3\nGET {}\n\nPOST {}\nContent-Type: text/plain\n@body.txt\n",

@@ -52,7 +52,7 @@ fn first_signal_keeps_partial_results() {
     }
 }
 
-/// Fills the disk during a load: the rows recorded so far are kept, and the error tells where.
+/// Fills the disk during a load. The rows recorded so far are kept, and the error says how to see them.
 #[test]
 fn full_disk_keeps_recorded_rows() {
     let server = Server::start();
@@ -97,7 +97,7 @@ fn second_signal_cancels_inflight_requests() {
         Rolldrop::new(["load", &url, "-r", "50", "-d", "10m", "--response-timeout", "10m"])
             .args(["-c", "10000", "--out", "run"])
             .start();
-    // The first line about the state of the load comes after 10 s.
+    // The first line about the state of the load appears after 10 s.
     wait_for("requests that were sent", LIMIT, || {
         read(dir.path(), "stderr.log").contains(" requests, ").then_some(())
     });

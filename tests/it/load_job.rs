@@ -74,7 +74,7 @@ fn cluster_load_has_consumer_per_node() {
         assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
         assert_eq!(r.dropped, r.in_window + r.outside_window, "{r:?}");
 
-        // Draining a node leaves the load worker on it alone.
+        // Draining a node does not affect the load worker on it.
         let of_mode = |mode| run.result.terminations.iter().filter(move |t| t.mode == mode);
         assert!(of_mode(Mode::Drain).count() >= 1, "{}", run.finished);
         // On a slow machine, the second deletion may be skipped, or overlap with the drain.
@@ -190,7 +190,7 @@ fn dead_load_worker_spares_others() {
 
 #[test]
 fn unready_load_workers_abort_run() {
-    // Nothing can be mounted there.
+    // On this dataplane, pods cannot mount anything.
     let run = Rolldrop::run(&scenario()).on(Dataplane::Userspace);
     let finished = run.set(&["load.job.startLimit=3s", "sidecar.inject=false"]).finish().expect_code(2);
     let said = finished.stderr();
@@ -251,7 +251,7 @@ fn cleanup_removes_orphaned_load_workers() {
 }
 
 #[test]
-fn unreachable_workers_dial_in_and_unready_are_skipped() {
+fn run_skips_unready_workers_and_lets_others_dial_in() {
     let _turn = turn();
     let cluster = Setup::on(Dataplane::Kernel).nodes(3).start();
     let kubeconfig = cluster.kubeconfig();

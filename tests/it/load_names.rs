@@ -191,7 +191,7 @@ fn unix_socket_carries_requests() {
 }
 
 #[test]
-fn first_byte_timeout_is_separate() {
+fn first_byte_and_response_timeouts_are_separate() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {

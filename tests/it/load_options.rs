@@ -24,7 +24,7 @@ fn rows(finished: &Finished) -> Vec<RequestRow> {
 #[test]
 fn max_age_limits_connection_reuse() {
     let server = Server::start();
-    // By connection, in order.
+    // Returns the rows of each connection, in order.
     let connections = |age: &[&str]| {
         let finished = load(
             &server.url("/"),
@@ -185,7 +185,7 @@ fn spinning_worker_sends_nothing_early() {
 }
 
 #[test]
-fn reports_cover_closed_loops_and_poisson() {
+fn reports_cover_closed_loops_and_poisson_loads() {
     measured(|| {
         let server = Server::start();
         let report = |args: &[&str]| {

@@ -13,7 +13,7 @@ const FAULTS: [&str; 6] =
     ["cut-fin:15%", "cut-rst:15%", "unfinished:15%", "abort:15%", "error-event:15%", "stall:10%"];
 const STREAMS: usize = 120;
 
-/// Sends streams to a server with faults. Checks that each stream has the outcome that belongs to the end in the
+/// Sends streams to a server with faults. Checks that each stream has the outcome that matches its end in the
 /// server's log, and as many events as the server sent.
 fn outcomes_match_log(path: &str, kind: &[&str], outcome_of: impl Fn(&str) -> Outcome) {
     let mut faults: Vec<&str> = FAULTS.iter().flat_map(|fault| ["--stream-fault", fault]).collect();

@@ -211,7 +211,7 @@ impl Files {
             assert_eq!((row.tls.is_some(), row.sent.is_some()), (has_session, has_session), "{row:?}");
         }
         let is_ours = |arg: &&&str| !arg.starts_with("--tls-timeout") && !arg.ends_with("ms");
-        // curl gives up early only where no response ever comes.
+        // curl gives up early only where no response ever arrives.
         let patience = if args.contains(&"--tls-timeout") { "2" } else { "300" };
         let curl = Command::new("curl")
             .args([
@@ -294,7 +294,7 @@ fn missing_client_certificate_records_alert() {
     let both = format!("{}{}", client.certificate_pem, client.key_pem);
     files.0.extend([("cert.pem", client.certificate_pem), ("key.pem", client.key_pem), ("both.pem", both)]);
     let url = format!("https://{address}/");
-    // In TLS 1.3, the server's alert comes after the client has finished the handshake and sent the request.
+    // In TLS 1.3, the server's alert arrives after the client has finished the handshake and sent the request.
     let missing = Some("alert certificate_required (116)");
     files.expect(&url, &CA, Outcome::TlsError, missing, &[35, 56]);
     let (rows, finished) = files.load(&url, &["--cacert", "ca.pem", "--tls-max", "1.2"]);
@@ -365,7 +365,7 @@ fn tls_resume_option_resumes_sessions() {
         rows.iter().map(|row| row.tls_session.map(|session| session.as_str())).collect::<Vec<_>>()
     };
     assert_eq!(sessions(&CA), [Some("1.3"); 5]);
-    // Requests are sent one after another, so that a session is available once the previous response has arrived.
+    // Requests are sent one after another so that a session is available once the previous response has arrived.
     let resumed =
         sessions(&["--cacert", "ca.pem", "--tls-resume", "-r", "max", "-c", "1", "--connections", "fresh"]);
     assert_eq!((resumed[0], resumed[4]), (Some("1.3"), Some("1.3 resumed")), "{resumed:?}");

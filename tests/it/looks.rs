@@ -86,7 +86,7 @@ fn run_repeats_rounds_until_gate_decides() {
 }
 
 #[test]
-fn looks_include_load_worker_rows() {
+fn interim_looks_include_load_worker_rows() {
     measured(|| {
         let run = run_from("cluster", 4, "{windows: {p50: {max: 60s}}, terminations: {min: 4}}", "3");
         run.figure(!run.is_invalid());

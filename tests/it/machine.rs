@@ -4,7 +4,7 @@
 //! which are wrong if other tests or programs use the machine's CPUs. Such a test runs in [`measured`] and asserts its
 //! [`figure`]s there. A wrong figure is measured again, at most twice, once the other tests leave the machine alone. If
 //! it is still wrong, the test fails, unless other processes used the CPUs: then the test is reported as "machine
-//! starved", is listed, and counts as passed. The evidence is the kernel's account of CPU time, not the failure: a
+//! starved", is listed, and counts as passed. The evidence is the kernel's account of CPU time, not the failure; a
 //! machine that no one else uses starves no test. `scripts/test` prints the list, and fails if it is too long.
 
 use std::cell::Cell;
@@ -107,7 +107,7 @@ fn account() -> Account {
     account
 }
 
-/// A period in which something is measured, from its creation on.
+/// A measured period, which begins when this value is created.
 pub(crate) struct Meanwhile {
     since: Account,
 }
@@ -218,7 +218,8 @@ fn foreign_cpu_share_excludes_tests() {
 
 #[test]
 fn wrong_figure_fails_unless_starved() {
-    // Returns how often a figure is measured that is right at the given measurement, and whether the test fails.
+    // Measures a figure that is right only at the given measurement. Returns the number of measurements, and whether
+    // the test fails.
     let of = |right_at: usize, taken: f64| {
         let count = Cell::new(0);
         let test = || {

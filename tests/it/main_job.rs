@@ -8,7 +8,7 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun};
 
 #[test]
-fn naive_exit_drops_requests_and_attributes_them() {
+fn dropped_requests_of_naive_exit_are_attributed() {
     for run in runs::naive_exit() {
         let requests = &run.result.requests;
         assert!(requests.dropped > 0, "{}", run.finished);

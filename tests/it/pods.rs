@@ -220,7 +220,7 @@ fn token_volume_matches_recorded_pod() {
 }
 
 #[test]
-fn pod_sees_no_volumes_of_others() {
+fn pod_cannot_see_volumes_of_others() {
     on("kernel", async |lab| {
         run(
             &lab,
@@ -278,7 +278,7 @@ fn api_server_answers_terminating_pod() {
 
 /// The process does everything it can to escape.
 #[test]
-fn hidden_process_ends_with_pod() {
+fn hidden_process_dies_with_pod() {
     for dataplane in ["userspace", "kernel"] {
         on(dataplane, async |lab| {
             let hidden = "env -i setsid sh -c 'trap \"\" TERM HUP; while :; do echo alive; sleep 0.1; done'";

@@ -1,4 +1,4 @@
-//! `rolldrop predict` on a load of streams, against the lengths in the sample servers' logs.
+//! `rolldrop predict` on a load of streams, compared with the lengths in the sample servers' logs.
 
 use std::path::{Path, PathBuf};
 

@@ -131,7 +131,7 @@ fn say(stream: &mut TcpStream, what: &[u8], to: &mut TcpStream) {
 }
 
 #[test]
-fn slow_reader_blocks_sender_in_bounded_memory() {
+fn slow_reader_blocks_sender_with_bounded_memory() {
     for conversation in CONVERSATIONS {
         let app = TcpListener::bind("127.0.0.1:0").expect("a port");
         let proxy = Proxy::start(app.local_addr().expect("an address"), conversation.mode);
@@ -189,7 +189,7 @@ fn proxy_raises_limit_and_queues_clients() {
         client.set_read_timeout(Some(LIMIT)).expect("a timeout");
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
     }
-    // Each client that has its response makes room for another.
+    // Each client that has received its response makes room for another.
     for mut client in clients {
         let mut status = [0; 12];
         client.read_exact(&mut status).expect("a response");

@@ -15,7 +15,7 @@ use crate::sample_server::Server;
 /// A running proxy.
 struct Proxy {
     child: Child,
-    /// Pid of the proxy itself: the child may be a program that started the proxy.
+    /// Pid of the proxy itself; the child may be a program that started the proxy.
     pid: u32,
     data: SocketAddr,
     admin: SocketAddr,
@@ -234,7 +234,7 @@ fn pre_stop_mark_rejects_foreign_callers() {
     proxy.pre_stop(&[]).expect("a mark");
     assert_eq!(phase(&proxy), "pre_stop");
 
-    // The caller is in another container: from inside its own PID namespace, the proxy does not see who calls.
+    // The caller is in another container. From inside its own PID namespace, the proxy cannot see who calls.
     let directory = tempfile::tempdir().expect("a directory");
     let log = directory.path().join("stderr.log");
     let script = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";

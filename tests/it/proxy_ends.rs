@@ -112,8 +112,8 @@ fn faketime() -> String {
     libraries.next().expect("libfaketime; scripts/test installs it").display().to_string()
 }
 
-/// Deletes one pod each whose proxy's clock is 3 s ahead, 3 s behind, and 0.4 ms/s too fast. The last is nearly the
-/// fastest drift that Linux allows: a faster drift could hide behind slow exchanges of clock readings. The admin ports
+/// Deletes three pods whose proxies' clocks are 3 s ahead, 3 s behind, and 0.4 ms/s too fast. The last is nearly the
+/// fastest drift that Linux allows; a faster drift could hide behind slow exchanges of clock readings. The admin ports
 /// require a token; the last pod's app uses up its grace period.
 fn skewed() -> MeasuredRun {
     let secret = "\n                    - {name: ROLLDROP_ADMIN_TOKEN, valueFrom: {secretKeyRef: {name: admin, key: token}}}";
@@ -170,7 +170,7 @@ fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
 }
 
 #[test]
-fn skewed_proxy_clocks_match_truth() {
+fn skewed_proxy_clocks_are_corrected() {
     measured(|| {
         let run = &skewed();
         assert_eq!(run.result.terminations.len(), 3, "{}", run.finished);
@@ -312,7 +312,7 @@ fn all_rows_are_handed_over_and_the_proxies_leave_with_0(run: &MeasuredRun) {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     child: std::process::Child,
     dir: tempfile::TempDir,
@@ -456,8 +456,8 @@ fn killed_proxy_loss_is_counted() {
     let says_so = findings.iter().any(|what| what.starts_with(&format!("the proxy {forced} ")));
     assert_eq!(says_so, !is_whole(&forced), "{sources:?} {findings:?}");
 
-    // The API server serves a pod throughout its termination: the proxy saw every change made before the proxy was told
-    // to exit.
+    // The API server serves a pod throughout its termination, so the proxy saw every change made before the proxy was
+    // told to exit.
     let of_watched = || records.events.iter().filter(|event| event.source == watched);
     let seen: HashSet<&str> = of_watched()
         .filter_map(|event| match &event.kind {

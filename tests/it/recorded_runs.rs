@@ -123,7 +123,7 @@ impl Recorded {
         let sizes = sizes
             .map(|(lost, _)| lost.candidates.len() as f64 / dead_and_routed(lost.request.begun()) as f64);
         table.median("candidates, by dead pods in the rules", "median at most 2", sizes.collect(), 2.0);
-        // A pod's losses include those towards all consumers, and the pods that a gateway dialled are not known for
+        // A pod's losses include those through all consumers, and the pods that a gateway dialled are not known for
         // every request.
         if self.said.balances.len() == 1 {
             self.shares(table, target, &known);
@@ -131,7 +131,7 @@ impl Recorded {
         }
     }
 
-    /// Adds the rows for windows towards the Service.
+    /// Adds the rows for the windows of the Service.
     fn windows(&self, table: &mut Table, target: usize) {
         let ends = &self.said.terminations;
         let last_routed = self.truth.last_routed();

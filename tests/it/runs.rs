@@ -54,7 +54,7 @@ pub(crate) struct MeasuredRun {
 
 impl MeasuredRun {
     /// Fails unless the run is valid and passed its gate. Both are figures, because a busy machine makes a run invalid
-    /// and its pods slow to end.
+    /// and its pods slow to terminate.
     #[track_caller]
     pub(crate) fn expect_valid(&self) {
         self.finished.figure(!self.finished.is_invalid() && !is_slow(&self.finished));
@@ -173,7 +173,7 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     // If pods start too slowly, there is no time for an action before the load ends.
     let is_cut_short = |run: &Finished| run.is_invalid() || run.stdout().contains("was not done");
     let finished = again_while_invalid(|| run.finish(), |run| is_cut_short(run) || is_slow(run));
-    // A busy machine makes a run invalid or slow, but its accounting, order and classes still hold.
+    // A busy machine makes a run invalid or slow, but its accounting, order and classes are still right.
     assert!(finished.code() == Some(0) || finished.is_invalid() || is_slow(&finished), "{finished}");
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
@@ -182,7 +182,7 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
 }
 
 /// Returns when the Service proxy's table without a pod took effect, in Unix seconds: just before and just after the
-/// swap. Contains each pod that the Service `web` once routed to and no longer does.
+/// swap. The result contains each pod that the Service `web` once routed to and no longer does.
 pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
     let mut routed = HashSet::new();
     let mut stopped = BTreeMap::new();

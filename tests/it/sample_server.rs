@@ -36,7 +36,7 @@ impl Server {
         harness::signal(&self.child, signal);
     }
 
-    /// Stops the server, and waits until all its threads have stopped: each has to notice the signal.
+    /// Stops the server, and waits until all its threads have stopped, because each has to notice the signal.
     pub(crate) fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let threads = format!("/proc/{}/task", self.child.id());

@@ -154,7 +154,7 @@ fn app_errors_during_termination_fail_gate() {
 }
 
 #[test]
-fn terminating_503s_count_as_refusals() {
+fn terminating_pod_503s_count_as_refusals() {
     measured(|| {
         let run = restarted(&node("503").app(sleeps(3)).pod(grace(8)), MIXED);
         let refused = answered(&run, 503);
@@ -192,7 +192,7 @@ fn sigkill_finding_blames_kept_connections() {
 }
 
 #[test]
-fn shell_without_exec_is_named() {
+fn finding_names_shell_without_exec() {
     measured(|| {
         // Python's built-in server has a queue of only 5 connections, which fills up on a busy machine.
         let server = format!("{VENV}/gunicorn {}; true", GUNICORN[1..].join(" "));
@@ -239,7 +239,7 @@ fn abrupt_python_servers_get_sleep_remedy() {
 }
 
 #[test]
-fn recreate_gets_rolling_update_remedy() {
+fn recreate_strategy_gets_rolling_update_remedy() {
     measured(|| {
         let recreate = exits().deployment(json!({"strategy": {"type": "Recreate"}}));
         let run = restarted(&recreate, "");
@@ -252,7 +252,7 @@ fn recreate_gets_rolling_update_remedy() {
 }
 
 #[test]
-fn failed_pre_stop_hooks_are_named() {
+fn finding_names_failed_pre_stop_hooks() {
     measured(|| {
         let hook = json!({"lifecycle": {"preStop": {"exec": {"command": ["/bin/no-such-sleep", "5"]}}}});
         let run = restarted(&exits().app(hook), "");

@@ -75,7 +75,7 @@ fn each_pod_is_told_from_its_successor(run: &MeasuredRun) {
 }
 
 #[test]
-fn stateful_set_pods_differ_from_successors() {
+fn stateful_set_pods_stay_distinct_from_successors() {
     let run = measure(&scenario(""), Dataplane::Userspace, &[]);
     each_pod_is_told_from_its_successor(&run);
     assert!(run.result.requests.dropped > 0, "{}", run.finished);

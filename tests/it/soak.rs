@@ -419,8 +419,8 @@ async fn until_read(received: &AtomicU64) {
     }
 }
 
-/// Returns the number of rows that the proxy reports as recorded, minus those that it had no room for, which it
-/// includes.
+/// Returns the number of rows that the proxy kept: those that it reports as recorded, minus those that it had no room
+/// for.
 async fn recorded(admin: SocketAddr) -> u64 {
     let clock = serde_json::from_str::<ClockAnswer>(&get(admin, "/clock").await).expect("its clock");
     clock.recorded.saturating_sub(unrecorded(&get(admin, "/metrics").await, ""))
@@ -532,7 +532,7 @@ fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
     &BLOCK[from..from + length]
 }
 
-/// Returns a random one of several values.
+/// Returns one of several values at random.
 fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
     of[rng.random_range(0..of.len())]
 }

@@ -8,7 +8,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::web::Web;
 
-/// Returns a scenario in which the second pod is deleted while the Service proxy's throttle delays its removal: for
+/// Returns a scenario in which the second pod is deleted while the Service proxy's throttle delays its removal, so for
 /// seconds, connections are routed to an address that no longer exists.
 fn scenario() -> String {
     let web = Web::new(3).named().args(&["--on-sigterm", "exit", "--log", "-"]);

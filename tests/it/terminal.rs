@@ -57,7 +57,7 @@ fn lines(typescript: &str) -> Vec<String> {
 }
 
 #[test]
-fn terminal_block_fits_and_spares_stdout() {
+fn progress_block_fits_terminal_and_spares_stdout() {
     for columns in [40, 100] {
         let (typescript, result) = on_a_terminal(columns, "");
         let result: serde_json::Value = serde_json::from_str(&result).expect("nothing but JSON");
@@ -208,7 +208,7 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
-fn explain_covers_names_and_suggests_similar() {
+fn explain_covers_names_and_suggests_similar_ones() {
     let all = Rolldrop::new(["explain"]).finish().expect_code(0);
     // The words that these shells offer; clap's scripts for other shells complete only options.
     let scripts = ["bash", "zsh"].map(|shell| Rolldrop::new(["completions", shell]).finish().expect_code(0));

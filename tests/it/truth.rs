@@ -1,4 +1,4 @@
-//! Compares the tool's statements with the ground truth, from logs that are independent of everything that measures.
+//! Compares the tool's statements with the ground truth, from logs that are independent of the measurement.
 //!
 //! The embedded Service proxy logs when it stopped routing to a pod, and the sample server logs its treatment of each
 //! request.

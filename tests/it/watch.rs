@@ -1,4 +1,4 @@
-//! `rolldrop watch`, with no rights but those on docs/watch.md, beside pods that end in every way that it tells apart.
+//! `rolldrop watch`, with only the rights in docs/watch.md, beside pods that end in every way that it distinguishes.
 
 use std::path::Path;
 use std::process::Child;
@@ -215,7 +215,7 @@ fn ranks_worst_first(watch: &Watching) {
 }
 
 #[test]
-fn watch_tells_how_pods_end() {
+fn watch_reports_how_pods_end() {
     on_with("userspace", json!({"nodes": 2}), async |lab| {
         deploy(&lab).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
@@ -238,7 +238,7 @@ fn watch_tells_how_pods_end() {
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        // The example on the page.
+        // This is the example on the page.
         println!("{text}");
 
         let stranger = with_token(&lab, "nobody");

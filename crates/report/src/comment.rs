@@ -1,7 +1,7 @@
 //! Renders a pull or merge request comment: the verdict, the checks, the figures, and the folded summary.
 //!
 //! The first line is an invisible marker. The action that posts the comment (`.github/actions/rolldrop/comment`)
-//! replaces an existing comment with the same marker, so that each scenario has one comment.
+//! replaces an existing comment with the same marker so that each scenario has one comment.
 
 use super::check_words;
 use super::format::{count, counted, len, millis, percent, seconds_unit};

@@ -160,7 +160,7 @@ pub fn github(result: &RunResult) -> Github {
     github::render(&shown::values(result))
 }
 
-/// Renders a pull request comment. Its first line is a hidden marker, so that the next comment about the same scenario
+/// Renders a pull request comment. Its first line is a hidden marker so that the next comment about the same scenario
 /// can find and replace it.
 pub fn comment(result: &RunResult) -> String {
     comment::render(&shown::values(result))

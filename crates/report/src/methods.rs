@@ -127,7 +127,7 @@ mod tests {
     use rolldrop_judge::judgements::comparison::{LatencyKind, Quantile};
 
     #[test]
-    fn labels_name_figures() {
+    fn labels_describe_figures() {
         let web = || "service web".to_owned();
         for (metric, wanted) in [
             (Metric::WithDrops(Mode::Isolated), "terminations with a drop (isolated)"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_state_figures() {
+    fn method_states_figures() {
         let few = Method::Bootstrap { few: Some(8.4), is_withheld: true };
         let told = "block bootstrap over time, over only 8 blocks: a rough interval; a longer run improves it; these \
                     runs differ, but one run per side";

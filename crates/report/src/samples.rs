@@ -179,7 +179,7 @@ pub(super) fn ten_thousand() -> Analysis {
     run.finish()
 }
 
-/// Returns a run with streams, of which pods that end cut some.
+/// Returns a run with streams, some of which terminating pods cut.
 pub(super) fn streams() -> Analysis {
     let records = rolldrop_simulation::drained_streams();
     let mut analysis = Analysed::of(records.log(), records).unwrap().analysis;

@@ -9,7 +9,7 @@ use rolldrop_explain::model::{
 /// Maximum number of terminations in text and in Markdown.
 pub(super) const LISTED: usize = 12;
 
-/// Columns of the streams by termination and phase.
+/// Columns of the table of streams by termination and phase.
 pub(super) const BY_PHASE: [&str; 8] =
     ["pod", "at t0", "later", "phase", "complete", "told", "cut", "last end"];
 /// Columns that contain numbers.
@@ -163,7 +163,7 @@ pub(super) fn more(left_out: usize) -> Option<String> {
     (left_out > 0).then(|| format!("and {} with fewer cut streams", counted(len(left_out), "more pod")))
 }
 
-/// Returns the rows of first events and gaps.
+/// Returns the table rows for first events and gaps.
 pub(super) fn times(streams: &StreamResult) -> Vec<[String; 4]> {
     let (first, longest) = (&streams.first_event_ms, &streams.longest_gap_ms);
     let gap = streams.gap_ms.unwrap_or_default();

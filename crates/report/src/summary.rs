@@ -135,7 +135,7 @@ fn answer(page: &mut TextPage, result: &RunResult) {
     }
     match words::remedy(result) {
         Some(Remedy::Yaml(yaml, note)) => {
-            // The YAML stays on one line, so that it can be copied.
+            // The YAML stays on one line so that it can be copied.
             page.line(&format!("  remedy {yaml}"));
             page.paragraph("", 9, None, &format!("({note})"));
         }

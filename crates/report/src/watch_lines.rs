@@ -9,7 +9,7 @@ use rolldrop_record::{Stamp, shown};
 
 /// Width of the sentences below the ranking.
 const WIDTH: usize = 100;
-/// Resource of the watch without which no termination is seen.
+/// Resource that must be watched to see any termination.
 const PODS: &str = "pods";
 
 /// One line of the output.
@@ -24,7 +24,7 @@ pub enum WatchOutput {
     NotWatched {
         /// Resource of the watch.
         resource: String,
-        /// Reason that the API server gives.
+        /// Reason given by the API server.
         why: String,
     },
     /// A workload, at the end and worst first.
@@ -38,9 +38,9 @@ pub enum WatchOutput {
 pub struct WatchInterruption {
     /// Resource of the watch.
     pub resource: String,
-    /// Time of its last sign of life before.
+    /// Time of the watch's last sign of life before the interruption.
     pub from_ns: Stamp,
-    /// Time of its first sign of life after.
+    /// Time of the watch's first sign of life after the interruption.
     pub to_ns: Stamp,
     /// True if changes in between were lost. Otherwise they were shown late.
     pub is_lost: bool,
@@ -49,13 +49,13 @@ pub struct WatchInterruption {
 /// Totals over the whole watch.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchSummary {
-    /// Time that the watch began.
+    /// Time at which the watch began.
     pub from_ns: Stamp,
-    /// Time that the watch ended.
+    /// Time at which the watch ended.
     pub to_ns: Stamp,
     /// Number of terminations.
     pub terminations: u64,
-    /// Number of workloads whose pods they were.
+    /// Number of workloads to which the terminated pods belonged.
     pub workloads: u64,
     /// Number of pods that were still terminating at the end.
     pub still_terminating: u64,
@@ -86,7 +86,7 @@ impl WatchOutput {
     }
 }
 
-/// Returns what is not known without a watch of this resource.
+/// Returns the consequence of not being allowed to watch this resource.
 fn without(resource: &str) -> &'static str {
     match resource {
         "events" => "failed preStop hooks are not seen",
@@ -105,7 +105,7 @@ fn interruption(gap: &WatchInterruption) -> String {
     format!("the watch of {resource} was interrupted from {} to {}: {effect}", time(*from_ns), time(*to_ns))
 }
 
-/// Returns the time to the second, which is as precise as a deletion by others can be dated.
+/// Returns the time to the second; deletions by others cannot be dated more precisely.
 fn time(at: Stamp) -> String {
     let time = jiff::Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -158,7 +158,7 @@ fn exit(container: &ContainerEnd) -> Option<String> {
 /// Returns the ranking for a terminal, with the remedies that follow from it.
 pub fn watch_ranking(summary: &WatchSummary, ranked: &[RankedWorkload]) -> String {
     let WatchSummary { from_ns, to_ns, terminations, workloads, still_terminating } = summary;
-    // A blank line parts it from the lines of terminations.
+    // A blank line separates the ranking from the terminations.
     let mut lines: Vec<String> = (*terminations > 0).then(String::new).into_iter().collect();
     lines.push(format!(
         "{} of {} from {} to {}",
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn termination_line_says_what_is_known() {
+    fn termination_line_states_known_facts() {
         assert_eq!(
             text(end()),
             "2026-01-02T15:04:05Z shop/web-7d9f-x (Deployment web): rollout of Deployment web; KILLED at the end of its \
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn ranking_advises_only_what_follows() {
+    fn ranking_gives_only_justified_advice() {
         let of = |workload: &str| RankedWorkload {
             namespace: "shop".to_owned(),
             workload: Some(workload.to_owned()),

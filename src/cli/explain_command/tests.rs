@@ -94,7 +94,7 @@ fn explained_checks_exist() {
     };
     let checks = names_of(NameKind::Check);
     let others: Vec<&str> = checks.iter().copied().filter(|name| !judges(name)).collect();
-    // These have no key: only the judge's source names them.
+    // These have no key; only the judge's source names them.
     assert_eq!(
         others,
         [

@@ -16,7 +16,7 @@ use rolldrop_record::event::{self, Change, PodEvent, ProxyPhase};
 use rolldrop_record::{Event, EventKind, Stamp};
 use rolldrop_scenario::Disruption;
 
-/// Time in seconds for which a loss still names a pod after it is gone.
+/// Time in seconds for which a loss still names a pod that is gone.
 const JUST_GONE_S: f64 = 2.0;
 /// Time in seconds without another lost request after which a loss is reported.
 const TOLD_AFTER_S: f64 = 1.0;

@@ -25,7 +25,7 @@ pub(super) struct Screen<'a> {
 }
 
 impl Screen<'_> {
-    /// Returns the lines for a terminal of this size. The last row and column stay free, so that no line wraps.
+    /// Returns the lines for a terminal of this size. The last row and column stay free so that no line wraps.
     pub(super) fn block(&self, columns: usize, rows: usize) -> Vec<String> {
         let (width, height) = (columns.saturating_sub(1), rows.saturating_sub(1).max(1));
         let mut lines = self.head(columns, width);

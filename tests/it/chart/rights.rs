@@ -258,7 +258,7 @@ fn role_grants_each_workload_by_name() {
 }
 
 #[test]
-fn chart_knows_every_action() {
+fn chart_lists_every_action() {
     let bogus = json!({"target": {"service": "web"}, "disruptions": [{"at": "1s", "action": "none"}]});
     let refused = Rolldrop::run(&format!("{}\n", scenario(&bogus))).finish().expect_code(2);
     let text = refused.stderr();

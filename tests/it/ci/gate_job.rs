@@ -121,7 +121,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
 
-/// Returns a Job named `name` with this spec, adapted to other tests using the CPUs at the same time.
+/// Returns a Job named `name` with this spec, adapted because other tests use the CPUs at the same time.
 fn job(name: &str, mut spec: Value) -> Value {
     let args = spec.pointer_mut("/template/spec/containers/0/args").and_then(Value::as_array_mut);
     args.expect("arguments").push("--max-busy=100%".into());

@@ -67,7 +67,7 @@ impl Shop {
     }
 }
 
-/// Returns the tuning result written in a directory.
+/// Returns the tuning result in a directory.
 pub(crate) fn tuning(dir: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
         .expect("JSON")
@@ -327,7 +327,7 @@ fn unnamed_pods_need_rollout_proof() {
 }
 
 #[test]
-fn interrupted_tuning_resumes_measured_steps() {
+fn resumed_tuning_reuses_measured_steps() {
     measured(|| {
         let _turn = turn();
         let shop = Shop::of("tune-resume", Web::new(2));

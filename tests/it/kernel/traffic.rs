@@ -22,7 +22,7 @@ fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
 }
 
 #[tokio::test]
-async fn local_external_policy_drops_without_endpoint() {
+async fn local_external_policy_drops_unserved_connections() {
     // The userspace dataplane drops nothing, and treats all connections to a node port as external.
     for (dataplane, dropped, from_itself, rejected) in
         [("kernel", "exit 28", "two", "exit 7"), ("userspace", "exit 56", "exit 56", "exit 56")]
@@ -148,7 +148,7 @@ async fn local_internal_policy_uses_node_pods() {
 }
 
 #[tokio::test]
-async fn affinity_holds_until_deletion_or_timeout() {
+async fn affinity_lasts_until_deletion_or_timeout() {
     for dataplane in ["kernel", "userspace"] {
         let cluster = Cluster::start_on(dataplane, config(&json!({}))).await;
         let sticky = |seconds: u32| json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}});
@@ -206,7 +206,7 @@ async fn affinity_holds_until_deletion_or_timeout() {
 }
 
 #[tokio::test]
-async fn link_delay_holds_back_consumer_traffic() {
+async fn link_delay_slows_consumer_traffic() {
     // A delay is correct on average, but its timer may fire a millisecond early.
     let one_way_s = 0.2 - 0.001;
     for dataplane in ["kernel", "userspace"] {

@@ -31,7 +31,7 @@ fn delete_uses_requested_grace_period() {
         let mut command = kubectl.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts")
     };
-    // Both watches start before the deletion, however slow this test is: once a watch has shown the pod, it misses
+    // Both watches start before the deletion, however slow this test is. Once a watch has shown the pod, it misses
     // nothing.
     let mut watch =
         start("get pods -w --no-headers -o custom-columns=GRACE:.metadata.deletionGracePeriodSeconds");

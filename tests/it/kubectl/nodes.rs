@@ -46,7 +46,7 @@ fn drained_node_rejects_pods_until_uncordon() {
     assert_eq!(drained.lines().filter(|line| line.ends_with(" evicted")).count(), 2, "{drained}");
     assert!(drained.ends_with("node/node-3 drained\n"), "{drained}");
 
-    // Their replacements wait for the node.
+    // The evicted pods' replacements wait for the node.
     let pending = || kubectl.ok("get pods --field-selector status.phase=Pending -o name").lines().count();
     wait_for("two pending pods", LIMIT, || (pending() == 2).then_some(()));
     assert_eq!(kubectl.ok("uncordon node-3"), "node/node-3 uncordoned\n");

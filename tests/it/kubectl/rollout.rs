@@ -23,7 +23,7 @@ fn scale_changes_pod_count() {
 #[test]
 fn rollout_restart_replaces_every_pod() {
     let kubectl = Kubectl::in_namespace("rollout");
-    // Pods are ready only while a file exists, so that nothing finishes before the test has looked at it.
+    // Pods are ready only while a file exists so that nothing finishes before the test has looked at it.
     let gate = SharedCluster::get().file(kubectl.namespace());
     let open = || fs::write(&gate, "").expect("a file");
     let probe = format!(

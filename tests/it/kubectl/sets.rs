@@ -66,7 +66,7 @@ fn daemon_set_covers_each_node() {
     assert_eq!(kubectl.ok("rollout restart daemonset/web"), "daemonset.apps/web restarted\n");
     let status = kubectl.ok(rolled_out);
     assert!(status.ends_with("daemon set \"web\" successfully rolled out\n"), "{status}");
-    // A pod that has ended makes room for its successor before it is gone.
+    // A pod that has terminated makes room for its successor before its object is gone.
     let ended =
         kubectl.ok("get pods --no-headers -o custom-columns=:metadata.name,:metadata.deletionTimestamp");
     let stay = rows(&ended).iter().filter(|row| row[1] == "<none>").map(|row| row[0].to_owned()).collect();

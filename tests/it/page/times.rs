@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// An action on the page, and the condition that holds after it.
+/// An action on the page, and the condition that is true after it.
 struct Step {
     name: &'static str,
     /// Script that runs in the page before the action.

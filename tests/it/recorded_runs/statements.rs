@@ -22,7 +22,7 @@ pub(super) struct Statements {
     pub(super) lost: Vec<Lost>,
     /// Terminations that share lost requests.
     pub(super) groups: Vec<Group>,
-    /// Way of balancing of each target.
+    /// Targets, each with its way of balancing.
     pub(super) balances: Vec<(String, Balances)>,
     /// `result.json`.
     pub(super) result: Value,

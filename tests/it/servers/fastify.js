@@ -1,4 +1,4 @@
-// Fastify with its defaults: while it closes, it responds 503 itself, ahead of the app's own code. The app's own
+// Fastify with its defaults: while it closes, it responds with 503 itself, ahead of the app's own code. The app's own
 // cleanup before that takes CLOSING milliseconds.
 const app = require('fastify')();
 

@@ -1,5 +1,5 @@
-// Streams of lines of JSON by Go's net/http. On SIGTERM the server shuts down: it finishes its streams for at most the time of
-// the first argument, and then leaves with the others open.
+// Streams of lines of JSON by Go's net/http. On SIGTERM the server shuts down: it finishes its streams for at most the time in
+// the first argument, and then exits with the others still open.
 //
 // The file JOURNAL gets a line of JSON for the end of each stream, with the fields of the sample server's log.
 package main
@@ -84,7 +84,7 @@ func main() {
 	if server.Shutdown(ctx) == nil {
 		return
 	}
-	// Holds the lock to the end, so that no stream is completed after it was recorded.
+	// Holds the lock to the end so that no stream is completed after it has been recorded.
 	mutex.Lock()
 	for s := range open {
 		record(s, "cut_after_timeout")

@@ -1,5 +1,5 @@
 // Streams by Node's own HTTP server: server-sent events, and at /v1/chat/completions those of an LLM server. On SIGTERM it
-// closes and finishes its streams (ENDS is `close`), and asks its clients to leave (`drain`); or it leaves with its streams
+// closes and finishes its streams (ENDS is `close`), and asks its clients to leave (`drain`); or it exits with its streams
 // open (`exit`), ends their responses early but properly (`end`), or aborts them with a finish reason and `[DONE]` (`abort`),
 // as vLLM does.
 //

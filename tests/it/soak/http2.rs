@@ -127,7 +127,7 @@ pub(super) async fn converse(
         if breaks_off && rng.random_bool(0.3) {
             sleep(Duration::from_millis(one_of(rng, &[0, 5, 20]))).await;
             connection_task.shutdown().await;
-            // For their reader, requests in flight have failed.
+            // As far as the reader knows, requests in flight have failed.
         }
         while calls.join_next().await.is_some() {}
     }

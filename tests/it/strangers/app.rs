@@ -40,7 +40,7 @@ pub(super) async fn start() -> (JoinSet<()>, SocketAddr) {
 
 async fn serve(mut stream: TcpStream, large: &[u8]) {
     if answer_all(&mut stream, large).await.is_err() {
-        // A client that does not read its response is reset, so that no memory is kept for it.
+        // A client that does not read its response is reset so that no memory is kept for it.
         let _ = stream.set_zero_linger();
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
 
-/// Seconds between two dates of the API.
+/// Returns the seconds between two dates of the API.
 fn seconds_between(from: &serde_json::Value, to: &serde_json::Value) -> i64 {
     let date = |value: &serde_json::Value| -> jiff::Timestamp {
         value.as_str().expect("a timestamp").parse().expect("a timestamp")

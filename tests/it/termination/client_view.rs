@@ -11,7 +11,7 @@ use super::lab::{LIMIT, Lab, Seen};
 use crate::harness::wait_for;
 use crate::pods::{PODS, log_with, on, on_with, run, shell};
 
-/// A server, and a client on the node that sends requests to it.
+/// A server, and a client that sends requests to it from the node.
 struct Pair<'a> {
     lab: &'a Lab,
     name: &'static str,
@@ -25,8 +25,8 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that first prints its pid, and exits at once on SIGTERM. Returns its address. Others can stop the
-/// server, because it is not the first process in a namespace.
+/// Starts a server that first prints its pid, and exits immediately on SIGTERM. Returns its address. Other processes
+/// can stop the server, because it is not the first process in a namespace.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
     let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");

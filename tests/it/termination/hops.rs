@@ -27,8 +27,8 @@ use spread::{Hop, Sample, Table};
 /// Time after the last change until a Service proxy is certainly idle again.
 const IDLE: Duration = Duration::from_millis(2200);
 
-/// Allowed distance of a median from the measured range (ms): few hops are measured here, on a machine busy with other
-/// tests.
+/// Allowed distance of a median from the measured range, in ms. It is large, because few hops are measured here, on a
+/// machine busy with other tests.
 const SLACK_MS: f64 = 2000.0;
 
 /// No hop takes longer than every measured one by more than this (ms), whatever the machine does.
@@ -185,7 +185,7 @@ async fn pre_stop(lab: &Lab, namespace: &str, hook: Value, n: usize) -> Vec<Stag
     of
 }
 
-/// Measures rollouts of pods that keep serving for 3 s, so that every new connection gets a response.
+/// Measures rollouts of pods that keep serving for 3 s so that every new connection gets a response.
 async fn rollouts(lab: &Lab, namespace: &str, replicas: usize, n: usize) -> Vec<Stages> {
     if n == 0 {
         return Vec::new();

@@ -158,7 +158,7 @@ fn main_containers_get_sigterm_together() {
 }
 
 #[test]
-fn only_readiness_is_probed_while_terminating() {
+fn only_readiness_is_probed_during_termination() {
     for ours in recordings("probes") {
         let order = order_of("EndpointSlice", ours);
         let last_two = [
@@ -178,7 +178,7 @@ fn only_readiness_is_probed_while_terminating() {
 fn startup_probe_stops_at_termination() {
     for ours in recordings("startup-probe") {
         let (term, ends) = (ours.first("app SIGTERM"), ours.first("app ends"));
-        // The probe runs each second until the pod is told to end; one more may be in flight then.
+        // The probe runs each second until the pod is told to terminate; one more may be in flight then.
         assert!(ours.first("app probed") < 0.0, "{ours}");
         assert!(ours.last("app probed") < term + 1.0 + ours.lag_s, "{ours}");
         assert!(ends - term > 4.9, "{ours}");
@@ -213,7 +213,7 @@ fn pods_without_processes_vanish_immediately() {
 }
 
 #[test]
-fn expired_second_grace_becomes_1_s() {
+fn expired_second_grace_period_becomes_1_s() {
     for ours in recordings("second-grace-over") {
         let (sent_ns, second) = (ours.answers[1].sent_ns, &ours.answers[1].body["metadata"]);
         assert_eq!(second["deletionGracePeriodSeconds"], 1, "{ours}");

@@ -189,7 +189,7 @@ fn deletion_may_lengthen_grace_period() {
 }
 
 #[test]
-fn second_deletion_shortens_only_object_grace() {
+fn second_deletion_shortens_grace_only_in_object() {
     goes_as_recorded("E5-grace30-then5-after3-ignore");
     goes_as_recorded("E5-hook20-grace30-then5-after3-exit");
     let case = "E5-grace30-then0-after3-ignore";

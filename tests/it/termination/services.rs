@@ -211,7 +211,7 @@ fn probeless_pod_is_ready_before_listening() {
 }
 
 #[test]
-fn rollout_pods_end_in_recorded_order() {
+fn rollout_pods_terminate_in_recorded_order() {
     for (case, recorded) in [("rollout", "C"), ("slow-rollout", "Bserve")] {
         for ours in recordings(case) {
             let leaving = ours.seen.iter().filter(|seen| seen.kind() == "Pod" && is_leaving(&seen.object));

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axis_maps_range_and_clamps_outside() {
+    fn axis_maps_range_and_clamps_values_outside() {
         let axis = Axis::linear(-1.0, 3.0, 100.0, 500.0);
         assert_eq!([axis.px(-1.0), axis.px(1.0), axis.px(3.0), axis.px(9.0)], [100.0, 300.0, 500.0, 500.0]);
         let log = Axis::log(0.1, 1000.0, 0.0, 400.0);

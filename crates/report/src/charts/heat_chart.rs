@@ -1,4 +1,4 @@
-//! Charts latencies over the course of the run. The more answered requests had a latency, the darker the cell.
+//! Charts latencies over the course of the run. The more answered requests a cell contains, the darker it is.
 
 use plotters::style::RGBColor;
 

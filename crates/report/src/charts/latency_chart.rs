@@ -74,7 +74,7 @@ impl LatencyTail {
     }
 }
 
-/// Number of values below which each is drawn, and below which there is no 99th percentile.
+/// Number of values below which each value is drawn, and below which there is no 99th percentile.
 const FEW: u64 = 100;
 
 pub(super) fn is_few(n: u64) -> bool {

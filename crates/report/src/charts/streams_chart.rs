@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn title_counts_streams_of_ended_pods() {
+    fn title_counts_streams_of_terminated_pods() {
         let mut result = samples::streams().result;
         let streams = result.streams.clone().unwrap();
         let of_pods = of_all_terminations(&result).unwrap();

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pods_share_rows_without_loss() {
+    fn many_pods_share_rows_without_losing_requests() {
         let mut analysis = samples::quiet();
         let pod = |i: usize| {
             let mut answered = vec![0; i];

@@ -35,7 +35,7 @@ fn found(what: &str) -> FindingText {
 }
 
 #[test]
-fn open_checks_state_reason_and_remedy() {
+fn open_check_states_reason_and_remedy() {
     let of_latency = |basis| Basis::Latency(LatencyFigure::P99_9, basis);
     let units = LossUnits { number: 3, are_groups: false };
     let losses = |more| Basis::Losses { confidence: 0.9914, units, losing: 1, more };
@@ -113,7 +113,7 @@ fn open_checks_state_reason_and_remedy() {
 }
 
 #[test]
-fn unmeasured_figures_state_reason_and_remedy() {
+fn unmeasured_figure_states_reason_and_remedy() {
     for (basis, wanted) in [
         (Basis::NothingScheduled, "no request was scheduled; send a load"),
         (
@@ -186,7 +186,7 @@ fn passed_check_states_power_and_bounds() {
 }
 
 #[test]
-fn default_checks_name_replacing_limit() {
+fn default_check_names_replacing_limit() {
     let none = Figure { unit: Unit::Count, low: Some(0.0), value: Some(0.0), high: Some(0.0) };
     let written = |basis| {
         let measured = Measured { figure: none, basis };
@@ -204,7 +204,7 @@ fn default_checks_name_replacing_limit() {
 }
 
 #[test]
-fn invalid_run_explains_open_checks() {
+fn open_check_of_invalid_run_states_reason() {
     let name = CheckName::Limit("terminations.planned".to_owned());
     let evidence = CheckEvidence::NotDone(vec![found("deletePod was not done"), found("drain was not done")]);
     let mut planned = Check { name, verdict: CheckVerdict::Fail, evidence, invalid: None };
@@ -276,7 +276,7 @@ fn worse(
 }
 
 #[test]
-fn worse_limits_state_grounds() {
+fn worse_limit_states_grounds() {
     use CheckVerdict::{Fail, Inconclusive, Pass};
     let without = |grounds| worse(Inconclusive, None, None, grounds);
     let limit = "unknown (limit at most 10% worse than the baseline)";

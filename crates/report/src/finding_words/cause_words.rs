@@ -8,7 +8,7 @@ use rolldrop_explain::model::account::{
     OnEachNode, PreStopHooks, Probe, SleepAdvice, TrafficPolicyKind,
 };
 
-/// Describes requests lost by one cause, with the reason and the remedy.
+/// Describes requests lost for one cause, with the reason and the remedy.
 pub(super) fn lost(requests: u64, by: &Loss, result: &RunResult) -> Words {
     let what = format!("{}: {}", by.cause(), counted(requests, "request"));
     let sleep = |advice: &SleepAdvice| sleep(advice, result);

@@ -5,8 +5,8 @@ use super::{Words, cause_words, words};
 use rolldrop_explain::model::UnevenStreams;
 use rolldrop_explain::model::account::{ShortDrain, SigtermCut};
 
-/// Time in seconds from SIGTERM to the first cut stream that shows a shutdown timeout: a busy app may take a while to cut
-/// its streams at once.
+/// Minimum time in seconds from SIGTERM to the first cut stream that shows a shutdown timeout. A busy app may need a
+/// while to cut its streams even without one.
 const DRAINED_S: f64 = 1.0;
 
 /// Describes streams that were still open when the grace period ran out.

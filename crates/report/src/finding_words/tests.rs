@@ -29,7 +29,7 @@ fn checks(result: &RunResult, expect: &Expect) -> Vec<CheckText> {
     checks
 }
 
-/// Returns the remedy for losses by this cause.
+/// Returns the remedy for losses with this cause.
 fn remedy(result: &RunResult, cause: Cause) -> &str {
     &result.findings.iter().find(|finding| finding.cause == Some(cause)).expect("a finding").remedy
 }

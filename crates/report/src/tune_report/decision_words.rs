@@ -68,7 +68,7 @@ pub fn no_choice(why: &NoChoice) -> String {
     }
 }
 
-/// States that a proof cut more streams than its settings are predicted to.
+/// States that a proof cut more streams than its settings are predicted to cut.
 pub fn cuts_streams(seen: EndedStreams, most: u64) -> String {
     format!(
         "{} of {} were cut, and the prediction explains at most {}: streams last longer in terminating pods",
@@ -94,7 +94,7 @@ mod tests {
     use rolldrop_record::Cause;
 
     #[test]
-    fn reasons_state_figures() {
+    fn reasons_include_figures() {
         let early = EndedEarly { pod: "web-1".into(), ended_s: 0.4, sleep_s: 20 };
         let told = "pod web-1 exited 0.4 s after its deletion, although it should have slept for 20 s first: its \
                     preStop hook failed (";

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn headline_counts_5xx_from_ending_pods() {
+    fn headline_counts_5xx_from_terminating_pods() {
         let mut result = crate::samples::naive_exit().result;
         result.requests.app_errors_while_ending = 625;
         assert_eq!(

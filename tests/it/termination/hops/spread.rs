@@ -113,7 +113,7 @@ impl Table {
         off
     }
 
-    /// Returns the number of hops that differ from the measured ones at 5 % in all (Holm).
+    /// Returns the number of hops that differ from the measured ones at an overall level of 5 % (Holm).
     fn told_apart(&self) -> usize {
         let mut chances = self.chances.clone();
         chances.sort_by(f64::total_cmp);

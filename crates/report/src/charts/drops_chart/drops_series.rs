@@ -9,11 +9,11 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LossGroup, LostRequest, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, where pods can be combined to stay below it.
+/// Maximum number of rows, as far as combining pods can keep to it.
 const ROWS: usize = 8;
 /// Approximate number of bins on the x axis.
 const BINS: f64 = 110.0;
-/// Time in seconds up to which the axis shows drops, however short the windows.
+/// Time in seconds up to which the axis shows drops, however short the windows are.
 const NEAR_S: f64 = 4.0;
 
 /// Data that the chart plots.

@@ -27,7 +27,7 @@ fn share(analysis: &mut Analysis, one: usize, other: usize) {
 }
 
 #[test]
-fn drops_plot_at_request_start() {
+fn drops_appear_at_request_start() {
     let analysis = samples::naive_exit();
     let series = series(&analysis);
     assert_eq!(series.rows.len(), 3);

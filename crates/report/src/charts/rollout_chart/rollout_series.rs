@@ -9,7 +9,7 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, LostRequest, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, where pods can be combined to stay below it.
+/// Maximum number of rows, as far as combining pods can keep to it.
 const ROWS: usize = 40;
 /// Periods in seconds within which pods must start and end to share a row. The first period with which all rows fit is
 /// used.

@@ -70,7 +70,7 @@ fn connections_after_return_are_not_late() {
     );
 }
 
-/// Without a termination, nothing drains: the server's own timeout is the shorter one.
+/// Without a termination, nothing drains, so the server's own timeout must be the shorter one.
 #[test]
 fn idle_close_remedy_extends_keep_alive() {
     let mut records = records();

@@ -76,7 +76,7 @@ fn recorded_remedies_exceed_window_bounds() {
     assert!(n >= 9, "{n} recorded runs");
 }
 
-/// Parameters of a random run: the number of pods, the number of those that end, the time between ends, how long the
+/// Parameters of a random run: the number of pods, the number of terminations, the times between them, how long the
 /// rules list each pod, the rate, a rollout flag, and the seed.
 type Drawn = (usize, usize, Vec<i64>, Vec<i64>, i64, bool, u64);
 
@@ -161,7 +161,7 @@ fn never_routed_pod_does_not_block_advice() {
     assert!(remedy(&result, Cause::RoutedToDeadPod).starts_with("a preStop sleep of 3 s for pods that end"));
 }
 
-/// Ends `b` in a rollout of Deployment web, which replaces its pods with this strategy.
+/// Terminates `b` in a rollout of Deployment web, which replaces its pods with this strategy.
 pub(super) fn replaced(
     strategy: Option<Replacement>,
     replicas: i32,
@@ -205,7 +205,7 @@ fn recreate_remedy_changes_strategy() {
     }
 }
 
-/// Replaces a node's only pod in place: connections to that node find no pod until the next one is ready.
+/// Replaces a node's only pod in place, so connections to that node reach no pod until the next one is ready.
 #[test]
 fn podless_node_has_no_ready_endpoint() {
     let of = |policy| {
@@ -235,7 +235,7 @@ fn podless_node_has_no_ready_endpoint() {
         (target.service, target.node) = (Some("web".into()), Some("node-1".into()));
         target.routing = Some(Routing::NodePort(rules));
         records.events.sort_by_key(|event| event.at);
-        // From the pod's end until the rules contain the next pod.
+        // Requests from the pod's termination until the rules contain the next pod.
         let lost = |row: &&mut RequestRow| row.scheduled > at(5030) && row.scheduled < at(7500);
         for row in records.requests.iter_mut().filter(lost) {
             (row.outcome, row.pod) = (Outcome::ConnectTimeout, None);
@@ -420,7 +420,7 @@ fn long_kept_connections_need_closing() {
 
 #[test]
 fn remedy_raises_only_exceeded_grace_period() {
-    // Responses are quick and the grace period is 30 s: the app does not exit by itself.
+    // Responses are quick and the grace period is 30 s, so the app does not exit by itself.
     let result = told(kept_on(2));
     assert_eq!(saying(&result, "it does not exit on SIGTERM").len(), 1, "{:?}", result.findings);
     assert!(saying(&result, "set terminationGracePeriodSeconds").is_empty());

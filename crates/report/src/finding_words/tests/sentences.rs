@@ -96,7 +96,7 @@ fn unknown_names_are_quoted_with_source() {
 }
 
 #[test]
-fn open_windows_of_pods_share_sentence() {
+fn unbounded_windows_share_one_sentence() {
     let open = |pod: &str| {
         let (observed_s, needed_s) = (0.02, 0.03);
         let why = Unbounded::LoadEnded { arrivals: Balances::Connections, observed_s, needed_s };
@@ -110,7 +110,7 @@ fn open_windows_of_pods_share_sentence() {
 }
 
 #[test]
-fn invalid_measurements_name_figure_and_limit() {
+fn invalid_measurement_names_figure_and_limit() {
     let stood_still = |source: Option<&str>, to_s| Invalid::StoodStill {
         source: source.map(str::to_owned),
         from_s: 3.0,
@@ -157,7 +157,7 @@ fn invalid_measurements_name_figure_and_limit() {
 }
 
 #[test]
-fn contradictions_name_source_and_numbers() {
+fn contradiction_finding_names_source_and_numbers() {
     let requests = |scheduled, rows| {
         let (source, phase) = ("load-0".to_owned(), Phase::Main);
         RecordContradiction::Requests { source, phase, scheduled, rows }
@@ -270,7 +270,7 @@ fn losses_name_their_remedy() {
 }
 
 #[test]
-fn ending_errors_have_error_severity() {
+fn termination_errors_have_error_severity() {
     let (severity, what, _) = of(&Finding::EndingErrors { answers: 60, requests: 3060, are_all_named: true });
     let told = "60 of 3,060 requests were answered with 5xx by terminating pods: the app closed its dependencies \
                 before its listener";
@@ -278,7 +278,7 @@ fn ending_errors_have_error_severity() {
 }
 
 #[test]
-fn objections_to_beats_name_figures() {
+fn beat_objections_include_figures() {
     let each = [
         (Objection::TooFewChecks { made: 19, needed: 20 }, "19 times, and 20 are needed"),
         (Objection::NotBetween, "do not lie between"),
@@ -291,7 +291,7 @@ fn objections_to_beats_name_figures() {
 }
 
 #[test]
-fn refusals_and_basis_state_reasons() {
+fn refusals_and_bases_include_reasons() {
     let clock = |period_s| ConsumerClock { consumer: "service web".into(), period_s, news_s: 0.1 };
     assert_eq!(advice::refusal(&NoRecommendation::NotWhole), "the record is incomplete");
     assert_eq!(advice::refusal(&NoRecommendation::NotValid), "the measurement is not valid");
@@ -312,7 +312,7 @@ fn refusals_and_basis_state_reasons() {
 }
 
 #[test]
-fn findings_state_observation() {
+fn finding_states_observation() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     let reset = Finding::Measurement(Measurement::ResetForRefused(1));
     for (finding, what) in [

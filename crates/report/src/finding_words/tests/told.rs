@@ -141,7 +141,7 @@ fn grace_period_cutoff_is_not_hook_failure() {
 }
 
 #[test]
-fn early_end_reveals_failed_hook() {
+fn early_exit_reveals_failed_hook() {
     // The containers exited 0.8 s after t0.
     let with = |exec_sleep_s: Option<i64>| {
         let mut records = with_a_hook(exec_sleep_s);
