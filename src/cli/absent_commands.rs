@@ -71,7 +71,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn absent_parts_name_alternatives() {
+    fn absent_parts_suggest_alternatives() {
         assert_eq!(
             error_of("rolldrop cluster exec --node node-2 -- curl http://web/"),
             "the embedded cluster did not start: this build of rolldrop does not include it: measure a cluster \

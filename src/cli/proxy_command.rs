@@ -99,7 +99,7 @@ impl ProxyArgs {
             }
             let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
-            // Spawned as a task like the others: with several threads, connections then reach their tasks directly.
+            // Spawned as a task like the others; with several threads, connections then reach their tasks directly.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
             say(&AbortOnDropHandle::new(tokio::spawn(run)).await?);
             Ok(ExitCode::SUCCESS)

@@ -23,7 +23,7 @@ pub(super) fn with_threads(workers: usize) -> anyhow::Result<Runtime> {
         .context("failed to start a runtime")
 }
 
-/// Checks that this many threads can run at the same time: each waits until all have started.
+/// Checks that this many threads can run at the same time. Each waits until all have started.
 fn check(
     threads: usize,
     mut spawn: impl FnMut(Box<dyn FnOnce() + Send>) -> io::Result<()>,

@@ -410,7 +410,7 @@ fn watch_resumes_or_reports_expiry() {
 
 #[test]
 fn idle_connections_yield_to_requests() {
-    // This test needs its own cluster: other tests would lose their connections.
+    // This test needs its own cluster, because other tests would lose their connections.
     let cluster = SharedCluster::start("idle-cluster");
     let server = Server::of(&cluster);
     assert!(crate::strangers::files() > 2000, "each connection needs a file descriptor");

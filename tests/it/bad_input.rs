@@ -31,7 +31,7 @@ fn scenario_error_names_line_and_key() {
 }
 
 #[test]
-fn bad_arguments_name_their_cause() {
+fn bad_argument_errors_state_their_cause() {
     let unknown = Rolldrop::new(["run", "naive-exti"]).finish().expect_code(2);
     assert!(
         unknown.stderr().contains("or a scenario that `rolldrop scenarios` lists, such as naive-exit"),

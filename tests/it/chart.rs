@@ -168,7 +168,7 @@ fn chart_rejects_wrong_values_with_reason() {
 }
 
 #[test]
-fn notes_name_disruptions_and_logs() {
+fn notes_mention_disruptions_and_logs() {
     let (_, watching) = template("").expect("notes");
     assert!(watching.contains("it terminates no pod itself"), "{watching}");
     assert!(watching.contains("kubectl --namespace default logs --follow job/rolldrop-1"), "{watching}");

@@ -29,7 +29,7 @@ fn exists(path: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn closed_pipe_ends_both_clusters_cleanly() {
+async fn closed_pipe_stops_both_clusters_cleanly() {
     let mut clusters = [(); 2].map(|()| Setup::on("auto").start());
     assert_ne!(clusters[0].ready()["server"], clusters[1].ready()["server"]);
     let mut all = Vec::new();

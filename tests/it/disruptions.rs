@@ -57,7 +57,7 @@ fn show_their_timelines(run: &MeasuredRun) {
 }
 
 #[test]
-fn restart_and_scale_terminate_expected_pods() {
+fn restart_and_scale_down_terminate_expected_pods() {
     let disruptions = "{at: 1s, action: rollingRestart, workload: deployment/web}, \
                        {at: 8s, action: scale, workload: deploy/web, replicas: 1, jitter: 200ms}";
     let text = scenario("restart-and-scale", "11s", disruptions);
@@ -221,7 +221,7 @@ fn batch_deletion_removes_pods_one_by_one() {
     assert_eq!(pods.len(), 3, "each initial pod once\n{}", run.finished);
     assert!(run.result.load.duration_s < 85.0, "it ends once enough pods have terminated\n{}", run.finished);
     show_their_timelines(&run);
-    // Each termination begins more than a second after the previous one is over, because a Service proxy may be late.
+    // Each termination begins more than a second after the previous one has ended, because a Service proxy may be late.
     for (before, after) in run.result.terminations.iter().zip(&run.result.terminations[1..]) {
         let gone = before.t0_s + before.timeline[&Stage::PodDeleted];
         assert!(after.t0_s > gone + 1.0, "{before:?}, then {after:?}");

@@ -367,7 +367,7 @@ fn events_that_are_lost(lab: &Cluster) {
     for termination in &ended.result.terminations {
         let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a watch gap");
         assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
-        // The time of the deletion is not guessed: it may be anywhere in the gap.
+        // The time of the deletion is not guessed; it may be anywhere in the gap.
         assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
         assert_eq!((termination.mode, termination.cause.clone()), (Mode::Other, None), "{ended}");
     }

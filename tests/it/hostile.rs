@@ -166,7 +166,7 @@ fn malicious_requests_leave_no_residue() {
         (&post, YAML, "- ".repeat(100_000), 400),
         (&patch, MERGE, nested("{\"data\":", "}"), 400),
         (&patch, APPLY, nested("{data: ", "}"), 400),
-        // Nothing is decompressed: the body is read as sent.
+        // Nothing is decompressed; the body is read as sent.
         (&post, gzip, "\u{1f}\u{8b}\u{8}".to_owned(), 400),
         (&post, JSON, in_data("1".repeat(1_000_000)), 400),
     ];

@@ -459,7 +459,7 @@ async fn each_node_uses_own_proxy_table() {
                 tables(node).last().is_some_and(|pods| pods.len() == 2).then_some(())
             });
         }
-        // From every node, through every node's rules, to pods on every node: no request stalls.
+        // From every node, through every node's rules, to pods on every node, no request stalls.
         for (from, _) in &nodes {
             for (_, address) in &nodes {
                 let outcomes = cluster.outcomes(&["--node", from], &format!("http://{address}:{port}/"));

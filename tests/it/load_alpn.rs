@@ -119,7 +119,7 @@ fn lines(path: &Path) -> Vec<(String, String)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Checks that all rows are responses in this protocol.
+/// Checks that all rows record responses in this protocol.
 #[track_caller]
 fn assert_spoken(rows: &[RequestRow], is_http2: bool) {
     for row in rows {

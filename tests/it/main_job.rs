@@ -125,7 +125,7 @@ fn request_accounting_adds_up() {
 }
 
 #[test]
-fn ok_requests_join_served_rows() {
+fn ok_requests_match_served_rows() {
     for run in runs::with_sidecar() {
         let mut seen = std::collections::HashSet::new();
         assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));

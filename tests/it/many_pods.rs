@@ -19,7 +19,7 @@ use crate::web::Web;
 const FEW: usize = 3000;
 /// Maximum peak memory of a run, in KiB.
 const MOST_KIB: u64 = 150 * 1024;
-/// Maximum memory per additional pod, in KiB: twice the amount in a debug build. A fully decoded pod takes five times
+/// Maximum memory per additional pod, in KiB: twice what a debug build needs. A fully decoded pod takes five times
 /// its text.
 const MOST_KIB_EACH: f64 = 10.0;
 

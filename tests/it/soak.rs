@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 struct Size {
     duration: Duration,
     clients: u64,
-    /// Number of clients that attack meanwhile, and are not counted.
+    /// Number of clients that attack at the same time, and are not counted.
     hostile: u64,
     /// Maximum pause of a client between two conversations.
     rest: Duration,

@@ -26,7 +26,7 @@ use self::subjects::{Kind, Subject};
 const ANONYMOUS_BYTES: u64 = 128 * 1024 * 1024;
 /// Time that a normal client waits for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum time until everything is released: the app gives idle clients 10 s.
+/// Maximum time until everything is released; the app gives idle clients 10 s.
 const AFTERWARDS: Duration = Duration::from_secs(300);
 const MIB: u64 = 1024 * 1024;
 

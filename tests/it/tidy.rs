@@ -262,7 +262,7 @@ fn architecture_map_matches_crate_dependencies() {
 }
 
 #[test]
-fn pure_modules_name_nothing_impure() {
+fn pure_modules_mention_nothing_impure() {
     for source in sources().iter().filter(|s| PURE.contains(&(&*s.library, &*s.module))) {
         let code = code(&source.text);
         for word in IMPURE {

@@ -199,7 +199,7 @@ fn foreign_request_ids_change_no_figures() {
         let Analysed { requests, .. } = Analysed::of(log, tables).expect("the rows read");
         let mut joined = 0;
         requests.in_memory().expect("the rows read").iter().for_each(|request| {
-            // Both ends name the same pod: a stranger's row would name another one half of the time.
+            // Both ends name the same pod; a stranger's row would name another one half of the time.
             if request.row.outcome == Outcome::Ok {
                 assert!(request.proxy.is_some(), "{request:?}");
                 assert_eq!(request.proxy, request.row.pod, "{request:?}");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_csv_rows_name_every_candidate() {
+    fn lost_csv_rows_list_every_candidate() {
         let mut analysis = samples::naive_exit();
         analysis.lost.truncate(2);
         analysis.lost[0].target = "web, \"old\"".into();

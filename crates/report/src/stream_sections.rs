@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_streams_state_missing_evidence() {
+    fn report_states_why_streams_are_unnamed() {
         let mut result = samples::streams().result;
         assert_eq!(unnamed(&result), None);
         result.terminations.iter_mut().for_each(|t| t.streams = None);

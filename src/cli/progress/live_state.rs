@@ -1,7 +1,7 @@
 //! Current state of a run, derived from the events that the run records.
 //!
 //! Nothing here reads a clock or waits. [`super::screen`] shows the state on a terminal; [`super::news`] reports
-//! changes elsewhere. Explaining lost requests is left to the analysis: this module knows only which pods were
+//! changes elsewhere. Explaining lost requests is left to the analysis; this module knows only which pods were
 //! terminating or starting when the loss became known.
 
 mod action_progress;

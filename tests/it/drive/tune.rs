@@ -67,7 +67,7 @@ impl Shop {
     }
 }
 
-/// Returns the tuning result in a directory.
+/// Returns the tuning result found in a directory.
 pub(crate) fn tuning(dir: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(dir.join("tuning/tune.json")).expect("tune.json"))
         .expect("JSON")
@@ -346,7 +346,7 @@ fn resumed_tuning_reuses_measured_steps() {
         assert_eq!(partial["steps"][0]["purpose"], "before", "{partial}");
         let told = std::fs::read_to_string(dir.path().join("tuning/tune.md")).expect("tune.md");
         assert!(told.contains("rolldrop tune --resume tuning"), "{told}");
-        // No further rollouts are allowed: the measured rollouts are read again, and nothing else happens.
+        // No further rollouts are allowed, so the measured rollouts are read again, and nothing else happens.
         let resumed = Rolldrop::new(shop.go_on("--resume", dir.path(), &["--max-rollouts", "1"])).finish();
         resumed.expect_code(3);
         let found = tuning(dir.path());

@@ -51,7 +51,7 @@ pub(super) struct Bounds {
 pub(super) struct Group {
     pub(super) pods: BTreeSet<Uid>,
     pub(super) dropped: u64,
-    /// Minimum duration in seconds of at least one of their windows, by target.
+    /// Minimum duration in seconds of at least one of the group's windows, by target.
     pub(super) lower_s: Vec<Option<f64>>,
 }
 

@@ -14,7 +14,7 @@ pub(super) async fn client(proxy: SocketAddr, end: Instant, mut rng: StdRng) {
     while Instant::now() < end {
         let attack = one_of(&mut rng, &Attack::ALL);
         let lasts = Duration::from_millis(rng.random_range(10..15_000));
-        // The result does not matter: the proxy, the app and the attack itself may each end the attack.
+        // The result does not matter, because the proxy, the app and the attack itself may each end the attack.
         let client = one_of(&mut rng, &[Client::Leaves, Client::Stays]);
         let _ = attack.run(proxy, end.min(Instant::now() + lasts).into(), client).await;
     }

@@ -187,7 +187,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
             }
             to.write_all(&requests[drips..]).await
         };
-        // A connection reports an error only once: if the writer gets it, the reader sees a normal end of stream.
+        // A connection reports an error only once, so if the writer gets it, the reader sees a normal end of stream.
         let send = async { send.await.inspect_err(|_| is_cut_off.store(true, Ordering::Relaxed)) };
         let answers = async {
             for id in &ids {

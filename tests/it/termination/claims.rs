@@ -98,7 +98,7 @@ fn c05_longer_grace_widens_termination_gap() {
 #[test]
 fn c06_lifecycle_steps_keep_order() {
     for ours in recordings("c06") {
-        // In parallel: the server listens long before postStart has ended.
+        // They run in parallel, so the server listens long before postStart has ended.
         assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
         let (hook_ends, term) = (ours.first("app hook ends"), ours.first("app SIGTERM"));
         assert!(ours.fits(hook_ends, 4.9..6.5) && ours.fits(term - hook_ends, 0.0..1.0), "{ours}");

@@ -395,7 +395,7 @@ fn hop_rows_exclude_next_deletion() {
     let to_a = |row: RequestRow| was_sent_to(&row, "a", 10_000_000_000..13_000_000_000);
     assert!(to_a(row(9, 1, Outcome::Ok, Some("a"))));
     assert!(to_a(row(11, 1000, Outcome::ConnectTimeout, None)));
-    // The replacement was quick: the next deletion came less than 3 s later.
+    // The replacement was quick, so the next deletion came less than 3 s later.
     assert!(!to_a(row(13, 1, Outcome::ConnectRefused, None)));
     assert!(!to_a(row(12, 1001, Outcome::ConnectTimeout, None)));
     assert!(!to_a(row(11, 1, Outcome::Ok, Some("b"))));

@@ -100,7 +100,7 @@ impl Journal {
     }
 }
 
-/// Waits for a CPU: when each ended, and its duration in seconds.
+/// Periods spent waiting for a CPU: the end of each, and its duration in seconds.
 type Late = std::sync::Arc<Mutex<Vec<(i64, f64)>>>;
 
 /// A cluster under observation.
@@ -109,7 +109,7 @@ pub(crate) struct Lab {
     pub(crate) dataplane: &'static str,
     client: Client,
     journal: std::sync::Arc<Journal>,
-    /// Waits of processes for a CPU.
+    /// Periods that processes spent waiting for a CPU.
     late: Late,
     _watches: JoinSet<()>,
     // Dropped after the watches, which would otherwise report errors.

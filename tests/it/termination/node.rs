@@ -54,7 +54,7 @@ fn node_shutdown_ends_pods_without_deletion() {
         assert_eq!(ended["status"]["reason"], "Terminated", "{ours}");
         let target = condition(&ended, "DisruptionTarget").unwrap_or_else(|| panic!("no condition\n{ours}"));
         assert_eq!((&target["status"], &target["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
-        // Nothing in the object shows the termination: the endpoint depends only on the pod's status.
+        // Nothing in the object shows the termination; the endpoint depends only on the pod's status.
         let order = golden::order(ours);
         assert!(!order.iter().any(|(_, text)| text.contains("terminating=true")), "{ours}");
         let unready = ours.pod_seen("not ready", |seen| {
@@ -63,7 +63,7 @@ fn node_shutdown_ends_pods_without_deletion() {
         let changed = order.iter().find(|(at, text)| *at > 0.0 && text.starts_with("EndpointSlice"));
         let (changed_at, _) = changed.unwrap_or_else(|| panic!("the endpoint stays\n{ours}"));
         assert!(*changed_at > unready.0 - 0.05 - ours.lag_s, "{ours}");
-        // Until then it is ready: the node controller does not overrule what the node reports about itself.
+        // Until then it is ready, because the node controller does not overrule what the node reports about itself.
         assert_eq!(unready.1["status"]["phase"], "Failed", "{ours}");
     });
 }

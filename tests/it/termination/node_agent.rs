@@ -220,7 +220,7 @@ fn expired_second_grace_period_becomes_1_s() {
         let ends: jiff::Timestamp =
             second["deletionTimestamp"].as_str().expect("a timestamp").parse().expect("a timestamp");
         assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
-        // Only the object changes: the kill in progress continues with its hook of 6 s.
+        // Only the object changes; the kill in progress continues with its hook of 6 s.
         assert!(ours.first("app SIGTERM") > 5.9, "{ours}");
     }
 }

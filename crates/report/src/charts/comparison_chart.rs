@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_name_states_longest_window() {
+    fn windows_heading_states_longest_window() {
         let name = |windows: &[Option<f64>]| windows_name("now", "Service web", windows);
         assert_eq!(name(&[]), "now: no window was measured, Service web");
         assert_eq!(name(&[Some(0.25), Some(1.5)]), "now: 2 windows, at most 1.500 s, Service web");

@@ -307,7 +307,7 @@ mod tests {
         let series = series(&analysis.result).unwrap();
         assert_eq!(series.steps, analysis.result.streams.as_ref().unwrap().survival);
         assert_eq!(series.graces, [GraceLine { left_s: 15, grace_s: 20, sleep_s: Some(5) }]);
-        // The lengths are exponential with a mean of 8 s: a share of e^(-15/8) lasts longer than 15 s.
+        // The lengths are exponential with a mean of 8 s, so a share of e^(-15/8) lasts longer than 15 s.
         let StillOpen::Share(step) = series.at(15.0) else { panic!("{:?}", series.at(15.0)) };
         assert!(step.lower < 0.153 && 0.153 < step.upper, "{step:?}");
         let said = title(&series);

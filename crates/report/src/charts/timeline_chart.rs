@@ -279,7 +279,7 @@ pub(super) fn draw_columns(
                 Outcome::NotSent => (palette::GRID, FillPattern::Rising),
                 outcome => palette::outcome(*outcome),
             };
-            // A segment is never too thin to be visible: one failure among many must not vanish.
+            // A segment is never too thin to be visible, because one failure among many must not vanish.
             let bottom = y.px(height as f64);
             let top = y.px((height + n) as f64).min(bottom - 2.0);
             canvas.fill(

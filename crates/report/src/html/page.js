@@ -111,7 +111,7 @@
     return () => show(current);
   };
 
-  // One dialog enlarges all pictures: a picture moves into it and back.
+  // One dialog enlarges all pictures; a picture moves into it and back.
   const dialog = add(document.body, "dialog", { id: "zoom" });
   const bar = add(dialog, "form", { method: "dialog" });
   const buttons = ["Smaller", "Larger"].map((textContent) => add(bar, "button", { type: "button", textContent }));

@@ -241,7 +241,7 @@ fn missing_parts_are_listed_with_counts() {
 }
 
 #[test]
-fn look_states_exact_confidence() {
+fn interim_look_states_exact_confidence() {
     let look = |confidence| Finding::LookedAt { look: 4, most: 4, confidence, is_last: true };
     let what = "the gate was judged at look 4 of 4, with bounds at 99.14 % confidence";
     assert_eq!(of(&look(0.9914)).1, what);
@@ -249,7 +249,7 @@ fn look_states_exact_confidence() {
 }
 
 #[test]
-fn losses_name_their_remedy() {
+fn loss_findings_include_remedy() {
     let lost = |by| sentences(&Finding::Lost { requests: 2, by }, &told(three_pods()));
     let sleep = SleepAdvice::AtLeast { hook: HookRepair::Unneeded, at_least_s: None, dns: None };
     let remedy = lost(Loss::GatewayNoServer { sleep }).remedy;
