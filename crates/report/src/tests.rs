@@ -230,7 +230,7 @@ fn text_report_shows_quiet_run() {
 }
 
 #[test]
-fn invalid_text_warns_first_and_last() {
+fn invalid_run_text_warns_first_and_last() {
     let text = plain_text(&samples::invalid());
     assert!(text.starts_with("INVALID MEASUREMENT: do not use these numbers. Send lag p99 412 ms"), "{text}");
     assert!(text.contains("\nINVALID: do not use these numbers\n  because  send lag p99"), "{text}");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Kubectl, web};
 
 #[test]
-fn apply_reports_created_configured_unchanged() {
+fn apply_reports_created_configured_and_unchanged() {
     let kubectl = Kubectl::in_namespace("apply");
     assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web created\n");
     assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web unchanged\n");
