@@ -9,9 +9,9 @@
 //! There are too many successful requests to hold in memory. One pass over them collects facts that only all requests
 //! together show (`timeline::requests`), the arrivals at each pod, from which the windows follow
 //! (`route::observations`), and the totals (`sums`). Later steps depend on all of these and read only some columns of
-//! the rows: `route::facts` reads the columns needed for failures of a gateway, a source port or a kept connection, if
-//! there are any, and `sums` reads the requests near a termination. If the first pass did not know enough about the
-//! requests ([`Analysed::of`]), they are read again.
+//! the rows: `route::facts` reads the columns needed to explain failures that involve a gateway, a source port or a
+//! kept connection, if there are any, and `sums` reads the requests near a termination. If the first pass did not know
+//! enough about the requests ([`Analysed::of`]), they are read again.
 //!
 //! One termination can be explained on its own ([`termination`]): the same passes read the same rows but hold only
 //! those of a [`TimeSpan`] around it.
@@ -89,15 +89,15 @@ impl Analysed {
 /// Explains one pod's termination from the requests in a span, as the analysis of the whole run does. Returns `None` if
 /// the pod was not terminating in that span.
 ///
-/// The span must begin some time before t0 and end some time after the pod was gone and losses had stopped: several
-/// pods terminating at the same time may explain a loss, and only connections routed elsewhere show that a window was
-/// over. With 10 s on both sides, every termination of the recorded runs comes out the same as in the analysis of the
-/// whole run.
+/// The span must begin some time before t0 and end some time after the pod was gone and losses had stopped, because
+/// several pods terminating at the same time may explain a loss, and only connections routed elsewhere show that a
+/// window had ended. With 10 s on both sides, every termination of the recorded runs comes out the same as in the
+/// analysis of the whole run.
 ///
-/// `rows` may cover the span or any longer time. Rows outside the span are not held: they only add to totals, such as
+/// `rows` may cover the span or any longer time. Rows outside the span are not held; they only add to totals, such as
 /// the connection rate before t0. The events may be those of the whole run, or begin with lists of the existing
-/// objects. Consumers are as described in `log`; if `log` says nothing about one behind a URL, its kind is inferred
-/// from the responses in the span.
+/// objects. Consumers are as described in `log`; if `log` does not describe one behind a URL, its kind is inferred from
+/// the responses in the span.
 ///
 /// `together` is the number of terminations whose upper bounds hold simultaneously, with one error probability for all
 /// of them. In a run these are all terminations of one mode.

@@ -254,7 +254,7 @@ pub struct RequestCounts {
     /// Dropped by one of several terminations, without evidence for which.
     pub ambiguous: u64,
     /// Dropped because a connection-tracking entry left by the generator's own earlier connections routed them to a pod
-    /// that was gone. They reflect on the generator only, so no headline, limit or comparison counts them.
+    /// that was gone. They concern only the generator, so no headline, limit or comparison counts them.
     pub stale_flow_own: u64,
     /// Requests dropped by the generator's own stale flows, by outcome.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -304,7 +304,7 @@ pub struct Latencies {
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled between a pod's t0 and the time the pod was gone
-    /// or its window was over.
+    /// or its window had ended.
     pub disrupted: Percentiles,
 }
 
@@ -364,7 +364,7 @@ pub struct Termination {
     pub grace_period_seconds: u64,
     /// Exit code of the main container, if seen. With several containers, the first code that is not 0.
     pub exit_code: Option<i32>,
-    /// Window towards each consumer.
+    /// Window for each consumer.
     pub windows: Vec<Window>,
     /// Requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
@@ -416,7 +416,7 @@ pub struct Start {
     pub was_awaited: bool,
 }
 
-/// Windows of all terminations of one mode towards one consumer.
+/// Windows of all terminations of one mode, for one consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowSummary {
     /// The consumer.
@@ -456,7 +456,7 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations behind the recommendation.
     pub terminations: usize,
-    /// Number of these whose windows ended separately: pods that a Service proxy removes from its rules in one sync
+    /// Number of these whose windows ended separately; pods that a Service proxy removes from its rules in one sync
     /// count once. Confidence and coverage are computed from this number.
     pub units: usize,
     /// The consumers that were measured.
@@ -489,8 +489,8 @@ impl Recommendation {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
-    /// Returns the recommendation with the longest sleep among all modes: the run's advice in all forms of the report.
-    /// Returns `None` if a window of any mode or group is known to have lasted longer.
+    /// Returns the recommendation with the longest sleep among all modes, which is the run's advice in all forms of the
+    /// report. Returns `None` if a window of any mode or group is known to have lasted longer.
     pub fn longest<'a>(
         all: &'a [Self],
         terminations: &[Termination],
@@ -519,7 +519,7 @@ pub struct WhatIf {
     /// Total number of terminations.
     pub terminations: usize,
     /// Dropped requests that the sleep would have saved: those with a cause that a sleep prevents, begun before t0 +
-    /// sleep, and those on their own connections that were cut off as the pod exited, if they take no longer than
+    /// sleep, and those on connections of their own that were cut off as the pod exited, if they take no longer than
     /// others.
     pub drops_avoided: u64,
     /// Dropped requests that the sleep would not have saved.

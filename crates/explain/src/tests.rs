@@ -63,7 +63,7 @@ fn refused_connections_extend_pod_window() {
 }
 
 #[test]
-fn killed_requests_count_towards_prior_rate() {
+fn in_flight_losses_count_towards_prior_rate() {
     let told = |records| {
         let window = analysed(records).result.terminations[0].windows[0].clone();
         (window.rate_before.round(), window.lower_s, window.upper_s, window.late_arrivals)
@@ -135,7 +135,7 @@ fn open_windows_share_one_finding() {
 }
 
 #[test]
-fn proxy_rows_separate_refused_from_killed() {
+fn proxy_rows_distinguish_refused_from_killed() {
     let mut records = three_pods();
     for (i, ended) in
         [ServedEnd::UpstreamRefused, ServedEnd::UpstreamEof, ServedEnd::UpstreamReset].into_iter().enumerate()
@@ -196,7 +196,7 @@ fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
 }
 
 #[test]
-fn upper_bound_keeps_confidence() {
+fn upper_bound_reaches_stated_confidence() {
     let missed = bounds_missed(7, |_| 3, 3);
     assert!(missed <= 48, "{missed} of 400");
 }

@@ -201,9 +201,9 @@ impl Timeline {
         Lives(self.lives_by_name.get(pod).map_or(&[], Vec::as_slice))
     }
 
-    /// Returns the longest observed validity, in seconds, of a DNS response to clients of this target; clients cache it
-    /// for that long. Returns `None` if they use no DNS, or its responses never expire. A window towards such a
-    /// consumer is a sample of its phase plus a delay.
+    /// Returns the longest observed time to live, in seconds, of a DNS response to clients of this target; clients
+    /// cache the response for that long. Returns `None` if they use no DNS, or its responses never expire. A window for
+    /// such a consumer is the remainder of the current period plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
         self.notes.ttls.get(target.host()?).copied()
     }
@@ -213,7 +213,7 @@ impl Timeline {
         self.integrity.holes.iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
-    /// Returns true if the pod watch was listed again after this gap; the list shows which pods are gone.
+    /// Returns true if the pod watch began again with a list after this gap; the list shows which pods are gone.
     pub fn was_listed_after(&self, gap: &UnwatchedPeriod) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
@@ -503,7 +503,7 @@ pub struct Notes {
     pub not_watched: BTreeMap<String, String>,
     /// Response headers by target name, over all load sources.
     answers: BTreeMap<String, AnswerHeaders>,
-    /// Longest validity of DNS responses, in seconds, by name.
+    /// Longest time to live of DNS responses, in seconds, by name.
     ttls: BTreeMap<String, f64>,
 }
 

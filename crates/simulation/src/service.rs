@@ -11,7 +11,7 @@ use rolldrop_record::{Event, EventKind, Outcome, Records};
 use super::{MS, at, delete, pod_event, records, request};
 
 /// Delays after the deletion call: until the listener is closed, until the address is gone, and until the watch shows
-/// it.
+/// that the pod is gone.
 const REFUSES_MS: i64 = 30;
 const GONE_MS: i64 = 150;
 const SHOWN_MS: i64 = 250;
@@ -41,7 +41,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts with these pods ready, both in the slices and in the rules.
+    /// Creates a Service with these pods ready, both in the slices and in the rules.
     pub fn new(pods: &[&str]) -> Self {
         let mut records = records();
         records.info.cluster.dataplane = ServiceProxy::Nftables;
@@ -104,7 +104,7 @@ impl Service {
         self.records.events.push(terminated);
     }
 
-    /// Starts a pod without a readiness probe: the pod counts as ready immediately, but starts to listen later.
+    /// Starts a pod without a readiness probe: the pod counts as ready immediately, but starts listening later.
     pub fn start(&mut self, ms: i64, pod: &str, listens_ms: i64) {
         self.listens.insert(pod.to_owned(), listens_ms);
         let mut started = pod_event(ms, pod, Change::Applied);

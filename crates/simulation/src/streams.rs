@@ -14,7 +14,7 @@ const EVERY_MS: i64 = 20;
 /// Duration of a complete stream in milliseconds, with an event every 100 ms.
 const LENGTH_MS: i64 = 2000;
 
-/// End of a pod that has streams.
+/// Termination of a pod that has streams.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPodEnd {
     /// Grace period in seconds.
@@ -99,7 +99,7 @@ pub fn drained_streams() -> Records {
     records
 }
 
-/// Sets how a pod ends that is deleted at `deleted` milliseconds.
+/// Sets how a pod that is deleted at `deleted` milliseconds terminates.
 fn finish(records: &mut Records, name: &str, end: StreamPodEnd, deleted: i64) {
     for event in &mut records.events {
         let EventKind::Pod(pod) = &mut event.kind else { continue };

@@ -64,7 +64,7 @@ fn regression_patches_match_current_code() {
 }
 
 #[test]
-fn pieces_cover_the_input() {
+fn pieces_cover_whole_input() {
     for seed in 0..=u8::MAX {
         let input = [&[seed][..], &[b'x'; 300]].concat();
         let (bytes, pieces) = pieces(&input);

@@ -1,8 +1,8 @@
 //! Splits a response body into events as it arrives: server-sent events ([`sse`]) and lines of JSON ([`ndjson`]).
 //!
 //! A parser takes pieces of any size, reports the same events however the body is split, and reports each event with
-//! its last byte. It holds memory only while an event is incomplete: thousands of open streams, most of them idle, cost
-//! a few dozen bytes each. Bytes are not decoded.
+//! its last byte. It holds memory only while an event is incomplete, so thousands of open streams, most of them idle,
+//! cost a few dozen bytes each. Bytes are not decoded.
 
 pub mod ndjson;
 pub mod sse;

@@ -4,8 +4,8 @@
 //! sizes, extensions and trailers. The proxy forwards these bytes, and the load generator skips them. Heads are parsed
 //! elsewhere, because a client, a relay and a server must each treat the same head differently.
 //!
-//! This is our own code because hyper owns its sockets: error numbers, byte counts and the bytes themselves would be
-//! lost.
+//! This is our own code because hyper owns its sockets, so that error numbers, byte counts and the bytes themselves
+//! would be lost.
 
 /// Framing of a message body (RFC 9112, section 6.3), with the current position in the body.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Body {
     UntilClose,
 }
 
-/// Maximum accepted length: readers that count in 63 bits see the same value.
+/// Maximum accepted length. Up to it, readers that count in 63 bits see the same value.
 pub const MAX_LENGTH: u64 = u64::MAX >> 1;
 
 /// A chunked body that violates the grammar, so that its end cannot be determined.
@@ -73,8 +73,9 @@ impl Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunked(ChunkPosition);
 
-/// A position in the grammar of RFC 9112, section 7.1. Lines must end in CRLF and must not contain control characters:
-/// a receiver that accepts a bare LF as a line end could disagree with the next receiver about where the body ends.
+/// A position in the grammar of RFC 9112, section 7.1. Lines must end in CRLF and must not contain control characters,
+/// because a receiver that accepts a bare LF as a line end could disagree with the next receiver about where the body
+/// ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkPosition {
     /// Among the digits of a chunk size.

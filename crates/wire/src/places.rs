@@ -283,7 +283,7 @@ mod tests {
         });
         assert!(first.closing().now_or_never().is_none());
 
-        // All connections are busy: a new one waits until one of them becomes idle.
+        // All connections are busy, so a new one waits until one of them becomes idle.
         let another = third.begin_request();
         let mut fourth = Box::pin(places.take(CROWD));
         assert!(fourth.as_mut().now_or_never().is_none());

@@ -1,5 +1,4 @@
-//! Decides the cause of one lost request, in small steps that follow the table "What a client sees" in the termination
-//! notes.
+//! Decides the cause of one lost request, in small steps that follow the table "What a client sees" in docs/sources.md.
 //!
 //! [`of`] is the only entry point. Gateway causes are considered first; failures unrelated to a gateway are decided as
 //! if there were no gateway.
@@ -15,7 +14,7 @@ pub(crate) const ROUND_TRIP_NS: i64 = 200_000_000;
 /// Upper limit for a round trip between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
 
-/// Minimum share of the total weight of a request's explanations that a cause needs to be stated.
+/// Minimum share of the total weight of all explanations that a cause needs to be stated.
 const OUTWEIGHS: f64 = 0.8;
 
 /// Lost request, with all facts that determine its cause.
@@ -32,12 +31,13 @@ pub(crate) struct LossFacts<'a> {
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// Longest time between sending a request and receiving the server's close for which the two can have crossed in
+    /// Longest time between sending a request and receiving the server's close at which the two could have crossed in
     /// transit.
     pub crossing_ns: i64,
     /// Request as seen by the pod's recording proxy.
     pub served: Option<Served>,
-    /// True if an earlier, unanswered connect used the same source port: its old conntrack entry routed the request.
+    /// True if an earlier, unanswered connect used the same source port, so that its old conntrack entry routed the
+    /// request.
     pub stale: bool,
     /// True if the app or the machine showed signs that it could not keep up.
     pub overloaded: bool,
@@ -70,7 +70,7 @@ pub(crate) struct ByGateway<'a> {
 pub(crate) struct AttemptFacts {
     /// Outcome at the proxy.
     pub ended: ServedEnd,
-    /// State of that pod.
+    /// State of the pod.
     pub pod: PodState,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Served {
     pub ended: ServedEnd,
     /// Status of the app's response.
     pub status: Option<u16>,
-    /// Time from reading the request's head to its end, in nanoseconds.
+    /// Time from reading the request's head to the end of the request, in nanoseconds.
     pub waited_ns: i64,
 }
 
@@ -185,7 +185,7 @@ fn cause_by(f: &LossFacts<'_>, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// Returns the cause if the gateway failed, or a pod that it tried; `None` if the failure is unrelated to a gateway.
+/// Returns the cause if the gateway, or a pod that it tried, failed; `None` if the failure is unrelated to a gateway.
 fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     let ByGateway { attempts, is_explained, no_endpoint, .. } = by;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
@@ -237,7 +237,7 @@ fn cause_by_gateway(f: &LossFacts<'_>, by: ByGateway<'_>) -> Option<Cause> {
     }
 }
 
-/// Returns the cause if a container exited in a pod that was not terminating: requests are affected as if the pod were
+/// Returns the cause if a container exited in a pod that was not terminating. Requests are affected as if the pod were
 /// terminating.
 fn cause_of_restart(f: &LossFacts<'_>) -> Cause {
     match (f.served, f.outcome) {
@@ -301,8 +301,8 @@ fn cause_of_served(f: &LossFacts<'_>, served: Served, by: Explanation<'_>) -> Ca
 }
 
 /// Returns true if the pod's recording proxy saw its client close a response that the real client was still reading, or
-/// if a complete stream lost its end. Something in between did that, even if nothing else shows a gateway. If the app
-/// itself aborted the stream, its client may have closed the connection.
+/// if a complete stream lost its end. Something in between must have done so, even if nothing else shows a gateway. If
+/// the app itself aborted the stream, its client may have closed the connection.
 fn has_gateway_cut(f: &LossFacts<'_>) -> bool {
     match f.served.map(|served| served.ended) {
         Some(ServedEnd::ClientGone) => f.outcome.is_cut_off() && f.outcome != Outcome::StreamAborted,

@@ -1,4 +1,4 @@
-//! Conclusion about each lost request: its cause, and the terminations that may have lost it.
+//! Conclusion about each lost request: its cause, and the terminations that may have caused it to be lost.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
 const FULL: f64 = 0.95;
 /// Minimum number of connects needed to estimate the round-trip time.
 const CONNECTS_AT_LEAST: u64 = 20;
-/// Lower limit for the crossing time: client and server together may add this much to two round trips.
+/// Lower limit for the crossing time, because client and server together may add this much to two round trips.
 const CROSSING_AT_LEAST_NS: i64 = 5_000_000;
 /// Multiple of the usual response time at which an app counts as unable to keep up.
 const SLOW: f64 = 10.0;
-/// Median response time, in milliseconds, that such a second must also exceed.
+/// Minimum median response time, in milliseconds, of a second in which an app counts as unable to keep up.
 const SLOW_MS: f64 = 50.0;
 
 /// Dropped request with its conclusion.
@@ -114,7 +114,7 @@ pub(crate) fn judge<'a>(
     judged
 }
 
-/// Returns the longest time between sending a request and receiving the server's close for which the two can have
+/// Returns the longest time between sending a request and receiving the server's close at which the two could have
 /// crossed in transit: two round trips, as measured by the run's own connects.
 fn crossing_ns(connects: &ValueHistogram) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {

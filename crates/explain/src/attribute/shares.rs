@@ -95,8 +95,8 @@ fn lasted_s(timeline: &Timeline, j: &JudgedRequest<'_>) -> Option<f64> {
 
 /// Returns, by termination, the best estimate of the time during which its pod lost new connections.
 ///
-/// This is an estimate, not a bound: the pod's loss after t0, by share, divided by the best estimate of its rate of new
-/// connections at t0. It never exceeds the window's upper bound.
+/// This is an estimate, not a bound. It is the pod's loss after t0, by share, divided by the best estimate of the pod's
+/// rate of new connections at t0, and never exceeds the window's upper bound.
 pub(crate) fn dead_seconds(
     timeline: &Timeline,
     terminations: &[Termination],

@@ -3,8 +3,8 @@
 //! The problem is circular. A pod can explain a loss only as long as connections may have been routed to it, and the
 //! losses themselves show how long that was; so they are processed in chronological order. Failures that only one pod
 //! explains show when that pod was dead, which sharpens everything that depends on the times of death; so the losses
-//! are then processed a second time. There is no third pass: times of death derived from losses that were attributed
-//! using such times would confirm themselves.
+//! are then processed a second time. There is no third pass, because times of death derived from losses that were
+//! attributed using such times would confirm themselves.
 //!
 //! A failure is evidence for a pod's lower bound only if all its explanations are terminations. If several terminations
 //! explain it, it shows that the rules still listed one of their pods, and so every pod that the EndpointSlices dropped

@@ -2,7 +2,7 @@
 //!
 //! If something names a request's pod, there is one suspect. Otherwise every termination is a suspect if requests may
 //! still have been routed to its pod ([`crate::route::balanced_reach`], or the silence of its own arrivals), unless the
-//! request ended before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight
+//! request ended before the pod could have stopped. Competing explanations are weighed, not ranked: each has a weight
 //! (the likelihood that the pod was in the rules, that it had stopped, and that it caused such an outcome), and its
 //! share is its weight over the total. [`crate::attribute::solve`] iterates over the losses and supplies what is known
 //! when each is weighed.
@@ -32,11 +32,12 @@ const SILENT_ALPHA: f64 = 0.05;
 const NEGLIGIBLE: f64 = 0.01;
 /// Weight of an outcome that fits poorly.
 const UNFIT: f64 = 0.02;
-/// Weight of an explanation that needs a rare coincidence: on a real v1.36.2 cluster, one of 75,000 new connections was
-/// refused by a rule change, compared with 1,133 lost to dead pods. In nftables mode a rule that is being replaced
+/// Weight of an explanation that needs a rare coincidence. On a real v1.36.2 cluster, a rule change refused one of
+/// 75,000 new connections, whereas 1,133 were lost to dead pods. In nftables mode a rule that is being replaced
 /// translates nothing for an instant (docs/proofs.md), so the connection goes to the Service's own address.
 const RARE: f64 = 1e-3;
-/// Maximum number of nearly simultaneous refusals that rule changes may explain. More than these have a lasting cause.
+/// Maximum number of nearly simultaneous refusals that rule changes may explain. A larger number must have a lasting
+/// cause.
 const SWAPS_AT_MOST: usize = 2;
 
 /// Possible explanations of one request.
@@ -110,7 +111,7 @@ impl Explanations {
     }
 }
 
-/// Knowledge for weighing a lost request.
+/// Facts for weighing the explanations of a lost request.
 #[derive(Clone, Copy)]
 pub(crate) struct Clues<'k> {
     /// Death of the pod, by termination.
@@ -235,7 +236,7 @@ impl<'a> Suspects<'a> {
 
     /// Returns true if there was no connection, and the only node that the target's connections are routed to had no
     /// endpoint except terminating pods, or had none shortly before. That node's rules route to a terminating pod while
-    /// there is no other, and then drop new connections: no sleep in that pod saves them.
+    /// there is no other, and then drop new connections; no sleep in that pod would save them.
     fn has_node_none(&self, target: usize, r: &Request) -> bool {
         let (scope, endpoints, begun) = (&self.scopes[target], &self.timeline.endpoints, r.begun());
         if !scope.is_of_a_node() || !is_no_connection(&r.row) || r.row.conn_reused {
@@ -250,7 +251,7 @@ impl<'a> Suspects<'a> {
             || endpoints.none_usable_within(scope, begun.shifted_ns(-LAG_NS), begun)
     }
 
-    /// Explains a refused connection that the kernel routed nowhere: no pod is involved.
+    /// Explains a refused connection that the kernel routed nowhere, so that no pod is involved.
     fn refused_by_a_rule(&self, target: usize, r: &Request) -> Explanations {
         let scope = &self.scopes[target];
         let share = |is| if is { 1.0 } else { 0.0 };
@@ -316,9 +317,9 @@ impl<'a> Suspects<'a> {
     }
 
     /// Returns the weight of a starting pod whose probe has succeeded, which shows that it listens. A rule change
-    /// explains a few refusals better, but not many: these may come from a port that is not probed.
+    /// explains a few refusals better, but not many; many may come from a port that is not probed.
     fn of_a_probed_start(&self, is_unexplained: bool, target: usize, r: &Request) -> f64 {
-        // Only quick refusals count: rules cause no other outcome.
+        // Only quick refusals count, because rules cause no other outcome.
         match is_unexplained && is_quick(&r.row) {
             true if self.is_alone(target, r) => RARE * UNFIT,
             true => RARE / UNFIT,
@@ -342,7 +343,7 @@ impl<'a> Suspects<'a> {
                 // Silence alone is not evidence against a probe that passed.
                 return (!is_serving && !is_unreachable(&r.row)).then_some(probed);
             }
-            // The rules may not list it yet.
+            // The rules may not list the pod yet.
             (!is_serving).then_some((begun.ns_since(ready) as f64 / LAG_NS as f64).clamp(0.0, 1.0))
         };
         let weights = self.timeline.pods.iter().enumerate().filter_map(weight);
@@ -354,7 +355,8 @@ impl<'a> Suspects<'a> {
         most.max(sum)
     }
 
-    /// Returns true if few enough connections were refused at about that time for a rule change to explain them all.
+    /// Returns true if few enough connections were refused at about the same time for a rule change to explain them
+    /// all.
     fn is_alone(&self, target: usize, r: &Request) -> bool {
         let begun = |number: &usize| self.facts.others[*number].begun();
         let from = self.lost.partition_point(|number| begun(number) < r.begun().shifted_ns(-LAG_NS));
@@ -367,8 +369,8 @@ impl<'a> Suspects<'a> {
         near.filter(is_like).take(SWAPS_AT_MOST + 1).count() <= SWAPS_AT_MOST
     }
 
-    /// Returns true if the Service proxy may have been changing its rules: for a while after any change to the slices,
-    /// even one that changes no rule.
+    /// Returns true if the Service proxy may have been changing its rules, as it may for a while after any change to
+    /// the slices, even one that changes no rule.
     fn was_changed(&self, service: Option<&str>, r: &Request) -> bool {
         let changes = self.timeline.endpoints.changes(service);
         let before = changes.partition_point(|at| *at <= r.begun());
@@ -401,7 +403,8 @@ fn weight(r: &Request, death: &Death, tail: &ArrivalTail, place: Option<usize>) 
     weight.max(1e-9)
 }
 
-/// Returns the time within which a listening pod accepts a connection with 95 % probability if it is routed to.
+/// Returns the time within which a listening pod accepts a connection with 95 % probability, provided that the rules
+/// list the pod.
 fn silence_ns(tail: &ArrivalTail) -> i64 {
     let rate = if tail.rate > 0.0 { tail.rate } else { tail.rate_expected };
     #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]

@@ -1,4 +1,4 @@
-//! From the totals over all rows to the terminations with their losses, through the rooms in order.
+//! Derives the terminations with their losses from the totals over all rows, module by module in the order of `lib.rs`.
 
 use std::sync::Arc;
 

@@ -149,7 +149,7 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     is_seen.then(|| Finding::TakenForGateway { consumer: target.consumer.clone(), because: because.clone() })
 }
 
-/// Returns the finding about imprecise deletion times for deletions by others, if the run has no beats.
+/// Returns the finding about imprecise times of deletions by others, if the run has no beats.
 fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
     let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();

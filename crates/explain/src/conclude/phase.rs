@@ -1,8 +1,8 @@
 //! Tests whether terminations hit a consumer's clock at random phases.
 //!
 //! Some consumers look at endpoints only periodically, such as a client that caches a DNS response, or a load
-//! balancer's health check. Their windows are a sample of their phase, from zero to the whole period, plus a delay.
-//! Terminations that always hit the same phase provide only one such sample, regardless of their number.
+//! balancer's health check. A window for such a consumer is the remainder of the current period, from zero to all of
+//! it, plus a delay. Terminations that always hit the same phase provide only one sample, regardless of their number.
 
 use std::f64::consts::TAU;
 
@@ -50,13 +50,13 @@ pub(crate) fn clocks<'a>(
     timeline.info.targets.iter().filter_map(clock).collect()
 }
 
-/// Returns true if these times are consistent with uniformly random phases of a period. Rayleigh's test: for phases at
-/// random, the chance that the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
-/// Statistics, 2000, section 6.3).
+/// Returns true if these times are consistent with uniformly random phases of a period. Rayleigh's test: for random
+/// phases, the chance that the mean of n unit vectors has a length of R or more is about exp(-n R²) (Mardia and Jupp,
+/// Directional Statistics, 2000, section 6.3).
 fn are_random(period_s: f64, times: impl IntoIterator<Item = Stamp>) -> bool {
     let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);
     for at in times {
-        // Nanoseconds since 1970 are exact to less than a microsecond.
+        // As `f64`, nanoseconds since 1970 are exact to less than a microsecond.
         let period_ns = period_s * 1e9;
         let angle = (at.unix_ns() as f64).rem_euclid(period_ns) / period_ns * TAU;
         n += 1.0;

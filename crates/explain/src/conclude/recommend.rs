@@ -15,7 +15,7 @@ use crate::timeline::{PodEnd, SIGKILLED, Timeline};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Stamp};
 
-/// Upper limit for 3/λ in seconds, where λ is a pod's rate of new connections: a lower rate shows the window too
+/// Upper limit for 3/λ in seconds, where λ is a pod's rate of new connections; a lower rate shows the window too
 /// coarsely.
 pub const MAX_COARSENESS_S: f64 = 0.5;
 /// Difference in seconds between the largest upper and the largest lower bound beyond which the suggestion is a range.
@@ -60,7 +60,7 @@ pub(crate) struct Ground<'a> {
     pub groups: &'a [LossGroup],
     pub judged: &'a [JudgedRequest<'a>],
     pub verdict: &'a Verdict,
-    /// Service time of a request, in seconds: a request that the sleep saves must have this much time left.
+    /// Service time of a request, in seconds. A request that the sleep saves must have this much time left.
     pub service_s: f64,
 }
 
@@ -181,8 +181,9 @@ fn not_believed(verdict: &Verdict) -> Option<NoRecommendation> {
     }
 }
 
-/// Returns the longest known minimum duration, in seconds, of a window of this mode, of a rollout, or of a group with
-/// such a pod. Windows are longest in rollouts, so evidence from a rollout applies to any mode.
+/// Returns the longest known minimum duration, in seconds, of a window of this mode or of a rollout, or of a group that
+/// contains a termination of either kind. Windows are longest in rollouts, so evidence from a rollout applies to any
+/// mode.
 fn lasted_at_least_s(ground: Ground<'_>, mode: Mode) -> Option<f64> {
     let counts = |t: &Termination| t.mode == mode || t.mode == Mode::Rollout;
     let of_pods = ground.terminations.iter().filter(|t| counts(t)).flat_map(|t| &t.windows);
@@ -239,7 +240,8 @@ fn too_coarse<'a>(windows: impl Iterator<Item = &'a Window>) -> Option<NoRecomme
     is_coarse.then_some(NoRecommendation::TooCoarse { rate: slowest })
 }
 
-/// Counts the rollouts that terminated these pods; `None` for other modes, or if nothing distinguishes the rollouts.
+/// Counts the rollouts that terminated these pods; `None` for modes other than rollouts, or if nothing distinguishes
+/// the rollouts.
 fn rollouts<'a>(mode: Mode, terminations: impl Iterator<Item = &'a Termination>) -> Option<usize> {
     if mode != Mode::Rollout {
         return None;
@@ -258,7 +260,7 @@ fn narrowing(seen: Option<&Window>, rollouts: Option<usize>, units: usize, neede
 }
 
 /// Counts the independent window ends. Pods that a Service proxy removes from its rules in one sync share the end of
-/// their windows, so windows that may have ended at the same time count once: only ends that are certainly separate are
+/// their windows, so windows that may have ended at the same time count once; only ends that are certainly separate are
 /// counted. With several consumers, the one with the fewest determines the result.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {
@@ -294,7 +296,7 @@ fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> boo
 }
 
 /// Returns true if a request would have survived if every pod that may have lost it had slept this long before it
-/// stopped, instead of for the current sleep.
+/// stopped, instead of only for its current sleep.
 fn saves(ground: Ground<'_>, j: &JudgedRequest<'_>, pre_stop_s: u64, had_s: u64) -> bool {
     pre_stop_s > had_s && needed(ground, j).is_some_and(|needed| pre_stop_s as f64 > needed.certain_s)
 }
@@ -322,7 +324,7 @@ pub(crate) fn sleeps(ground: Ground<'_>) -> Vec<Option<SleepNeeded>> {
     ground.judged.iter().map(|j| needed(ground, j)).collect()
 }
 
-/// Returns the time from SIGTERM until app and proxy exited; `None` if not seen, or cut short by SIGKILL.
+/// Returns the time from SIGTERM until the app and the proxy exited; `None` if not seen, or cut short by SIGKILL.
 fn stopping_s(end: &PodEnd) -> Option<f64> {
     if end.exit_code == Some(SIGKILLED) {
         return None;
@@ -331,7 +333,8 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
     Some(ended.seconds_since(end.may_stop_from()).max(0.0))
 }
 
-/// Predicts the effect of some sleeps. Sleeps shorter than a pod already had are omitted: their losses were not seen.
+/// Predicts the effect of some sleeps. Sleeps shorter than the one a pod already had are omitted, because their losses
+/// were not seen.
 pub(crate) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
     let terminations = ground.terminations;
     if terminations.is_empty() {

@@ -21,9 +21,9 @@ const STEAL: f64 = 0.20;
 /// invalid.
 const RUN_QUEUE_DELAY: f64 = 1.0;
 /// Share of busy CPU time on the machine that sends the load, averaged over the load, at which a run is invalid. The
-/// closer to 1, the longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the
-/// embedded cluster, the pods, the Service proxy and the load share that machine. A closed loop intentionally uses all
-/// capacity and has no such limit, nor does a load sent from pods in the cluster.
+/// closer it is to 1, the longer runnable threads wait; at 0.95 a queue is twenty times as long as on an idle machine.
+/// On the embedded cluster, the pods, the Service proxy and the load share that machine. A closed loop intentionally
+/// uses all capacity and has no such limit, nor does a load sent from pods in the cluster.
 const BUSY: f64 = 0.95;
 /// Length of a standstill of a measuring process or the embedded cluster under load, in seconds, at which a run is
 /// invalid.
@@ -87,7 +87,7 @@ pub(crate) fn invalid(
     measured: Option<MeasuredQuantity>,
     terminations: &[Termination],
 ) -> Vec<Invalid> {
-    // Only this explains why nothing was recorded.
+    // Only the abort explains why nothing was recorded.
     let aborted = timeline.info.aborted.clone().filter(|_| load.scheduled == 0);
     let mut why: Vec<Invalid> = aborted.into_iter().map(Invalid::Aborted).collect();
     why.extend(not_as_planned(load, by_reason));
@@ -160,7 +160,8 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<Invalid
     is_too_busy.then_some(Invalid::Busy { share: busy, limit })
 }
 
-/// Returns a reason if the pod watch did not recover before the load ended: terminations in that time cannot be marked.
+/// Returns a reason if the pod watch did not recover before the load ended, because terminations in that time cannot be
+/// marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<Invalid> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);

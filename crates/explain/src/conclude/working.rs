@@ -1,4 +1,4 @@
-//! Checks that the target works while no pod is terminating: otherwise terminations have nothing to disrupt.
+//! Checks that the target works while no pod is terminating; otherwise terminations would have nothing to disrupt.
 
 use crate::attribute::judged::JudgedRequest;
 use crate::count::sums::RequestTotals;

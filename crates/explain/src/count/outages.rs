@@ -9,7 +9,7 @@ use rolldrop_record::Stamp;
 #[derive(Debug, Default)]
 pub(crate) struct Outages<'a> {
     failures: Vec<OutageFailure<'a>>,
-    /// Number of failures before the last response added: usually the same for the next response.
+    /// Number of failures before the last response added. It is usually the same for the next response.
     before: usize,
 }
 

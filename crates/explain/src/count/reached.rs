@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn unmatched_names_report_their_source() {
+    fn unmatched_name_finding_cites_source() {
         let unmatched = Unmatched { answers: 12, values: ["edge-7".into()].into() };
         let mut reached = ReachedTotals { unmatched, ..ReachedTotals::default() };
         let mut load = rolldrop_simulation::records().info.load;

@@ -12,7 +12,7 @@ use rolldrop_record::{Outcome, Stamp};
 
 /// Confidence of the survival curve's bands, which are not shown here.
 const BANDS: f64 = 0.95;
-/// Maximum number of steps kept of the survival curve.
+/// Maximum number of steps of the survival curve that are kept.
 const MOST_STEPS: usize = 400;
 impl SteadyStreams {
     /// Returns the steady part of a run. Returns `None` if the run has no streams.
@@ -69,8 +69,8 @@ fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stam
 }
 
 impl StreamSpan {
-    /// Returns the span of a stream, on pod 0. It ends at its pod's t0 at the latest: streams may end sooner in a pod
-    /// that gets no new work.
+    /// Returns the span of a stream, on pod 0. It ends at its pod's t0 at the latest, because streams may end sooner in
+    /// a pod that gets no new work.
     fn of(timeline: &Timeline, record: &StreamRecord) -> Self {
         let (start, end) = (record.begun, record.end);
         let censored = |end| Self { pod: 0, start, end, ended: SpanEnd::Censored, entered: None };

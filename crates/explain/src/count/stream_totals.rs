@@ -158,7 +158,7 @@ fn by_termination(timeline: &Timeline, records: &[StreamRecord]) -> Vec<Terminat
             of.open_at_end += 1;
             continue;
         }
-        // A stream that is not lost did not end because the grace period did.
+        // A stream that was not lost did not end because of the grace period.
         let phase = match end.stream_phase(record.end) {
             StreamPhase::AtGraceEnd if !record.is_lost() => StreamPhase::AfterSigterm,
             phase => phase,

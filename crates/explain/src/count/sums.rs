@@ -49,7 +49,7 @@ pub(crate) struct Sums<'a> {
     pub end_s: f64,
     /// Answered new connections to terminating pods.
     pub late_ok: Vec<LateArrival>,
-    /// Number of requests that the pod answered since t0, by termination.
+    /// Number of requests that the pod answered from t0 on, by termination.
     pub seen: Vec<u64>,
     /// Requests, by termination, that the pod answered on kept connections long after it may have received SIGTERM.
     pub kept: Vec<KeptAnswers>,

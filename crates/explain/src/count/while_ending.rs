@@ -79,7 +79,7 @@ mod tests {
     use crate::model::OutsideCounts;
 
     #[test]
-    fn steady_errors_excuse_ending_errors() {
+    fn errors_while_terminating_must_exceed_steady_rate() {
         let counts = |errors, server_errors| RequestCounts {
             total: 3000,
             app_errors_while_ending: errors,

@@ -1,4 +1,4 @@
-//! Ranks workloads by how their pods ended, worst first.
+//! Ranks workloads by how their pods terminated, worst first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::model::WatchedTermination;
 use crate::model::figure_text::len;
 
-/// Share of the grace period from which a pod nearly used all of it.
+/// Minimum share of the grace period that counts as nearly all of it.
 pub const NEARLY_ALL: f64 = 0.9;
-/// Time that the kubelet leaves an app whose preStop hook took the whole grace period, in seconds
+/// Time, in seconds, that the kubelet leaves an app whose preStop hook took the whole grace period
 /// (`minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime).
 const LEAST_GRACE_S: i64 = 2;
 
@@ -23,11 +23,11 @@ pub struct RankedWorkload {
     pub workload: Option<String>,
     /// Number of terminations.
     pub terminations: u64,
-    /// Number of pods that SIGKILL ended when their grace period was over.
+    /// Number of pods killed by SIGKILL when their grace period expired.
     pub killed_at_grace_end: u64,
     /// Number of other pods that used [`NEARLY_ALL`] of their grace period or more.
     pub nearly_killed: u64,
-    /// Number of pods for which neither is known.
+    /// Number of pods for which it is unknown whether they belong to either group.
     pub unknown: u64,
     /// Number of pods with a failed preStop hook, according to Events.
     pub failed_hooks: u64,
@@ -82,7 +82,7 @@ impl WorkloadRanking {
             RankedWorkload {
                 namespace: namespace.clone(),
                 workload: workload.clone(),
-                // The lower one of the middle two, so that it is the share of a pod.
+                // The lower of the middle two, so that the median is the share of an actual pod.
                 median_share_of_grace: shares.get(shares.len().saturating_sub(1) / 2).copied(),
                 max_share_of_grace: shares.last().copied(),
                 ..counted.ranked.clone()
@@ -102,7 +102,7 @@ impl WorkloadRanking {
         self.0.values().map(|counted| counted.ranked.terminations).sum()
     }
 
-    /// Returns the number of workloads, in which pods without a controller count once for each namespace.
+    /// Returns the number of workloads. All pods in a namespace that have no controller count as one workload.
     pub fn workloads(&self) -> u64 {
         len(self.0.len())
     }

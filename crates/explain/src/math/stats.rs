@@ -21,7 +21,7 @@ pub fn wilks_needed(coverage: f64, confidence: f64) -> usize {
 }
 
 /// Returns the upper bound at `confidence` on a share, given `x` occurrences in `n` (Clopper–Pearson). With `x` = 0 it
-/// is 1 − α^(1/n): seeing nothing does not prove that there is nothing.
+/// is 1 − α^(1/n), because seeing nothing does not prove that there is nothing.
 pub fn share_upper(x: u64, n: u64, confidence: f64) -> f64 {
     if x >= n {
         return 1.0;
@@ -90,8 +90,8 @@ pub fn needed(n: u64, settles: impl Fn(u64) -> bool) -> Option<u64> {
     Some(first(no, yes, settles))
 }
 
-/// Returns the first number after `no`, up to `yes`, for which `holds` returns true. Assumes that it also does for
-/// `yes`, and for all numbers after the first.
+/// Returns the first number after `no`, up to `yes`, for which `holds` returns true. Assumes that it also returns true
+/// for `yes` and for all numbers after the first.
 pub fn first(mut no: u64, mut yes: u64, holds: impl Fn(u64) -> bool) -> u64 {
     while yes - no > 1 {
         let middle = no + (yes - no) / 2;
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn wilks_matches_known_values() {
+    fn wilks_bounds_match_known_values() {
         assert_eq!([0.90, 0.95, 0.99].map(|p| wilks_needed(p, 0.95)), [29, 59, 299]);
         for (n, percent) in [(10, 74.0), (20, 86.0), (50, 94.0), (100, 97.0)] {
             assert_eq!((wilks_coverage(n, 0.95) * 100.0).round(), percent);
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn quantile_bounds_match_published_ranks() {
-        // Wilks: the largest of 59 bounds the 95th percentile, of 58 it does not.
+        // Wilks: the largest of 59 values bounds the 95th percentile; the largest of 58 does not.
         assert_eq!(quantile_ranks(59, 0.95, 0.95).1, Some(59));
         assert_eq!(quantile_ranks(58, 0.95, 0.95).1, None);
         // Somerville: the second largest of 93.
         assert_eq!(quantile_ranks(93, 0.95, 0.95).1, Some(92));
         assert_eq!(quantile_ranks(92, 0.95, 0.95).1, Some(92));
-        // The median of 5: its lower bound is the smallest, its upper the largest.
+        // The median of 5 values: its lower bound is the smallest of them, and its upper bound the largest.
         assert_eq!(quantile_ranks(5, 0.5, 0.95), (Some(1), Some(5)));
         assert_eq!(quantile_ranks(4, 0.5, 0.95), (None, None));
     }

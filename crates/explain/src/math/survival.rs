@@ -99,8 +99,8 @@ impl Survival {
         steps.filter(|(place, _)| is_kept(*place)).map(|(_, step)| *step).collect()
     }
 
-    /// Returns the step that applies at this age. `None` before the first step, and beyond the last: no stream was seen
-    /// to end there.
+    /// Returns the step that applies at this age. `None` before the first step, and beyond the last, where no stream
+    /// was seen to end.
     pub fn at(&self, age_s: f64) -> Option<&SurvivalStep> {
         let upto = self.steps.partition_point(|step| step.age_s <= age_s);
         let step = self.steps.get(upto.checked_sub(1)?)?;
@@ -108,7 +108,8 @@ impl Survival {
     }
 
     /// Returns the share of the stationary population that is missing `after_s` seconds after streams began to arrive:
-    /// of all streams that would be open, those that began before. `None` if the curve does not begin at age 0.
+    /// among all streams that would be open then, those that would have begun earlier. `None` if the curve does not
+    /// begin at age 0.
     pub fn missing_share(&self, after_s: f64) -> Option<MissingShare> {
         let (first, last) = (self.steps.first()?, self.steps.last()?);
         let open_s = |from_s: f64| -> f64 {
@@ -132,7 +133,7 @@ mod tests {
         Life { entered_s: None, left_s, ended }
     }
 
-    /// Returns the remissions under 6-MP of Freireich et al. 1963, in weeks, each twice: 42 patients.
+    /// Returns the remissions under 6-MP from Freireich et al. 1963, in weeks, each twice: 42 patients.
     fn remissions() -> Vec<Life> {
         let ended = [6.0, 6.0, 6.0, 7.0, 10.0, 13.0, 16.0, 22.0, 23.0];
         let censored = [6.0, 9.0, 10.0, 11.0, 17.0, 19.0, 20.0, 25.0, 32.0, 32.0, 34.0, 35.0];

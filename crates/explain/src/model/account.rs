@@ -41,7 +41,7 @@ pub struct Account {
 /// Finding. Times are in seconds; points in the run are measured from the start of the counted part of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
-    /// Outside terminations, fewer requests succeeded than with a working target.
+    /// Too few requests succeeded outside terminations for the target to count as working.
     NotWorking { ok: u64, all: u64, most_frequent: Option<(Outcome, u64)> },
     /// The measurement is invalid.
     Invalid(Invalid),
@@ -68,7 +68,7 @@ pub enum Finding {
     InPhase(ConsumerClock),
     /// The load did not send some requests, too few to make the run invalid.
     NotSent(BTreeMap<String, u64>),
-    /// Deletion times are imprecise for deletions by others.
+    /// The times of deletions by others are imprecise.
     ImpreciseDeletions { deletions: u64, widest_s: f64, beats: BeatsState },
     /// Streams were unevenly distributed over the pods when the load ended.
     UnevenStreams(UnevenStreams),
@@ -198,7 +198,7 @@ pub struct HookFailure {
 /// Event other than a termination.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incident {
-    /// An action was refused; `pod` is set if it was refused once, and for a pod.
+    /// An action was refused; `pod` is set if it was refused only once, for a pod.
     Refused { action: ActionName, status: Option<u16>, why: String, pod: Option<String>, times: u64 },
     /// Changes started by a program had not settled when the run stopped waiting.
     Unfinished { command: String, missing: String },
@@ -321,7 +321,7 @@ pub enum Objection {
     NotRising,
     /// The beats were compared with pod versions too few times.
     TooFewChecks { made: usize, needed: usize },
-    /// Pod versions do not lie between those of the surrounding beats.
+    /// Pod versions are not between those of the surrounding beats.
     NotBetween,
     /// Pod versions are not in the order of the beats.
     Disordered,

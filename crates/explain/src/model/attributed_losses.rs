@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use rolldrop_record::{Cause, Outcome, Stamp, named};
 
-/// Smallest share that counts as 1: sums of fractions have rounding errors.
+/// Smallest share that counts as 1, because sums of fractions have rounding errors.
 const CERTAIN: f64 = 1.0 - 1e-9;
 
 /// Count known to lie between two limits.
@@ -69,12 +69,12 @@ pub struct LossGroup {
     pub windows: Vec<GroupWindow>,
 }
 
-/// Evidence from a group's losses about its windows towards one consumer.
+/// Evidence from a group's losses about its windows for one consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupWindow {
     /// Name of the consumer, as in `run.json`.
     pub consumer: String,
-    /// Minimum duration, in seconds since its t0, of at least one window in the group; `None` if nothing shows it.
+    /// Minimum duration of at least one window in the group, in seconds since its t0; `None` if nothing shows it.
     pub lower_s: Option<f64>,
 }
 
@@ -97,9 +97,9 @@ named! {
         Named = "named",
         /// The kernel's connection tracking names the pod.
         Conntrack = "conntrack",
-        /// The connection was refused: the pod's address was still there.
+        /// The connection was refused, so the pod's address was still there.
         Refused = "refused",
-        /// Nothing answered the connection: the pod's address was gone.
+        /// Nothing answered the connection, so the pod's address was gone.
         Unreachable = "unreachable",
         /// The connection was cut off as the pod exited.
         CutOff = "cut_off",

@@ -57,10 +57,10 @@ pub struct PodSpan {
     pub ready_s: Option<f64>,
     /// Index into [`super::RunResult::terminations`], if the pod was terminated under load.
     pub termination: Option<usize>,
-    /// Periods in which one of the pod's containers was down while the pod was not terminating: from, and until if it
-    /// came back.
+    /// Periods in which one of the pod's containers was down while the pod was not terminating: the start of each, and
+    /// its end if the container came back.
     pub down_s: Vec<(f64, Option<f64>)>,
-    /// Periods in which a label kept the pod out of its Services: from, and until if it came back.
+    /// Periods in which a label kept the pod out of its Services: the start of each, and its end if the pod came back.
     pub out_s: Vec<(f64, Option<f64>)>,
 }
 

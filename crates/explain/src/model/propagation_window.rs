@@ -6,7 +6,7 @@ use super::Termination;
 use rolldrop_record::named;
 use rolldrop_record::run_info::Balances;
 
-/// Endpoint-propagation window of one pod towards one consumer, in seconds since t0.
+/// Endpoint-propagation window of one pod for one consumer, in seconds since t0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Name of the consumer, as in `run.json`.

@@ -19,7 +19,7 @@ named! {
 named! {
     /// Kind of finding that programs may want to recognise. `docs/findings.md` explains each.
     pub enum FindingKind {
-        /// Outside terminations, fewer requests succeeded than with a working target.
+        /// Too few requests succeeded outside terminations for the target to count as working.
         NotWorking = "not_working",
         /// A limit of the measurement was exceeded: its figures do not describe the cluster.
         Invalid = "invalid",

@@ -38,7 +38,7 @@ pub struct StreamResult {
     /// Time between two successive events of any stream, accurate to within 1.6 %; absent if the run did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<StreamTimes>,
-    /// Share of streams that are still open by age, while their pods are not terminating.
+    /// Share of streams that are still open at each age, while their pods are not terminating.
     pub survival: Vec<SurvivalStep>,
     /// Streams that one further termination would cut; filled in by `judge`. Empty if no pod with streams was terminated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +64,7 @@ pub struct LostData {
 pub struct StreamTimes {
     /// Away from any termination.
     pub steady: Percentiles,
-    /// Between a pod's t0 and the time the pod was gone or its window was over.
+    /// Between a pod's t0 and the time the pod was gone or its window had ended.
     pub disrupted: Percentiles,
 }
 
@@ -112,7 +112,7 @@ impl AddAssign for StreamEnds {
 /// Phase of a termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamPhase {
-    /// Before the app can have received SIGTERM.
+    /// Before the app could have received SIGTERM.
     BeforeSigterm,
     /// After that, within the grace period.
     AfterSigterm,

@@ -49,7 +49,8 @@ pub struct SteadyStreams {
     pub missing: Option<MissingShare>,
     /// Number of streams without a named pod.
     pub unnamed: u64,
-    /// Share of streams that are still open by age, while their pods are not terminating; empty if there are too few.
+    /// Share of streams that are still open at each age, while their pods are not terminating; empty if there are too
+    /// few.
     pub survival: Vec<SurvivalStep>,
 }
 
@@ -65,7 +66,7 @@ impl SteadyStreams {
 pub struct SurvivalStep {
     /// Age in seconds from which the shares apply, until the next step.
     pub age_s: f64,
-    /// Share of the streams that reach the first step's age and are open after this one.
+    /// Share of streams that are still open after this age, among those that reach the first step's age.
     pub share: f64,
     /// Lower bound of the share.
     pub lower: f64,

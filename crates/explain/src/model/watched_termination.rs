@@ -20,7 +20,7 @@ rolldrop_record::named! {
         Drain = "drain",
         /// A node shutdown.
         NodeShutdown = "node_shutdown",
-        /// Anything else, also a cause that the API does not show.
+        /// Anything else, including a cause that the API does not show.
         Other = "other",
     }
 }
@@ -69,7 +69,7 @@ pub struct WatchedTermination {
     pub ended_ns: Option<Stamp>,
     /// Part of the grace period that the containers used.
     pub grace_use: Option<GraceUse>,
-    /// True if SIGKILL ended a container when the grace period was over.
+    /// True if SIGKILL terminated a container when the grace period expired.
     pub killed_at_grace_end: Option<bool>,
     /// Containers, sidecars included.
     pub containers: Vec<ContainerEnd>,
@@ -77,7 +77,7 @@ pub struct WatchedTermination {
     pub restarts: i32,
     /// Containers whose preStop hooks failed, according to Events.
     pub failed_hooks: Option<BTreeSet<String>>,
-    /// Time for which the watch showed the pod as Ready after it had shown the deletion, in seconds.
+    /// Time, in seconds, for which the watch showed the pod as Ready after it had shown the deletion.
     pub ready_while_terminating_s: Option<f64>,
 }
 
@@ -94,8 +94,8 @@ impl WatchedTermination {
 pub struct GraceUse {
     /// Shortest possible time.
     pub least_s: f64,
-    /// Time between the watch showing the deletion, or the end of its second if that is earlier, and the watch showing
-    /// the end.
+    /// Time from the moment the watch showed the deletion, or the end of the deletion's second if that is earlier, to
+    /// the moment it showed that the containers had terminated.
     pub likely_s: f64,
     /// Longest possible time.
     pub most_s: f64,
@@ -104,7 +104,7 @@ pub struct GraceUse {
 /// Last state of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerEnd {
-    /// Name.
+    /// Name of the container.
     pub name: String,
     /// True if it is a native sidecar.
     pub sidecar: bool,

@@ -10,12 +10,13 @@ use crate::timeline::{PodEnd, Request, Timeline};
 use rolldrop_record::Stamp;
 use rolldrop_record::run_info::Balances;
 
-/// Share of the error probability for the bound by balancing. If a pod's arrivals are named and also balanced at
-/// random, two upper bounds share the chance of being too small. The bound by balancing gets nearly all of it: it uses
-/// every connection routed elsewhere, while the bound by silence depends on a rate measured earlier.
+/// Share of the error probability that the bound from balancing gets. If a pod's arrivals are named and also balanced
+/// at random, two upper bounds share the chance of being too small. The bound from balancing gets nearly all of it,
+/// because it uses every connection routed elsewhere, while the bound from silence depends on a rate measured earlier.
 const BALANCE_SHARE: f64 = 0.9;
 /// Probability of a silence, at the rate of a pod's arrivals, below which the silence counts as the end of arrivals.
-/// This is stricter than the bounds themselves: wrongly cutting a chain of losses would leave real losses unexplained.
+/// This is stricter than the bounds themselves, because wrongly cutting a chain of losses would leave real losses
+/// unexplained.
 pub(crate) const LINK_ALPHA: f64 = 1e-6;
 /// Number of a pod's last arrivals before t0 that determine its share at t0.
 const RECENT: usize = 50;
@@ -42,7 +43,7 @@ pub(crate) struct ArrivalTail {
     pub last_in_order: Option<Stamp>,
     /// Time of the last arrival that may have been this pod's.
     pub last_possible: Option<Stamp>,
-    /// Time of the last connection that this pod accepted and answered: its listener was open then.
+    /// Time of the last connection that this pod accepted and answered; its listener was open then.
     pub last_accepted: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
@@ -77,17 +78,18 @@ impl ArrivalTail {
         (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
-    /// Returns the part of the error probability `alpha` assigned to the bound by balancing.
+    /// Returns the part of the error probability `alpha` assigned to the bound from balancing.
     pub(crate) fn alpha_of_balance(&self, alpha: f64) -> f64 {
         if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
     }
 
-    /// Returns the part of the error probability `alpha` assigned to the bound by silence.
+    /// Returns the part of the error probability `alpha` assigned to the bound from silence.
     pub(crate) fn alpha_of_silence(&self, alpha: f64) -> f64 {
         if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
 
-    /// Returns the time until which a connection may have been routed to this pod; `None` if it may still be.
+    /// Returns the time until which a connection may have been routed to this pod; `None` if connections may still be
+    /// routed to it.
     pub(crate) fn routed_until(&self, end: &PodEnd) -> Option<Stamp> {
         match &self.reach {
             Some(reach) => reach.until,
@@ -159,7 +161,7 @@ impl PodArrivals {
     }
 }
 
-/// Returns the rate of `n` arrivals until `t0`. The first arrival opens the interval and is not counted.
+/// Returns the rate of `n` arrivals up to `t0`. The first arrival opens the interval and is not counted.
 fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     match first {
         Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
@@ -172,7 +174,7 @@ pub(crate) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
-/// Returns the end of a silence of this many seconds after `last`. If nothing arrives in it, arrivals have ended.
+/// Returns the end of a silence of this many seconds after `last`. If nothing arrives during it, arrivals have ended.
 pub(crate) fn silent_until(last: Stamp, seconds: f64) -> Stamp {
     last + Duration::from_secs_f64(seconds.min(1e6))
 }
@@ -186,7 +188,7 @@ pub(crate) fn arrives(r: &Request, balances: Balances) -> bool {
     }
 }
 
-/// Returns the termination of the pod that a request reached, if it had started by then.
+/// Returns the termination of the pod that a request reached, if the termination had started by then.
 pub(crate) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
     timeline.end_of(pod, r.begun()).filter(|e| has_met(timeline, *e, r))
 }

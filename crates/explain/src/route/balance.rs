@@ -12,8 +12,8 @@
 //! inequality). So the last time at which the sum is below ln(1/α) bounds the window from above at confidence 1 − α.
 //!
 //! Any connection may make the evidence wrongly show that the pod is out, and a long window has many connections. So
-//! the search continues past the limit: losses that nothing else explains reduce the evidence again. The search stops
-//! when the evidence, after n connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
+//! the search continues past the limit, because losses that nothing else explains reduce the evidence again. The search
+//! stops when the evidence, after n connections, is 2 ln(n + 1) above its limit, as Σ 1/(n + 1)² is below 1.
 //!
 //! For one dead pod this reduces to the simple rule that k consecutive answered connections leave probability (1 −
 //! 1/n)^k. The method assumes random balancing, which [`rolldrop_record::run_info`] must state.
@@ -24,20 +24,19 @@ use crate::timeline::PodEnd;
 use crate::timeline::endpoint_history::UsableEndpoints;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. This is stricter than the bounds
+/// Evidence beyond which a pod counts as removed from the rules (e⁻⁹·² is 10⁻⁴). This is stricter than the bounds
 /// themselves, because a loss that is not attributed to the pod that caused it is missing from the pod's count.
 const OUT: f64 = 9.2;
-/// Maximum age of the rules' state at t0, in nanoseconds. Older states matter only if pods were replaced shortly
-/// before, through the number of endpoints.
+/// Maximum age of the rules' state at t0, in nanoseconds. Older states would matter only through the number of
+/// endpoints, if pods were replaced shortly before t0.
 const OLDEST_NS: i64 = 3_000_000_000;
 /// Upper limit for the share of failing connections. Even if every endpoint in the rules is dead, some connections may
-/// be answered: rules may have just been replaced, or the watch may show a pod late.
+/// be answered, because the rules may have just been replaced, or the watch may show a pod late.
 const SURE: f64 = 0.95;
-/// Even if no other pod explains a loss, something else does in this share of the cases that would be attributed to
-/// this pod.
+/// Share of the losses that only this pod would explain, but that have another cause.
 const STRAY: f64 = 1.0 / 50.0;
-/// Share of cases in which a pod may be silent while its address should exist, or refuse when its address should be
-/// gone: networks differ.
+/// Share of cases in which a pod may be silent while its address should exist, or may refuse connections when its
+/// address should be gone, because networks differ.
 const UNEXPECTED: f64 = 0.2;
 /// Share of lost connections without a named pod, if others are named.
 const UNNAMED: f64 = 0.05;
@@ -46,7 +45,7 @@ const MS_NS: i64 = 1_000_000;
 /// History of one pod in a Service's slices.
 #[derive(Debug)]
 pub(super) struct SliceHistory<'a> {
-    /// States that the rules can have while they list the pod.
+    /// States that the rules can be in while they list the pod.
     holding: Vec<&'a UsableEndpoints>,
     /// State after the last one that lists the pod.
     after: Option<&'a UsableEndpoints>,
@@ -154,7 +153,7 @@ impl Shares {
     }
 }
 
-/// Period in which a pod may have been routed to.
+/// Period in which connections may have been routed to a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     /// Time from which no new connection was routed to the pod.

@@ -1,4 +1,4 @@
-//! Computes how long each pod may have been routed to under random balancing, given the deaths of all pods.
+//! Computes how long random balancing may have routed connections to each pod, given the deaths of all pods.
 
 use crate::route::LAG_NS;
 use crate::route::arrivals::ArrivalTail;
@@ -9,8 +9,8 @@ use crate::timeline::endpoint_history::Scope;
 use rolldrop_record::Stamp;
 use rolldrop_record::routing::Balancing;
 
-/// Returns, by termination and target, how long random balancing may have routed to the pod; `None` for targets whose
-/// consumer does not balance at random. The rates come from `tails`.
+/// Returns, by termination and target, how long random balancing may have routed connections to the pod; `None` for
+/// targets whose consumer does not balance at random. The rates come from `tails`.
 pub(crate) fn reaches(
     facts: &Facts<'_>,
     deaths: &[Death],

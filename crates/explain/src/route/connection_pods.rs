@@ -1,4 +1,4 @@
-//! Pods of kept connections: a request that does not name its pod reached the pod that its connection reached before.
+//! Pods of kept connections. A request that does not name its pod reached the pod that its connection reached before.
 
 use std::sync::Arc;
 

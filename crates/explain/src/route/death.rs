@@ -6,7 +6,7 @@ use rolldrop_record::{Outcome, Stamp};
 /// Time from a container's exit to the watch event that shows it: a median of 0.22 s on a real v1.36.2 cluster, and
 /// 0.15 to 0.40 s in 190 terminations.
 const SHOWN_AFTER_NS: i64 = 220_000_000;
-/// Time from the removal of the pod's address to that event (removal is 0.12 s to 0.3 s after the container's exit).
+/// Time from the removal of the pod's address to the same event (the removal is 0.12 s to 0.3 s after the exit).
 const ADDRESS_BEFORE_NS: i64 = 100_000_000;
 /// Spread of that time, in seconds.
 const ADDRESS_SPREAD_S: f64 = 0.05;
@@ -104,10 +104,10 @@ impl Death {
         (since / length.max(1e-9)).clamp(UNLIKELY, 1.0)
     }
 
-    /// Returns the same chance for a pod that should still be routed to at `at` and accepted its last connection at
-    /// `accepted`. If it were still listening, it would have accepted another one within `silence_ns`. So it stopped
-    /// within that time, or is no longer routed to. A pod that still accepted connections when others would have
-    /// stopped on their signal may stop at any time until it exits.
+    /// Returns the same chance for a pod that should still receive connections at `at` and accepted its last connection
+    /// at `accepted`. If it were still listening, it would have accepted another one within `silence_ns`. So it stopped
+    /// within that time, or no longer receives connections. A pod that still accepted connections when others would
+    /// have stopped on their signal may stop at any time until it exits.
     pub(crate) fn chance_after(&self, accepted: Option<Stamp>, silence_ns: i64, at: Stamp) -> f64 {
         match accepted {
             Some(accepted) if at <= accepted => UNLIKELY,

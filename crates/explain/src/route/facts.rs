@@ -2,13 +2,13 @@
 //! afterwards.
 //!
 //! Sources that name a request's pod come first: the proxy's row, the kernel's connection tracking, the response
-//! header, and for a reused connection the pod reached before. Most lost requests have none of these:
-//! [`crate::attribute::solve`] finds the terminations that may explain them. The time until which a pod may have been
-//! routed to follows from [`crate::route::balance`] if connections are balanced at random, and otherwise from the
-//! silence of the pod's own arrivals.
+//! header, and for a reused connection the pod reached before. Most lost requests have none of these;
+//! [`crate::attribute::solve`] finds the terminations that may explain them. The time until which connections may have
+//! been routed to a pod follows from [`crate::route::balance`] if connections are balanced at random, and otherwise
+//! from the silence of the pod's own arrivals.
 //!
 //! A connection that existed before t0 and was cut off with its pod shows nothing about routing after t0, only about
-//! routing before it: it is one of the arrivals whose rate determines how long a silence must be.
+//! routing before it. It is one of the arrivals whose rate determines how long a silence must be.
 
 use std::sync::Arc;
 
@@ -114,8 +114,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Returns true for an unanswered connect for which the kernel created no entry: it was routed by the entry of an
-/// earlier connection from the same port, possibly in an earlier run.
+/// Returns true for an unanswered connect for which the kernel created no entry, so that the entry of an earlier
+/// connection from the same port, possibly in an earlier run, must have routed it.
 fn met_an_old_entry(timeline: &Timeline, r: &Request) -> bool {
     matches!(r.row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
         && timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
@@ -128,7 +128,7 @@ fn add_tries(timeline: &Timeline, others: &[Request], stale: &[bool], tries: &mu
         let Some(target) = timeline.target_of(&r.row).filter(|_| is_routed) else { continue };
         match r.row.outcome {
             Outcome::NotSent => {}
-            // A pod that responds with an error status has accepted the connection, too.
+            // A pod that responds with an error status has also accepted the connection.
             Outcome::Ok | Outcome::HttpError => tries[target].answered(r.begun(), r.pod().is_some()),
             // The result of a request that was cut off is unknown.
             outcome => {

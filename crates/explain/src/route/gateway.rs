@@ -11,23 +11,24 @@
 //! - Each of the 340 lost requests has its own connection attempt to a terminating pod, 0.2 to 2 ms after it was sent:
 //!   Traefik opens a connection when the pooled one is closed, and does not try a second pod.
 //! - While the pod's address exists and nothing listens, the attempt is refused and the client gets 502 within 1 to 2
-//!   ms. Once the address is gone nothing answers, and Traefik waits for up to 30 s: longer than a client does, so
-//!   these are timeouts. The change happens 0.05 to 0.4 s *before* the watch shows the containers as terminated.
+//!   ms. Once the address is gone nothing answers, and Traefik waits for up to 30 s, which is longer than a client
+//!   waits, so these are timeouts. The change happens 0.05 to 0.4 s *before* the watch shows the containers as
+//!   terminated.
 //! - Traefik adopts a new set of pods at most every 2 s (`providersThrottleDuration`). The last attempts to terminating
 //!   pods were at 3.395, 5.410, 7.379 s in the first rollout and at 33.395, 35.333, 37.289 s in the second. So it drops
-//!   all pods that ended since its last change together, up to 2 s after they died, however long ago the Service proxy
-//!   dropped them.
+//!   all pods that terminated since its last change together, up to 2 s after they died, however long ago the Service
+//!   proxy dropped them.
 //! - It strictly alternates: each of n pods answers every nth request. A run of answered requests much longer than n
 //!   therefore shows that no dead pod is in the rotation.
 //!
 //! The last point determines the set of pods that a failure can belong to ([`Gateway::candidates`]): pods that may have
-//! stopped when the request was sent, and that have not been skipped since then for more consecutive answered requests
-//! than a random choice would skip them. That bound only excludes explanations. It is never the upper bound of a
-//! window: a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still
-//! uses.
+//! stopped by the time the request was sent, and that have not been skipped since then for more consecutive answered
+//! requests than a random choice would skip them. That bound only excludes explanations. It is never the upper bound of
+//! a window, because a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it
+//! still uses.
 //!
 //! If a gateway dropped a pod that was still answering, the silence of the pod's own requests shows it
-//! ([`left_alive`]). A gateway without a server sends a request to no pod: [`no_server`].
+//! ([`left_alive`]). A gateway without a server sends requests to no pod (see [`no_server`]).
 
 mod no_server;
 
@@ -44,14 +45,14 @@ use rolldrop_record::{Outcome, RequestRow, Stamp};
 /// Probability that consecutive answered requests all missed a dead pod by chance. Below it, the gateway counts as no
 /// longer choosing the pod.
 const PASSED_OVER: f64 = 1e-6;
-/// Longest pause between two failures of one dead pod: Traefik's dial timeout, and the time that load balancers need by
-/// default to mark a target unhealthy (three checks, 10 s apart).
+/// Longest pause between two failures due to the same dead pod: Traefik's dial timeout, and the time that load
+/// balancers need by default to mark a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
 /// Quantile of the response times within which a live pod responds; [`ANSWERED_MARGIN_NS`] is added.
 const ANSWERED_SHARE: f64 = 0.999;
 /// Margin for the network and a busy machine, added to that quantile.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// Response time at which a response may come from a retry.
+/// Minimum response time of a response that may come from a retry.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// Maximum age of a gateway's endpoint table: it may list endpoints that are gone, or lack existing ones, for this
 /// long.

@@ -1,7 +1,7 @@
 //! Determines whether lost HTTP/2 requests were alone on their connections.
 //!
 //! When an idle connection is closed, the request that crosses the close is lost. When a connection is closed while the
-//! server is working on its requests, those are lost, and the connection was not idle.
+//! server is working on requests, the connection was not idle, and those requests are lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -127,7 +127,7 @@ impl<'a> FlowAttempts<'a> {
 /// [`STALE_FOR_NS`] apart.
 type Period = [i64; 2];
 
-/// Marker for no period: nothing connected at the beginning of 1970.
+/// Marker for no period; nothing connected at the beginning of 1970.
 const NONE: Period = [0; 2];
 
 /// Periods of all ports, from one source to one address. Two periods of the same port are more than [`STALE_FOR_NS`]

@@ -1,6 +1,6 @@
 //! New connections to a target around terminations, by millisecond.
 //!
-//! Every connection routed elsewhere is evidence on whether a Service still routes to a pod. There are too many
+//! Every connection routed elsewhere is evidence of whether a Service still routes to a pod. There are too many
 //! connections to hold each one, and only those begun while a pod terminates, or soon after, matter.
 
 use std::sync::Arc;
@@ -51,8 +51,8 @@ struct AnswerZone {
     from: Stamp,
     /// Length of the zone, in milliseconds.
     length: usize,
-    /// Answered connections per millisecond. The list ends at the last one: if the run never saw that the pod was gone,
-    /// the zone lasts until the end of the run.
+    /// Answered connections per millisecond. The list ends at the last one: if the pod was never seen to be gone, the
+    /// zone lasts until the end of the run.
     answered: Vec<AnsweredConnections>,
 }
 

@@ -1,4 +1,4 @@
-//! Endpoint-propagation window of one pod towards one consumer.
+//! Endpoint-propagation window of one pod for one consumer.
 
 use crate::model::{Mode, Unbounded, Window, WindowBasis};
 use crate::route::LAG_NS;
@@ -97,7 +97,7 @@ fn named(tail: &ArrivalTail) -> WindowBasis {
     if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
 }
 
-/// Returns the time and basis of the last connection after t0 that shows that the pod was still being routed to.
+/// Returns the time and basis of the last connection after t0 that shows that the consumer still routed to the pod.
 fn lower(end: &PodEnd, target: &Target, tail: &ArrivalTail) -> Option<(Stamp, WindowBasis)> {
     // If only time links failures to the pod, they show nothing about it long after its endpoint was removed.
     let removed = end.stages.endpoint_removed.or(end.gone());
@@ -227,7 +227,7 @@ pub(crate) fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>
     }
 }
 
-/// Returns the periods from each t0 until that pod is gone or its window is over, whichever is later.
+/// Returns the periods from each t0 until that pod is gone or its window has ended, whichever is later.
 pub(crate) fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Periods {
     let until = |(end, windows): (&PodEnd, &Vec<Window>)| {
         let window = windows.iter().map(|w| window_end(end, w, None)).max();

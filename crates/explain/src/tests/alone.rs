@@ -69,7 +69,7 @@ fn lossy() -> Records {
 fn span_holds_only_its_requests() {
     let (records, span) = (lossy(), TimeSpan { from: at(4000), until: at(6000) });
     let (timeline, requests) = Unread::of(records.log(), span).build(Arc::new(records)).unwrap();
-    // 60 of all requests, and the refused ones.
+    // A tenth of the span's 600 requests, and the refused ones.
     assert!((60..70).contains(&requests.others.len()), "{}", requests.others.len());
     assert!(requests.others.iter().all(|r| span.has(&r.row)));
     assert_eq!(requests.all, 3000);

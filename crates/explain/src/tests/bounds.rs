@@ -1,4 +1,5 @@
-//! Reasons why a window has no upper bound, and why the bound for all windows is longer than each single one.
+//! Reasons why a window has no upper bound, and why the bound for all windows together is larger than the bound for a
+//! single one.
 
 use super::*;
 use crate::timeline::integrity::Hole;
@@ -230,7 +231,7 @@ fn untracked_refusal_is_rule_swap() {
 }
 
 #[test]
-fn pod_dropped_while_alive_gets_no_late_blame() {
+fn pod_dropped_while_alive_is_not_blamed_later() {
     // Behind a gateway, `b` gets requests for half a second after its deletion, and exits 3 s later.
     let with_502_at = |ms: i64| {
         let mut records = records();

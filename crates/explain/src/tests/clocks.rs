@@ -41,7 +41,7 @@ fn on_another_clock(offset_ns: i64, drift_ppm: i64) -> Records {
 }
 
 #[test]
-fn windows_survive_skewed_clocks() {
+fn windows_stay_correct_despite_skewed_clocks() {
     let truth = analysed(three_pods()).result;
     for (offset_ns, drift_ppm, most_ms) in
         [(3000 * MS, 0, 3), (-3000 * MS, 0, 3), (0, 400, 3), (-3000 * MS, -2000, 12), (3000 * MS, 5000, 30)]

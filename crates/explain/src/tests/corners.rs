@@ -40,7 +40,7 @@ fn forced_deletion_sets_t0() {
 }
 
 #[test]
-fn end_in_watch_gap_invalidates_run() {
+fn termination_in_watch_gap_invalidates_run() {
     let mut records = three_pods();
     records.events.retain(|e| {
         !matches!(&e.kind, EventKind::Action(_))
@@ -64,7 +64,7 @@ fn end_in_watch_gap_invalidates_run() {
 }
 
 #[test]
-fn late_load_generator_invalidates_run() {
+fn lagging_load_generator_invalidates_run() {
     let mut records = three_pods();
     for row in records.requests.iter_mut().step_by(50) {
         row.connect_start = Some(row.scheduled.shifted_ns(150 * MS));
@@ -94,7 +94,7 @@ fn aborted_empty_run_reports_reason() {
 }
 
 #[test]
-fn enough_terminations_earn_a_recommendation() {
+fn enough_terminations_allow_recommendation() {
     let Analysis { result, account, .. } = analysed(many(29));
     let r = &result.recommendation[0];
     assert!(account.grounds[0].refusals.is_empty() && r.coverage >= 0.9, "{r:?}");
@@ -112,7 +112,7 @@ fn enough_terminations_earn_a_recommendation() {
 fn reused_port_hits_stale_flow() {
     let mut records = three_pods();
     timeout(&mut records, 5040, 40_001);
-    // The first ends at 6.04 s; 120 s later its entry is gone.
+    // The first connect times out at 6.04 s; 120 s later its entry is gone.
     timeout(&mut records, 60_000, 40_001);
     timeout(&mut records, 60_001, 40_002);
     timeout(&mut records, 190_000, 40_001);
@@ -161,7 +161,7 @@ fn failed_connect_leaves_stale_flow() {
 }
 
 #[test]
-fn other_service_endpoint_is_usable() {
+fn endpoint_of_other_service_counts_as_usable() {
     let lost = |pods_of_the_other: &[&str]| {
         let mut records = records();
         slice(&mut records, 0, "web", &["a"]);

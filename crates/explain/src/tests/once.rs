@@ -110,7 +110,7 @@ proptest! {
         has in any::<[bool; 6]>(),
     ) {
         let [kept_connections, gateway, relay, proxies, ipvs, closed_loop] = has;
-        // Only in some runs, because with proxies the rows are always read again.
+        // Only some runs have proxies, because with them the rows are always read again.
         let has = Has { kept_connections, gateway, relay, proxies: proxies && gateway, ipvs, closed_loop };
         let mut records = has.records();
         rows.into_iter().for_each(|drawn| has.add(&mut records, drawn));
@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn recorded_runs_match_two_pass() {
+fn single_pass_matches_two_pass_on_recorded_runs() {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/runs");
     for run in ["both", "ingress", "plain-one"] {
         let read = || RunDir::open(&runs.join(run).join("run")).unwrap().recorded().unwrap();

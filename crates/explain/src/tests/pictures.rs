@@ -18,7 +18,7 @@ fn needed_sleeps_match_what_if_table() {
 }
 
 #[test]
-fn charts_date_pods_and_actions() {
+fn charts_show_times_of_pods_and_actions() {
     let mut records = three_pods();
     let refused = Action {
         is_undone: false,

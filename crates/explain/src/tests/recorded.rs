@@ -27,7 +27,7 @@ fn table(name: &str, file: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn haproxy_without_server_blames_no_pod() {
+fn haproxy_no_server_losses_are_blamed_on_no_pod() {
     let (analysis, ports) = read("gw-ha-5");
     let log = table("gw-ha-5", "gateway.csv");
     let no_server: HashMap<u16, bool> =

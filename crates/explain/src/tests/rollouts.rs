@@ -6,8 +6,8 @@ use super::*;
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::service_proxy::ServiceProxy;
 
-/// Asserts that all window bounds hold, that each pod has an upper bound, and that the true number of losses is within
-/// its interval.
+/// Asserts that all window bounds are correct, that each pod has an upper bound, and that the true number of losses is
+/// within its interval.
 #[track_caller]
 fn agrees(service: &Service, analysis: &Analysis, pods: &[String]) {
     for t in &analysis.result.terminations {
@@ -100,7 +100,7 @@ fn without_a_probe(drains_ms: i64, seed: u64) -> (crate::model::RunResult, usize
 }
 
 #[test]
-fn draining_pods_take_no_blame() {
+fn draining_pods_are_not_blamed() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(3000, seed);
         assert_eq!(by_dead, 0);
@@ -127,7 +127,7 @@ fn stopped_pods_keep_blame_despite_starts() {
 }
 
 #[test]
-fn simultaneous_ends_keep_correct_bounds() {
+fn simultaneous_terminations_keep_bounds_correct() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {
@@ -159,7 +159,7 @@ fn three_of_twelve(naming: Naming, seed: u64) -> (Service, Vec<String>) {
 }
 
 #[test]
-fn one_pod_loss_extends_sibling_bounds() {
+fn loss_to_one_pod_extends_sibling_bounds() {
     for naming in [Naming::All, Naming::Header, Naming::Nothing] {
         let mut too_small = 0;
         for seed in 0..20 {
@@ -175,7 +175,7 @@ fn one_pod_loss_extends_sibling_bounds() {
 }
 
 #[test]
-fn start_refusals_set_no_lower_bound() {
+fn refusals_by_starting_pod_set_no_lower_bound() {
     for seed in 1..=4 {
         let mut service = Service::new(&["a", "b", "c"]);
         service.delete(3000, "b");
@@ -207,7 +207,7 @@ fn start_refusals_set_no_lower_bound() {
 }
 
 #[test]
-fn one_rule_change_is_one_unit() {
+fn one_rule_change_counts_as_one_unit() {
     let names: Vec<String> = (0..60).map(|n| format!("p{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (old, new) = names.split_at(30);
@@ -240,7 +240,7 @@ fn one_rule_change_is_one_unit() {
 }
 
 #[test]
-fn early_connect_blames_no_later_pod() {
+fn early_connect_is_not_blamed_on_later_pod() {
     // The first pod is silent before the second is deleted, and its clients wait for a second.
     let mut service = Service::new(&["a", "b", "c", "d"]);
     service.delete(4000, "a");

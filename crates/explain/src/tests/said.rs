@@ -42,7 +42,7 @@ fn advice_omits_outlasted_sleep() {
         Recommendation::longest(all, terminations, &[]).and_then(Recommendation::advised_seconds)
     };
     assert_eq!(advised(&result.recommendation, &result.terminations), Some(1));
-    // The window may be of another mode, towards another consumer, or of a pod about which nothing else is known.
+    // The window may be of another mode, for another consumer, or of a pod about which nothing else is known.
     let mut outlasted = result.terminations.clone();
     outlasted[1].windows[0].lower_s = Some(1.076);
     assert_eq!(advised(&result.recommendation, &outlasted), None);
@@ -80,7 +80,7 @@ fn steady_latency_excludes_terminations() {
 fn dead_time_uses_final_pod_share() {
     let mut records = records();
     delete(&mut records, 5000, "b");
-    // Its neighbour left a second earlier, so it gets half of all connections rather than a third.
+    // One of its neighbours left a second earlier, so `b` gets half of all connections rather than a third.
     for i in 0..3000i64 {
         let ns = i * 10 * MS / 3;
         let is_its = if ns < 4000 * MS { i % 3 == 0 } else { i % 2 == 0 };
@@ -108,7 +108,7 @@ fn dead_time_uses_final_pod_share() {
 }
 
 #[test]
-fn longer_sleep_saves_killed_requests() {
+fn longer_sleep_saves_requests_killed_in_flight() {
     let what_if = |records| -> Vec<(u64, u64, u64)> {
         let rows = analysed(records).result.what_if;
         rows.iter().map(|w| (w.pre_stop_seconds, w.drops_avoided, w.drops_left)).collect()
@@ -124,7 +124,7 @@ fn longer_sleep_saves_killed_requests() {
 }
 
 #[test]
-fn connect_time_separates_race_from_kill() {
+fn connect_time_distinguishes_race_from_kill() {
     // Cut off without a response 50 ms after it was sent, as b exited.
     let cause = |connect_ms: i64, outcome: Outcome| {
         let mut records = three_pods();

@@ -42,7 +42,7 @@ fn failing_target_is_reported_first() {
 }
 
 #[test]
-fn termination_losses_keep_target_working() {
+fn termination_losses_do_not_count_against_target() {
     // Fail all requests in the window and after it until the pod is gone, and some more.
     let mut records = three_pods();
     for row in records.requests.iter_mut().filter(|row| (at(5030)..at(5790)).contains(&row.scheduled)) {
@@ -133,7 +133,7 @@ fn send_lag_above_half_window_invalidates_run() {
 }
 
 #[test]
-fn incomplete_record_recommends_nothing() {
+fn incomplete_record_yields_no_recommendation() {
     let advice = |change: fn(&mut Records)| {
         let mut records = many(29);
         change(&mut records);
@@ -186,7 +186,7 @@ fn absurd_timestamps_do_not_lengthen_charts() {
 }
 
 #[test]
-fn contradiction_invalidates_but_gap_is_partial() {
+fn contradiction_invalidates_run_but_gap_does_not() {
     let checked = |change: fn(&mut Integrity, &mut Vec<String>)| {
         let mut records = three_pods();
         records.events.push(Event::new(at(10_000), "coordinator", EventKind::LoadEnded { scheduled: 3000 }));

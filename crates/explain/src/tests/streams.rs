@@ -4,7 +4,7 @@ use super::*;
 use rolldrop_record::GapRow;
 
 #[test]
-fn streams_cut_by_sigkill_drained_too_short() {
+fn streams_cut_by_sigkill_count_as_drained_too_short() {
     let Analysis { result, account, .. } =
         analysed(streams(StreamPodEnd { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) }));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::DrainedTooShort, 17)]));
@@ -63,7 +63,7 @@ fn streams_on_kept_connections_outlast_any_grace() {
 }
 
 #[test]
-fn app_that_aborts_streams_cuts_at_sigterm() {
+fn app_aborted_streams_count_as_cut_at_sigterm() {
     let Analysis { result, account, .. } =
         analysed(streams(StreamPodEnd { grace_s: 30, exit_code: 0, cut: (Outcome::StreamAborted, 500) }));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::CutAtSigterm, 25)]));

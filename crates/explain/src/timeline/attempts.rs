@@ -76,8 +76,8 @@ pub(super) struct JoinedAttempts<T> {
 pub struct Misfits {
     /// Number of rows read before the request was sent: someone else sent a request with this id, or a clock is wrong.
     pub early: u32,
-    /// Number of rows read after the client had seen the request end. This proves nothing: whatever told the client
-    /// that the request was over may still have forwarded it.
+    /// Number of rows read after the client had seen the request end. This proves nothing, because whatever ended the
+    /// request for the client may still have forwarded it.
     pub late: u32,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Proxied {
     last: Option<Arc<str>>,
     pods: Vec<ProxiedPod>,
     numbers: HashMap<Arc<str>, u32>,
-    /// Time from which stored times count.
+    /// Time from which stored times are measured.
     base: Stamp,
     pub(super) strangers: Strangers,
 }

@@ -1,6 +1,6 @@
 //! Finds data about a pod by the address of its name in memory.
 //!
-//! The rows read by one lane share their strings, so a known name need not be compared: comparing names takes a large
+//! The rows read by one lane share their strings, so a known name need not be compared. Comparing names takes a large
 //! part of the time needed to read ten million rows.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_compare_by_pointer() {
+    fn names_are_compared_by_pointer() {
         let [web, same, other]: [Arc<str>; 3] = ["web".into(), "web".into(), "other".into()];
         let mut counts = ValuesByName::default();
         for name in [&web, &other, &Arc::clone(&web), &same] {

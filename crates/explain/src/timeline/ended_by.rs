@@ -78,7 +78,7 @@ impl Histories {
     }
 
     /// Explains the termination of a pod; `seen` is the time it was first seen. Returns `None` if nothing shows the
-    /// reason: someone deleted the pod, or the watches were not permitted.
+    /// reason, because someone deleted the pod or the watches were not permitted.
     pub(super) fn ended_by(
         &self,
         nodes: &NodeHistories,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_state_dates_from_pod_end() {
+    fn workload_state_is_taken_at_pod_termination() {
         let mut histories = Histories::default();
         for (s, strategy) in [(0, "Recreate"), (20, "RollingUpdate")] {
             let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": 3,

@@ -323,8 +323,8 @@ impl EndpointHistory {
             .is_some_and(|usable| usable.pods.iter().all(|pod| pods.contains(&pod.as_str())))
     }
 
-    /// Returns true if at some time from `from` to `to` no endpoint was usable, for a consumer whose own view may be
-    /// that old.
+    /// Returns true if at some time from `from` to `to` no endpoint was usable, for a consumer whose own view may be as
+    /// old as `from`.
     pub fn none_usable_within(&self, scope: &Scope, from: Stamp, to: Stamp) -> bool {
         let changes = self.usable(scope).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
         changes.chain([from]).any(|at| self.none_usable(scope, at))

@@ -33,7 +33,7 @@ const ONE_IN: u64 = 61;
 const STAMPING_NS: i64 = 20_000_000;
 /// Share of contradicting requests above which the clocks are at fault, rather than single threads.
 const DISAGREE: f64 = 0.01;
-/// Maximum number of gaps per source; a source with more counts as having a single large gap.
+/// Maximum number of gaps per source; a source that exceeds it counts as having a single large gap.
 const MOST_HOLES: usize = 1000;
 
 /// Results of checking the record.
@@ -377,7 +377,7 @@ impl RowIntegrity {
     }
 }
 
-/// Returns true if a source hands over its rows and not all of them arrived: its own events report the missing ones.
+/// Returns true if a source hands over its rows and not all of them arrived; its own events report the missing ones.
 fn has_lost(source: &Source) -> bool {
     source.rows.is_some_and(|rows| rows.recorded != Some(rows.received))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rolldrop_record::{EventKind, Outcome, RunInfo, Stamp};
 
-/// Maximum duration of a load: the seconds of a run are counted one by one.
+/// Maximum duration of a load. It is limited because the seconds of a run are counted one by one.
 pub(super) const LONGEST: Duration = Duration::from_secs(12 * 24 * 60 * 60);
 
 /// Tolerance for load events outside the run's times. Both are on the coordinator's clock, to which a load worker's

@@ -26,7 +26,7 @@ pub(super) use watched_pod::has_finished;
 const SECOND_NS: i64 = 1_000_000_000;
 /// Exit code of a container killed by SIGKILL.
 pub const SIGKILLED: i32 = 137;
-/// Amount in seconds by which a watch may seem to show container termination early: watches show it late, never early,
+/// Amount in seconds by which a watch may seem to show container termination early. Watches show it late, never early,
 /// but clocks and whole seconds can make it appear earlier.
 pub const EARLY_S: f64 = EARLY_NS as f64 / SECOND_NS as f64;
 const EARLY_NS: i64 = SECOND_NS / 2;
@@ -144,7 +144,8 @@ pub struct PodEnd {
 }
 
 impl PodEnd {
-    /// Returns the earliest time the app can have received its signal: until then its preStop hook was still sleeping.
+    /// Returns the earliest time at which the app could have received its signal; until then its preStop hook was still
+    /// sleeping.
     pub fn may_stop_from(&self) -> Stamp {
         self.t0
             .earliest
@@ -236,8 +237,8 @@ impl PodCollector {
         names
     }
 
-    /// Returns true if this pod was being deleted before `begun`, for example by an earlier run: the termination does
-    /// not belong to this run.
+    /// Returns true if this pod was being deleted before `begun`, for example by an earlier run, so that the
+    /// termination does not belong to this run.
     pub(super) fn was_ending_before(&self, begun: Stamp, uid: &str) -> bool {
         let deletion = self.0.get(uid).and_then(|pod| pod.deletion.as_ref());
         deletion.is_some_and(|deletion| deletion.seen < begun)

@@ -38,8 +38,8 @@ impl PodNames {
         self.0.is_empty()
     }
 
-    /// Returns the pod that a header value names at `at`. In a list, the first value that names a pod counts: the hop
-    /// nearest to the app writes first.
+    /// Returns the pod that a header value names at `at`. In a list, the first value that names a pod counts, because
+    /// the hop nearest to the app writes first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a PodAddresses,
@@ -68,7 +68,7 @@ impl PodNames {
     }
 }
 
-/// Pods that forward requests to others: responses name them after another pod, and no response names them first. These
+/// Pods that forward requests to others. Responses name them after another pod, and no response names them first. These
 /// pods do not serve or lose requests.
 #[derive(Debug, Default)]
 pub(super) struct Relays {

@@ -112,7 +112,7 @@ pub(super) struct Joins {
 }
 
 impl Joins {
-    /// Clears the row's pod if it only forwards requests: such a pod is not the one that failed.
+    /// Clears the row's pod if it only forwards requests; such a pod is not the one that failed.
     fn forget_relays(&self, row: &mut RequestRow) {
         row.pod.take_if(|pod| self.relays.contains(pod));
     }
@@ -305,8 +305,8 @@ impl StreamRows {
         self.0.get(&request.row.source)?.get(&request.row.seq)
     }
 
-    /// Returns the outcome of a request, as that of its stream if one began. A stream that ended before its first event
-    /// was recorded with the outcome of a plain request, but it was lost in the same way as any other.
+    /// Returns the outcome of a request, or the outcome of its stream if one began. A stream that ended before its
+    /// first event was recorded with the outcome of a plain request, but it was lost in the same way as any other.
     pub(crate) fn outcome(&self, request: &Request) -> Outcome {
         match (self.of(request), request.row.outcome) {
             (Some(_), Outcome::TruncatedBody | Outcome::ResetMidResponse) => Outcome::StreamCut,

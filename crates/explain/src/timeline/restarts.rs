@@ -6,7 +6,7 @@ use super::EndpointHistory;
 use rolldrop_record::event::{ActionName, ContainerState, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// Longest time between a container's exit and a watch event that shows it: a kubelet checks its containers once a
+/// Longest time between a container's exit and a watch event that shows it; a kubelet checks its containers once a
 /// second.
 const SEEN_WITHIN_NS: i64 = 2_000_000_000;
 

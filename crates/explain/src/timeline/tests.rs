@@ -216,7 +216,7 @@ fn stray_pre_stop_marks_are_ignored() {
 }
 
 #[test]
-fn proxies_ended_before_load_owe_no_rows() {
+fn proxies_stopped_before_load_need_no_rows() {
     let ended = |ms: i64, pod: &str, uid: &str| {
         let kind = json!({"kind": "proxy_ended", "pod": pod, "uid": uid, "of": pod, "recorded": null, "known": 5,
             "in_flight": 0, "received": 0});
@@ -265,7 +265,7 @@ fn withdrawal_ends_when_pod_returns() {
 }
 
 #[test]
-fn node_shutdown_action_dates_t0() {
+fn node_shutdown_action_determines_t0() {
     let shutdown = json!({"kind": "action", "disruption": 0, "action": "nodeShutdown", "mode": "node_shutdown",
         "pod": null, "uid": null, "answered": ns(10_010), "status": 200, "error": null});
     let failed = json!({"phase": "Failed", "state": "terminated", "ready": false,

@@ -59,7 +59,7 @@ impl WatchCollector {
         }
     }
 
-    /// Returns the gaps in the pod watch after which a pod was shown: only then is it known which pods are gone.
+    /// Returns the gaps in the pod watch after which a pod was shown; only then is it known which pods are gone.
     pub(super) fn pods_missed(&self) -> Vec<(Stamp, Stamp)> {
         let of_pods = self.gaps.iter().filter(|gap| gap.is_lost && gap.is_of_pods());
         let known = of_pods.filter(|gap| self.pods_shown.is_some_and(|at| at >= gap.to));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_lines_hold_no_memory() {
+    fn idle_line_parser_holds_no_memory() {
         let mut lines = Lines::default();
         lines.push(b"{\"a\"", |_| {}).unwrap();
         assert_ne!(lines.begun.capacity(), 0);

@@ -154,7 +154,7 @@ impl Parser {
 }
 
 impl<'a> Fields<'a> {
-    /// Returns the line that ends, for now, with these bytes.
+    /// Returns the line so far, with these bytes at its end.
     fn line_with(&mut self, piece: &'a [u8]) -> Cow<'a, [u8]> {
         if self.line.is_empty() {
             return Cow::Borrowed(piece);

@@ -1,7 +1,7 @@
 //! Reads the header blocks (HPACK, RFC 7541) of a connection that is only observed.
 //!
 //! The crates that speak HTTP/2 do not export their HPACK reader, and the crates that do export one panic on truncated
-//! input or build a code table for every string. This one only reads: at a block that it does not understand it stops,
+//! input or build a code table for every string. This one only reads. It stops at a block that it does not understand,
 //! which is not treated as an error.
 
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ impl Default for Decoder {
 
 impl Decoder {
     /// Records that the reading side has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger table is
-    /// not tracked: that side treats it as an error.
+    /// not tracked, because that side treats it as an error.
     pub fn allow(&mut self, size: usize) {
         self.allowed_size = size.min(MAX_SIZE);
     }
@@ -226,7 +226,7 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, BadHeaderBlock> {
     if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(BadHeaderBlock) }
 }
 
-/// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, because these are canonical:
+/// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, because these are canonical;
 /// shorter codes come first, and codes of equal length are in order.
 #[rustfmt::skip]
 const CODE_LENGTHS: [usize; 257] = [
@@ -353,7 +353,7 @@ mod tests {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
-        // A table of 1 MiB, and a name half that size that each use references with three bytes.
+        // A table of 1 MiB, and a name of half that size, which each use references with three bytes.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
         let length = 127 + 33 + (65 << 7) + (30 << 14);
         block.resize(block.len() + length, b'n');

@@ -88,8 +88,8 @@ fn not_accepting(setup: &Setup<'_>) -> NotAccepting {
     }
 }
 
-/// Returns the helpful sleep, the same in all forms of the report: the recommended one, or if there is none, the time
-/// that the sleep must exceed. It is never below a bound shown in the report.
+/// Returns the sleep that would help, which is the same in all forms of the report: the recommended one, or if there is
+/// none, the time that the sleep must exceed. It is never below a bound shown in the report.
 fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
     if let Some(workload) = setup.recreated() {
         return SleepAdvice::Recreated(workload.name.clone());
@@ -238,8 +238,8 @@ fn idle(known: FindingsInput<'_>) -> Option<CloseNotice> {
     races.any(|j| !j.candidates.is_empty()).then(|| close_notice(&known.timeline.info))
 }
 
-/// Counts, by cause, the requests lost to restarts: the cause implies a dead or exiting pod, but no termination
-/// explains the loss.
+/// Counts, by cause, the requests lost to restarts: requests whose cause implies a dead or exiting pod although no
+/// termination explains the loss.
 fn of_restarts(judged: &[JudgedRequest<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     let is_its = |j: &&JudgedRequest<'_>| {
@@ -251,7 +251,7 @@ fn of_restarts(judged: &[JudgedRequest<'_>]) -> BTreeMap<Cause, u64> {
     counts
 }
 
-/// Returns the way in which a server announces that it is closing a connection: HTTP/2 has no `Connection` header.
+/// Returns the way in which a server announces that it is closing a connection; HTTP/2 has no `Connection` header.
 pub(super) fn close_notice(info: &RunInfo) -> CloseNotice {
     let is_tls = info.targets.iter().any(|target| target.url.starts_with("https:"));
     match info.load.http {

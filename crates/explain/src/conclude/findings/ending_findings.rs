@@ -1,4 +1,4 @@
-//! Findings about how pods terminated: failed hooks, pods terminated by SIGKILL, Events that could not be seen.
+//! Findings about how pods terminated: failed hooks, pods terminated by SIGKILL, and Events that could not be seen.
 
 use std::collections::BTreeMap;
 

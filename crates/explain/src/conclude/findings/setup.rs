@@ -8,7 +8,7 @@ use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, SIGKILLED, Ti
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
-/// Tolerance, in seconds, for when a kubelet reports that it cut off a hook at the end of the grace period.
+/// Tolerance, in seconds, for the time at which a kubelet reports cutting off a hook at the end of the grace period.
 const CUT_OFF_S: f64 = 1.0;
 /// Maximum time between a pod's disappearance and an Event about it.
 const LATE_NS: i64 = 5_000_000_000;

@@ -1,4 +1,4 @@
-//! Findings about windows without an upper bound: each kind of reason has its own consequence and remedy.
+//! Findings about windows without an upper bound; each kind of reason has its own consequence and remedy.
 
 use std::collections::BTreeMap;
 

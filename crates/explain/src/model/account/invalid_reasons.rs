@@ -17,7 +17,7 @@ pub enum Invalid {
     NotAllSent { not_sent: u64, scheduled: u64, limit: f64, by_reason: BTreeMap<String, u64> },
     /// No request was recorded.
     NothingRecorded,
-    /// The load generator fell behind: 99th percentile of the send lag.
+    /// The load generator fell behind, judged by the 99th percentile of the send lag.
     FellBehind { lag_ms: f64, limit_ms: f64 },
     /// The load generator's lag hides the measured quantity.
     Drowned { measured: MeasuredQuantity, lag_ms: f64, limit_ms: f64 },
@@ -124,7 +124,7 @@ pub enum RecordContradiction {
     Clock(String),
 }
 
-/// Quantity measured by a run, in milliseconds: the send lag must be small in comparison.
+/// Quantity measured by a run, in milliseconds; the send lag must be small in comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MeasuredQuantity {
     /// Windows, by the median of their bounds.

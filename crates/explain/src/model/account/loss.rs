@@ -155,8 +155,8 @@ pub struct ShortDrain {
     pub grace_s: i64,
     /// Longest stream in seconds; `None` if the ends of the longest ones were not seen.
     pub longest_s: Option<f64>,
-    /// Notice that the app should have given, if streams kept coming on kept connections until SIGKILL: then no grace
-    /// period is long enough.
+    /// Notice that the app should have given, if streams kept arriving on kept connections until SIGKILL. In that case,
+    /// no grace period is long enough.
     pub missing_notice: Option<CloseNotice>,
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Such a period contains no other response. If the gateway were still dialling pods, each dial would reach a dead one
 //! with a probability of at most the share of dead pods it may know; the product over the period shows that it dialled
-//! none. Pods count as ready only if the gateway has known them for some time: a gateway that has not learned of any
-//! new pod yet dials only dead ones.
+//! none. Pods count as ready only if the gateway has known them for some time, because a gateway that has not learned
+//! of any new pod yet dials only dead ones.
 
 use super::{LONGEST_PAUSE_NS, MAY_BE_RETRIED_NS, PASSED_OVER, TABLE_AGE_NS, is_gateways, sent};
 use crate::timeline::drop_policy::OutcomeClass;
@@ -79,7 +79,7 @@ impl Refusals {
             let stretch = &self.all[first..next];
             let (from, until) = (stretch[0].0, stretch[stretch.len() - 1].0);
             let dialled: f64 = stretch.iter().map(|(at, _)| dead_share(pods, *at).ln()).sum();
-            // If all pods are healthy, the gateway gives up for another reason.
+            // If all pods are healthy, the gateway has another reason for giving up.
             if dialled <= PASSED_OVER.ln() && pods.iter().any(|pod| pod.is_ending_near(from, until)) {
                 stretches.push((from, until));
             }

@@ -108,7 +108,7 @@ fn found(requests: &Requests) -> BTreeMap<u64, Found> {
 }
 
 #[test]
-fn forwarding_pod_neither_serves_nor_loses() {
+fn forwarding_pod_neither_serves_nor_loses_requests() {
     // A gateway with a proxy beside it: its name follows the answering pod's, or is the only one.
     let said = [(1, Outcome::Ok, "web, gate"), (2, Outcome::HttpError, "gate"), (3, Outcome::Ok, "web")];
     let rows = said.map(|(seq, outcome, pod)| RequestRow {
@@ -207,7 +207,7 @@ fn answering_pod_wins_among_attempts() {
 }
 
 #[test]
-fn packed_row_fits_eight_bytes() {
+fn packed_row_fits_in_eight_bytes() {
     assert_eq!(size_of::<Option<PackedRow>>(), 8);
     for (&ended, status) in ServedEnd::ALL.iter().zip([None, Some(100), Some(200), Some(503), Some(599)]) {
         let row = served(own(1), "a", 1234, ended, status);

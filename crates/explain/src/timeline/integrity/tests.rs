@@ -204,7 +204,7 @@ fn disordered_stamps_count_as_contradiction() {
 }
 
 #[test]
-fn acausal_clocks_count_as_contradiction() {
+fn acausal_timestamps_count_as_contradiction() {
     for offset_ms in [-300, 300] {
         let (_, contradictions) = broken(|records| {
             let rows = records.requests.iter_mut();

@@ -10,7 +10,7 @@ use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
 
-/// Longest time between a container's exit and a watch event that shows it: a kubelet checks its containers once a
+/// Longest time between a container's exit and a watch event that shows it; a kubelet checks its containers once a
 /// second.
 pub(super) const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 

@@ -1,7 +1,7 @@
-//! Pod terminations outside a run, one after the other, from what watches show alone.
+//! Pod terminations outside a run, one after another, derived only from what watches show.
 //!
-//! A run's own code finds t0, mode and cause ([`super::t0`], [`super::pod_termination`]); without actions, proxies and
-//! beats, it knows less. Nothing that the API does not show is assumed: it is `None`.
+//! The code for runs finds t0, mode and cause ([`super::t0`], [`super::pod_termination`]); without actions, proxies and
+//! beats, it has less evidence. Nothing that the API does not show is assumed; such facts are `None`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,12 +27,12 @@ const SAMPLES: usize = 6;
 const FAILED_HOOK: &str = "FailedPreStopHook";
 /// Name of the watch of Events.
 const EVENTS: &str = "events";
-/// Reason of a container's end if its memory limit killed it.
+/// Reason given for a container that was killed for exceeding its memory limit.
 const OOM_KILLED: &str = "OOMKilled";
-/// Reason of a container's end if the kubelet no longer found the container; the exit code 137 is then made up.
+/// Reason given for a container that the kubelet could no longer find; its exit code of 137 is then made up.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
-/// Collects what watches show of pods, workloads, nodes and Events, and returns each termination once.
+/// Collects what watches show about pods, workloads, nodes and Events, and returns each termination once.
 #[derive(Debug, Default)]
 pub struct TerminationWatch {
     pods: BTreeMap<String, FollowedPod>,
@@ -42,19 +42,19 @@ pub struct TerminationWatch {
     watches: WatchCollector,
     /// Offsets of the API server's clock, each with the time of its sample.
     samples: Vec<(Stamp, ClockOffset)>,
-    /// True if Events may not be watched.
+    /// True if watching Events is not permitted.
     lacks_events: bool,
 }
 
-/// Pod that was not deleted yet, or only just.
+/// Pod that has not been deleted yet, or only just has.
 #[derive(Debug)]
 struct FollowedPod {
     pod: WatchedPod,
     /// True if any of its containers was ever shown as started.
     has_run: bool,
-    /// Time that all containers, sidecars included, were first shown as terminated.
+    /// Time at which all containers, sidecars included, were first shown as terminated.
     all_ended: Option<Stamp>,
-    /// Time that the pod was first shown as not ready after it was shown as being deleted.
+    /// Time at which the pod was first shown as not ready after it was shown as being deleted.
     unready: Option<Stamp>,
     /// Failed preStop hooks: time of the Event, and container.
     failed_hooks: Vec<(Stamp, String)>,
@@ -85,15 +85,15 @@ impl FollowedPod {
         }
     }
 
-    /// Returns true if the pod finished without being deleted, and nothing shows that the cluster made it end.
+    /// Returns true if the pod finished without being deleted, and nothing shows that the cluster terminated it.
     fn ended_by_itself(&self) -> bool {
         let deletion = self.pod.deletion.as_ref().map(|deletion| deletion.seen);
         let is_first = self.pod.terminal.is_some_and(|at| deletion.is_none_or(|seen| at < seen));
         is_first && self.pod.last.disruption_target.is_none()
     }
 
-    /// Returns the time that the pod was over: deleted, lost in one of the gaps, or ended by its kubelet, which deletes
-    /// no pods.
+    /// Returns the time at which the pod was gone: deleted, lost in one of the gaps, or terminated by its kubelet,
+    /// which does not delete pods.
     fn over(&self, gaps: &[(Stamp, Stamp)]) -> Option<Stamp> {
         let lost = gaps.iter().find(|(_, to)| *to > self.pod.last_at).map(|(_, to)| *to);
         let is_by_kubelet = self.pod.last.disruption_target.as_deref() == Some(BY_KUBELET);
@@ -101,8 +101,8 @@ impl FollowedPod {
         self.pod.deleted.or(lost).or(stopped)
     }
 
-    /// Returns the time for which watches showed the pod as ready after its deletion, in seconds; `None` if they did not
-    /// show the deletion itself.
+    /// Returns the time, in seconds, for which watches showed the pod as ready after its deletion; `None` if they did
+    /// not show the deletion itself.
     fn ready_s(&self) -> Option<f64> {
         let seen = self.pod.deletion.as_ref().filter(|deletion| deletion.is_exact)?.seen;
         Some(self.unready.or(self.pod.deleted)?.seconds_since(seen))
@@ -110,7 +110,8 @@ impl FollowedPod {
 }
 
 impl TerminationWatch {
-    /// Processes an event in the order of the watches. `namespace` is that of the object that the event is about.
+    /// Processes an event; events must be passed in the order of the watches. `namespace` is the namespace of the
+    /// object that the event is about.
     pub fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
         self.watches.observe(at, kind);
         let namespace = namespace.unwrap_or_default();
@@ -153,8 +154,8 @@ impl TerminationWatch {
         self.pods.values().filter(is_leaving).count()
     }
 
-    /// Returns the terminations that were over some time before `now`: until then, other watches may still show what
-    /// explains them. Returns each termination once, and none before the API server's clock is known.
+    /// Returns the terminations that were complete some time before `now`; for a while, other watches may still show
+    /// what explains them. Returns each termination once, and none before the API server's clock is known.
     pub fn settled(&mut self, now: Stamp) -> Vec<WatchedTermination> {
         let Some(clocks) = Clocks::of_api_server(&self.samples) else { return Vec::new() };
         let gaps = self.watches.pods_missed();
@@ -168,7 +169,7 @@ impl TerminationWatch {
                 found.extend(self.explain(&of, &clocks, &gaps));
             }
             of.is_reported = true;
-            // A pod that its kubelet ended is deleted later.
+            // A pod that its kubelet terminated is deleted later.
             if of.over(&gaps).is_none() {
                 self.pods.insert(uid, of);
             }
@@ -177,7 +178,7 @@ impl TerminationWatch {
         found
     }
 
-    /// Explains the end of a pod; `None` if the pod never ran, or ended by itself.
+    /// Explains a pod's termination; `None` if the pod never ran, or finished on its own.
     fn explain(
         &self,
         of: &FollowedPod,
@@ -249,7 +250,8 @@ impl TerminationWatch {
         delayed_from.map_or(shown, |from| from.min(shown)).shifted_ns(-SHOWN_WITHIN_NS)
     }
 
-    /// Returns the part of the grace period that the containers used; `None` if their end or its beginning is not known.
+    /// Returns the part of the grace period that the containers used; `None` if the end of the containers or the start
+    /// of the period is unknown.
     fn grace_use(&self, of: &FollowedPod, end: &PodEnd) -> Option<GraceUse> {
         let shown = of.all_ended.filter(|_| end.t0.basis == T0Basis::Timestamp)?;
         let since = |at: Stamp, t0: Stamp| at.seconds_since(t0).max(0.0);
@@ -260,7 +262,7 @@ impl TerminationWatch {
         })
     }
 
-    /// Returns true if SIGKILL ended a container when the grace period was over; `None` if this is not known.
+    /// Returns true if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
     fn was_killed(&self, of: &FollowedPod, end: &PodEnd) -> Option<bool> {
         let shown = of.all_ended?;
         let reason = |c: &ContainerState, of: &str| c.reason.as_deref() == Some(of);
@@ -282,7 +284,7 @@ impl TerminationWatch {
         }
     }
 
-    /// Returns the containers whose preStop hooks failed; `None` if Events were not watched all the time.
+    /// Returns the containers whose preStop hooks failed; `None` if Events were not watched throughout.
     fn failed_hooks(&self, of: &FollowedPod, end: &PodEnd) -> Option<BTreeSet<String>> {
         let from = end.t0.earliest.shifted_ns(-WATCH_LAG_NS);
         let until = of.pod.last_at.shifted_ns(WATCH_LAG_NS);
@@ -322,7 +324,8 @@ mod tests {
         Stamp::from_unix_ns(0) + Duration::from_secs_f64(s)
     }
 
-    /// Watches of a cluster whose clock is known, with a Deployment `web` and a pod that runs since the first second.
+    /// Returns watches of a cluster whose clock is known, with a Deployment `web` and a pod that has run since the
+    /// first second.
     fn watch() -> (TerminationWatch, Value) {
         let mut watch = TerminationWatch::default();
         let clock = EventKind::clock_sample(API_SERVER, ClockOffset { offset_ns: 0, uncertainty_ns: 1_000 });
@@ -357,7 +360,7 @@ mod tests {
         show(watch, s, pod);
     }
 
-    /// Shows the end of the container, and then of the pod.
+    /// Shows the end of the container, and then the end of the pod.
     fn end(watch: &mut TerminationWatch, s: f64, pod: &mut Value, code: i32, reason: &str) {
         pod["containers"][0]["state"] = "terminated".into();
         pod["containers"][0]["exit_code"] = code.into();
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_at_grace_end_is_told_from_others() {
+    fn kill_at_grace_end_is_distinguished() {
         for (ended, code, reason, killed) in [
             (30.3, SIGKILLED, "Error", Some(true)),
             (24.0, SIGKILLED, "Error", Some(false)),
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_end_stays_unknown() {
+    fn unseen_termination_details_stay_unknown() {
         // The pod vanished between two lists, and its Deployment still exists.
         let (mut watch, mut other) = watch();
         let gap = EventKind::WatchGap { resource: "pods".to_owned(), from: at(20.0) };
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_conditions_explain_end() {
+    fn events_and_conditions_explain_termination() {
         let (mut watch, mut pod) = watch();
         pod["disruption_target"] = "EvictionByEvictionAPI".into();
         delete(&mut watch, 20.3, &mut pod);
@@ -460,7 +463,7 @@ mod tests {
         assert_eq!(scaled.mode, WatchedMode::ScaleDown);
         assert_eq!(scaled.cause.as_deref(), Some("Deployment web was scaled from 2 to 1"));
 
-        // A kubelet that shuts down ends pods and does not delete them.
+        // A kubelet that shuts down terminates pods without deleting them.
         let (mut watch, mut pod) = self::watch();
         pod["disruption_target"] = BY_KUBELET.into();
         pod["phase"] = "Failed".into();
@@ -490,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn old_sizes_are_forgotten_and_templates_kept() {
+    fn old_sizes_are_forgotten_but_templates_are_kept() {
         let (mut watch, mut pod) = watch();
         for minute in 0..600 {
             deploy(

@@ -36,7 +36,7 @@ pub(super) struct WatchedPod {
     pub(super) exit_reason: Option<String>,
     /// True if the pod was ready when its main containers were last shown running.
     was_ready: bool,
-    /// Grace period of the pod's deletion at that time, in seconds: the kubelet's own final deletion has none.
+    /// Grace period of the pod's deletion at that time, in seconds; the kubelet's own final deletion has none.
     pub(super) running_grace_s: Option<i64>,
 }
 
@@ -125,7 +125,7 @@ impl WatchedPod {
         if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
             return None;
         }
-        // Every container counts: the first one to receive its signal may refuse requests.
+        // Every container counts, because the first one to receive its signal may refuse requests.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
 

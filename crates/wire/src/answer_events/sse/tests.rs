@@ -1,4 +1,4 @@
-//! The grammar by example, then by generated streams: against the literal reading of the standard, and against two
+//! Tests the grammar by example, then with generated streams against the literal reading of the standard and two
 //! parsers by other authors.
 
 use futures::executor::block_on_stream;
@@ -231,7 +231,7 @@ fn sse_stream_reads(pieces: Vec<bytes::Bytes>) -> Vec<[String; 3]> {
     let mut last_id = String::new();
     let pieces = stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
     let blocks = block_on_stream(SseByteStream::new(pieces)).map(Result::unwrap);
-    // It returns raw blocks: a block without data is not an event, and an ID is valid until the next.
+    // The crate returns raw blocks: a block without data is not an event, and an ID is valid until the next.
     blocks
         .filter_map(|block| {
             last_id = block.id.unwrap_or(std::mem::take(&mut last_id));
