@@ -189,7 +189,7 @@ pub struct LoadResult {
     pub duration_s: f64,
     /// Number of scheduled requests, excluding the warm-up.
     pub scheduled: u64,
-    /// Number of these that were not sent.
+    /// Number of scheduled requests that were not sent.
     pub not_sent: u64,
     /// Actual send time minus intended send time, in microseconds.
     pub send_lag_us: SendLag,
@@ -456,8 +456,8 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations behind the recommendation.
     pub terminations: usize,
-    /// Number of these whose windows ended separately; pods that a Service proxy removes from its rules in one sync
-    /// count once. Confidence and coverage are computed from this number.
+    /// Number of these terminations whose windows ended separately; pods that a Service proxy removes from its rules in
+    /// one sync count once. Confidence and coverage are computed from this number.
     pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,

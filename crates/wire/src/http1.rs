@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunked_body_end_ignores_segmentation(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
+        fn chunked_body_end_does_not_depend_on_segmentation(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
             let mut cuts = cuts;
             cuts.sort_unstable();
             cuts.push(MESSAGE.len());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn length_body_ends_at_last_byte() {
+    fn body_of_known_length_ends_at_last_byte() {
         let mut body = Body::Length(5);
         assert_eq!(body.take(b"hel"), Ok(3));
         assert!(!body.is_done());

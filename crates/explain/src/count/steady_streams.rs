@@ -56,7 +56,8 @@ impl SteadyStreams {
     }
 }
 
-/// Returns the first time at which at most [`MOST_MISSING`] is missing, to within 0.1 s; `to` if there is none.
+/// Returns the first time at which at most the share [`MOST_MISSING`] is missing, to within 0.1 s; `to` if there is
+/// none.
 fn grown(from: Stamp, to: Stamp, missing: impl Fn(Stamp) -> Option<f64>) -> Stamp {
     /// Accuracy in nanoseconds.
     const STEP_NS: i64 = 100_000_000;

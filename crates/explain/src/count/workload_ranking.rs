@@ -35,7 +35,7 @@ pub struct RankedWorkload {
     pub killed_after_long_sleep: u64,
     /// Median share of the grace period that the pods used; `None` if no share is known.
     pub median_share_of_grace: Option<f64>,
-    /// Largest such share.
+    /// Largest share of the grace period that a pod used.
     pub max_share_of_grace: Option<f64>,
     /// Grace periods of the deletions, in seconds.
     pub grace_periods_s: BTreeSet<i64>,

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_format_as_percentages() {
+    fn shares_are_formatted_as_percentages() {
         assert_eq!(
             [0.0, 0.001, 0.0005123, 0.9, 1.0, 0.99999].map(percent),
             ["0 %", "0.1 %", "0.051 %", "90 %", "100 %", "99.999 %"]

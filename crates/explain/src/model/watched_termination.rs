@@ -57,7 +57,7 @@ pub struct WatchedTermination {
     pub cause: Option<String>,
     /// Earliest time at which the deletion may have taken effect.
     pub t0_earliest_ns: Stamp,
-    /// Latest such time.
+    /// Latest time at which the deletion may have taken effect.
     pub t0_latest_ns: Stamp,
     /// Evidence for these bounds.
     pub t0_basis: T0Basis,

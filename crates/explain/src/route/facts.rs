@@ -40,7 +40,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) deaths: Vec<Death>,
     /// Arrivals at the pod, by termination, then by target. Excludes those inferred from losses.
     pub(crate) tails: Vec<Vec<ArrivalTail>>,
-    /// The same arrivals before t0, by termination, then by target.
+    /// The arrivals in `tails` that came before t0, by termination, then by target.
     pub(crate) before: Vec<Vec<PodArrivals>>,
     /// New connections, by target.
     pub(crate) tries: Vec<Tries>,

@@ -7,7 +7,7 @@ use crate::timeline::{Lives, Request, Timeline};
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
-/// Totals of these observations.
+/// Totals of the observations.
 #[derive(Debug)]
 pub(crate) struct ObservedTotals<'a> {
     /// Named arrivals at the pod, by termination, then by target.

@@ -200,7 +200,8 @@ pub(crate) fn alpha(timeline: &Timeline, terminations: usize) -> f64 {
     timeline.info.looks.as_ref().map_or(ALPHA, Looks::alpha) / (targets * terminations.max(1)) as f64
 }
 
-/// Returns this chance by termination, for statements about a run, which cover all terminations of one mode.
+/// Returns the chance that a window's upper bound is too small, by termination, for statements about a run, which cover
+/// all terminations of one mode.
 pub(crate) fn alphas(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     let together = |mode| modes.iter().filter(|other| *other == mode).count();
     modes.iter().map(|mode| alpha(timeline, together(mode))).collect()

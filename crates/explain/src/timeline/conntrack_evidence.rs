@@ -10,7 +10,7 @@ use rolldrop_record::{Event, EventKind, RequestRow, Stamp};
 pub struct ConntrackEvidence {
     /// Number of opened connections.
     pub connections: u64,
-    /// Number of these for which the kernel had an entry.
+    /// Number of these connections for which the kernel had an entry.
     pub routed: u64,
     /// Periods in which the kernel reported more than could be read: from and to.
     pub gaps: Vec<(Stamp, Stamp)>,

@@ -89,7 +89,7 @@ struct OfProxy {
     compared: u64,
     /// Number of rows whose stamps claim that the proxy read a request before it was sent, or after it was answered.
     impossible: u64,
-    /// Largest such difference, in nanoseconds.
+    /// Largest time by which such a row is too early or too late, in nanoseconds.
     worst_ns: i64,
 }
 

@@ -156,7 +156,7 @@ pub struct Requests {
 pub struct Agreement {
     /// Number of requests for which the kernel knows the address that their connection was routed to.
     pub routed: u64,
-    /// Number of these whose address is a pod's.
+    /// Number of these requests whose address is a pod's.
     pub to_pods: u64,
     /// Number of requests whose response names the same pod.
     pub agreed: u64,

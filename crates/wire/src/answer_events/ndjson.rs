@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_ignore_segmentation() {
+    fn lines_do_not_depend_on_segmentation() {
         let whole = lines([BODY]);
         assert_eq!(whole, (vec![b"{\"a\": 1}".to_vec(), b"{\"b\": \"\xc3\xa4\"}".to_vec()], true));
         for cut in 0..BODY.len() {

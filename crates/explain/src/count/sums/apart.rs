@@ -19,7 +19,7 @@ pub(crate) struct DisruptionSplit<'a> {
     pub(crate) outside_ok: u64,
     /// Number of app errors away from any termination.
     pub(crate) outside_app_errors: u64,
-    /// Number of these app errors that were 5xx.
+    /// Number of 5xx app errors away from any termination.
     pub(crate) outside_server_errors: u64,
     pub(crate) outages: Outages<'a>,
 }
@@ -52,7 +52,7 @@ impl<'a> DisruptionSplit<'a> {
     }
 }
 
-/// These totals for a whole run.
+/// Requests of a whole run, away from any termination and near one.
 #[derive(Debug)]
 pub(super) struct Later<'a> {
     all: DisruptionSplit<'a>,
@@ -62,7 +62,7 @@ pub(super) struct Later<'a> {
 }
 
 impl<'a> Later<'a> {
-    /// Columns needed for these totals. None of them names the pod.
+    /// Columns needed for the totals. None of them names the pod.
     pub(super) const COLUMNS: &'static [&'static str] = &[
         "source",
         "seq",

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn time_steps_double_beyond_maximum() {
+    fn time_steps_lengthen_beyond_maximum_count() {
         let mut sums = ByTime::<u64>::default();
         [0, 60_000_000_000 - 1].iter().for_each(|ns| *sums.at(*ns) += 1);
         let (step_s, steps) = sums.finish();

@@ -22,7 +22,7 @@ pub struct RecommendationBasis {
     pub longest_s: Option<f64>,
     /// Number of windows.
     pub windows: usize,
-    /// Number of these without an upper bound.
+    /// Number of windows without an upper bound.
     pub unbounded: usize,
     /// Consumers with their own clock.
     pub clocks: Vec<ConsumerClock>,

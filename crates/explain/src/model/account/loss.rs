@@ -166,7 +166,7 @@ pub struct SigtermCut {
     /// Shortest and longest time after SIGTERM, in seconds; `None` if no such stream can be assigned to a single
     /// termination.
     pub after_s: Option<(f64, f64)>,
-    /// Number of these that the app ended with a message.
+    /// Number of these streams that the app ended with a message.
     pub told: u64,
 }
 

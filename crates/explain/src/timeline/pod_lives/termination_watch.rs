@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_at_grace_end_is_distinguished() {
+    fn kill_at_grace_end_is_recognised() {
         for (ended, code, reason, killed) in [
             (30.3, SIGKILLED, "Error", Some(true)),
             (24.0, SIGKILLED, "Error", Some(false)),
