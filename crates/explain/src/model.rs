@@ -141,7 +141,7 @@ rolldrop_record::named! {
         Timestamp = "timestamp",
         /// A gap in the watch, during which the pod vanished.
         Gap = "gap",
-        /// Termination of the pod's containers: the pod was not deleted.
+        /// Termination of the pod's containers, if the pod was not deleted.
         EndOfContainers = "end_of_containers",
     }
 }
@@ -216,7 +216,7 @@ pub struct SendLag {
 /// Request counts for the counted part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Number of warm-up rows, which are in no other count.
+    /// Number of warm-up rows, which no other count includes.
     pub warmup: u64,
     /// `ok + dropped + app_errors + not_sent + cancelled`.
     pub total: u64,

@@ -487,7 +487,7 @@ pub struct Notes {
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// Completed hand-overs of proxies.
     pub hand_overs: Vec<HandOver>,
-    /// Periods in which the embedded cluster did not respond: from and to.
+    /// Periods in which the embedded cluster did not respond, with the start and the end of each.
     pub silences: Vec<(Stamp, Stamp)>,
     /// Times at which a wait after a termination reached its limit while requests were still being lost.
     pub unsettled: Vec<Stamp>,

@@ -2,7 +2,7 @@
 //!
 //! Like any HTTP server, this one may close a connection without a request in progress at any time: when its
 //! [`Patience`] runs out, or immediately if all places are taken. In the latter case, the address with the most idle
-//! connections loses the one that has been idle longest, so that a crowd of idle connections cannot keep other clients
+//! connections loses the one that has been idle longest so that a crowd of idle connections cannot keep other clients
 //! out.
 
 use std::cmp::Reverse;

@@ -43,7 +43,7 @@ fn pods(timeline: &Timeline) -> Vec<PodSpan> {
     let seconds = |at| timeline.seconds(at);
     let ended: Vec<_> = timeline.ends.iter().map(|end| end.uid.as_str()).collect();
     let span = |life: &PodLife| {
-        // StatefulSets reuse names: later events belong to the next pod of that name.
+        // StatefulSets reuse names; later events belong to the next pod of that name.
         let same = timeline.pods.iter().filter(|other| other.name == life.name);
         let next = same.map(|other| other.created).filter(|at| *at > life.created).min();
         let is_its = |pod: &str, at: Stamp| {

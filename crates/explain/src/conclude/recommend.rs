@@ -86,7 +86,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     let lasted_at_least_s = lasted_at_least_s(ground, mode);
     let clocks = phase::clocks(timeline, of_mode().map(|(_, end)| end));
     let largest = clocks.iter().map(|met| met.clock.longest_s()).fold(seen_s.unwrap_or(0.0), f64::max);
-    // The period for which a client caches endpoints is decisive by itself: no shorter sleep is enough.
+    // The period for which a client caches endpoints is decisive by itself, because no shorter sleep is enough.
     let is_open = clocks.is_empty() && largest - lasted_at_least_s.unwrap_or(0.0) > MAX_OPEN_S;
     let in_rollouts = of_mode().filter(|_| mode == Mode::Rollout);
     let in_rollouts = in_rollouts.map(|(_, end)| end);

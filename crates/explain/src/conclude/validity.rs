@@ -25,7 +25,7 @@ const RUN_QUEUE_DELAY: f64 = 1.0;
 /// On the embedded cluster, the pods, the Service proxy and the load share that machine. A closed loop intentionally
 /// uses all capacity and has no such limit, nor does a load sent from pods in the cluster.
 const BUSY: f64 = 0.95;
-/// Length of a standstill of a measuring process or the embedded cluster under load, in seconds, at which a run is
+/// Duration, in seconds, of a standstill of a measuring process or the embedded cluster under load at which a run is
 /// invalid.
 const STOOD_STILL_S: f64 = 3.0;
 /// Share of a standstill that threads spent waiting for a processor, below which the machine was not the reason.

@@ -82,7 +82,7 @@ impl WorkloadRanking {
             RankedWorkload {
                 namespace: namespace.clone(),
                 workload: workload.clone(),
-                // The lower of the middle two, so that the median is the share of an actual pod.
+                // Takes the lower of the middle two so that the median is the share of an actual pod.
                 median_share_of_grace: shares.get(shares.len().saturating_sub(1) / 2).copied(),
                 max_share_of_grace: shares.last().copied(),
                 ..counted.ranked.clone()

@@ -103,7 +103,7 @@ impl ValueHistogram {
     }
 }
 
-/// Values in nanoseconds for one of many seconds: only non-empty histogram buckets use memory.
+/// Values in nanoseconds for one of many seconds. Only non-empty histogram buckets use memory.
 #[derive(Debug, Default)]
 pub(crate) struct FewValues(HashMap<u64, u64>);
 

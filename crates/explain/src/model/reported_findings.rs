@@ -21,7 +21,7 @@ named! {
     pub enum FindingKind {
         /// Too few requests succeeded outside terminations for the target to count as working.
         NotWorking = "not_working",
-        /// A limit of the measurement was exceeded: its figures do not describe the cluster.
+        /// A limit of the measurement was exceeded, so its figures do not describe the cluster.
         Invalid = "invalid",
         /// The record contradicts itself, or a part of it is damaged.
         Corrupt = "corrupt",

@@ -10,7 +10,7 @@ named! {
         Disrupt = "disrupt",
         /// The run watched pods that others may terminate, or its actions may terminate some.
         Observe = "observe",
-        /// The run was not meant to terminate pods: it only sent a load, or its actions leave pods alive.
+        /// The run was not meant to terminate pods; it only sent a load, or its actions leave pods alive.
         #[default]
         Other = "other",
     }

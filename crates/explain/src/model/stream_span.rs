@@ -30,7 +30,7 @@ pub struct StreamSpan {
 pub enum SpanEnd {
     /// The stream ended on its own.
     Complete,
-    /// The stream was cut, or the record ended first: it would have lasted longer (right-censored).
+    /// The stream was cut, or the record ended first, so it would have lasted longer (right-censored).
     Censored,
 }
 
@@ -80,7 +80,7 @@ pub struct SurvivalStep {
 pub enum MissingShare {
     /// The end of the longest stream was seen.
     Exactly(f64),
-    /// The ends of the longest streams were not seen: the share may be larger.
+    /// The ends of the longest streams were not seen, so the share may be larger.
     AtLeast(f64),
 }
 

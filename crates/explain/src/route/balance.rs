@@ -6,10 +6,11 @@
 //! later, and the failure probability of a new connection is at least the share of pods known to be dead. Answered
 //! connections are evidence against this.
 //!
-//! The evidence is a likelihood ratio: that the pod was in the rules until now, against its removal at the best-fitting
-//! earlier time. It is summed over connections and reset at 0 (Page's CUSUM). While the pod is still in the rules, the
-//! sum exceeds ln(1/α) with probability at most α: backwards from the true time it is a martingale (Ville's
-//! inequality). So the last time at which the sum is below ln(1/α) bounds the window from above at confidence 1 − α.
+//! The evidence is a likelihood ratio, which compares the pod's presence in the rules until now with its removal at the
+//! best-fitting earlier time. It is summed over connections and reset at 0 (Page's CUSUM). While the pod is still in
+//! the rules, the sum exceeds ln(1/α) with probability at most α: backwards from the true time it is a martingale
+//! (Ville's inequality). So the last time at which the sum is below ln(1/α) bounds the window from above at confidence
+//! 1 − α.
 //!
 //! Any connection may make the evidence wrongly show that the pod is out, and a long window has many connections. So
 //! the search continues past the limit, because losses that nothing else explains reduce the evidence again. The search

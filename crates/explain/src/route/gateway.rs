@@ -54,7 +54,7 @@ const ANSWERED_SHARE: f64 = 0.999;
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
 /// Minimum response time of a response that may come from a retry.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
-/// Maximum age of a gateway's endpoint table: it may list endpoints that are gone, or lack existing ones, for this
+/// Maximum age of a gateway's endpoint table, which may list endpoints that are gone, or lack existing ones, for this
 /// long.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
 /// Maximum delay before a gateway applies endpoint changes after its last update: Traefik's

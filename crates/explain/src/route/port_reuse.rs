@@ -1,4 +1,4 @@
-//! Source port reuse: an earlier connection from the same port to the same address may have left a connection-tracking
+//! Source port reuse. An earlier connection from the same port to the same address may have left a connection-tracking
 //! entry that routes the next connection.
 
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ const NONE: Period = [0; 2];
 /// apart.
 #[derive(Debug)]
 struct PortPeriods {
-    /// Last period of each port. They begin as zeros, so that the kernel allocates their memory only when they change.
+    /// Last period of each port. They begin as zeros so that the kernel allocates their memory only when they change.
     last: Vec<Period>,
     /// End of each earlier period, by port and start.
     others: BTreeMap<(u16, i64), i64>,

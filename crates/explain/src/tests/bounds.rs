@@ -88,7 +88,7 @@ fn sleep_covers_full_dns_period() {
     assert_eq!(with_a_period(0.0).1.refusals, []);
 }
 
-/// Analyses a run with three pods: one is terminated and its successor in the same set has this name; then another one
+/// Analyses a run with three pods. One is terminated, and its successor in the same set has this name; then another one
 /// is terminated.
 fn of_a_set(successor: &str) -> Analysis {
     let mut service = Service::new(&["a", "b", "c"]);

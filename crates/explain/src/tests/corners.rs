@@ -24,7 +24,8 @@ fn foreign_deletion_t0_spans_timestamp_second() {
     // From the start of the timestamp's second until the deletion was seen.
     assert!((t.t0_uncertainty_s - 0.4).abs() < 1e-6, "{t:?}");
     assert!((t.t0_s - 5.4).abs() < 1e-6, "{t:?}");
-    // The last refusal was at 5.093 s: nothing certain after t0 latest, and an upper bound from t0 earliest.
+    // The last refusal was at 5.093 s, so nothing is certain after t0 latest, but there is an upper bound from t0
+    // earliest.
     assert_eq!((t.windows[0].lower_s, t.windows[0].lower_basis), (None, None));
     assert!(t.windows[0].upper_s.unwrap() > 0.4, "{t:?}");
 }
@@ -98,7 +99,7 @@ fn enough_terminations_allow_recommendation() {
     let Analysis { result, account, .. } = analysed(many(29));
     let r = &result.recommendation[0];
     assert!(account.grounds[0].refusals.is_empty() && r.coverage >= 0.9, "{r:?}");
-    // At most 0.095 + ln(29 / 0.05) / 100 s: rounded up to 1, with a margin of 1.
+    // At most 0.095 + ln(29 / 0.05) / 100 s, which is rounded up to 1, with a margin of 1.
     assert_eq!((r.pre_stop_seconds, r.terminations_needed), (Some(2), 0));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 290)]));
     let w = &result.what_if;

@@ -1,4 +1,4 @@
-//! Rollouts behind a Service proxy that picks endpoints at random and lags: results compared with the truth.
+//! Rollouts behind a Service proxy that picks endpoints at random and lags, with results compared to the truth.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ fn draining_pods_are_not_blamed() {
 }
 
 #[test]
-fn stopped_pods_keep_blame_despite_starts() {
+fn stopped_pods_are_blamed_despite_starting_pods() {
     for seed in 1..4 {
         let (result, by_dead) = without_a_probe(0, seed);
         let causes = result.requests.by_cause;

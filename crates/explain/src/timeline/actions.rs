@@ -70,7 +70,7 @@ impl<'a> ActionCollector<'a> {
         self.0.iter().map(call).collect()
     }
 
-    /// Returns the actions that were refused for good: an eviction delayed by a disruption budget may have succeeded
+    /// Returns the actions that were refused for good. An eviction delayed by a disruption budget may have succeeded
     /// later, and so may any call after an API server error.
     pub(super) fn refused(&self) -> Vec<RefusedAction> {
         let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {

@@ -1,7 +1,7 @@
 //! Assignment of the proxies' rows to requests.
 //!
 //! A row belongs to a request if its id has the run's random part and a request's number, and if its times are
-//! possible: no pod reads a request before it is sent. These rows are the request itself and, if several pods read it,
+//! possible. No pod reads a request before it is sent. These rows are the request itself and, if several pods read it,
 //! a gateway's attempts. Anyone can send a request with an id, so rows that belong to no request are counted and
 //! otherwise ignored.
 
@@ -74,7 +74,8 @@ pub(super) struct JoinedAttempts<T> {
 /// Proxy rows that carry a request's id but, by their times, do not belong to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
-    /// Number of rows read before the request was sent: someone else sent a request with this id, or a clock is wrong.
+    /// Number of rows read before the request was sent, because someone else sent a request with this id, or a clock is
+    /// wrong.
     pub early: u32,
     /// Number of rows read after the client had seen the request end. This proves nothing, because whatever ended the
     /// request for the client may still have forwarded it.
@@ -219,8 +220,8 @@ impl Proxied {
         }
     }
 
-    /// Registers this request, so that rows with its id are kept. Rows with other ids are not kept: anyone can send
-    /// such ids.
+    /// Registers this request so that rows with its id are kept. Rows with other ids are not kept, because anyone can
+    /// send such ids.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
         if self.last.as_ref() != Some(&row.source) {

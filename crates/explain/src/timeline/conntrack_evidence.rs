@@ -12,7 +12,7 @@ pub struct ConntrackEvidence {
     pub connections: u64,
     /// Number of these connections for which the kernel had an entry.
     pub routed: u64,
-    /// Periods in which the kernel reported more than could be read: from and to.
+    /// Periods in which the kernel reported more than could be read, with the start and the end of each.
     pub gaps: Vec<(Stamp, Stamp)>,
     /// Agreement between the kernel's entries and the responses.
     pub agreement: Agreement,
@@ -39,7 +39,7 @@ pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
     said.all(|other| other == first).then(|| first.clone())
 }
 
-/// Collects the load workers' reports about connection tracking: none if it was not used.
+/// Collects the load workers' reports about connection tracking; `None` if it was not used.
 #[derive(Debug, Default)]
 pub(super) struct ConntrackCollector(pub(super) Option<ConntrackEvidence>);
 

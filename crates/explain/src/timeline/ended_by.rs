@@ -188,7 +188,7 @@ impl Histories {
         set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
     }
 
-    /// Explains the termination by a controller's changes to its ReplicaSets: in a rollout, another ReplicaSet grows.
+    /// Explains the termination by a controller's changes to its ReplicaSets. In a rollout, another ReplicaSet grows.
     fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
         // Last resize in the given direction before the pod's termination.
         let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {

@@ -482,7 +482,7 @@ mod tests {
         };
         let mut endpoints = EndpointHistory::default();
         endpoints.observe(at(10), &with("10.0.0.1", true, false));
-        // One update replaces the old endpoint with the new one: the name is never without an endpoint.
+        // One update replaces the old endpoint with the new one, so the name is never without an endpoint.
         endpoints.observe(at(20), &with("10.0.0.2", false, false));
         endpoints.observe(at(30), &with("10.0.0.2", true, false));
         endpoints.observe(at(40), &with("10.0.0.2", false, true));

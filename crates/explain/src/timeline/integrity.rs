@@ -28,8 +28,8 @@ pub(super) const HIGHEST_NUMBER: u64 = 1 << 30;
 const ALL_BELOW: u64 = 4096;
 /// A prime, so that no pattern of targets or pods coincides with it.
 const ONE_IN: u64 = 61;
-/// Allowed difference between two clocks' stamps beyond the clocks' uncertainty: a thread may wait for a processor
-/// between an event and its stamp.
+/// Allowed difference between two clocks' stamps beyond the clocks' uncertainty, because a thread may wait for a
+/// processor between an event and its stamp.
 const STAMPING_NS: i64 = 20_000_000;
 /// Share of contradicting requests above which the clocks are at fault, rather than single threads.
 const DISAGREE: f64 = 0.01;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rolldrop_record::event::ProxyPhase;
 use rolldrop_record::{EventKind, Stamp};
 
-/// Life of a pod in terms of its name: a StatefulSet reuses the name for the next pod.
+/// Life of a pod in terms of its name; a StatefulSet reuses the name for the next pod.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifeOf<'a> {
     pub(super) name: &'a str,

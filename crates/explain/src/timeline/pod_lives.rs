@@ -121,7 +121,7 @@ pub struct PodEnd {
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
-    /// Shortest grace period among the pod's deletions, in seconds: a later deletion may shorten it.
+    /// Shortest grace period among the pod's deletions, in seconds; a later deletion may shorten it.
     pub shortest_grace_s: i64,
     /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
@@ -245,7 +245,7 @@ impl PodCollector {
     }
 
     /// Returns the lives and terminations of all pods. Terminations before the load are part of the run's setup, and
-    /// those after it part of its cleanup: neither is measured.
+    /// those after it part of its cleanup; neither is measured.
     pub(super) fn finish(
         mut self,
         others: &Others<'_>,

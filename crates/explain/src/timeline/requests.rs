@@ -37,7 +37,7 @@ pub struct Request {
     pub served: Option<Box<ServedRow>>,
     /// Pod that the kernel routed the connection to, if that is known and reliable.
     pub routed: Option<Arc<str>>,
-    /// Attempts at other pods, in chronological order: several pods read the request if a gateway in between retried
+    /// Attempts at other pods, in chronological order. Several pods read the request if a gateway in between retried
     /// it.
     pub other_attempts: Vec<Attempt>,
     /// Proxy rows that carry this request's id but, by their times, do not belong to it.
@@ -65,7 +65,7 @@ impl Request {
         self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
-    /// Returns true if a complete response arrived, with any status: only such a request has a latency.
+    /// Returns true if a complete response arrived, with any status. Only such a request has a latency.
     pub(crate) fn was_answered(&self) -> bool {
         matches!(self.row.outcome, Outcome::Ok | Outcome::HttpError)
     }

@@ -18,7 +18,7 @@ impl<T: Clone + Default> Stretch<T> {
         if self.values.is_empty() {
             self.first = number;
         } else if number < self.first {
-            // Double the size, so that numbers decreasing one by one seldom move the others.
+            // Double the size so that numbers decreasing one by one seldom move the others.
             let first = number.saturating_sub(self.values.len());
             self.values.splice(0..0, std::iter::repeat_n(T::default(), self.first - first));
             self.first = first;

@@ -119,7 +119,7 @@ fn sleep(known: FindingsInput<'_>, setup: &Setup<'_>) -> SleepAdvice {
         Some(DnsTtl::Unknown) | None => 0.0,
     };
     let at_least_s = set.max(seen).max(ttl_s);
-    // Round up, so that the figure is not below the bound it represents.
+    // Round up so that the figure is not below the bound it represents.
     let at_least_s = (at_least_s > 0.0).then(|| (at_least_s * 1e3).ceil() / 1e3);
     SleepAdvice::AtLeast { hook, at_least_s, dns }
 }

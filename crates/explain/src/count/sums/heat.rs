@@ -7,7 +7,7 @@ use crate::model::{HeatMap, LatencyBucket};
 const PER_OCTAVE: usize = 4;
 /// Octave of the first bucket, which also holds everything faster than 2^10 ns, about a microsecond.
 const FIRST_OCTAVE: usize = 10;
-/// Number of octaves: the last bucket also holds everything slower than 2^38 ns, about 275 s.
+/// Number of octaves; the last bucket also holds everything slower than 2^38 ns, about 275 s.
 const OCTAVES: usize = 28;
 
 /// Answered requests in a step, by latency bucket.

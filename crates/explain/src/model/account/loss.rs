@@ -107,7 +107,7 @@ pub enum PreStopHooks {
 /// Sleep that helps: the recommended one, or if there is none, the time that the sleep must exceed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SleepAdvice {
-    /// No sleep helps: the workload, named here, has strategy Recreate.
+    /// No sleep helps, because the workload, named here, has strategy Recreate.
     Recreated(String),
     /// The recommended sleep for this mode.
     Advised { hook: HookRepair, mode: Mode },

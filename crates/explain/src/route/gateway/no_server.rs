@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn dying_pods_alone_form_no_stretch() {
+    fn refusals_without_healthy_pod_form_no_stretch() {
         let mut dying = pods();
         dying[2].stops = at(10_500);
         dying[1].stops = at(10_500);

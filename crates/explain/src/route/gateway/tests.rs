@@ -64,8 +64,8 @@ fn undialled_pod_explains_no_failure() {
 }
 
 #[test]
-fn ongoing_failures_keep_pod_a_candidate() {
-    // Every second request fails for 40 s: no run of consecutive answers is long enough.
+fn ongoing_failures_keep_pod_as_candidate() {
+    // Every second request fails for 40 s, so no run of consecutive answers is long enough.
     let failed: Vec<Stamp> = (1000..41_000).step_by(20).map(at).collect();
     let mut watching = Watching::of(vec![Death::between(at(990), at(995))], &failed, 4);
     for ms in (1010..41_000).step_by(20) {

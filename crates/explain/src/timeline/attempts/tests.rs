@@ -150,7 +150,7 @@ const LATE: [u32; 2] = [0, 1];
 
 #[test]
 fn misfit_times_are_counted_separately() {
-    // Sent at 10 ms, ended at 30 ms; both clocks are known to 1 ms, plus a little for errors that samples hide.
+    // Sent at 10 ms, ended at 30 ms; both clocks are known to within 1 ms, plus a little for errors that samples hide.
     for (head, misfits) in [(-500, EARLY), (0, EARLY), (15, FITS), (29, FITS), (50, LATE), (9000, LATE)] {
         for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
             let forged = served(own(1), "b", head, ServedEnd::Complete, Some(200));

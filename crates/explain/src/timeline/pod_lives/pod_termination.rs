@@ -23,7 +23,7 @@ pub(super) struct TerminationEvidence<'a> {
     pub(super) histories: &'a Histories,
     pub(super) nodes: &'a NodeHistories,
     pub(super) phases: &'a phases::PhaseCollector<'a>,
-    /// Gaps in the pod watch that were closed by a list: from and to.
+    /// Gaps in the pod watch that were closed by a list, with the start and the end of each.
     pub(super) gaps: Vec<(Stamp, Stamp)>,
 }
 

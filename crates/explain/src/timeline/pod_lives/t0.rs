@@ -174,7 +174,7 @@ impl<'a> TerminationSearch<'a> {
         Some((TerminationKind::RemovedAtOnce, T0 { earliest: earliest.min(latest), latest, basis }))
     }
 
-    /// Handles a pod that disappeared between two lists: the later list no longer shows it.
+    /// Handles a pod that disappeared between two lists, so that the later list no longer shows it.
     fn lost_in_a_gap(&self) -> Option<(TerminationKind<'a>, T0)> {
         let (earliest, latest) = *self.evidence.gaps.iter().find(|(_, to)| *to > self.pod.last_at)?;
         Some((TerminationKind::Lost, T0 { earliest, latest, basis: T0Basis::Gap }))

@@ -154,7 +154,7 @@ impl TerminationWatch {
         self.pods.values().filter(is_leaving).count()
     }
 
-    /// Returns the terminations that were complete some time before `now`; for a while, other watches may still show
+    /// Returns the terminations that were complete some time before `now`; until then, other watches may still show
     /// what explains them. Returns each termination once, and none before the API server's clock is known.
     pub fn settled(&mut self, now: Stamp) -> Vec<WatchedTermination> {
         let Some(clocks) = Clocks::of_api_server(&self.samples) else { return Vec::new() };
