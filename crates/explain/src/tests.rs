@@ -135,7 +135,7 @@ fn open_windows_share_one_finding() {
 }
 
 #[test]
-fn proxy_rows_distinguish_refused_from_killed() {
+fn proxy_rows_distinguish_refusals_from_kills() {
     let mut records = three_pods();
     for (i, ended) in
         [ServedEnd::UpstreamRefused, ServedEnd::UpstreamEof, ServedEnd::UpstreamReset].into_iter().enumerate()

@@ -40,7 +40,8 @@ pub struct StreamResult {
     pub gap_ms: Option<StreamTimes>,
     /// Share of streams that are still open at each age, while their pods are not terminating.
     pub survival: Vec<SurvivalStep>,
-    /// Streams that one further termination would cut; filled in by `judge`. Empty if no pod with streams was terminated.
+    /// Streams that one further termination would cut; filled in by `judge`. Empty if no pod with streams was
+    /// terminated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub predicted: Vec<PredictedCut>,
     /// Uneven distribution of the streams over the pods when the load ended, if chance does not explain it.

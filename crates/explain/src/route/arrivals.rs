@@ -24,8 +24,8 @@ const RECENT: usize = 50;
 /// Arrivals at one pod from one target.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ArrivalTail {
-    /// Rate of new arrivals before t0, per second, as used for bounds (see [`PodArrivals::rate_at`]); 0 if fewer than two
-    /// were seen.
+    /// Rate of new arrivals before t0, per second, as used for bounds (see [`PodArrivals::rate_at`]); 0 if fewer than
+    /// two were seen.
     pub rate: f64,
     /// Best estimate of that rate at t0 (see [`PodArrivals::recent_rate_at`]); 0 if fewer than two were seen.
     pub rate_at_t0: f64,

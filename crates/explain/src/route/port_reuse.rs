@@ -35,7 +35,8 @@ pub(crate) struct FlowAttempts<'a> {
     ports: HashMap<&'a str, HashMap<u16, Range<usize>>>,
 }
 
-/// Requests whose connects were followed by an established connection before the flow's next connect in [`FlowAttempts`].
+/// Requests whose connects were followed by an established connection before the flow's next connect in
+/// [`FlowAttempts`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndedFlows(HashSet<usize>);
 

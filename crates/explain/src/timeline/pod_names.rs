@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn unmatched_names_keep_few_samples() {
+    fn only_few_unmatched_names_are_kept() {
         let mut unmatched = Unmatched::default();
         (0..100).for_each(|n| unmatched.add(&format!("cache-{}", n % 10).into()));
         assert_eq!((unmatched.answers, unmatched.values.len()), (100, MAX_UNMATCHED));

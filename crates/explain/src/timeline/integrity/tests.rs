@@ -132,7 +132,7 @@ fn altered_events_count_as_contradiction() {
 }
 
 #[test]
-fn missing_requests_leave_counted_hole() {
+fn hole_counts_missing_requests() {
     let mut records = whole();
     records.requests.retain(|row| !(15..=24).contains(&row.seq));
     let (timeline, _) = Timeline::build(records.log(), records).unwrap();
