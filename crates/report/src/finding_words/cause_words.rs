@@ -137,7 +137,9 @@ fn not_accepting(why: &NotAccepting) -> String {
 fn sleep(advice: &SleepAdvice, result: &RunResult) -> String {
     let repair = |hook: &HookRepair| match hook {
         HookRepair::Unneeded => "",
-        HookRepair::Last => "replace the hook with one that runs for its full duration (lifecycle.preStop.sleep): ",
+        HookRepair::Last => {
+            "replace the hook with one that runs for its full duration (lifecycle.preStop.sleep): "
+        }
         HookRepair::Replace => "replace the failed hook with lifecycle.preStop.sleep: ",
     };
     let serves_on = "or an app that keeps serving that long after SIGTERM";
