@@ -180,7 +180,7 @@ impl ShownWatch {
         }
         match trouble.first() {
             Some((_, why)) => say(&format!("interrupted watches: {} ({why})", interrupted.join(", "))),
-            None => say("no watch is interrupted any longer"),
+            None => say("all watches have resumed"),
         }
         self.interrupted = interrupted;
     }

@@ -123,7 +123,7 @@ fn group_window_fails_limit() {
 }
 
 #[test]
-fn simultaneous_terminations_do_not_pass_short_limit() {
+fn simultaneous_terminations_do_not_meet_short_limit() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {

@@ -239,7 +239,7 @@ pub(super) fn fault(error: &io::Error) -> Option<TlsFailure> {
     Some(TlsFailure { what: in_words(error), is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
 }
 
-/// Describes an error; common errors have a short, constant text.
+/// Describes an error; common errors get a short, fixed description.
 fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(alert) => {

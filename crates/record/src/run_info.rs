@@ -154,7 +154,7 @@ sparse! {
         /// Consumer that routes the requests to pods, worded for the report, such as `service web (service proxy of
         /// this host)`.
         pub consumer: String,
-        /// Unit that the consumer balances: connections or single requests.
+        /// Unit that the consumer balances: connections or individual requests.
         pub balances: Balances,
         /// Reason for `balances`.
         pub balances_because: BalancesBecause,

@@ -33,7 +33,7 @@ use rolldrop_scenario::{Place, Scenario, ScenarioError};
 
 /// Time limit for dismissing the workers.
 const DISMISSAL: Duration = Duration::from_secs(10);
-/// Time after the load at which the Job is terminated in any case.
+/// Time from the end of the load until the Job is terminated, whatever its state.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Returns the number of pods that send the load; `None` if this machine sends it.

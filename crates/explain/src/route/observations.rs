@@ -1,4 +1,4 @@
-//! Observations that follow from single requests, collected while they are read.
+//! Observations that follow from individual requests, collected while they are read.
 
 use crate::route::arrivals::{ArrivalTail, PodArrivals, arrives};
 use crate::route::tries::Tries;

@@ -131,7 +131,7 @@ impl NumberSet {
         is_new
     }
 
-    /// Adds other numbers; returns those that were already in the set.
+    /// Adds another set; returns how many of its numbers were already in this one, and the first of them.
     fn merge(&mut self, others: &Self) -> CountAndFirst {
         let mut twice = CountAndFirst::default();
         for (word, other) in others.words.iter() {

@@ -33,7 +33,7 @@ pub(super) enum ContainerAction {
     Sleep(Duration),
 }
 
-/// Result of a performed action.
+/// Result of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ActionOutcome {
     Success,

@@ -12,7 +12,7 @@ use super::json::{self, Key};
 /// Maximum length of a goodbye, in bytes.
 const MAX_GOODBYE: usize = 200;
 
-/// An event, whose type comes from its name or its data.
+/// An event whose type comes from its name or its data.
 #[derive(Clone, Copy)]
 pub(super) struct StreamEvent<'a> {
     /// Type of the event; empty if it has none.

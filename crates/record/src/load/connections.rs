@@ -95,7 +95,7 @@ impl Connections {
     }
 }
 
-/// Formats the use of connections as on the command line.
+/// Formats the connection mode as the command line does.
 impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.share {

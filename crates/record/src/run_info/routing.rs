@@ -81,7 +81,7 @@ impl Target {
     pub fn balancing(&self, cluster: &ClusterInfo) -> Balancing {
         if self.balances == Balances::Requests {
             return Balancing::No(
-                "a proxy there balances single requests and reuses its connections to pods",
+                "a proxy there balances individual requests and reuses its connections to pods",
             );
         }
         let is_recorded = self.routing.is_some();
