@@ -157,7 +157,10 @@ mod tests {
         );
         let of_number = error(json!({"targets": {"web": {"dropped": {"worse": "1s"}}}}));
         assert!(of_number.starts_with("targets.web.dropped.worse: this limit is on a number"), "{of_number}");
-        assert!(error(json!({"requests": {"ok": {"worse": 1}}})).starts_with("requests.ok.worse: limits a"));
+        assert!(
+            error(json!({"requests": {"ok": {"worse": 1}}}))
+                .starts_with("requests.ok.worse: this limit is on a share")
+        );
         for wrong in ["-1%", "10", "x%", "inf%", "1.5x"] {
             let error = error(json!({"dropped": {"worse": wrong}}));
             assert!(
