@@ -41,14 +41,21 @@ pub(super) fn seconds_unit(value: f64) -> String {
 
 /// Formats a point in time in machine-readable form, to the nanosecond: `2026-01-02T15:04:05.678901234Z`.
 pub(super) fn rfc3339(at: Stamp) -> String {
-    let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
-    time.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
+    timestamp(at).strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
+}
+
+/// Formats a point in time that is known to the second, such as a deletion by others: `2026-01-02T15:04:05Z`.
+pub(super) fn rfc3339_seconds(at: Stamp) -> String {
+    timestamp(at).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Formats a point in time with its time zone: `2026-01-02 15:04:05.678 UTC`.
 pub(super) fn utc(at: Stamp) -> String {
-    let time = Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
-    time.strftime("%Y-%m-%d %H:%M:%S.%3f UTC").to_string()
+    timestamp(at).strftime("%Y-%m-%d %H:%M:%S.%3f UTC").to_string()
+}
+
+fn timestamp(at: Stamp) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default()
 }
 
 /// Formats milliseconds with three significant digits, without the unit.

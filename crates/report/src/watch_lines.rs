@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::format::{count, counted, list, percent, wrap};
+use super::format::{count, counted, list, percent, rfc3339_seconds, wrap};
+use super::summary::columns;
 use rolldrop_explain::count::workload_ranking::RankedWorkload;
 use rolldrop_explain::model::{ContainerEnd, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
@@ -102,13 +103,11 @@ fn interruption(gap: &WatchInterruption) -> String {
         (true, _) => "changes in between are not known",
         (false, _) => "changes in between were seen late",
     };
-    format!("the watch of {resource} was interrupted from {} to {}: {effect}", time(*from_ns), time(*to_ns))
-}
-
-/// Returns the time to the second; deletions by others cannot be dated more precisely.
-fn time(at: Stamp) -> String {
-    let time = jiff::Timestamp::from_nanosecond(i128::from(at.unix_ns())).unwrap_or_default();
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    format!(
+        "the watch of {resource} was interrupted from {} to {}: {effect}",
+        rfc3339_seconds(*from_ns),
+        rfc3339_seconds(*to_ns)
+    )
 }
 
 fn termination(end: &WatchedTermination) -> String {
@@ -120,7 +119,7 @@ fn termination(end: &WatchedTermination) -> String {
     if !failed.is_empty() {
         parts.push(format!("preStop hook failed in {}", list(&failed)));
     }
-    let (at, namespace, pod) = (time(end.t0_latest_ns), &end.namespace, &end.pod);
+    let (at, namespace, pod) = (rfc3339_seconds(end.t0_latest_ns), &end.namespace, &end.pod);
     format!("{at} {namespace}/{pod} ({workload}): {}", parts.join("; "))
 }
 
@@ -164,8 +163,8 @@ pub fn watch_ranking(summary: &WatchSummary, ranked: &[RankedWorkload]) -> Strin
         "{} of {} from {} to {}",
         counted(*terminations, "termination"),
         counted(*workloads, "workload"),
-        time(*from_ns),
-        time(*to_ns)
+        rfc3339_seconds(*from_ns),
+        rfc3339_seconds(*to_ns)
     ));
     if *still_terminating > 0 {
         lines.push(format!("{} still terminating when the watch ended", counted(*still_terminating, "pod")));
@@ -213,13 +212,7 @@ fn table(ranked: &[RankedWorkload]) -> Vec<String> {
     };
     let rows: Vec<[String; 9]> =
         std::iter::once(COLUMNS.map(str::to_owned)).chain(ranked.iter().map(row)).collect();
-    let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(widest);
-    let line = |row: &[String; 9]| {
-        let numbers = row.iter().zip(widths).skip(1).map(|(cell, width)| format!("  {cell:>width$}"));
-        format!("{:<1$}{2}", row[0], widths[0], numbers.collect::<String>())
-    };
-    rows.iter().map(line).collect()
+    columns(&rows, &[1, 2, 3, 4, 5, 6, 7, 8])
 }
 
 fn name(of: &RankedWorkload) -> String {
