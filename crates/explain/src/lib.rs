@@ -19,6 +19,7 @@
 mod attribute;
 pub mod conclude;
 pub mod count;
+pub mod gateway_traffic;
 pub mod math;
 pub mod model;
 mod route;
@@ -111,13 +112,25 @@ pub fn termination(
     span: TimeSpan,
     together: usize,
 ) -> Result<Option<Termination>, PartError> {
+    explain_span(log, rows, span, together, |explained| {
+        explained.terminations.into_iter().find(|termination| termination.uid == uid)
+    })
+}
+
+/// Explains the terminations in a span, and passes on what `take` needs.
+fn explain_span<T>(
+    log: RunLog,
+    rows: Arc<dyn RowSource>,
+    span: TimeSpan,
+    together: usize,
+    take: impl FnOnce(Explained<'_>) -> T,
+) -> Result<T, PartError> {
     let (timeline, requests) = Unread::of(log, span).build(rows)?;
     let passed = Passed::of(&timeline, &requests)?;
     let modes = window::modes(&timeline.ends);
     let alpha = vec![window::alpha(&timeline, together); modes.len()];
     let totals = (passed.observed, passed.sums);
-    let explained = Explained::of(&timeline, &requests, totals, (&modes, &alpha))?;
-    Ok(explained.terminations.into_iter().find(|termination| termination.uid == uid))
+    Ok(take(Explained::of(&timeline, &requests, totals, (&modes, &alpha))?))
 }
 
 /// Totals over requests that are not held in memory: plainly successful ones, and ones outside the span.

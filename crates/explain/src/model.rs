@@ -11,6 +11,7 @@ mod run_aim;
 mod stream_results;
 mod stream_span;
 mod target_results;
+mod termination_traffic;
 mod watched_termination;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub use stream_results::{
 };
 pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};
+pub use termination_traffic::{LogGap, TerminationTraffic};
 pub use watched_termination::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 
 use account::Account;

@@ -8,7 +8,7 @@ use crate::attribute::cause_decision::{
 use crate::attribute::suspects::Explanations;
 use crate::math::values::ValueHistogram;
 use crate::model::{CandidateReason, TerminationCandidate, Unclear, Window};
-use crate::route::arrivals::ArrivalTail;
+use crate::route::arrivals::{ArrivalTail, has_met};
 use crate::route::facts::Facts;
 use crate::route::gateway;
 use crate::route::lost_streams::StreamCarriers;
@@ -127,20 +127,34 @@ fn crossing_ns(connects: &ValueHistogram) -> i64 {
 fn state(timeline: &Timeline, pod: &str, request: &Request, explained: &Explanations) -> PodState {
     match timeline.end_of(pod, request.begun()) {
         _ if explained.starting > 0.0 => PodState::Starting,
-        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
+        Some(e) if has_met(timeline, e, request) => PodState::Ending,
         _ => PodState::Staying,
     }
 }
 
-/// Returns the attempts at a request seen by recording proxies, in order.
+/// Returns the attempts at a request that recording proxies saw or a gateway logged, in order.
 fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) -> Vec<AttemptFacts> {
     let earlier = request.other_attempts.iter().map(|attempt| (attempt.ended, &attempt.pod));
     let last = request.served.iter().map(|served| (served.ended, &served.pod));
+    let logged = || Some((logged_end(request.row.outcome)?, request.routed.as_ref()?));
+    let last = last.chain(logged().filter(|_| request.served.is_none()));
     let attempt = |(ended, pod): (ServedEnd, &Arc<str>)| AttemptFacts {
         ended,
         pod: state(timeline, pod, request, explained),
     };
     earlier.chain(last).map(attempt).collect()
+}
+
+/// Returns what a recording proxy beside the pod would have seen of an attempt that a gateway logged with this outcome.
+fn logged_end(outcome: Outcome) -> Option<ServedEnd> {
+    match outcome {
+        Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
+            Some(ServedEnd::UpstreamRefused)
+        }
+        Outcome::ResetBeforeResponse => Some(ServedEnd::UpstreamReset),
+        Outcome::EofBeforeResponse => Some(ServedEnd::UpstreamEof),
+        _ => None,
+    }
 }
 
 /// Returns the facts about the gateway's role in a lost request.

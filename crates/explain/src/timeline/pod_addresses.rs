@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use super::clocks::Clocks;
 use super::pod_lives::has_finished;
+use super::span::TimeSpan;
 use rolldrop_record::event::{Change, PodEvent};
-use rolldrop_record::run_info::Balances;
+use rolldrop_record::routing::Routing;
+use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Event, EventKind, RequestRow, RunInfo, Stamp};
 
 /// Pod that has or had an address.
@@ -35,7 +37,10 @@ impl PodAddresses {
     /// Collects the pod addresses in a run.
     pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
         let mut addresses = Self::default();
-        let of_gateways = info.targets.iter().filter(|target| target.balances == Balances::Requests);
+        let is_opaque = |target: &&Target| {
+            target.balances == Balances::Requests && target.routing != Some(Routing::LoggingGateway)
+        };
+        let of_gateways = info.targets.iter().filter(is_opaque);
         addresses.not_followed.extend(of_gateways.map(|target| target.name.clone()));
         let mut names = BTreeMap::new();
         for event in events {
@@ -65,10 +70,15 @@ impl PodAddresses {
         }
     }
 
-    /// Returns the pod that had an address at `at`, or had it last. Returns `None` if no pod had it, or two pods share
-    /// it, as in the host network of one node.
-    pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
+    /// Returns the pod that had an address in this short period, or had it last. Returns `None` if no pod had it, if
+    /// another pod got it in this period, or if two pods share it, as in the host network of one node.
+    pub(super) fn pod(&self, ip: IpAddr, period: TimeSpan) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
+        let pod = Self::pod_at(bearers, period.from)?;
+        (bearers.len() == 1 || Self::pod_at(bearers, period.until) == Some(pod)).then_some(pod)
+    }
+
+    fn pod_at(bearers: &[Bearer], at: Stamp) -> Option<&Arc<str>> {
         // A watch may show an address slightly later than the rules list it.
         let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);
         let (last, before) = bearers.get(..begun)?.split_last()?;
@@ -77,9 +87,9 @@ impl PodAddresses {
     }
 
     /// Returns the pod that the kernel routed a request's connection to.
-    pub(super) fn routed_to(&self, row: &RequestRow, at: Stamp) -> Option<&Arc<str>> {
+    pub(super) fn routed_to(&self, row: &RequestRow, begun: TimeSpan) -> Option<&Arc<str>> {
         let ip = row.routed_to?.ip();
-        (!self.not_followed.contains(&*row.target)).then(|| self.pod(ip, at)).flatten()
+        (!self.not_followed.contains(&*row.target)).then(|| self.pod(ip, begun)).flatten()
     }
 }
 
@@ -118,7 +128,12 @@ mod tests {
     }
 
     fn pod_at(addresses: &PodAddresses, at: i64) -> Option<&str> {
-        addresses.pod("10.244.1.2".parse().unwrap(), Stamp::from_unix_ns(at)).map(|pod| &**pod)
+        pod_within(addresses, at, at)
+    }
+
+    fn pod_within(addresses: &PodAddresses, from: i64, until: i64) -> Option<&str> {
+        let period = TimeSpan { from: Stamp::from_unix_ns(from), until: Stamp::from_unix_ns(until) };
+        addresses.pod("10.244.1.2".parse().unwrap(), period).map(|pod| &**pod)
     }
 
     #[test]
@@ -133,7 +148,11 @@ mod tests {
         ]);
         let found: Vec<_> = [8, 10, 70, 99, 100, 900].map(|at| pod_at(&history, at)).into();
         assert_eq!(found, [Some("a"), Some("a"), Some("a"), Some("a"), Some("b"), Some("b")]);
-        assert_eq!(history.pod("10.244.1.3".parse().unwrap(), Stamp::from_unix_ns(10)), None);
+        let unused = "10.244.1.3".parse().unwrap();
+        assert_eq!(history.pod(unused, TimeSpan::at(Stamp::from_unix_ns(10))), None);
+        let unsure =
+            [(1, 9), (60, 99), (95, 105), (101, 102)].map(|(from, until)| pod_within(&history, from, until));
+        assert_eq!(unsure, [Some("a"), Some("a"), None, Some("b")], "the address changed hands at 100");
     }
 
     #[test]

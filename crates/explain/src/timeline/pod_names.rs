@@ -11,7 +11,8 @@ use std::sync::Arc;
 use foldhash::HashSet;
 
 use super::pod_addresses::PodAddresses;
-use rolldrop_record::{Event, EventKind, Stamp};
+use super::span::TimeSpan;
+use rolldrop_record::{Event, EventKind};
 
 /// Maximum number of stored values that name no pod.
 const MAX_UNMATCHED: usize = 8;
@@ -38,13 +39,13 @@ impl PodNames {
         self.0.is_empty()
     }
 
-    /// Returns the pod that a header value names at `at`. In a list, the first value that names a pod counts, because
+    /// Returns the pod that a header value names at that time. In a list, the first value that names a pod counts, because
     /// the hop nearest to the app writes first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a PodAddresses,
         value: &str,
-        at: Stamp,
+        at: TimeSpan,
     ) -> Option<&'a Arc<str>> {
         if let Some(name) = self.0.get(value) {
             return Some(name);
@@ -52,7 +53,12 @@ impl PodNames {
         value.split(',').find_map(|one| self.find_one(addresses, one.trim().trim_matches('"'), at))
     }
 
-    fn find_one<'a>(&'a self, addresses: &'a PodAddresses, value: &str, at: Stamp) -> Option<&'a Arc<str>> {
+    fn find_one<'a>(
+        &'a self,
+        addresses: &'a PodAddresses,
+        value: &str,
+        at: TimeSpan,
+    ) -> Option<&'a Arc<str>> {
         let address = value.parse::<IpAddr>().ok().or_else(|| {
             let with_port = value.parse::<SocketAddr>().ok();
             with_port.map(|address| address.ip())
@@ -133,8 +139,8 @@ mod tests {
     use super::*;
     use rolldrop_record::event::Change;
 
-    fn at(s: i64) -> Stamp {
-        Stamp::from_unix_ns(s * 1_000_000_000)
+    fn at(s: i64) -> rolldrop_record::Stamp {
+        rolldrop_record::Stamp::from_unix_ns(s * 1_000_000_000)
     }
 
     fn pod(s: i64, name: &str, ip: &str) -> Event {
@@ -162,7 +168,7 @@ mod tests {
                 addresses.observe(event.at, pod, &mut names);
             }
         }
-        PodNames::of(&events).find(&addresses, value, at(s)).map(ToString::to_string)
+        PodNames::of(&events).find(&addresses, value, TimeSpan::at(at(s))).map(ToString::to_string)
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl RequestCollector {
 
     fn add(&mut self, request: &mut Request, (clocks, joins): (&Clocks, &Joins), span: TimeSpan) {
         place_request(request, clocks, Some(&joins.addresses));
-        let said = name_pod(&mut request.row, joins, &mut self.own_names);
+        let said = name_pod(request, joins, &mut self.own_names);
         self.agreement.add(request);
         let row = &request.row;
         match (said, &row.pod) {
@@ -486,7 +486,7 @@ impl Requests {
             if !is_plain(&request.row) && self.span.has(&request.row) {
                 return;
             }
-            name_pod(&mut request.row, &self.joins, own_names);
+            name_pod(request, &self.joins, own_names);
             self.joins.forget_relays(&mut request.row);
             let joined = self.proxied.of(&request.row, request.uncertainty_ns);
             (request.proxy, request.other_attempts) = (joined.last, joined.others);
@@ -526,9 +526,11 @@ type OwnNames = ValuesByName<()>;
 
 /// Replaces the header value in the row with the pod's name, or clears it if it names no watched pod. Returns the
 /// original value, unless it is a pod's own name already seen in a response, or no pods were watched.
-fn name_pod(row: &mut RequestRow, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
+fn name_pod(request: &mut Request, joins: &Joins, own_names: &mut OwnNames) -> Option<Arc<str>> {
+    let row = &mut request.row;
     let value = row.pod.as_ref().filter(|value| !joins.names.is_empty() && !own_names.has(value))?;
-    let name = joins.names.find(&joins.addresses, value, row.end);
+    let name =
+        joins.names.find(&joins.addresses, value, TimeSpan::at(row.end).widened(request.uncertainty_ns));
     if name == Some(value) {
         if row.outcome == Outcome::Ok {
             own_names.get(value, || ());
@@ -550,7 +552,8 @@ fn place_request(request: &mut Request, clocks: &Clocks, addresses: Option<&PodA
     row.scheduled = row.scheduled.shifted_ns(-offset_ns);
     row.end = row.end.shifted_ns(-offset_ns);
     request.uncertainty_ns = uncertainty_ns;
-    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+    let begun = TimeSpan::at(request.begun()).widened(uncertainty_ns);
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, begun)).cloned();
 }
 
 /// Converts a proxy's row to the coordinator's clock. Each stamp has its own offset, as a connection may have been

@@ -16,6 +16,16 @@ impl TimeSpan {
     pub(crate) const ALL: Self =
         Self { from: Stamp::from_unix_ns(i64::MIN), until: Stamp::from_unix_ns(i64::MAX) };
 
+    /// Returns the time `at` alone.
+    pub(crate) const fn at(at: Stamp) -> Self {
+        Self { from: at, until: at }
+    }
+
+    /// Returns the period within `ns` of these times.
+    pub(crate) const fn widened(self, ns: i64) -> Self {
+        Self { from: self.from.shifted_ns(-ns), until: self.until.shifted_ns(ns) }
+    }
+
     /// Returns true if the span overlaps the period between these times.
     pub(crate) fn meets(self, from: Stamp, until: Stamp) -> bool {
         from <= self.until && self.from <= until

@@ -13,6 +13,8 @@ use crate::service_proxy::{ProxyEvidence, Spread};
 pub enum Routing {
     /// An unknown router behind a URL.
     Url,
+    /// A gateway whose access log shows the address that it sent each request to.
+    LoggingGateway,
     /// The client itself, which looks up the pods' addresses in DNS.
     Dns,
     /// The Service proxy of the client's node, through the Service's cluster IP.
@@ -86,7 +88,7 @@ impl Target {
         }
         let is_recorded = self.routing.is_some();
         let rules = match &self.routing {
-            Some(Routing::Url) => return Balancing::Unknown,
+            Some(Routing::Url | Routing::LoggingGateway) => return Balancing::Unknown,
             Some(Routing::Dns) => return Balancing::No("the client picks from the addresses in DNS"),
             Some(Routing::ClusterIp(rules)) => rules.near(rules.internal_traffic),
             Some(Routing::NodePort(rules)) => rules.near(rules.external_traffic),

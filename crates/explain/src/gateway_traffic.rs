@@ -1,0 +1,316 @@
+//! What terminations did to real traffic, as access logs of gateways show it.
+//!
+//! A line of a log becomes one row for each attempt at a pod, as if the gateway were a load source whose connections
+//! the kernel's tracking names. [`crate::termination`] explains those rows like the rows of a run, so that a loss has
+//! the same cause in both. Only the background is specific to real traffic: it also fails at pods that are well.
+
+mod background;
+mod kept_attempts;
+mod log_clock;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::conclude::explained::Explained;
+use crate::explain_span;
+use crate::model::{LogGap, TerminationTraffic, WatchedTermination};
+use crate::timeline::TimeSpan;
+use background::background;
+use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts};
+use log_clock::LogClock;
+use rolldrop_record::event::{Change, PodEvent};
+use rolldrop_record::parts::PartError;
+use rolldrop_record::routing::Routing;
+use rolldrop_record::run_info::{
+    Balances, BalancesBecause, ClusterInfo, FORMAT_VERSION, LoadPlan, Role, Source, Target, Tool,
+};
+use rolldrop_record::{
+    ClockOffset, Event, EventKind, Expect, LoggedRequest, Policy, RunId, RunInfo, RunLog, Stamp,
+};
+
+const SECOND_NS: i64 = 1_000_000_000;
+/// Time before t0 whose attempts show how often gateways used the pod.
+const BEFORE_NS: i64 = 60 * SECOND_NS;
+/// Time before t0 and after the pod was gone whose losses are explained. In recorded runs, all terminations come out
+/// the same with 10 s as with the whole run.
+const MARGIN_NS: i64 = 10 * SECOND_NS;
+/// Time before a termination that is searched for losses at pods that are well.
+const BACKGROUND_NS: i64 = 600 * SECOND_NS;
+/// Time after which a pod that is gone, and attempts, are forgotten.
+const KEPT_NS: i64 = 720 * SECOND_NS;
+/// Number of most recent events of a pod to keep. A pod that changes more often keeps changing in the same way.
+const EVENTS_KEPT: usize = 24;
+/// Number of samples of the API server's clock to keep.
+const SAMPLES_KEPT: usize = 6;
+/// Source of the events of watches.
+const COORDINATOR: &str = "coordinator";
+/// Number of terminations whose upper bounds hold together: each is stated alone.
+const TOGETHER: usize = 1;
+
+/// Time that a gateway may take until it writes the line of an attempt at a pod that is gone: nginx waits 60 s for a
+/// connection by default, Envoy writes its lines every 10 s.
+pub const LINES_WITHIN_NS: i64 = 75 * SECOND_NS;
+
+/// Attempts of gateways, and the pods that they may have reached.
+#[derive(Debug)]
+pub struct GatewayTraffic {
+    /// Names the rows, as in a run.
+    id: RunId,
+    attempts: KeptAttempts,
+    clocks: BTreeMap<Arc<str>, LogClock>,
+    pods: BTreeMap<String, PodHistory>,
+    /// Pods that became ready under the watch and that alone had their address, with that time.
+    started: HashMap<IpAddr, Stamp>,
+    /// Samples of the API server's clock.
+    samples: Vec<Event>,
+    gaps: Vec<LogGap>,
+}
+
+/// What the watch showed of a pod.
+#[derive(Debug, Default)]
+struct PodHistory {
+    address: Option<IpAddr>,
+    /// Time at which the watch first showed the pod as ready.
+    ready: Option<Stamp>,
+    /// Time at which the watch first showed the pod as being deleted.
+    deleting: Option<Stamp>,
+    gone: Option<Stamp>,
+    events: Vec<(Stamp, PodEvent)>,
+}
+
+impl PodHistory {
+    fn observe(&mut self, at: Stamp, event: &PodEvent) {
+        self.address = self.address.or_else(|| event.ip.as_deref()?.parse().ok());
+        if event.ready {
+            self.ready.get_or_insert(at);
+        }
+        if event.deletion_timestamp.is_some() || event.change == Change::Deleted {
+            self.deleting.get_or_insert(at);
+        }
+        if event.change == Change::Deleted {
+            self.gone = Some(at);
+        }
+        if self.events.len() >= EVENTS_KEPT {
+            // The first event shows since when the pod exists.
+            self.events.remove(1);
+        }
+        self.events.push((at, event.clone()));
+    }
+}
+
+impl GatewayTraffic {
+    /// Starts without any traffic. `id` names the rows, as in a run.
+    pub fn new(id: RunId) -> Self {
+        Self {
+            id,
+            attempts: KeptAttempts::default(),
+            clocks: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            started: HashMap::new(),
+            samples: Vec::new(),
+            gaps: Vec::new(),
+        }
+    }
+
+    /// Processes an event of the watches.
+    pub fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::Pod(pod) => self.observe_pod(at, pod),
+            EventKind::ClockSample { .. } => {
+                if self.samples.len() >= SAMPLES_KEPT {
+                    self.samples.remove(0);
+                }
+                self.samples.push(Event::new(at, COORDINATOR, kind.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_pod(&mut self, at: Stamp, event: &PodEvent) {
+        let had_address = |address| self.pods.values().any(|pod| pod.address == Some(address));
+        let address = event.ip.as_deref().and_then(|ip| ip.parse().ok());
+        let is_new = self.pods.get(&event.uid).is_none_or(|pod| pod.address.is_none());
+        let is_alone = is_new && address.is_some_and(|address| !had_address(address));
+        let pod = self.pods.entry(event.uid.clone()).or_default();
+        let was_watched = !pod.events.is_empty();
+        pod.observe(at, event);
+        let Some(address) = address else { return };
+        if is_new && is_alone && was_watched && pod.ready.is_none() {
+            self.started.insert(address, Stamp::from_unix_ns(i64::MAX));
+        } else if is_new && !is_alone {
+            self.started.remove(&address);
+        }
+        if let (Some(ready), Some(started)) = (pod.ready, self.started.get_mut(&address)) {
+            *started = ready;
+        }
+    }
+
+    /// Adds a line of a log, which was read at `arrived`.
+    pub fn add(&mut self, source: &Arc<str>, arrived: Stamp, line: &LoggedRequest) {
+        let clock = self.clocks.entry(Arc::clone(source)).or_default();
+        clock.ended_before(line.earliest + line.took.unwrap_or_default(), arrived);
+        for (address, begun) in self.attempts.add(source, line) {
+            if let Some(ready) = self.started.get(&address) {
+                clock.begun_after(begun, *ready, arrived);
+            }
+        }
+    }
+
+    /// Adds a period in which lines of a log may be missing.
+    pub fn add_gap(&mut self, gap: LogGap) {
+        self.gaps.push(gap);
+    }
+
+    /// Forgets what no later termination needs.
+    pub fn forget_before(&mut self, now: Stamp) {
+        let before = now.shifted_ns(-KEPT_NS);
+        self.attempts.forget_before(before);
+        self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
+        self.gaps.retain(|gap| gap.to_ns >= before);
+        self.started.retain(|_, ready| *ready >= before);
+    }
+
+    /// Explains what a termination did to the gateways' requests; `None` if no log names the pod's address. `until` is
+    /// the time up to which the logs have been read.
+    ///
+    /// # Errors
+    /// Does not fail, as all attempts are in memory.
+    pub fn explain(
+        &self,
+        end: &WatchedTermination,
+        until: Stamp,
+    ) -> Result<Option<TerminationTraffic>, PartError> {
+        let Some((pod, address)) = self.pods.get(&end.uid).and_then(|pod| Some((pod, pod.address?))) else {
+            return Ok(None);
+        };
+        let consumers = self.attempts.consumers_of(address);
+        let gone = pod.gone.or(end.ended_ns).unwrap_or(end.t0_latest_ns);
+        let t0 = end.t0_earliest_ns;
+        let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
+        let choose = |from: Stamp| {
+            let period = TimeSpan { from, until: span.until };
+            (period, self.attempts.choose(&consumers, period, |source| self.clock_of(source)))
+        };
+        let (period, chosen) = choose(t0.shifted_ns(-BEFORE_NS));
+        let (log, rows) = (self.log(&chosen, period), Arc::new(chosen));
+        let fates = Arc::clone(&rows);
+        let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates);
+        let Some(mut traffic) = explain_span(log, rows, span, TOGETHER, take)? else { return Ok(None) };
+        let ending = TimeSpan { from: t0, until: gone };
+        traffic.not_observable = fates.unobserved_at(address, ending);
+        let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));
+        traffic.background = background(&nearby, ending, &self.well_pods(around));
+        traffic.gaps = self.gaps_of(&fates, span);
+        if !traffic.gaps.is_empty() {
+            // A bound on the end of a window needs every line until then.
+            traffic.windows.iter_mut().for_each(|window| (window.upper_s, window.upper_basis) = (None, None));
+        }
+        Ok(Some(traffic))
+    }
+
+    fn clock_of(&self, source: &Arc<str>) -> ClockOffset {
+        self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
+    }
+
+    /// Returns the periods in which lines of these logs may be missing.
+    fn gaps_of(&self, chosen: &ChosenAttempts, span: TimeSpan) -> Vec<LogGap> {
+        let meets = |gap: &&LogGap| span.meets(gap.from_ns, gap.to_ns);
+        let is_of = |gap: &&LogGap| chosen.logs().any(|(source, _)| **source == *gap.source);
+        self.gaps.iter().filter(meets).filter(is_of).cloned().collect()
+    }
+
+    /// Returns when pods were ready and not being deleted, by address.
+    fn well_pods(&self, span: TimeSpan) -> Vec<(IpAddr, TimeSpan)> {
+        let well = |pod: &PodHistory| {
+            let from = pod.ready?.max(span.from);
+            let until = pod.deleting.map_or(span.until, |deleting| deleting.min(span.until));
+            Some((pod.address?, TimeSpan { from, until }))
+        };
+        self.pods.values().filter_map(well).collect()
+    }
+
+    /// Returns the record of a run whose load sources are the gateways.
+    fn log(&self, chosen: &ChosenAttempts, period: TimeSpan) -> RunLog {
+        let sources = chosen.logs().map(|(name, uncertainty_ns)| Source {
+            name: name.to_string(),
+            role: Role::Load,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(uncertainty_ns),
+            rows: None,
+        });
+        let targets = chosen.targets().map(|name| Target {
+            name: name.to_string(),
+            url: String::new(),
+            consumer: name.to_string(),
+            balances: Balances::Requests,
+            balances_because: BalancesBecause::Stated,
+            service: None,
+            routing: Some(Routing::LoggingGateway),
+            node: None,
+        });
+        let addresses = chosen.addresses();
+        let is_reached = |pod: &&PodHistory| pod.address.is_some_and(|address| addresses.contains(&address));
+        let pods = self.pods.values().filter(is_reached).flat_map(|pod| &pod.events);
+        let mut events: Vec<Event> = pods
+            .map(|(at, pod)| Event::new(*at, COORDINATOR, EventKind::Pod(pod.clone())))
+            .chain(self.samples.iter().cloned())
+            .collect();
+        let load = EventKind::LoadStarted { rate: 0.0, duration_s: 0.0, warmup_s: 0.0 };
+        events.push(Event::new(period.from, COORDINATOR, load));
+        events.push(Event::new(period.until, COORDINATOR, EventKind::LoadEnded { scheduled: chosen.len() }));
+        events.sort_by_key(|event| event.at);
+        let info = RunInfo {
+            format: FORMAT_VERSION,
+            tool: Tool::this(),
+            run: self.id.clone(),
+            name: String::new(),
+            scenario: Value::Null,
+            expect: Expect::default(),
+            cluster: ClusterInfo::default(),
+            targets: targets.collect(),
+            load: LoadPlan::default(),
+            sources: sources.collect(),
+            started: period.from,
+            ended: Some(period.until),
+            complete: true,
+            interrupted: false,
+            max_busy: None,
+            aborted: None,
+            looks: None,
+            rounds: None,
+            policy: Policy::default(),
+            events: None,
+        };
+        RunLog { info, events, torn: Vec::new(), corrupt: Vec::new(), altered: Vec::new() }
+    }
+}
+
+/// Returns a termination's part of what was explained.
+fn traffic(uid: &str, explained: &Explained<'_>, fates: &ChosenAttempts) -> Option<TerminationTraffic> {
+    let number = explained.terminations.iter().position(|termination| termination.uid == uid)?;
+    let termination = &explained.terminations[number];
+    let mut traffic = TerminationTraffic {
+        requests: termination.requests.seen.unwrap_or(0),
+        windows: termination.windows.clone(),
+        ..TerminationTraffic::default()
+    };
+    for judged in &explained.judged {
+        let candidate = judged.candidates.iter().find(|candidate| candidate.termination == number);
+        let Some(share) = candidate.map(|candidate| candidate.share) else { continue };
+        match fates.fate(&judged.request.row) {
+            Some(AttemptFate::Last) => {
+                traffic.lost.add(share);
+                traffic.by_cause.entry(judged.cause).or_default().add(share);
+            }
+            Some(AttemptFate::Saved) => traffic.saved_by_retries.add(share),
+            Some(AttemptFate::Repeated) | None => {}
+        }
+    }
+    Some(traffic)
+}
+
+#[cfg(test)]
+mod tests;

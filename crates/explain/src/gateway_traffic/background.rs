@@ -1,0 +1,47 @@
+//! Losses that real traffic has without terminations.
+
+use std::net::IpAddr;
+
+use super::SECOND_NS;
+use super::kept_attempts::ChosenAttempts;
+use crate::model::Bounded;
+use crate::timeline::TimeSpan;
+use rolldrop_record::Outcome;
+
+/// Share of periods that have fewer losses than the lower limit, and that have more than the upper one.
+const BEYOND: f64 = 0.025;
+/// Minimum length of a period, so that the shortest terminations do not give thousands of them.
+const LEAST_NS: i64 = SECOND_NS;
+
+/// Returns true if only a dead pod explains this outcome of an attempt at its address.
+const fn needs_dead_pod(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+}
+
+/// Returns the number of losses to expect in a period as long as `ending`, from such periods of pods that were well:
+/// the middle 95 % of periods, and their mean. Returns `None` if no pod was well for that long.
+pub(super) fn background(
+    attempts: &ChosenAttempts,
+    ending: TimeSpan,
+    well: &[(IpAddr, TimeSpan)],
+) -> Option<Bounded> {
+    let length_ns = ending.until.ns_since(ending.from).max(LEAST_NS);
+    let mut counts: Vec<u64> = Vec::new();
+    for (address, TimeSpan { from, until }) in well {
+        let periods = usize::try_from(until.ns_since(*from) / length_ns).unwrap_or(0);
+        let mut of_pod = vec![0; periods];
+        for begun in attempts.lost_at(*address, |outcome| !needs_dead_pod(outcome)) {
+            let period = usize::try_from(begun.ns_since(*from).div_euclid(length_ns));
+            if let Some(count) = period.ok().and_then(|period| of_pod.get_mut(period)) {
+                *count += 1;
+            }
+        }
+        counts.extend(of_pod);
+    }
+    counts.sort_unstable();
+    let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length")]
+    let beyond = (counts.len() as f64 * BEYOND).floor() as usize;
+    let (least, most) = (counts.get(beyond)?, counts.get(counts.len().checked_sub(1 + beyond)?)?);
+    Some(Bounded { at_least: *least, at_most: *most, estimate: mean })
+}

@@ -1,0 +1,330 @@
+//! Attempts of gateways in memory, as rows that the explanation of runs reads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::timeline::TimeSpan;
+use crate::timeline::drop_policy::OutcomeClass;
+use rolldrop_record::parts::{Lane, PartError};
+use rolldrop_record::{
+    ClockOffset, GapRow, LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, Phase, RequestRow, RowSource,
+    ServedRow, Stamp, StreamRow,
+};
+
+/// Lowest status of an error of the server.
+const SERVER_ERROR: u16 = 500;
+/// Status with which a gateway reports an upstream that failed.
+const BAD_GATEWAY: u16 = 502;
+/// Maximum number of attempts that a line only counts to believe.
+const MOST_HIDDEN: usize = 20;
+
+/// Number of a consumer: a gateway's log, and a route in it.
+pub(super) type Consumer = u32;
+
+/// What became of a request after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttemptFate {
+    /// It was the last attempt, so the client got its outcome.
+    Last,
+    /// A later attempt succeeded.
+    Saved,
+    /// A later attempt failed too.
+    Repeated,
+}
+
+/// An attempt at a pod, in few bytes, as there may be a million.
+#[derive(Clone, Copy, Debug)]
+struct KeptAttempt {
+    consumer: Consumer,
+    /// Earliest time at which it may have begun, on the gateway's clock until it is chosen.
+    begun: Stamp,
+    /// Longest time after that at which it may have begun, in microseconds.
+    unsure_us: u32,
+    took_us: u32,
+    address: Option<IpAddr>,
+    /// `None` if the log does not show it.
+    outcome: Option<Outcome>,
+    status: Option<u16>,
+    /// True if the upstream responded with this status.
+    is_answer: bool,
+    fate: AttemptFate,
+}
+
+/// Attempts of the last minutes, in the order in which they were read.
+#[derive(Debug, Default)]
+pub(super) struct KeptAttempts {
+    attempts: VecDeque<KeptAttempt>,
+    /// Log and route by number.
+    consumers: Vec<(Arc<str>, Option<Arc<str>>)>,
+    numbers: HashMap<(Arc<str>, Option<Arc<str>>), Consumer>,
+}
+
+impl KeptAttempts {
+    /// Adds the attempts of a line. Returns the addresses that responded, with the latest time at which these attempts
+    /// may have begun.
+    pub(super) fn add(&mut self, source: &Arc<str>, line: &LoggedRequest) -> Vec<(IpAddr, Stamp)> {
+        let key = (Arc::clone(source), line.route.clone());
+        let next = Consumer::try_from(self.consumers.len()).unwrap_or(Consumer::MAX);
+        let consumer = *self.numbers.entry(key).or_insert_with_key(|key| {
+            self.consumers.push(key.clone());
+            next
+        });
+        let shown = attempts(consumer, line);
+        let answered = shown.iter().filter(|attempt| attempt.outcome == Some(Outcome::Ok));
+        let latest = |of: &KeptAttempt| of.begun + Duration::from_micros(of.unsure_us.into());
+        let reached = answered.filter_map(|of| Some((of.address?, latest(of)))).collect();
+        self.attempts.extend(shown);
+        reached
+    }
+
+    /// Forgets attempts that began before a time on their gateway's clock.
+    pub(super) fn forget_before(&mut self, before: Stamp) {
+        while self.attempts.front().is_some_and(|attempt| attempt.begun < before) {
+            self.attempts.pop_front();
+        }
+    }
+
+    /// Returns the log and the route of a consumer.
+    pub(super) fn consumer(&self, consumer: Consumer) -> &(Arc<str>, Option<Arc<str>>) {
+        &self.consumers[consumer as usize]
+    }
+
+    /// Returns the consumers that sent requests to an address.
+    pub(super) fn consumers_of(&self, address: IpAddr) -> Vec<Consumer> {
+        let at_it = self.attempts.iter().filter(|attempt| attempt.address == Some(address));
+        at_it.map(|attempt| attempt.consumer).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Returns the attempts of these consumers that were under way in a period. `offset` is each log's clock.
+    pub(super) fn choose(
+        &self,
+        consumers: &[Consumer],
+        period: TimeSpan,
+        offset: impl Fn(&Arc<str>) -> ClockOffset,
+    ) -> ChosenAttempts {
+        let mut chosen = ChosenAttempts::default();
+        for consumer in consumers {
+            let (source, route) = self.consumer(*consumer);
+            chosen.targets.insert(*consumer, target_name(source, route.as_deref()).into());
+            let log = || ChosenLog { clock: offset(source), attempts: Vec::new() };
+            chosen.logs.entry(Arc::clone(source)).or_insert_with(log);
+        }
+        for attempt in self.attempts.iter().filter(|attempt| chosen.targets.contains_key(&attempt.consumer)) {
+            let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).0) else { continue };
+            let unsure = Duration::from_micros(attempt.unsure_us.into());
+            let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
+            if period.meets(begun, begun + Duration::from_micros(attempt.took_us.into())) {
+                log.attempts.push(KeptAttempt { begun, ..*attempt });
+            }
+        }
+        chosen
+    }
+}
+
+/// Returns the name of a consumer, as reports show it.
+pub(super) fn target_name(source: &str, route: Option<&str>) -> String {
+    match route {
+        Some(route) => format!("{source} (route {route})"),
+        None => source.to_owned(),
+    }
+}
+
+/// Returns the attempts of a line, including those that it only counts.
+fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
+    let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    let took = line.took.unwrap_or_default();
+    let resolution_us =
+        us(Duration::from_nanos(u64::try_from(line.latest.ns_since(line.earliest)).unwrap_or_default()));
+    let was_saved = line.status.is_some_and(|status| status < SERVER_ERROR);
+    let earlier = if was_saved { AttemptFate::Saved } else { AttemptFate::Repeated };
+    let nothing =
+        LoggedAttempt { upstream: LoggedUpstream::Unnamed, outcome: None, status: None, took: None };
+    let shown: Vec<&LoggedAttempt> = match line.attempts.is_empty() {
+        true => vec![&nothing],
+        false => line.attempts.iter().collect(),
+    };
+    let made = line.attempts_made.map_or(0, |made| made as usize);
+    let hidden = made.saturating_sub(shown.len()).min(MOST_HIDDEN);
+    let mut all: Vec<KeptAttempt> = Vec::with_capacity(hidden + shown.len());
+    let mut passed = Duration::ZERO;
+    // Without the durations of all earlier attempts, an attempt may have begun at any time during the request.
+    let mut is_placed = hidden == 0;
+    let count = hidden + shown.len();
+    for (number, attempt) in std::iter::repeat_n(&nothing, hidden).chain(shown).enumerate() {
+        let is_last = number + 1 == count;
+        let (outcome, status) = match is_last {
+            true => last_outcome(attempt, line),
+            false => earlier_outcome(attempt),
+        };
+        all.push(KeptAttempt {
+            consumer,
+            begun: line.earliest + passed,
+            unsure_us: resolution_us.saturating_add(if is_placed { 0 } else { us(took) }),
+            took_us: us(attempt.took.unwrap_or(took.saturating_sub(passed))),
+            address: match attempt.upstream {
+                LoggedUpstream::Address(address) => Some(address.ip()),
+                LoggedUpstream::Unnamed => None,
+            },
+            outcome,
+            status,
+            is_answer: attempt.status.is_some(),
+            fate: if is_last { AttemptFate::Last } else { earlier },
+        });
+        match attempt.took {
+            Some(took) if is_placed => passed += took,
+            _ => is_placed = false,
+        }
+    }
+    all
+}
+
+/// Returns the outcome and status of the attempt that decided what the client got.
+fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcome>, Option<u16>) {
+    let status = attempt.status.or(line.status);
+    let by_status = |status| if status < SERVER_ERROR { Outcome::Ok } else { Outcome::HttpError };
+    let outcome = match (attempt.outcome, status) {
+        _ if line.client_left => Some(Outcome::Cancelled),
+        (Some(outcome), _) => Some(outcome),
+        (None, Some(status)) => Some(by_status(status)),
+        (None, None) => None,
+    };
+    (outcome, status)
+}
+
+/// Returns the outcome and status of an attempt after which the gateway tried again. It failed, in whatever way.
+fn earlier_outcome(attempt: &LoggedAttempt) -> (Option<Outcome>, Option<u16>) {
+    let failed = attempt.outcome.filter(|outcome| *outcome != Outcome::Ok).unwrap_or(Outcome::HttpError);
+    let status = attempt.status.filter(|status| *status >= SERVER_ERROR).unwrap_or(BAD_GATEWAY);
+    (Some(failed), Some(status))
+}
+
+/// Attempts chosen for one termination, on the watch's clock.
+#[derive(Debug, Default)]
+pub(super) struct ChosenAttempts {
+    logs: BTreeMap<Arc<str>, ChosenLog>,
+    /// Targets of the rows, by consumer.
+    targets: BTreeMap<Consumer, Arc<str>>,
+}
+
+/// Chosen attempts of one log. The position of an attempt is the number of its row.
+#[derive(Debug)]
+struct ChosenLog {
+    clock: ClockOffset,
+    attempts: Vec<KeptAttempt>,
+}
+
+impl ChosenAttempts {
+    /// Returns the number of attempts.
+    pub(super) fn len(&self) -> u64 {
+        self.logs.values().map(|log| log.attempts.len() as u64).sum()
+    }
+
+    /// Returns the logs, each with the uncertainty of its times in ± nanoseconds.
+    pub(super) fn logs(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
+        self.logs.iter().map(|(source, log)| {
+            let unsure_us = log.attempts.iter().map(|attempt| attempt.unsure_us).max().unwrap_or(0);
+            (source, log.clock.uncertainty_ns.saturating_add(i64::from(unsure_us) * 500))
+        })
+    }
+
+    /// Returns the names of the targets.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.targets.values()
+    }
+
+    /// Returns the addresses that attempts were made at.
+    pub(super) fn addresses(&self) -> HashSet<IpAddr> {
+        self.all().filter_map(|attempt| attempt.address).collect()
+    }
+
+    /// Returns what became of the request of a row.
+    pub(super) fn fate(&self, row: &RequestRow) -> Option<AttemptFate> {
+        let number = usize::try_from(row.seq).ok()?;
+        Some(self.logs.get(&row.source)?.attempts.get(number)?.fate)
+    }
+
+    /// Returns when requests began that were lost at an address with such an outcome.
+    pub(super) fn lost_at(
+        &self,
+        address: IpAddr,
+        is_meant: impl Fn(Outcome) -> bool,
+    ) -> impl Iterator<Item = Stamp> {
+        self.all().filter_map(move |of| {
+            let outcome =
+                of.outcome.filter(|_| of.address == Some(address) && of.fate == AttemptFate::Last)?;
+            let is_lost = OutcomeClass::of_answer(outcome, of.status, None) == OutcomeClass::Dropped;
+            (is_lost && is_meant(outcome)).then_some(of.begun)
+        })
+    }
+
+    /// Returns the number of attempts at an address in a period whose outcome the log does not show.
+    pub(super) fn unobserved_at(&self, address: IpAddr, period: TimeSpan) -> u64 {
+        let is_meant = |of: &&KeptAttempt| of.outcome.is_none() && of.address == Some(address);
+        let meets = |of: &&KeptAttempt| period.meets(of.begun, of.ended());
+        self.all().filter(is_meant).filter(meets).count() as u64
+    }
+
+    fn all(&self) -> impl Iterator<Item = &KeptAttempt> {
+        self.logs.values().flat_map(|log| &log.attempts)
+    }
+}
+
+impl KeptAttempt {
+    fn ended(&self) -> Stamp {
+        self.begun + Duration::from_micros(self.took_us.into())
+    }
+
+    /// Writes the attempt to a row, of which everything else is already that of an attempt.
+    fn fill(&self, row: &mut RequestRow) {
+        (row.scheduled, row.sent, row.end) = (self.begun, Some(self.begun), self.ended());
+        row.outcome = self.outcome.unwrap_or(Outcome::Cancelled);
+        row.final_outcome = row.outcome;
+        row.status = self.status;
+        row.routed_to = self.address.map(|address| SocketAddr::new(address, 0));
+        // An error names its pod, so that it is not taken for the gateway's own.
+        let is_pods = self.is_answer && row.outcome != Outcome::Ok;
+        row.pod = self.address.filter(|_| is_pods).map(|address| address.to_string().into());
+    }
+}
+
+impl RowSource for ChosenAttempts {
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn requests(&self, lanes: &mut [&mut dyn Lane<RequestRow>]) -> Result<(), PartError> {
+        let Some(lane) = lanes.first_mut() else { return Ok(()) };
+        let at = Stamp::default();
+        for (source, log) in &self.logs {
+            let mut row = RequestRow::not_sent(Arc::clone(source), 0, "".into(), Phase::Main, at, at);
+            for (seq, attempt) in (0..).zip(&log.attempts) {
+                row.seq = seq;
+                if let Some(target) = self.targets.get(&attempt.consumer) {
+                    row.target = Arc::clone(target);
+                }
+                attempt.fill(&mut row);
+                lane.row().clone_from(&row);
+                lane.take();
+            }
+        }
+        Ok(())
+    }
+
+    fn streams(&self, _: &mut [&mut dyn Lane<StreamRow>]) -> Result<(), PartError> {
+        Ok(())
+    }
+
+    fn gaps(&self, _: &mut [&mut dyn Lane<GapRow>]) -> Result<(), PartError> {
+        Ok(())
+    }
+
+    fn has_served(&self) -> bool {
+        false
+    }
+
+    fn served(&self, _: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Bounds on how far a gateway's clock differs from the watch's, from lines alone.
+
+use std::collections::VecDeque;
+
+use rolldrop_record::{ClockOffset, Stamp};
+
+/// Time within which the API server passes a change to all of its watches, also when it is busy.
+const PASSED_ON_WITHIN_NS: i64 = 500_000_000;
+/// Number of lines of which at least one is written and read soon after its request. Gateways that collect lines before
+/// they write them end some requests just before they write.
+const MANY: u64 = 100;
+/// Time that this takes at most for one of [`MANY`] lines. This is an assumption, as is the next limit.
+const READ_WITHIN_NS: i64 = 500_000_000;
+/// Time that this takes at most for one of fewer lines.
+const FEW_READ_WITHIN_NS: i64 = 10_000_000_000;
+/// Length of the periods for which bounds are kept.
+const PERIOD_NS: i64 = 60_000_000_000;
+/// Number of periods to keep.
+const PERIODS: usize = 12;
+
+/// Bounds from the lines of several minutes.
+#[derive(Debug, Default)]
+pub(super) struct LogClock(VecDeque<PeriodBounds>);
+
+/// Bounds on the gateway's clock minus the watch's, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct PeriodBounds {
+    period: i64,
+    lines: u64,
+    least_ns: i64,
+    most_ns: i64,
+}
+
+impl LogClock {
+    /// Adds a line whose request ended at `ended` on the gateway's clock. A line cannot be read before it is written.
+    pub(super) fn ended_before(&mut self, ended: Stamp, read: Stamp) {
+        let bounds = self.of_period(read);
+        bounds.lines += 1;
+        bounds.least_ns = bounds.least_ns.max(ended.ns_since(read));
+    }
+
+    /// Adds a request that began at `begun` on the gateway's clock, at a pod that the watch showed as ready at `ready`.
+    /// A gateway uses a pod only once the API server says that it is ready.
+    pub(super) fn begun_after(&mut self, begun: Stamp, ready: Stamp, read: Stamp) {
+        let bounds = self.of_period(read);
+        bounds.most_ns = bounds.most_ns.min(begun.ns_since(ready.shifted_ns(-PASSED_ON_WITHIN_NS)));
+    }
+
+    fn of_period(&mut self, read: Stamp) -> &mut PeriodBounds {
+        let period = read.unix_ns() / PERIOD_NS;
+        if self.0.back().is_none_or(|last| last.period < period) {
+            if self.0.len() >= PERIODS {
+                self.0.pop_front();
+            }
+            self.0.push_back(PeriodBounds { period, lines: 0, least_ns: i64::MIN, most_ns: i64::MAX });
+        }
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    /// Returns the offset of the gateway's clock.
+    pub(super) fn offset(&self) -> ClockOffset {
+        let least_ns = self.0.iter().map(|bounds| bounds.least_ns).max().unwrap_or(0);
+        let most_ns = self.0.iter().map(|bounds| bounds.most_ns).min().unwrap_or(0);
+        let is_many = self.0.iter().map(|bounds| bounds.lines).sum::<u64>() >= MANY;
+        let read_within_ns = if is_many { READ_WITHIN_NS } else { FEW_READ_WITHIN_NS };
+        let most_ns = most_ns.min(least_ns.saturating_add(read_within_ns));
+        // The bounds of a gateway that uses pods before they are ready contradict each other; the offset may be any
+        // in between.
+        let (least_ns, most_ns) = (least_ns.min(most_ns), least_ns.max(most_ns));
+        let uncertainty_ns = most_ns.saturating_sub(least_ns) / 2;
+        ClockOffset { offset_ns: least_ns.saturating_add(uncertainty_ns), uncertainty_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+
+    fn at(ms: i64) -> Stamp {
+        Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+    }
+
+    /// Returns the least and the largest possible offset, in milliseconds.
+    fn bounds_ms(clock: &LogClock) -> (i64, i64) {
+        let ClockOffset { offset_ns, uncertainty_ns } = clock.offset();
+        ((offset_ns - uncertainty_ns) / MS, (offset_ns + uncertainty_ns) / MS)
+    }
+
+    #[test]
+    fn lines_and_starts_bound_clock() {
+        let mut clock = LogClock::default();
+        // The gateway's clock is 300 ms ahead. Lines are read 20 to 400 ms after the requests ended.
+        for delay in [400, 20, 90] {
+            clock.ended_before(at(1000 + 300), at(1000 + delay));
+        }
+        assert_eq!(bounds_ms(&clock), (280, 10_280));
+        for _ in 0..97 {
+            clock.ended_before(at(1300), at(1200));
+        }
+        assert_eq!(bounds_ms(&clock), (280, 780));
+        // The watch showed a pod as ready at 5.1 s, which was then at most 0.5 s ago; it got a request at 4.7 s.
+        clock.begun_after(at(4700 + 300), at(5100), at(5300));
+        assert_eq!(bounds_ms(&clock), (280, 400));
+    }
+
+    #[test]
+    fn contradiction_keeps_both_bounds() {
+        let mut clock = LogClock::default();
+        clock.ended_before(at(1000), at(1000));
+        clock.begun_after(at(2000), at(9000), at(9001));
+        assert_eq!(bounds_ms(&clock), (-6500, 0));
+    }
+
+    #[test]
+    fn old_bounds_expire() {
+        let mut clock = LogClock::default();
+        clock.ended_before(at(5000), at(0));
+        for minute in 1..=PERIODS as i64 {
+            clock.ended_before(at(minute * 60_000), at(minute * 60_000 + 10));
+        }
+        assert_eq!(bounds_ms(&clock).0, -10, "the clock was set back since then");
+    }
+}

@@ -1,0 +1,250 @@
+//! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{Bounded, Cause};
+use crate::timeline::TerminationWatch;
+use crate::timeline::clocks::API_SERVER;
+use rolldrop_record::{LoggedAttempt, LoggedUpstream, Outcome};
+
+const MS: i64 = 1_000_000;
+
+fn at(ms: i64) -> Stamp {
+    Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+}
+
+/// Watch of a cluster, and a gateway `gw` with a clock of its own.
+struct World {
+    watch: TerminationWatch,
+    traffic: GatewayTraffic,
+    pods: BTreeMap<&'static str, Value>,
+    /// The gateway's clock minus ours, in milliseconds.
+    ahead_ms: i64,
+}
+
+impl World {
+    fn new() -> Self {
+        let traffic = GatewayTraffic::new("k3v9x2abcdef".parse().unwrap());
+        let (watch, pods) = (TerminationWatch::default(), BTreeMap::new());
+        let mut world = Self { watch, traffic, pods, ahead_ms: 0 };
+        let offset = ClockOffset { offset_ns: 0, uncertainty_ns: 1_000 };
+        world.observe(0, &EventKind::clock_sample(API_SERVER, offset));
+        for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+            world.begin(0, name, address, "listed");
+        }
+        world
+    }
+
+    fn observe(&mut self, ms: i64, kind: &EventKind) {
+        self.watch.observe(at(ms), Some("shop"), kind);
+        self.traffic.observe(at(ms), kind);
+    }
+
+    fn show(&mut self, ms: i64, name: &'static str) {
+        let event = serde_json::from_value(self.pods[name].clone()).unwrap();
+        self.observe(ms, &EventKind::Pod(event));
+    }
+
+    fn begin(&mut self, ms: i64, name: &'static str, address: &str, change: &str) {
+        let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
+            "state": "running", "reason": null, "exit_code": null, "restarts": 0});
+        let pod = json!({"change": change, "namespace": "shop", "name": name, "uid": format!("uid-{name}"),
+            "resource_version": "1", "node": "n1", "ip": address, "phase": "Running", "ready": true,
+            "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
+            "owner": "ReplicaSet/web-7d9f", "containers": [app]});
+        self.pods.insert(name, pod);
+        self.show(ms, name);
+    }
+
+    /// Deletes a pod, whose containers end 1 s later. 1.3 s after its deletion, the pod is gone.
+    fn delete(&mut self, ms: i64, name: &'static str) {
+        let pod = self.pods.get_mut(name).unwrap();
+        pod["change"] = "applied".into();
+        pod["deletion_grace_s"] = 30.into();
+        pod["deletion_timestamp"] = json!(at((ms / 1000 + 30) * 1000));
+        self.show(ms, name);
+        let pod = self.pods.get_mut(name).unwrap();
+        pod["ready"] = false.into();
+        pod["containers"][0]["state"] = "terminated".into();
+        pod["containers"][0]["exit_code"] = 0.into();
+        self.show(ms + 1000, name);
+        self.pods.get_mut(name).unwrap()["change"] = "deleted".into();
+        self.show(ms + 1300, name);
+    }
+
+    /// Logs a request that began at `ms` and took 2 ms, which is read 30 ms later.
+    fn log(&mut self, ms: i64, status: u16, attempts: Vec<LoggedAttempt>) {
+        let begun = at(ms + self.ahead_ms);
+        let made = u32::try_from(attempts.len()).unwrap();
+        let line = LoggedRequest {
+            earliest: begun,
+            latest: begun,
+            took: Some(Duration::from_millis(2)),
+            status: Some(status),
+            attempts,
+            attempts_made: Some(made),
+            client_left: false,
+            bytes: None,
+            route: None,
+        };
+        self.traffic.add(&"gw".into(), at(ms + 32), &line);
+    }
+
+    /// Explains the only termination.
+    fn explain(&mut self, ms: i64) -> (WatchedTermination, TerminationTraffic) {
+        let mut settled = self.watch.settled(at(ms));
+        assert_eq!(settled.len(), 1, "{settled:?}");
+        let end = settled.remove(0);
+        let traffic = self.traffic.explain(&end, at(ms)).unwrap().unwrap();
+        (end, traffic)
+    }
+}
+
+fn attempt(address: &str, outcome: Outcome, status: Option<u16>) -> LoggedAttempt {
+    let address: SocketAddr = format!("{address}:8080").parse().unwrap();
+    let (upstream, took) = (LoggedUpstream::Address(address), Some(Duration::from_millis(1)));
+    LoggedAttempt { upstream, outcome: Some(outcome), status, took }
+}
+
+fn fine(address: &str) -> Vec<LoggedAttempt> {
+    vec![attempt(address, Outcome::Ok, Some(200))]
+}
+
+const ADDRESSES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+
+/// Logs 120 s of 100 requests/s. Until 400 ms after its deletion, a third of them still goes to `b`, which accepts no
+/// connection from 100 ms after its deletion on. `refused` logs such a request.
+fn roll(world: &mut World, mut refused: impl FnMut(&mut World, i64)) {
+    let mut is_deleted = false;
+    for n in 0..12_000 {
+        let ms = n * 10;
+        if ms >= 100_000 && !is_deleted {
+            is_deleted = true;
+            world.delete(100_000, "b");
+        }
+        let address = ADDRESSES[usize::try_from(n % 3).unwrap()];
+        match (address, ms) {
+            ("10.0.0.2", 100_400..) => world.log(ms, 200, fine("10.0.0.1")),
+            ("10.0.0.2", 100_100..) => refused(world, ms),
+            _ => world.log(ms, 200, fine(address)),
+        }
+    }
+}
+
+#[test]
+fn refused_attempts_are_counted_exactly() {
+    let mut world = World::new();
+    roll(&mut world, |world, ms| {
+        world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
+    });
+    let (_, traffic) = world.explain(120_000);
+    assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
+    assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(10))]));
+    assert_eq!((traffic.saved_by_retries, traffic.not_observable), (Bounded::default(), 0));
+    assert_eq!(traffic.background, Some(Bounded::exactly(0)));
+    let [window] = &traffic.windows[..] else { panic!("{traffic:?}") };
+    assert_eq!(window.consumer, "gw");
+    // The window lasted 0.4 s; t0 is known to a second, and the clock to one second more.
+    let (lower_s, upper_s) = (window.lower_s.unwrap(), window.upper_s.unwrap());
+    assert!(lower_s <= 0.4 && (0.4..3.0).contains(&upper_s), "{window:?}");
+}
+
+#[test]
+fn retried_attempts_count_as_saved() {
+    let mut world = World::new();
+    let refused = || attempt("10.0.0.2", Outcome::ConnectRefused, Some(502));
+    let mut number = 0;
+    roll(&mut world, |world, ms| {
+        number += 1;
+        match number % 3 {
+            0 => world.log(ms, 502, vec![refused(), attempt("10.0.0.2", Outcome::ConnectRefused, Some(502))]),
+            _ => world.log(ms, 200, vec![refused(), attempt("10.0.0.1", Outcome::Ok, Some(200))]),
+        }
+    });
+    let (_, traffic) = world.explain(120_000);
+    // Three requests of ten were lost, each after two attempts.
+    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Bounded::exactly(7)));
+}
+
+#[test]
+fn addressless_failures_are_bounded() {
+    let mut world = World::new();
+    roll(&mut world, |world, ms| {
+        let nameless =
+            LoggedAttempt { upstream: LoggedUpstream::Unnamed, outcome: None, status: None, took: None };
+        world.log(ms, 502, vec![nameless]);
+    });
+    world.log(60_000, 502, Vec::new());
+    let (_, traffic) = world.explain(120_000);
+    assert!(traffic.lost.at_most >= 10 && traffic.lost.at_least <= 10, "{traffic:?}");
+}
+
+#[test]
+fn gateway_clock_is_corrected() {
+    let mut world = World::new();
+    world.ahead_ms = 5_000;
+    roll(&mut world, |world, ms| {
+        world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
+    });
+    let (_, traffic) = world.explain(120_000);
+    assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
+    let window = &traffic.windows[0];
+    assert!(window.lower_s.unwrap() <= 0.4 && window.upper_s.unwrap() >= 0.4, "{window:?}");
+}
+
+#[test]
+fn background_is_that_of_well_pods() {
+    let mut world = World::new();
+    let failing = |address| vec![attempt(address, Outcome::HttpError, Some(503))];
+    // One error a second at each of the pods that are well, and one reset at the pod that is ending.
+    for second in 0..100 {
+        world.log(second * 1000 + 5, 503, failing("10.0.0.1"));
+        world.log(second * 1000 + 7, 503, failing("10.0.0.3"));
+    }
+    roll(&mut world, |_, _| {});
+    world.log(100_050, 502, vec![attempt("10.0.0.2", Outcome::EofBeforeResponse, None)]);
+    let (_, traffic) = world.explain(120_000);
+    assert_eq!(traffic.lost, Bounded::exactly(1), "{traffic:?}");
+    assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::KilledInFlight, Bounded::exactly(1))]));
+    let background = traffic.background.unwrap();
+    // Periods of 1.3 s have one or two of these errors.
+    assert_eq!((background.at_least, background.at_most), (0, 2), "{background:?}");
+}
+
+#[test]
+fn reused_address_names_its_last_pod() {
+    let mut world = World::new();
+    let refused = || vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)];
+    roll(&mut world, |world, ms| world.log(ms, 503, refused()));
+    world.begin(103_000, "d", "10.0.0.2", "applied");
+    for ms in (103_005..108_000).step_by(10) {
+        world.log(ms, 503, refused());
+    }
+    let (_, traffic) = world.explain(120_000);
+    // The gateway's clock is known to half a second, in which it sends 50 requests.
+    let Bounded { at_least, at_most, .. } = traffic.lost;
+    assert!(at_least == 10 && (10..=60).contains(&at_most), "{traffic:?}");
+}
+
+#[test]
+fn missing_lines_leave_window_open() {
+    let mut world = World::new();
+    roll(&mut world, |_, _| {});
+    let gap = LogGap {
+        source: "gw".to_owned(),
+        from_ns: at(100_200),
+        to_ns: at(100_900),
+        why: "the log was rotated".to_owned(),
+    };
+    world.traffic.add_gap(gap.clone());
+    let (end, traffic) = world.explain(120_000);
+    assert_eq!(traffic.gaps, [gap]);
+    assert_eq!(traffic.windows[0].upper_s, None);
+    world.traffic.forget_before(at(120_000 + 3_600_000));
+    assert_eq!(world.traffic.explain(&end, at(3_700_000)).unwrap(), None, "no line names the pod any more");
+}

@@ -1,0 +1,45 @@
+//! Real traffic around a termination, as the access logs of gateways show it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Bounded, Cause, Window};
+use rolldrop_record::Stamp;
+
+/// Requests that gateways sent to a terminating pod. Only requests whose log line names the pod's address, or none, are
+/// counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TerminationTraffic {
+    /// Attempts that reached the pod from t0 on, or were lost there.
+    pub requests: u64,
+    /// Requests lost for their clients.
+    pub lost: Bounded,
+    /// Lost requests by cause.
+    pub by_cause: BTreeMap<Cause, Bounded>,
+    /// Requests that failed at the pod and were saved because the gateway tried again.
+    pub saved_by_retries: Bounded,
+    /// Requests to the pod whose outcome the logs do not show.
+    pub not_observable: u64,
+    /// Number of the lost requests that would be expected without the termination: losses of the same kinds at pods
+    /// that were well, in periods as long as the termination. Not among them are connections that nobody accepted,
+    /// which only a dead pod explains. `None` if no pod was well for that long.
+    pub background: Option<Bounded>,
+    /// Window for each gateway pod and route, in seconds since t0.
+    pub windows: Vec<Window>,
+    /// Periods in which lines may be missing, so that losses may be too.
+    pub gaps: Vec<LogGap>,
+}
+
+/// Period in which lines of a log may be missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogGap {
+    /// The log.
+    pub source: String,
+    /// Start of the period.
+    pub from_ns: Stamp,
+    /// End of the period.
+    pub to_ns: Stamp,
+    /// Reason.
+    pub why: String,
+}
