@@ -204,6 +204,16 @@ impl GatewayTraffic {
         let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));
         traffic.background = background(&nearby, ending, &self.well_pods(around));
         traffic.gaps = self.gaps_of(&fates, span);
+        let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
+        if until < complete_at {
+            let unread = |(source, _): (&Arc<str>, i64)| LogGap {
+                source: source.to_string(),
+                from_ns: until,
+                to_ns: complete_at,
+                why: "the watch ended before slow requests could be in the log".to_owned(),
+            };
+            traffic.gaps.extend(fates.logs().map(unread));
+        }
         if !traffic.gaps.is_empty() {
             // A bound on the end of a window needs every line until then.
             traffic.windows.iter_mut().for_each(|window| (window.upper_s, window.upper_basis) = (None, None));

@@ -25,6 +25,7 @@ mod stream_sections;
 mod summary;
 mod tune_report;
 mod watch_lines;
+mod watch_traffic_words;
 mod words;
 
 pub use charts::{Chart, ChartError, ChartReading};

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::format::{count, counted, list, percent, rfc3339_seconds, wrap};
 use super::summary::columns;
+use super::watch_traffic_words::{termination_traffic, workload_traffic};
 use rolldrop_explain::count::workload_ranking::RankedWorkload;
 use rolldrop_explain::model::{ContainerEnd, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
@@ -119,6 +120,7 @@ fn termination(end: &WatchedTermination) -> String {
     if !failed.is_empty() {
         parts.push(format!("preStop hook failed in {}", list(&failed)));
     }
+    parts.extend(end.traffic.iter().flat_map(termination_traffic));
     let (at, namespace, pod) = (rfc3339_seconds(end.t0_latest_ns), &end.namespace, &end.pod);
     format!("{at} {namespace}/{pod} ({workload}): {}", parts.join("; "))
 }
@@ -233,7 +235,9 @@ struct WorkloadRemedy {
 fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
     let (name, graces) = (name(of), graces(of));
     let of_all = |n: u64| format!("{} of {}", count(n), counted(of.terminations, "pod"));
-    let mut remedies = Vec::new();
+    let lost = of.traffic.as_ref().and_then(|traffic| workload_traffic(&name, traffic));
+    let mut remedies: Vec<WorkloadRemedy> =
+        lost.into_iter().map(|sentence| WorkloadRemedy { sentence, command: None }).collect();
     if of.killed_at_grace_end > 0 {
         let killed = of_all(of.killed_at_grace_end);
         let remedy = match of.killed_after_long_sleep == of.killed_at_grace_end {
@@ -310,6 +314,7 @@ mod tests {
             restarts: 0,
             failed_hooks: Some(BTreeSet::from(["app".to_owned()])),
             ready_while_terminating_s: None,
+            traffic: None,
         }
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::model::WatchedTermination;
 use crate::model::figure_text::len;
+use crate::model::{Bounded, Cause, WatchedMode, WatchedTermination};
 
 /// Minimum share of the grace period that counts as nearly all of it.
 pub const NEARLY_ALL: f64 = 0.9;
@@ -39,6 +39,79 @@ pub struct RankedWorkload {
     pub max_share_of_grace: Option<f64>,
     /// Grace periods of the deletions, in seconds.
     pub grace_periods_s: BTreeSet<i64>,
+    /// Requests at these pods, according to the logs of gateways; `None` if no log names their addresses.
+    pub traffic: Option<WorkloadTraffic>,
+}
+
+/// Requests of gateways at a workload's terminating pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct WorkloadTraffic {
+    /// Number of terminations whose pods the logs name.
+    pub terminations: u64,
+    /// Number of those terminations for which lines may be missing.
+    pub with_gaps: u64,
+    /// Requests from t0 on.
+    pub requests: u64,
+    /// Lost requests.
+    pub lost: Bounded,
+    /// Lost requests by cause.
+    pub by_cause: BTreeMap<Cause, Bounded>,
+    /// Requests that a retry saved.
+    pub saved_by_retries: Bounded,
+    /// Number of the lost requests to expect without terminations, added up over the terminations with such a figure.
+    pub background: Bounded,
+    /// Requests whose outcome the logs do not show.
+    pub not_observable: u64,
+    /// Longest lower bound of a window in seconds, with the mode of its termination.
+    pub longest_window: Option<LongestWindow>,
+}
+
+/// The longest window of a workload, as far as lower bounds show.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LongestWindow {
+    /// Minimum duration of the window in seconds.
+    pub lower_s: f64,
+    /// Maximum duration of that window, if it is known.
+    pub upper_s: Option<f64>,
+    /// The gateway's log, and the route.
+    pub consumer: String,
+    /// Mode of the termination.
+    pub mode: WatchedMode,
+    /// preStop sleep of the pod, in seconds.
+    pub pre_stop_sleep_s: Option<i64>,
+}
+
+impl WorkloadTraffic {
+    fn add(&mut self, end: &WatchedTermination) {
+        let Some(traffic) = &end.traffic else { return };
+        self.terminations += 1;
+        self.with_gaps += u64::from(!traffic.gaps.is_empty());
+        self.requests += traffic.requests;
+        self.lost.merge(&traffic.lost);
+        for (cause, lost) in &traffic.by_cause {
+            self.by_cause.entry(*cause).or_default().merge(lost);
+        }
+        self.saved_by_retries.merge(&traffic.saved_by_retries);
+        self.background.merge(&traffic.background.unwrap_or_default());
+        self.not_observable += traffic.not_observable;
+        for window in &traffic.windows {
+            let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
+            if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
+                self.longest_window = Some(LongestWindow {
+                    lower_s,
+                    upper_s: window.upper_s,
+                    consumer: window.consumer.clone(),
+                    mode: end.mode,
+                    pre_stop_sleep_s: end.pre_stop_sleep_s,
+                });
+            }
+        }
+    }
+
+    /// Returns the number of requests that terminations certainly lost.
+    pub fn surely_lost(&self) -> u64 {
+        self.lost.at_least.saturating_sub(self.background.at_most)
+    }
 }
 
 /// Terminations by workload.
@@ -70,11 +143,14 @@ impl WorkloadRanking {
         }
         ranked.failed_hooks += u64::from(end.failed_hooks.as_ref().is_some_and(|failed| !failed.is_empty()));
         ranked.grace_periods_s.insert(end.grace_s);
+        if end.traffic.is_some() {
+            ranked.traffic.get_or_insert_default().add(end);
+        }
         shares.extend(share);
     }
 
-    /// Returns the workloads, worst first: by pods killed, by pods nearly killed, by failed hooks, and by the largest
-    /// share of the grace period.
+    /// Returns the workloads, worst first: by requests lost, by pods killed, by pods nearly killed, by failed hooks, and
+    /// by the largest share of the grace period.
     pub fn ranked(&self) -> Vec<RankedWorkload> {
         let named = self.0.iter().map(|((namespace, workload), counted)| {
             let mut shares = counted.shares.clone();
@@ -89,7 +165,10 @@ impl WorkloadRanking {
             }
         });
         let mut ranked: Vec<RankedWorkload> = named.collect();
-        let badness = |of: &RankedWorkload| (of.killed_at_grace_end, of.nearly_killed, of.failed_hooks);
+        let badness = |of: &RankedWorkload| {
+            let lost = of.traffic.as_ref().map_or(0, WorkloadTraffic::surely_lost);
+            (lost, of.killed_at_grace_end, of.nearly_killed, of.failed_hooks)
+        };
         let share = |of: &RankedWorkload| of.max_share_of_grace.unwrap_or(0.0);
         ranked.sort_by(|a, b| {
             Reverse(badness(a)).cmp(&Reverse(badness(b))).then(share(b).total_cmp(&share(a)))
@@ -111,7 +190,7 @@ impl WorkloadRanking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{GraceUse, T0Basis, WatchedMode};
+    use crate::model::{GraceUse, T0Basis, TerminationTraffic, Window};
     use rolldrop_record::Stamp;
 
     fn end(workload: &str, likely_s: Option<f64>, killed: Option<bool>) -> WatchedTermination {
@@ -135,6 +214,7 @@ mod tests {
             restarts: 0,
             failed_hooks: None,
             ready_while_terminating_s: None,
+            traffic: None,
         }
     }
 
@@ -166,5 +246,41 @@ mod tests {
         assert_eq!((killed.median_share_of_grace, killed.max_share_of_grace), (Some(0.3), Some(1.05)));
         assert_eq!((ranked[1].nearly_killed, ranked[3].failed_hooks, ranked[4].unknown), (2, 1, 2));
         assert_eq!((ranked[4].median_share_of_grace, ranking.terminations()), (None, 9));
+    }
+
+    #[test]
+    fn traffic_sums_up_over_terminations() {
+        let window = |lower_s| Window {
+            consumer: "gw".to_owned(),
+            lower_s,
+            upper_s: None,
+            lower_basis: None,
+            upper_basis: None,
+            censored: None,
+            censored_reason: None,
+            rate_before: 1.0,
+            late_arrivals: 0,
+        };
+        let seen = |lost, background, lower_s| WatchedTermination {
+            traffic: Some(TerminationTraffic {
+                requests: 50,
+                lost: Bounded::exactly(lost),
+                background,
+                windows: vec![window(lower_s)],
+                ..TerminationTraffic::default()
+            }),
+            ..end("Deployment web", Some(1.0), Some(false))
+        };
+        let mut ranking = WorkloadRanking::default();
+        ranking.add(&end("Deployment killed", Some(10.5), Some(true)));
+        ranking.add(&end("Deployment web", Some(1.0), Some(false)));
+        ranking.add(&seen(3, Some(Bounded { at_least: 0, at_most: 2, estimate: 0.5 }), Some(0.4)));
+        ranking.add(&seen(4, None, Some(1.4)));
+        let ranked = ranking.ranked();
+        let traffic = ranked[0].traffic.as_ref().expect("lost requests rank before kills");
+        assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (3, 2, 100));
+        assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(7), 5));
+        assert_eq!(traffic.longest_window.as_ref().map(|longest| longest.lower_s), Some(1.4));
+        assert_eq!(ranked[1].traffic, None);
     }
 }

@@ -142,7 +142,7 @@ fn refused_attempts_are_counted_exactly() {
     roll(&mut world, |world, ms| {
         world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
     });
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(10))]));
     assert_eq!((traffic.saved_by_retries, traffic.not_observable), (Bounded::default(), 0));
@@ -166,7 +166,7 @@ fn retried_attempts_count_as_saved() {
             _ => world.log(ms, 200, vec![refused(), attempt("10.0.0.1", Outcome::Ok, Some(200))]),
         }
     });
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     // Three requests of ten were lost, each after two attempts.
     assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Bounded::exactly(7)));
 }
@@ -180,7 +180,7 @@ fn addressless_failures_are_bounded() {
         world.log(ms, 502, vec![nameless]);
     });
     world.log(60_000, 502, Vec::new());
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     assert!(traffic.lost.at_most >= 10 && traffic.lost.at_least <= 10, "{traffic:?}");
 }
 
@@ -191,7 +191,7 @@ fn gateway_clock_is_corrected() {
     roll(&mut world, |world, ms| {
         world.log(ms, 503, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
     });
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     let window = &traffic.windows[0];
     assert!(window.lower_s.unwrap() <= 0.4 && window.upper_s.unwrap() >= 0.4, "{window:?}");
@@ -208,7 +208,7 @@ fn background_is_that_of_well_pods() {
     }
     roll(&mut world, |_, _| {});
     world.log(100_050, 502, vec![attempt("10.0.0.2", Outcome::EofBeforeResponse, None)]);
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(1), "{traffic:?}");
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::KilledInFlight, Bounded::exactly(1))]));
     let background = traffic.background.unwrap();
@@ -225,10 +225,20 @@ fn reused_address_names_its_last_pod() {
     for ms in (103_005..108_000).step_by(10) {
         world.log(ms, 503, refused());
     }
-    let (_, traffic) = world.explain(120_000);
+    let (_, traffic) = world.explain(180_000);
     // The gateway's clock is known to half a second, in which it sends 50 requests.
     let Bounded { at_least, at_most, .. } = traffic.lost;
     assert!(at_least == 10 && (10..=60).contains(&at_most), "{traffic:?}");
+}
+
+#[test]
+fn early_end_of_watch_is_gap() {
+    let mut world = World::new();
+    roll(&mut world, |_, _| {});
+    let (_, traffic) = world.explain(130_000);
+    let [gap] = &traffic.gaps[..] else { panic!("{traffic:?}") };
+    assert_eq!((&*gap.source, gap.from_ns, gap.to_ns), ("gw", at(130_000), at(176_300)));
+    assert_eq!(traffic.windows[0].upper_s, None);
 }
 
 #[test]
@@ -242,9 +252,8 @@ fn missing_lines_leave_window_open() {
         why: "the log was rotated".to_owned(),
     };
     world.traffic.add_gap(gap.clone());
-    let (end, traffic) = world.explain(120_000);
-    assert_eq!(traffic.gaps, [gap]);
-    assert_eq!(traffic.windows[0].upper_s, None);
+    let (end, traffic) = world.explain(180_000);
+    assert_eq!((&traffic.gaps[..], traffic.windows[0].upper_s), (&[gap][..], None));
     world.traffic.forget_before(at(120_000 + 3_600_000));
     assert_eq!(world.traffic.explain(&end, at(3_700_000)).unwrap(), None, "no line names the pod any more");
 }

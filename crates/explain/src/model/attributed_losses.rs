@@ -32,6 +32,13 @@ impl Bounded {
         self.at_least == self.at_most
     }
 
+    /// Adds other requests, which are counted independently.
+    pub fn merge(&mut self, other: &Self) {
+        self.at_least += other.at_least;
+        self.at_most += other.at_most;
+        self.estimate += other.estimate;
+    }
+
     /// Adds a request with this share: 1 if nothing else explains it.
     pub fn add(&mut self, share: f64) {
         self.at_least += u64::from(share >= CERTAIN);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{Mode, T0Basis};
+use super::{Mode, T0Basis, TerminationTraffic};
 use rolldrop_record::Stamp;
 
 rolldrop_record::named! {
@@ -79,6 +79,8 @@ pub struct WatchedTermination {
     pub failed_hooks: Option<BTreeSet<String>>,
     /// Time, in seconds, for which the watch showed the pod as Ready after it had shown the deletion.
     pub ready_while_terminating_s: Option<f64>,
+    /// Requests of gateways whose logs the watch follows; `None` if no log names the pod's address.
+    pub traffic: Option<TerminationTraffic>,
 }
 
 impl WatchedTermination {

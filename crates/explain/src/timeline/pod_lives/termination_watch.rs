@@ -227,6 +227,7 @@ impl TerminationWatch {
             grace_use,
             failed_hooks: self.failed_hooks(of, &end),
             ready_while_terminating_s: of.ready_s(),
+            traffic: None,
             restarts: pod.last.containers.iter().map(|c| c.restarts).sum(),
             containers: pod.last.containers.iter().map(container_end).collect(),
             cause: end.cause.map(|cause| cause.to_string()),

@@ -1,0 +1,246 @@
+//! What logs of gateways show of terminations, in words.
+
+use rolldrop_explain::count::workload_ranking::{LongestWindow, WorkloadTraffic};
+use rolldrop_explain::model::{Bounded, Cause, NoBound, TerminationTraffic, WatchedMode, Window};
+
+use super::format::{bounded, count, counted, list, seconds};
+
+/// Returns the parts of a termination's line that concern requests.
+pub(super) fn termination_traffic(traffic: &TerminationTraffic) -> Vec<String> {
+    let mut parts = vec![lost_requests(&traffic.lost, traffic.requests, traffic.by_cause.keys())];
+    parts.extend(background(traffic.background.as_ref(), &traffic.lost));
+    if traffic.saved_by_retries.at_most > 0 {
+        parts.push(format!("saved by retries: {}", bounded(&traffic.saved_by_retries)));
+    }
+    if traffic.not_observable > 0 {
+        parts.push(format!("{} with an unknown outcome", counted(traffic.not_observable, "request")));
+    }
+    parts.extend(traffic.windows.iter().filter_map(window));
+    let mut gaps: Vec<&str> = traffic.gaps.iter().map(|gap| gap.source.as_str()).collect();
+    gaps.dedup();
+    if !gaps.is_empty() {
+        parts.push(format!("lines of {} may be missing", list(&gaps)));
+    }
+    parts
+}
+
+fn lost_requests<'c>(lost: &Bounded, requests: u64, causes: impl Iterator<Item = &'c Cause>) -> String {
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    let causes = if causes.is_empty() { String::new() } else { format!(" ({})", list(&causes)) };
+    match lost.at_most {
+        0 => format!("lost none of {}", counted(requests, "request")),
+        _ => format!("LOST {} of {}{causes}", bounded(lost), counted(requests, "request")),
+    }
+}
+
+/// Returns how many of the lost requests are no surprise, if there are any.
+fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
+    let background = background.filter(|background| background.at_most > 0 && lost.at_most > 0)?;
+    Some(format!("without the termination, {} would be expected", bounded(background)))
+}
+
+/// Returns for how long a gateway used the pod after its deletion, if it did.
+fn window(window: &Window) -> Option<String> {
+    let lower_s = window.lower_s.filter(|lower_s| *lower_s > 0.0)?;
+    let until = match (window.upper_s, window.censored_reason) {
+        (Some(upper_s), _) => format!("at most {} s", seconds(upper_s)),
+        (None, Some(NoBound::PodExited)) => "until the pod was gone".to_owned(),
+        (None, _) => "for how much longer is not known".to_owned(),
+    };
+    Some(format!("{} used it for at least {} s, {until}", window.consumer, seconds(lower_s)))
+}
+
+/// Returns the sentences that follow from a workload's lost requests.
+pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<String> {
+    if traffic.lost.at_most == 0 {
+        return None;
+    }
+    let mut sentences = vec![format!(
+        "{name}: {} of {} were lost at {}.",
+        bounded(&traffic.lost),
+        counted(traffic.requests, "request"),
+        counted(traffic.terminations, "terminating pod")
+    )];
+    if traffic.saved_by_retries.at_most > 0 {
+        sentences.push(format!("Retries saved {} more.", bounded(&traffic.saved_by_retries)));
+    }
+    if traffic.background.at_most > 0 {
+        let expected = bounded(&traffic.background);
+        sentences.push(format!("Without terminations, {expected} would be expected."));
+    }
+    if traffic.with_gaps > 0 {
+        let gaps = count(traffic.with_gaps);
+        sentences.push(format!("For {gaps} of the terminations, lines may be missing, and so may losses."));
+    }
+    sentences.extend(remedies(traffic));
+    Some(sentences.join(" "))
+}
+
+/// Returns the settings that would save lost requests, by the causes of the losses.
+fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
+    // Failures that pods have without any termination call for no other setting.
+    if traffic.surely_lost() == 0 {
+        return Vec::new();
+    }
+    let lost_by = |causes: &[Cause]| causes.iter().any(|cause| traffic.by_cause.contains_key(cause));
+    let mut remedies = Vec::new();
+    if lost_by(&[Cause::GatewayToDeadPod, Cause::RoutedToDeadPod, Cause::AcceptQueueReset]) {
+        remedies.push(match &traffic.longest_window {
+            Some(longest) => sleep(longest),
+            None => {
+                "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be, \
+                     these logs do not show."
+                    .to_owned()
+            }
+        });
+    }
+    if lost_by(&[Cause::KilledInFlight, Cause::CutAtSigterm]) {
+        remedies.push(
+            "Some pods exited with requests in flight: the app should stop accepting connections at SIGTERM, and \
+             finish what it has accepted."
+                .to_owned(),
+        );
+    }
+    if lost_by(&[Cause::RefusedWhileEnding]) {
+        remedies.push(
+            "Some pods refused requests while terminating: the app should serve normally until gateways no longer \
+             use it."
+                .to_owned(),
+        );
+    }
+    remedies
+}
+
+fn sleep(longest: &LongestWindow) -> String {
+    let LongestWindow { lower_s, upper_s, consumer, mode, pre_stop_sleep_s } = longest;
+    let least = lower_s.ceil();
+    let mode = match mode {
+        WatchedMode::Rollout => "a rollout",
+        WatchedMode::ScaleDown => "a scale-down",
+        WatchedMode::Eviction => "an eviction",
+        WatchedMode::Drain => "a drain",
+        WatchedMode::NodeShutdown => "a node shutdown",
+        WatchedMode::Other => "a deletion",
+    };
+    let used =
+        format!("In {mode}, {consumer} used a pod for at least {} s after its deletion", seconds(*lower_s));
+    let slept = pre_stop_sleep_s.filter(|slept| *slept > 0);
+    match (slept, upper_s) {
+        (Some(slept), _) if slept as f64 >= least => format!(
+            "{used}, and pods sleep for {slept} s. The sleep does not explain the losses: `rolldrop tune` measures what \
+             does."
+        ),
+        (_, Some(upper_s)) => {
+            let most = upper_s.ceil().max(least);
+            let range = if most > least { format!("{least} to {most} s") } else { format!("{least} s") };
+            format!(
+                "{used} and at most {} s: that pod would have needed a preStop sleep of {range}.",
+                seconds(*upper_s)
+            )
+        }
+        (_, None) => format!(
+            "{used}: a preStop sleep of {least} s or more is needed. How much more is not known until pods sleep through \
+             it."
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use rolldrop_explain::model::LogGap;
+    use rolldrop_record::Stamp;
+
+    fn at_gateway(lower_s: Option<f64>, upper_s: Option<f64>) -> Window {
+        Window {
+            consumer: "edge/envoy".to_owned(),
+            lower_s,
+            upper_s,
+            lower_basis: None,
+            upper_basis: None,
+            censored: None,
+            censored_reason: None,
+            rate_before: 1.0,
+            late_arrivals: 0,
+        }
+    }
+
+    #[test]
+    fn termination_parts_state_bounds() {
+        let lost = Bounded::exactly(3);
+        let traffic = TerminationTraffic {
+            requests: 1234,
+            lost,
+            by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, lost)]),
+            saved_by_retries: Bounded { at_least: 1, at_most: 2, estimate: 1.5 },
+            not_observable: 1,
+            background: Some(Bounded { at_least: 0, at_most: 1, estimate: 0.2 }),
+            windows: vec![at_gateway(Some(0.4), Some(1.25)), at_gateway(None, Some(0.1))],
+            gaps: vec![LogGap {
+                source: "edge/envoy".to_owned(),
+                from_ns: Stamp::default(),
+                to_ns: Stamp::default(),
+                why: String::new(),
+            }],
+        };
+        assert_eq!(
+            termination_traffic(&traffic).join("; "),
+            "LOST 3 of 1,234 requests (gateway_to_dead_pod); without the termination, up to 1, best estimate 0.2 would be \
+             expected; saved by retries: 1 to 2, best estimate 1.5; 1 request with an unknown outcome; edge/envoy used it \
+             for at least 0.400 s, at most 1.250 s; lines of edge/envoy may be missing"
+        );
+        let none = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
+        assert_eq!(termination_traffic(&none), ["lost none of 1 request"]);
+    }
+
+    #[test]
+    fn advice_follows_from_causes_and_windows() {
+        let longest = |upper_s, pre_stop_sleep_s| LongestWindow {
+            lower_s: 1.4,
+            upper_s,
+            consumer: "edge/envoy".to_owned(),
+            mode: WatchedMode::Rollout,
+            pre_stop_sleep_s,
+        };
+        let lost = |cause, longest_window| WorkloadTraffic {
+            terminations: 10,
+            requests: 4102,
+            lost: Bounded::exactly(31),
+            by_cause: BTreeMap::from([(cause, Bounded::exactly(31))]),
+            longest_window,
+            ..WorkloadTraffic::default()
+        };
+        let dead = Cause::GatewayToDeadPod;
+        for (traffic, part) in [
+            (
+                lost(dead, Some(longest(None, Some(0)))),
+                "a preStop sleep of 2 s or more is needed. How much more is not",
+            ),
+            (lost(dead, Some(longest(Some(3.2), None))), "would have needed a preStop sleep of 2 to 4 s."),
+            (lost(dead, Some(longest(None, Some(5)))), "and pods sleep for 5 s. The sleep does not explain"),
+            (lost(dead, None), "how long it must be, these logs do not show."),
+            (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
+            (lost(Cause::RefusedWhileEnding, None), "serve normally until gateways"),
+        ] {
+            let text = workload_traffic("shop Deployment web", &traffic).unwrap();
+            assert!(
+                text.starts_with(
+                    "shop Deployment web: 31 of 4,102 requests were lost at 10 terminating pods."
+                )
+            );
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let usual = WorkloadTraffic {
+            background: Bounded { at_least: 20, at_most: 40, estimate: 30.0 },
+            ..lost(dead, Some(longest(None, None)))
+        };
+        let text = workload_traffic("web", &usual).unwrap();
+        assert!(
+            text.contains("20 to 40, best estimate 30.0 would be expected") && !text.contains("sleep"),
+            "{text}"
+        );
+        assert_eq!(workload_traffic("web", &WorkloadTraffic::default()), None);
+    }
+}
