@@ -169,7 +169,7 @@ impl GatewayTraffic {
         let before = now.shifted_ns(-KEPT_NS);
         self.attempts.forget_before(before);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
-        self.gaps.retain(|gap| gap.to_ns >= before);
+        self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
     }
 
@@ -209,7 +209,7 @@ impl GatewayTraffic {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),
                 from_ns: until,
-                to_ns: complete_at,
+                to_ns: Some(complete_at),
                 why: "the watch ended before slow requests could be in the log".to_owned(),
             };
             traffic.gaps.extend(fates.logs().map(unread));
@@ -227,7 +227,7 @@ impl GatewayTraffic {
 
     /// Returns the periods in which lines of these logs may be missing.
     fn gaps_of(&self, chosen: &ChosenAttempts, span: TimeSpan) -> Vec<LogGap> {
-        let meets = |gap: &&LogGap| span.meets(gap.from_ns, gap.to_ns);
+        let meets = |gap: &&LogGap| span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until));
         let is_of = |gap: &&LogGap| chosen.logs().any(|(source, _)| **source == *gap.source);
         self.gaps.iter().filter(meets).filter(is_of).cloned().collect()
     }

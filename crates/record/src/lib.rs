@@ -34,6 +34,7 @@ pub mod service_proxy;
 pub mod shown;
 pub mod stage;
 mod stream_end;
+pub mod termination_store;
 mod timing;
 pub mod units;
 pub mod wire;

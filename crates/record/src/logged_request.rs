@@ -1,4 +1,4 @@
-//! A request as a gateway's access log shows it. Anything that the log does not show is `None`.
+//! A request as a gateway logged it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,47 +6,49 @@ use std::time::Duration;
 
 use crate::{Outcome, Stamp};
 
-/// A request as a gateway logged it. It holds no path, query, header or client address.
-#[derive(Clone, Debug, PartialEq)]
+/// A request as a gateway logged it, without anything that its client chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedRequest {
-    /// Earliest time at which the gateway may have received the request, on the gateway's clock.
+    /// Earliest time at which the gateway may have received the request, on the gateway's clock. The Unix epoch if the
+    /// log shows only the end.
     pub earliest: Stamp,
-    /// Latest such time. It differs from `earliest` by the resolution of the log.
+    /// Latest such time. The distance to `earliest` is the resolution of the log.
     pub latest: Stamp,
-    /// Time until the end of the request.
+    /// Time from then to the end of the request; `None`: the log does not show it.
     pub took: Option<Duration>,
-    /// Status sent to the client; `None` if none was sent.
+    /// Status sent to the client; `None`: none was sent.
     pub status: Option<u16>,
-    /// Attempts that the log shows, in order; empty if no upstream was chosen.
+    /// Attempts that the line shows, in order; empty: no upstream was chosen.
     pub attempts: Vec<LoggedAttempt>,
-    /// Number of attempts made, which may exceed the number shown.
+    /// Number of attempts made, which may be more than the line shows; `None`: the log does not show it.
     pub attempts_made: Option<u32>,
-    /// True if the client left before the end.
+    /// True if the log says that the client left before it had the whole response. Some gateways do not log that.
     pub client_left: bool,
     /// Bytes of the response body sent to the client.
     pub bytes: Option<u64>,
-    /// Route, Service, router or backend, as the gateway's configuration names it.
+    /// Route, Service, router or backend as the gateway names it.
     pub route: Option<Arc<str>>,
 }
 
-/// Attempt of a gateway to have an upstream respond to a request.
-#[derive(Clone, Debug, PartialEq)]
+/// An attempt to pass a request to an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedAttempt {
-    /// The upstream.
+    /// The upstream that was chosen.
     pub upstream: LoggedUpstream,
-    /// What happened at the upstream; `None` if the log does not tell.
+    /// What happened there; `None`: the log does not tell. Where a log does not tell a closed connection from a reset one,
+    /// it is closed; where it does not tell why no connection was made, it is [`Outcome::ConnectError`].
     pub outcome: Option<Outcome>,
-    /// Status of the upstream's response.
+    /// Status that the upstream sent. If `outcome` is `None`, it may also be the gateway's own.
     pub status: Option<u16>,
-    /// Duration of the attempt.
+    /// Time that the attempt took.
     pub took: Option<Duration>,
 }
 
-/// Upstream of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An upstream as a gateway logged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LoggedUpstream {
-    /// An address, usually a pod's.
+    /// An address with a port.
     Address(SocketAddr),
-    /// A Service, a host name or a socket path, which identifies no pod.
+    /// A Service, a host name or a socket's path, which names no pod.
     Unnamed,
 }

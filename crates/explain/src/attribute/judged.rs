@@ -148,9 +148,10 @@ fn attempts(timeline: &Timeline, request: &Request, explained: &Explanations) ->
 /// Returns what a recording proxy beside the pod would have seen of an attempt that a gateway logged with this outcome.
 fn logged_end(outcome: Outcome) -> Option<ServedEnd> {
     match outcome {
-        Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
-            Some(ServedEnd::UpstreamRefused)
-        }
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError => Some(ServedEnd::UpstreamRefused),
         Outcome::ResetBeforeResponse => Some(ServedEnd::UpstreamReset),
         Outcome::EofBeforeResponse => Some(ServedEnd::UpstreamEof),
         _ => None,

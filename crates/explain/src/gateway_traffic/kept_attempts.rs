@@ -46,6 +46,8 @@ struct KeptAttempt {
     address: Option<IpAddr>,
     /// `None` if the log does not show it.
     outcome: Option<Outcome>,
+    /// False if the log does not show that the response was complete, although it has a good status.
+    is_certain: bool,
     status: Option<u16>,
     /// True if the upstream responded with this status.
     is_answer: bool,
@@ -168,8 +170,9 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
                 LoggedUpstream::Unnamed => None,
             },
             outcome,
+            is_certain: !is_last || attempt.outcome.is_some() || outcome != Some(Outcome::Ok),
             status,
-            is_answer: attempt.status.is_some(),
+            is_answer: attempt.outcome == Some(Outcome::HttpError),
             fate: if is_last { AttemptFate::Last } else { earlier },
         });
         match attempt.took {
@@ -186,6 +189,8 @@ fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcom
     let by_status = |status| if status < SERVER_ERROR { Outcome::Ok } else { Outcome::HttpError };
     let outcome = match (attempt.outcome, status) {
         _ if line.client_left => Some(Outcome::Cancelled),
+        // An app's own answer about the request, such as 404, is not a loss.
+        (Some(Outcome::HttpError), Some(status)) => Some(by_status(status)),
         (Some(outcome), _) => Some(outcome),
         (None, Some(status)) => Some(by_status(status)),
         (None, None) => None,
@@ -259,9 +264,11 @@ impl ChosenAttempts {
         })
     }
 
-    /// Returns the number of attempts at an address in a period whose outcome the log does not show.
+    /// Returns the number of attempts at an address in a period whose outcome the log does not show, or not with
+    /// certainty.
     pub(super) fn unobserved_at(&self, address: IpAddr, period: TimeSpan) -> u64 {
-        let is_meant = |of: &&KeptAttempt| of.outcome.is_none() && of.address == Some(address);
+        let is_unsure = |of: &KeptAttempt| of.outcome.is_none() || !of.is_certain;
+        let is_meant = |of: &&KeptAttempt| is_unsure(of) && of.address == Some(address);
         let meets = |of: &&KeptAttempt| period.meets(of.begun, of.ended());
         self.all().filter(is_meant).filter(meets).count() as u64
     }

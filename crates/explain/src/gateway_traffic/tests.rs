@@ -185,6 +185,24 @@ fn addressless_failures_are_bounded() {
 }
 
 #[test]
+fn unproven_responses_are_not_observable() {
+    let mut world = World::new();
+    let unproven = |address| {
+        let attempt = attempt(address, Outcome::Ok, Some(200));
+        vec![LoggedAttempt { outcome: None, ..attempt }]
+    };
+    roll(&mut world, |_, _| {});
+    for ms in [99_990, 100_010, 100_020, 103_000] {
+        world.log(ms, 200, unproven("10.0.0.2"));
+        world.log(ms, 200, unproven("10.0.0.1"));
+    }
+    let (_, traffic) = world.explain(180_000);
+    // Of the four, the gateway's clock being uncertain, those in the middle certainly overlap the termination.
+    assert!((2..=3).contains(&traffic.not_observable), "{traffic:?}");
+    assert_eq!(traffic.lost, Bounded::exactly(0));
+}
+
+#[test]
 fn gateway_clock_is_corrected() {
     let mut world = World::new();
     world.ahead_ms = 5_000;
@@ -237,7 +255,7 @@ fn early_end_of_watch_is_gap() {
     roll(&mut world, |_, _| {});
     let (_, traffic) = world.explain(130_000);
     let [gap] = &traffic.gaps[..] else { panic!("{traffic:?}") };
-    assert_eq!((&*gap.source, gap.from_ns, gap.to_ns), ("gw", at(130_000), at(176_300)));
+    assert_eq!((&*gap.source, gap.from_ns, gap.to_ns), ("gw", at(130_000), Some(at(176_300))));
     assert_eq!(traffic.windows[0].upper_s, None);
 }
 
@@ -248,7 +266,7 @@ fn missing_lines_leave_window_open() {
     let gap = LogGap {
         source: "gw".to_owned(),
         from_ns: at(100_200),
-        to_ns: at(100_900),
+        to_ns: Some(at(100_900)),
         why: "the log was rotated".to_owned(),
     };
     world.traffic.add_gap(gap.clone());

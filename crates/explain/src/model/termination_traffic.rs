@@ -19,7 +19,7 @@ pub struct TerminationTraffic {
     pub by_cause: BTreeMap<Cause, Bounded>,
     /// Requests that failed at the pod and were saved because the gateway tried again.
     pub saved_by_retries: Bounded,
-    /// Requests to the pod whose outcome the logs do not show.
+    /// Requests to the pod whose outcome the logs do not show, such as responses with status 200 that may have been cut.
     pub not_observable: u64,
     /// Number of the lost requests that would be expected without the termination: losses of the same kinds at pods
     /// that were well, in periods as long as the termination. Not among them are connections that nobody accepted,
@@ -38,8 +38,8 @@ pub struct LogGap {
     pub source: String,
     /// Start of the period.
     pub from_ns: Stamp,
-    /// End of the period.
-    pub to_ns: Stamp,
+    /// End of the period; `None` for a log that is not read any more.
+    pub to_ns: Option<Stamp>,
     /// Reason.
     pub why: String,
 }

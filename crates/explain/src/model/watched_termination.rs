@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Mode, T0Basis, TerminationTraffic};
 use rolldrop_record::Stamp;
@@ -39,7 +39,7 @@ impl From<Mode> for WatchedMode {
 }
 
 /// Termination of a pod outside a run. `None` always means that the API did not show it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchedTermination {
     /// Namespace of the pod.
     pub namespace: String,
@@ -92,7 +92,7 @@ impl WatchedTermination {
 }
 
 /// Time from t0 until all containers had terminated, in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraceUse {
     /// Shortest possible time.
     pub least_s: f64,
@@ -104,7 +104,7 @@ pub struct GraceUse {
 }
 
 /// Last state of a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerEnd {
     /// Name of the container.
     pub name: String,
