@@ -135,6 +135,9 @@ pub enum CoordinatorError {
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),
+    /// A file with a gateway's log cannot be read.
+    #[error("failed to open {}", .path.display())]
+    LogFile { path: PathBuf, source: std::io::Error },
     /// The recorder stopped too early.
     #[error("the recorder stopped too early")]
     RecorderGone,

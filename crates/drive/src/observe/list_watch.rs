@@ -17,7 +17,7 @@ use kube::{Api, Resource, ResourceExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::namespace_view::Views;
+use super::namespace_view::{View, Views};
 use crate::api::{Pages, Pauses, TimeLimits, page, retry_after};
 use crate::error::CoordinatorError;
 use rolldrop_kubernetes::Listed;
@@ -33,6 +33,9 @@ pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as 
 /// Shortest interruption to record. A shorter one delays events by less than the precision of a termination's
 /// times.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
+
+/// Time limit for the first lists, which may be long.
+const FIRST_LISTS: Duration = Duration::from_secs(300);
 
 /// Processes the objects of one watch, and returns the events to record.
 pub(super) trait Sink<K>: Send {
@@ -68,7 +71,8 @@ pub(crate) enum Need {
 pub(super) struct Following<K, S> {
     pub(crate) resource: &'static str,
     pub(crate) need: Need,
-    pub(crate) fields: Option<&'static str>,
+    pub(crate) labels: Option<String>,
+    pub(crate) fields: Option<String>,
     pub(crate) api: Api<K>,
     pub(super) sink: S,
     pub(crate) limits: TimeLimits,
@@ -77,10 +81,36 @@ pub(super) struct Following<K, S> {
     pub(crate) state: WatchState,
 }
 
+/// Waits for the first lists of watches outside a run so that nothing that happens later is missed.
+///
+/// # Errors
+/// Fails if something cannot be listed.
+pub(super) async fn await_first_lists(views: &Views) -> Result<(), CoordinatorError> {
+    let listed = views.wait_until(|view| view.unlisted.is_empty() || trouble(view).next().is_some());
+    if timeout(FIRST_LISTS, listed).await.is_err() {
+        let unlisted = views.read(|view| view.unlisted.iter().copied().collect::<Vec<_>>());
+        let what = format!("list {}", unlisted.join(", "));
+        return Err(CoordinatorError::Timeout { what, limit: FIRST_LISTS });
+    }
+    let in_the_way =
+        |view: &View| trouble(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
+    match views.read(in_the_way) {
+        Some((what, why)) => Err(CoordinatorError::Api { what, why }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the resources that cannot be watched now, each with the reason.
+pub(super) fn trouble(view: &View) -> impl Iterator<Item = (&'static str, &String)> {
+    view.unbelieved.iter().chain(&view.trouble).map(|(what, why)| (*what, why))
+}
+
 /// Reason that a watch is not open.
 enum Broken {
-    /// The watch was closed or interrupted, or could not be opened.
-    Cut { why: Option<String>, pause: Option<Duration> },
+    /// The API server ended the watch.
+    Ended,
+    /// The watch was interrupted, or could not be opened.
+    Cut { why: String, pause: Option<Duration> },
     /// The watch was silent for longer than it may stay open.
     Silent,
     /// The API server has forgotten the version to resume from.
@@ -101,7 +131,7 @@ impl Broken {
             kube::Error::Api(status) if [403, 404].contains(&status.code) => {
                 Self::NotToBeHad(status.message.clone())
             }
-            error => Self::Cut { why: Some(CoordinatorError::why(error)), pause: retry_after(error) },
+            error => Self::Cut { why: CoordinatorError::why(error), pause: retry_after(error) },
         }
     }
 }
@@ -155,13 +185,12 @@ where
             let resource = self.resource;
             let mut told = None;
             match broken {
+                Broken::Ended => self.note_life(now),
                 Broken::Cut { why, pause } => {
-                    if let Some(why) = why {
-                        tracing::debug!(resource, %why, "watch interrupted");
-                        self.views.update(|view| {
-                            view.trouble.insert(resource, why);
-                        });
-                    }
+                    tracing::debug!(resource, %why, "watch interrupted");
+                    self.views.update(|view| {
+                        view.trouble.insert(resource, why);
+                    });
                     told = pause;
                 }
                 Broken::Silent => tracing::debug!(resource, "watch silent for too long"),
@@ -190,8 +219,11 @@ where
 
     /// Lists all objects. This also ends a gap.
     async fn list(&mut self) -> Result<(), Broken> {
-        let mut pages =
-            Pages::of(&ListParams { field_selector: self.field_selector(), ..ListParams::default() });
+        let mut pages = Pages::of(&ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            ..ListParams::default()
+        });
         let mut objects = Vec::new();
         let version = loop {
             let listing = timeout(self.limits.api_call, page(&self.api, &pages.next())).await;
@@ -212,6 +244,7 @@ where
         }
         self.sink.end_list();
         self.views.update_if(|view| view.unlisted.remove(self.resource));
+        self.note_life(now);
         self.state = WatchState { version: Some(version), last_good: now, broken: None, has_listed: true };
         Ok(())
     }
@@ -219,7 +252,8 @@ where
     /// Watches until the watch breaks, and returns the reason.
     async fn watch(&mut self, version: &str) -> Broken {
         let params = WatchParams {
-            field_selector: self.field_selector(),
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
             timeout: Some(WATCH_S),
             ..WatchParams::default()
         };
@@ -236,7 +270,7 @@ where
             let event = match timeout_at(end, stream.next()).await {
                 Ok(Some(Ok(event))) => event,
                 Ok(Some(Err(error))) => return Broken::of(&error),
-                Ok(None) => return Broken::Cut { why: None, pause: None },
+                Ok(None) => return Broken::Ended,
                 Err(_) => return Broken::Silent,
             };
             let now = self.listener.clock().now();
@@ -244,6 +278,7 @@ where
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Applied, object),
                 WatchEvent::Deleted(object) => (Change::Deleted, object),
                 WatchEvent::Bookmark(bookmark) => {
+                    self.note_life(now);
                     self.state.last_good = now;
                     self.state.version = Some(bookmark.metadata.resource_version);
                     continue;
@@ -253,6 +288,7 @@ where
             let version = object.resource_version();
             let seen = self.see(change, object);
             self.keep(change, seen, now);
+            self.note_life(now);
             self.state.last_good = now;
             self.state.version = version.or(self.state.version.take());
         }
@@ -279,6 +315,15 @@ where
         self.views.update_if(|view| view.trouble.remove(self.resource).is_some());
     }
 
+    /// Notes that the watch has shown everything that happened until shortly before `at`.
+    fn note_life(&self, at: Stamp) {
+        // Nobody waits for this.
+        self.views.update_if(|view| {
+            view.alive.insert(self.resource, at);
+            false
+        });
+    }
+
     fn is_long_since(&self, from: Stamp) -> bool {
         self.listener.clock().now() > from + SHORTEST_DELAY
     }
@@ -295,9 +340,5 @@ where
 
     fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
         self.listener.take(self.listener.clock().now(), None, kind(self.resource.to_owned(), from));
-    }
-
-    fn field_selector(&self) -> Option<String> {
-        self.fields.map(str::to_owned)
     }
 }

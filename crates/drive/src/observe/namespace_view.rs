@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
 
+use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
 /// Reasons that a waiting container will not start on its own, except those about its image.
@@ -36,6 +37,8 @@ pub(crate) struct View {
     pub(crate) unlisted: BTreeSet<&'static str>,
     /// Reasons that watches are not open, by watched resource.
     pub(crate) trouble: BTreeMap<&'static str, String>,
+    /// Time of the last sign of life of each watch, by watched resource.
+    pub(crate) alive: BTreeMap<&'static str, Stamp>,
     /// Reasons that the API server's responses are not trusted, by resource.
     pub(crate) unbelieved: BTreeMap<&'static str, String>,
     /// UIDs of all pods whose termination was seen.

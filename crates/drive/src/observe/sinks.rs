@@ -99,7 +99,8 @@ impl Watches<'_> {
         let following = Following {
             resource,
             need,
-            fields,
+            labels: None,
+            fields: fields.map(str::to_owned),
             api,
             sink,
             limits: self.limits,

@@ -5,21 +5,19 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::list_watch::WatchListener;
-use super::namespace_view::{View, Views};
+use super::list_watch::{WatchListener, await_first_lists, trouble};
+use super::namespace_view::Views;
 use super::server_clock;
 use super::sinks::{WatchScope, Watches};
 use crate::api::TimeLimits;
-use crate::error::{CoordinatorError, Result};
+use crate::error::Result;
 use crate::tasks::BackgroundTasks;
 use rolldrop_record::{Clock, EventKind, Stamp};
 
 /// Time between two comparisons with the API server's clock; in between, the clocks may drift apart by 0.15 s.
 const CLOCK_PERIOD: Duration = Duration::from_secs(300);
-/// Time limit for the first lists, which may be long.
-const FIRST_LISTS: Duration = Duration::from_secs(300);
 
 /// Event of a watch.
 #[derive(Clone, Debug)]
@@ -80,19 +78,8 @@ impl TerminationWatches {
                 sleep(CLOCK_PERIOD).await;
             }
         });
-        let listed =
-            watches.views.wait_until(|view| view.unlisted.is_empty() || trouble(view).next().is_some());
-        if timeout(FIRST_LISTS, listed).await.is_err() {
-            let unlisted = watches.views.read(|view| view.unlisted.iter().copied().collect::<Vec<_>>());
-            let what = format!("list {}", unlisted.join(", "));
-            return Err(CoordinatorError::Timeout { what, limit: FIRST_LISTS });
-        }
-        let in_the_way =
-            |view: &View| trouble(view).next().map(|(what, why)| (format!("list {what}"), why.clone()));
-        match watches.views.read(in_the_way) {
-            Some((what, why)) => Err(CoordinatorError::Api { what, why }),
-            None => Ok(watches),
-        }
+        await_first_lists(&watches.views).await?;
+        Ok(watches)
     }
 
     /// Returns the next event.
@@ -110,13 +97,14 @@ impl TerminationWatches {
         self.views.read(|view| trouble(view).map(|(what, why)| (what, why.clone())).collect())
     }
 
+    /// Returns the time of the last sign of life of the watch of pods. A watch may be quiet for half a minute.
+    pub fn pods_alive(&self) -> Option<Stamp> {
+        self.views.read(|view| view.alive.get("pods").copied())
+    }
+
     /// Stops the watches, and returns their last events, such as the gap of an interrupted watch.
     pub async fn stop(mut self) -> Vec<WatchedEvent> {
         self.tasks.stop().await;
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
-}
-
-fn trouble(view: &View) -> impl Iterator<Item = (&'static str, &String)> {
-    view.unbelieved.iter().chain(&view.trouble).map(|(what, why)| (*what, why))
 }

@@ -81,8 +81,16 @@ const OF_LISTS: &[&str] = &[
 ];
 const OF_WRITES: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
 const OF_READS: &[&str] = &["resourceVersion"];
-const OF_LOGS: &[&str] =
-    &["container", "follow", "limitBytes", "previous", "sinceSeconds", "tailLines", "timestamps"];
+const OF_LOGS: &[&str] = &[
+    "container",
+    "follow",
+    "limitBytes",
+    "previous",
+    "sinceSeconds",
+    "sinceTime",
+    "tailLines",
+    "timestamps",
+];
 
 impl GuardedRequest {
     /// Extracts the facts that the response can be checked against.

@@ -45,8 +45,16 @@ pub(super) async fn answer(
     let uid = uid(&pod).to_owned();
     let dir = pod_log_dir(&shared.log_dir, namespace, name, &uid);
     let previous = query.is_set("previous");
-    let path =
-        if previous { previous_container_log(&dir, &container) } else { container_log(&dir, &container) };
+    let status = status_of(&pod, &container);
+    // While a container waits to be restarted, its current run is also the last one that has ended, which is the
+    // previous one (`validateContainerLogStatus` in pkg/kubelet/kubelet_pods.go).
+    let is_between_runs =
+        status["state"]["waiting"].is_object() && status["lastState"]["terminated"].is_object();
+    let path = if previous && !is_between_runs {
+        previous_container_log(&dir, &container)
+    } else {
+        container_log(&dir, &container)
+    };
     let follow = query.is_set("follow") && !previous;
     if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
         let waiting = state_of(&pod, &container)["waiting"]["reason"].as_str();

@@ -1,0 +1,196 @@
+//! Logs from a scripted API server, which breaks and repeats them as kubelets and load balancers do.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use futures::{StreamExt, stream};
+use http::{Request, Response};
+use http_body_util::{BodyStream, Full, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use rolldrop_record::Clock;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::super::LogDeliveryKind;
+use super::*;
+
+/// End of a scripted response.
+#[derive(Clone, Copy)]
+enum End {
+    Clean,
+    Failed,
+    /// The response stays open without further bytes.
+    Never,
+}
+use End::{Clean, Failed, Never};
+
+/// Responses to requests for the log, in this order: status, text, end.
+type Script = &'static [(u16, &'static str, End)];
+
+/// A followed container, whose API server keeps to a script.
+struct Scripted {
+    /// Queries of the requests for the current log.
+    asked: Arc<Mutex<Vec<String>>>,
+    seen: watch::Sender<SeenContainer>,
+    /// UID of the pod that has the container's pod's name.
+    uid: Arc<Mutex<&'static str>>,
+    deliveries: mpsc::Receiver<super::super::LogDelivery>,
+    _tasks: JoinSet<()>,
+}
+
+impl Scripted {
+    fn follow(script: Script) -> Self {
+        let (asked, uid) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new("old")));
+        let (queries, own) = (Arc::clone(&asked), Arc::clone(&uid));
+        let mut script: VecDeque<_> = script.iter().copied().collect();
+        let mut respond = move |request: &Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            if !request.uri().path().ends_with("/log") {
+                return (200, list_of(*own.lock().unwrap()).to_string(), Clean);
+            }
+            if query.contains("previous=true") {
+                return (400, String::new(), Clean);
+            }
+            queries.lock().unwrap().push(query.to_owned());
+            let (status, text, end) = script.pop_front().unwrap_or((200, "", Never));
+            (status, text.to_owned(), end)
+        };
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (status, text, end) = respond(&request);
+            let text = BodyStream::new(Full::from(text)).map(|frame| frame.map_err(|never| match never {}));
+            let rest = match end {
+                Clean => stream::empty().boxed(),
+                Failed => stream::iter([Err(std::io::Error::other("cut"))]).boxed(),
+                Never => stream::pending().boxed(),
+            };
+            std::future::ready(Response::builder().status(status).body(StreamBody::new(text.chain(rest))))
+        });
+        let client = Client::new(service, "edge");
+        let (sender, deliveries) = mpsc::channel(1);
+        let clock = Clock::start();
+        let running =
+            SeenContainer { started: Some(clock.now()), is_running: true, ..SeenContainer::default() };
+        let (seen, receiver) = watch::channel(running);
+        let followed = FollowedContainer {
+            logs: Api::namespaced(client.clone(), "edge"),
+            pods: Api::namespaced(client, "edge"),
+            pod: "web".to_owned(),
+            uid: "old".to_owned(),
+            container: "proxy".to_owned(),
+            seen: receiver,
+            restarts: 0,
+            continuity: Continuity::begin(None, clock.now()),
+            rate: LineRate::new(100),
+            outlet: LogOutlet::of(0, "log".to_owned(), clock, &sender),
+            hasher: RandomState::new(),
+        };
+        drop(sender);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(followed.follow());
+        Self { asked, seen, uid, deliveries, _tasks: tasks }
+    }
+
+    /// Returns the next line, or the reason of a fact.
+    async fn next(&mut self) -> Option<String> {
+        Some(match self.deliveries.recv().await?.kind {
+            LogDeliveryKind::Line { bytes, .. } => String::from_utf8(bytes.into()).unwrap(),
+            LogDeliveryKind::LongLine { length, .. } => format!("{length} bytes"),
+            LogDeliveryKind::Gap { why, .. } => why.to_owned(),
+            LogDeliveryKind::Stopped { why } => why,
+        })
+    }
+
+    /// Waits for so many requests for the log.
+    async fn until_asked(&self, times: usize) {
+        while self.asked.lock().unwrap().len() < times {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn delete(&self) {
+        self.seen.send_modify(|seen| seen.is_gone = true);
+    }
+}
+
+fn list_of(uid: &str) -> Value {
+    let status = json!({"containerStatuses": [{"name": "proxy", "image": "", "imageID": "", "ready": true,
+        "restartCount": 0, "state": {"running": {}}}]});
+    let pod = json!({"metadata": {"name": "web", "namespace": "edge", "uid": uid},
+        "spec": {"containers": [{"name": "proxy"}]}, "status": status});
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod]})
+}
+
+const GAP: &str = "the last line that was read is no longer kept: the log was rotated, or the container restarted repeatedly";
+const CUT_SHORT: &str = "the pod was deleted before its log was read to the end";
+
+#[tokio::test(start_paused = true)]
+async fn half_line_is_read_again() {
+    let mut log = Scripted::follow(&[
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02.5Z b", Failed),
+        (503, "", Clean),
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02.5Z bc\n", Clean),
+        (200, ":02Z the end of a line\n2026-01-01T00:00:02.5Z bc\n2026-01-01T00:00:03Z d\n", Never),
+    ]);
+    for line in ["a", "bc", "d"] {
+        assert_eq!(log.next().await.unwrap(), line);
+    }
+    let asked = log.asked.lock().unwrap().clone();
+    let common = "&container=proxy&follow=true";
+    let since = |second: u8| format!("{common}&sinceTime=2026-01-01T00%3A00%3A0{second}Z&timestamps=true");
+    assert_eq!(asked, [format!("{common}&timestamps=true"), since(0), since(0), since(1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_log_is_opened_again() {
+    // A kubelet may wait for bytes in a file that was rotated.
+    let mut log = Scripted::follow(&[
+        (200, "2026-01-01T00:00:01Z a\n", Never),
+        (200, "2026-01-01T00:00:01Z a\n", Never),
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02Z b\n", Never),
+        (200, "2026-01-01T00:00:20Z c\n", Never),
+    ]);
+    for line in ["a", "b", GAP, "c"] {
+        assert_eq!(log.next().await.unwrap(), line);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_of_next_pod_is_left_to_it() {
+    let mut log = Scripted::follow(&[
+        (200, "2026-01-01T00:00:01Z a\n", Clean),
+        (200, "2026-01-01T00:00:09Z of the new pod\n", Never),
+    ]);
+    assert_eq!(log.next().await.unwrap(), "a");
+    *log.uid.lock().unwrap() = "new";
+    log.until_asked(2).await;
+    log.delete();
+    assert_eq!(log.next().await, None, "the log was read to its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn interrupted_log_of_deleted_pod_has_gap() {
+    let mut log = Scripted::follow(&[(200, "2026-01-01T00:00:01Z a\n", Failed), (404, "", Clean)]);
+    assert_eq!(log.next().await.unwrap(), "a");
+    log.until_asked(2).await;
+    log.delete();
+    assert_eq!(log.next().await.unwrap(), CUT_SHORT);
+    assert_eq!(log.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_messages_are_no_lines() {
+    const MESSAGE: &str = "unable to retrieve container logs for containerd://1\n";
+    let mut log = Scripted::follow(&[
+        (200, "2026-01-01T00:00:01Z a\nfailed to watch the file\n", Clean),
+        (200, MESSAGE, Clean),
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02Z b\n", Clean),
+        (200, MESSAGE, Clean),
+    ]);
+    assert_eq!(log.next().await.unwrap(), "a");
+    assert_eq!(log.next().await.unwrap(), "b");
+    log.until_asked(4).await;
+    log.delete();
+    assert_eq!(log.next().await, None, "the log was read to its end before");
+}
