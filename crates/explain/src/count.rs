@@ -7,5 +7,6 @@ mod steady_streams;
 pub(crate) mod stream_records;
 pub(crate) mod stream_totals;
 pub(crate) mod sums;
+pub mod termination_groups;
 pub(crate) mod while_ending;
 pub mod workload_ranking;

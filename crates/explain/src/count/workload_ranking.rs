@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::figure_text::len;
 use crate::model::{Bounded, Cause, WatchedMode, WatchedTermination};
@@ -15,7 +15,7 @@ pub const NEARLY_ALL: f64 = 0.9;
 const LEAST_GRACE_S: i64 = 2;
 
 /// Terminations of one workload's pods.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankedWorkload {
     /// Namespace of the workload.
     pub namespace: String,
@@ -44,7 +44,7 @@ pub struct RankedWorkload {
 }
 
 /// Requests of gateways at a workload's terminating pods.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadTraffic {
     /// Number of terminations whose pods the logs name.
     pub terminations: u64,
@@ -60,14 +60,14 @@ pub struct WorkloadTraffic {
     pub saved_by_retries: Bounded,
     /// Number of the lost requests to expect without terminations, added up over the terminations with such a figure.
     pub background: Bounded,
-    /// Requests whose outcome the logs do not show.
+    /// Requests whose outcome the logs do not show, or not with certainty.
     pub not_observable: u64,
     /// Longest lower bound of a window in seconds, with the mode of its termination.
     pub longest_window: Option<LongestWindow>,
 }
 
 /// The longest window of a workload, as far as lower bounds show.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongestWindow {
     /// Minimum duration of the window in seconds.
     pub lower_s: f64,
