@@ -1,5 +1,10 @@
 //! `rolldrop watch`: shows pod terminations as they happen, and ranks the workloads, worst first.
 
+mod gateway_lines;
+mod kept_history;
+mod watch_report_command;
+
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,12 +18,20 @@ use super::headings::CLUSTER;
 use super::parse_duration;
 use super::say::{print, say};
 use super::signals::SignalListener;
+use gateway_lines::{GatewayLines, LogArg};
+use kept_history::KeptHistory;
+use rolldrop_drive::act::{WorkloadEventText, write_workload_event};
 use rolldrop_drive::cluster::{ChosenCluster, Cluster};
-use rolldrop_drive::observe::{TerminationWatches, WatchScope, WatchedEvent};
+use rolldrop_drive::observe::{
+    GatewayLogs, LogDelivery, LogSource, TerminationWatches, WatchScope, WatchedEvent,
+};
+use rolldrop_explain::count::termination_groups::{TerminationGroup, TerminationGroups};
 use rolldrop_explain::count::workload_ranking::WorkloadRanking;
+use rolldrop_explain::gateway_traffic::LINES_WITHIN_NS;
+use rolldrop_explain::model::WatchedTermination;
 use rolldrop_explain::timeline::TerminationWatch;
 use rolldrop_record::{Clock, EventKind, Stamp};
-use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking};
+use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking, workload_notes};
 
 /// Interval at which settled terminations are shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
@@ -31,12 +44,17 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
   rolldrop watch -n shop                        the pods of a namespace, until Ctrl-C
   rolldrop watch -A --for 24h --format json     all pods, for a day, a JSON object a line
   rolldrop watch -n shop --context staging      another cluster of the kubeconfig
+  rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
+  rolldrop watch report history --since 7d      rank the workloads of a week
 
 It changes nothing and sends no load. It prints a line for each pod that was terminated: who ended it, how much of its \
 grace period it used, and if SIGKILL ended it. In the end, it ranks the workloads, worst first.
 
-Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start.")]
+Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, or could not write to --out.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct WatchArgs {
+    #[command(subcommand)]
+    command: Option<WatchCommand>,
     /// Namespace to watch [default: of the context].
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
@@ -49,6 +67,19 @@ pub(super) struct WatchArgs {
     /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
+    /// Access log of a gateway: NS/KIND/NAME[:CONTAINER]=FORMAT or FILE=FORMAT, such as edge/deployment/envoy=envoy-json.
+    /// Repeatable.
+    #[arg(long, value_name = "LOG")]
+    logs: Vec<LogArg>,
+    /// Lines per second above which a gateway's pod is not read any more.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    max_log_rate: u32,
+    /// Write Events about workloads that lose requests, whose pods are killed, or whose preStop hooks fail.
+    #[arg(long)]
+    events: bool,
+    /// Directory to record the terminations in, for `rolldrop watch report`. One directory per cluster.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Context in the kubeconfig [default: the current one].
     #[arg(long, value_name = "CTX", help_heading = CLUSTER)]
     context: Option<String>,
@@ -60,9 +91,18 @@ pub(super) struct WatchArgs {
     in_cluster: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum WatchCommand {
+    /// Report on the terminations that `rolldrop watch --out` has recorded, worst workloads first.
+    Report(watch_report_command::WatchReportArgs),
+}
+
 impl WatchArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(WatchCommand::Report(args)) = self.command {
+            return args.run();
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.watch())?;
         Ok(Exit::Ok.into())
@@ -86,8 +126,28 @@ impl WatchArgs {
         let Some(begun) = begun else { return Ok(()) };
         let mut watches = begun?;
         let title = cluster.title().unwrap_or_default();
+        let begun = clock.now();
+        let listed: Vec<WatchedEvent> = std::iter::from_fn(|| watches.next_arrived()).collect();
+        let open = |dir: PathBuf| {
+            let namespace = (!self.all_namespaces).then(|| namespace.to_owned());
+            let pods = listed.iter().filter_map(|event| match &event.kind {
+                EventKind::Pod(pod) => Some(pod.uid.as_str()),
+                _ => None,
+            });
+            KeptHistory::open(&dir, &title, namespace, begun, &pods.collect())
+        };
+        let history = self.out.map(open).transpose()?;
+        let sources: Vec<LogSource> = self.logs.iter().map(|log| log.source.clone()).collect();
+        let logs = GatewayLogs::begin(&client, &sources, begun, self.max_log_rate, clock);
+        let Some(logs) = stop.run_until_cancelled(logs).await else { return Ok(()) };
+        let mut logs = logs.context("failed to follow the logs")?;
         say(&format!("watching pod terminations in {what} of {title}; press Ctrl-C for the ranking"));
-        let mut shown = ShownWatch::begin(clock.now(), self.format);
+        let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs));
+        let events = self
+            .events
+            .then(|| WorkloadEvents { client: client.clone(), groups: TerminationGroups::default() });
+        let mut shown = ShownWatch::begin(begun, self.format, history, lines, events);
+        listed.iter().try_for_each(|event| shown.take(event))?;
         let over = async {
             match self.duration {
                 Some(duration) => sleep(duration).await,
@@ -95,12 +155,13 @@ impl WatchArgs {
             }
         };
         tokio::select! {
-            shown = shown.follow(&mut watches, clock) => shown?,
+            shown = shown.follow(&mut watches, &mut logs, clock) => shown?,
             () = over => {}
             () = stop.cancelled() => {}
         }
+        let alive = watches.pods_alive();
         watches.stop().await.iter().try_for_each(|event| shown.take(event))?;
-        shown.finish(clock.now())
+        shown.finish(clock.now(), alive).await
     }
 }
 
@@ -110,30 +171,87 @@ struct ShownWatch {
     ranking: WorkloadRanking,
     begun: Stamp,
     format: LoadFormat,
+    history: Option<KeptHistory>,
+    /// Requests in the logs of gateways.
+    lines: Option<GatewayLines>,
+    /// Terminations whose requests may not all be in the logs yet, with the time at which they settled.
+    waiting: VecDeque<(Stamp, WatchedTermination)>,
+    events: Option<WorkloadEvents>,
     /// Watches that were reported as interrupted.
     interrupted: Vec<&'static str>,
 }
 
+/// Events about workloads, which are written when no further termination follows.
+struct WorkloadEvents {
+    client: kube::Client,
+    groups: TerminationGroups,
+}
+
+impl WorkloadEvents {
+    /// Writes what is worth knowing of a group. A failure is only shown.
+    async fn write(client: kube::Client, group: TerminationGroup) {
+        let TerminationGroup { workload, first, last } = group;
+        let Some(name) = workload.workload.as_deref() else { return };
+        for note in workload_notes(&workload) {
+            let namespace = &workload.namespace;
+            let text = WorkloadEventText {
+                namespace,
+                workload: name,
+                reason: note.reason,
+                message: &note.message,
+                first,
+                last,
+            };
+            if let Err(error) = write_workload_event(&client, &text).await {
+                say(&format!("warning: {error}"));
+            }
+        }
+    }
+}
+
 impl ShownWatch {
-    fn begin(begun: Stamp, format: LoadFormat) -> Self {
-        let (watch, ranking) = (TerminationWatch::default(), WorkloadRanking::default());
-        Self { watch, ranking, begun, format, interrupted: Vec::new() }
+    fn begin(
+        begun: Stamp,
+        format: LoadFormat,
+        history: Option<KeptHistory>,
+        lines: Option<GatewayLines>,
+        events: Option<WorkloadEvents>,
+    ) -> Self {
+        Self {
+            watch: TerminationWatch::default(),
+            ranking: WorkloadRanking::default(),
+            begun,
+            format,
+            history,
+            lines,
+            waiting: VecDeque::new(),
+            events,
+            interrupted: Vec::new(),
+        }
     }
 
     /// Shows terminations until output fails.
-    async fn follow(&mut self, watches: &mut TerminationWatches, clock: Clock) -> anyhow::Result<()> {
+    async fn follow(
+        &mut self,
+        watches: &mut TerminationWatches,
+        logs: &mut GatewayLogs,
+        clock: Clock,
+    ) -> anyhow::Result<()> {
         let mut ticks = interval(SHOWN_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = watches.next() => event.iter().try_for_each(|event| self.take(event))?,
+                Some(delivery) = logs.next() => self.take_line(clock.now(), delivery)?,
                 _ = ticks.tick() => {
                     // With an incomplete list, the pods that have not arrived yet would look lost.
-                    let now = clock.now();
+                    let (now, alive) = (clock.now(), watches.pods_alive());
                     while let Some(event) = watches.next_arrived() {
                         self.take(&event)?;
                     }
-                    self.show_settled(now)?;
+                    self.show_settled(now, Duration::ZERO)?;
+                    self.write_events(now);
+                    self.record_time(now, alive, KeptHistory::is_due)?;
                     self.tell_trouble(&watches.trouble());
                 }
             }
@@ -142,6 +260,9 @@ impl ShownWatch {
 
     fn take(&mut self, WatchedEvent { at, namespace, kind }: &WatchedEvent) -> anyhow::Result<()> {
         self.watch.observe(*at, namespace.as_deref(), kind);
+        if let Some(lines) = &mut self.lines {
+            lines.traffic.observe(*at, kind);
+        }
         let gap = |resource: &String, from: &Stamp, is_lost| {
             WatchOutput::Gap(WatchInterruption {
                 resource: resource.clone(),
@@ -151,10 +272,10 @@ impl ShownWatch {
             })
         };
         match kind {
-            EventKind::WatchGap { resource, from } => self.show(&gap(resource, from, true)),
-            EventKind::WatchLate { resource, from } => self.show(&gap(resource, from, false)),
+            EventKind::WatchGap { resource, from } => self.report(*at, &gap(resource, from, true)),
+            EventKind::WatchLate { resource, from } => self.report(*at, &gap(resource, from, false)),
             EventKind::NotWatched { resource, why } => {
-                self.show(&WatchOutput::NotWatched { resource: resource.clone(), why: why.clone() })
+                self.report(*at, &WatchOutput::NotWatched { resource: resource.clone(), why: why.clone() })
             }
             EventKind::Warning { message } => {
                 say(&format!("warning: {message}"));
@@ -164,12 +285,70 @@ impl ShownWatch {
         }
     }
 
-    fn show_settled(&mut self, now: Stamp) -> anyhow::Result<()> {
-        for termination in self.watch.settled(now) {
+    /// Reports the terminations that are settled now, or will be after some time without further evidence.
+    fn show_settled(&mut self, now: Stamp, after: Duration) -> anyhow::Result<()> {
+        for termination in self.watch.settled(now + after) {
+            if self.history.as_ref().is_some_and(|history| history.has(&termination.uid)) {
+                continue;
+            }
+            self.waiting.push_back((now, termination));
+        }
+        // Without logs, nothing is waited for.
+        let wait_ns = if self.lines.is_some() && after.is_zero() { LINES_WITHIN_NS } else { 0 };
+        while let Some((_, mut termination)) =
+            self.waiting.pop_front_if(|(at, _)| now.ns_since(*at) >= wait_ns)
+        {
+            if let Some(lines) = &self.lines {
+                termination.traffic = lines.traffic.explain(&termination, now)?;
+            }
             self.ranking.add(&termination);
-            self.show(&WatchOutput::Termination(Box::new(termination)))?;
+            if let Some(events) = &mut self.events {
+                events.groups.add(now, &termination);
+            }
+            self.report(now, &WatchOutput::Termination(Box::new(termination)))?;
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.traffic.forget_before(now);
         }
         Ok(())
+    }
+
+    fn take_line(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<()> {
+        let Some(lines) = &mut self.lines else { return Ok(()) };
+        lines.take(now, delivery)?.map_or(Ok(()), |gap| self.report(now, &gap))
+    }
+
+    /// Writes Events about the groups of terminations that are complete.
+    fn write_events(&mut self, now: Stamp) {
+        let Some(events) = &mut self.events else { return };
+        for group in events.groups.complete(now) {
+            tokio::spawn(WorkloadEvents::write(events.client.clone(), group));
+        }
+    }
+
+    /// Records until when the history is complete, if `is_due` says so. `alive` is the last sign of life of the watch of
+    /// pods; everything that it had shown by then must have been taken.
+    fn record_time(
+        &mut self,
+        now: Stamp,
+        alive: Option<Stamp>,
+        is_due: impl FnOnce(&KeptHistory, Stamp) -> bool,
+    ) -> anyhow::Result<()> {
+        // A termination that waits is lost if the watch is killed.
+        let waiting = self.waiting.iter().map(|(_, termination)| termination.t0_earliest_ns).min();
+        let until = alive.and_then(|alive| self.watch.complete_until(alive));
+        let until = until.map(|until| waiting.map_or(until, |waiting| until.min(waiting)));
+        match (&mut self.history, until) {
+            (Some(history), Some(until)) if is_due(history, until) => history.watched_until(now, until),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows and records a termination or a gap. It is shown first: a reader then knows about what a full disk does not
+    /// keep.
+    fn report(&mut self, now: Stamp, line: &WatchOutput) -> anyhow::Result<()> {
+        self.show(line)?;
+        self.history.as_mut().map_or(Ok(()), |history| history.add(now, line))
     }
 
     /// Reports which watches are interrupted whenever that changes. A watch's gap is shown once it is open again.
@@ -193,8 +372,17 @@ impl ShownWatch {
     }
 
     /// Shows the terminations that have ended, and the ranking.
-    fn finish(mut self, now: Stamp) -> anyhow::Result<()> {
-        self.show_settled(now + NO_LONGER)?;
+    async fn finish(mut self, now: Stamp, alive: Option<Stamp>) -> anyhow::Result<()> {
+        self.show_settled(now, NO_LONGER)?;
+        self.record_time(now, alive, |_, _| true)?;
+        if let Some(events) = &mut self.events {
+            for group in events.groups.complete(now + NO_LONGER) {
+                WorkloadEvents::write(events.client.clone(), group).await;
+            }
+        }
+        for reading in self.lines.iter().flat_map(GatewayLines::readings) {
+            self.show(&WatchOutput::Log(reading.clone()))?;
+        }
         let ranked = self.ranking.ranked();
         let summary = WatchSummary {
             from_ns: self.begun,

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -25,20 +26,28 @@ const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
 /// Kinds that the embedded cluster does not serve.
 const NOT_SERVED: [&str; 2] = ["CronJob", "PersistentVolumeClaim"];
 
-/// Runs `scripts/helm.py VERB` with these values in a YAML file.
-fn helm(verb: &str, values: &str) -> Output {
+/// Runs `scripts/helm.py VERB CHART` with these values in a YAML file.
+fn helm(verb: &str, chart: &str, values: &str) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(values.as_bytes()).expect("a file");
     Command::new(root.join("target/test-venv/bin/python"))
-        .args([root.join("scripts/helm.py").as_os_str(), verb.as_ref(), file.path().as_os_str()])
+        .arg(root.join("scripts/helm.py"))
+        .args([verb, chart])
+        .arg(file.path())
         .output()
         .expect("python starts: scripts/test installs it")
 }
 
-/// Renders the chart with these values. Returns the objects and notes, or the reason why Helm refuses the values.
+/// Renders the chart of runs with these values. Returns the objects and notes, or the reason why Helm refuses the
+/// values.
 fn template(values: &str) -> Result<(Vec<Value>, String), String> {
-    let output = helm("template", values);
+    rendered("rolldrop", values)
+}
+
+/// Renders a chart in the same way.
+fn rendered(chart: &str, values: &str) -> Result<(Vec<Value>, String), String> {
+    let output = helm("template", chart, values);
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
@@ -77,33 +86,67 @@ fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
 fn chart_lints_and_renders_valid_objects() {
     let kubectl = Kubectl::in_namespace("chart");
     for (name, values) in value_sets() {
-        let linted = helm("lint", &values);
-        let report: Value = serde_json::from_slice(&linted.stdout).expect("JSON");
-        assert!(linted.status.success(), "{name}: {report:#}");
-        // Severity 1 means a suggestion, such as a missing icon.
-        let messages = report["messages"].as_array().expect("messages");
-        assert!(messages.iter().all(|message| message["severity"] == 1), "{name}: {report:#}");
+        renders_valid_objects("rolldrop", &name, &values, &kubectl);
+    }
+    let logs = "logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx:app=ingress-nginx]";
+    for values in ["", logs, "{namespace: shop, events: false, history: {persistent: false}}"] {
+        renders_valid_objects("rolldrop-watch", values, values, &kubectl);
+    }
+}
 
-        for mut object in objects(&values) {
-            match object["kind"].as_str().expect("a kind") {
-                "ConfigMap" => is_a::<ConfigMap>(&object),
-                "Job" => is_a::<Job>(&object),
-                "CronJob" => is_a::<CronJob>(&object),
-                "ServiceAccount" => is_a::<ServiceAccount>(&object),
-                "Role" => is_a::<Role>(&object),
-                "RoleBinding" => is_a::<RoleBinding>(&object),
-                "ClusterRole" => is_a::<ClusterRole>(&object),
-                "ClusterRoleBinding" => is_a::<ClusterRoleBinding>(&object),
-                "PersistentVolumeClaim" => is_a::<PersistentVolumeClaim>(&object),
-                other => panic!("{name}: unexpected kind {other}"),
-            }
-            if !NOT_SERVED.iter().any(|kind| object["kind"] == *kind) {
-                // The namespace given in the values does not exist here.
-                object["metadata"].as_object_mut().expect("metadata").remove("namespace");
-                kubectl.with_manifest("apply --dry-run=server --validate=strict", &object.to_string()).ok();
-            }
+fn renders_valid_objects(chart: &str, name: &str, values: &str, kubectl: &Kubectl) {
+    let linted = helm("lint", chart, values);
+    let report: Value = serde_json::from_slice(&linted.stdout).expect("JSON");
+    assert!(linted.status.success(), "{name}: {report:#}");
+    // Severity 1 means a suggestion, such as a missing icon.
+    let messages = report["messages"].as_array().expect("messages");
+    assert!(messages.iter().all(|message| message["severity"] == 1), "{name}: {report:#}");
+
+    for mut object in rendered(chart, values).unwrap_or_else(|why| panic!("{why}")).0 {
+        match object["kind"].as_str().expect("a kind") {
+            "ConfigMap" => is_a::<ConfigMap>(&object),
+            "Deployment" => is_a::<Deployment>(&object),
+            "Job" => is_a::<Job>(&object),
+            "CronJob" => is_a::<CronJob>(&object),
+            "ServiceAccount" => is_a::<ServiceAccount>(&object),
+            "Role" => is_a::<Role>(&object),
+            "RoleBinding" => is_a::<RoleBinding>(&object),
+            "ClusterRole" => is_a::<ClusterRole>(&object),
+            "ClusterRoleBinding" => is_a::<ClusterRoleBinding>(&object),
+            "PersistentVolumeClaim" => is_a::<PersistentVolumeClaim>(&object),
+            other => panic!("{name}: unexpected kind {other}"),
+        }
+        if !NOT_SERVED.iter().any(|kind| object["kind"] == *kind) {
+            // The namespace given in the values does not exist here.
+            object["metadata"].as_object_mut().expect("metadata").remove("namespace");
+            kubectl.with_manifest("apply --dry-run=server --validate=strict", &object.to_string()).ok();
         }
     }
+}
+
+#[test]
+fn watch_chart_grants_only_documented_rights() {
+    let page = crate::harness::tracked("docs/watch.md");
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("YAML");
+    let of_page: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
+    let role = |objects: &[Value]| of_kind(objects, "ClusterRole").next().expect("a role")["rules"].clone();
+    let charts = |values: &str| rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
+    assert_eq!(role(&charts("events: false")), role(&of_page));
+    let with_events = role(&charts(""));
+    let create = json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]});
+    assert_eq!(with_events.as_array().expect("rules").last(), Some(&create));
+    // One role per namespace of gateways, however many logs there are.
+    let logs = charts("logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx=ingress-nginx]");
+    let roles: Vec<&Value> = of_kind(&logs, "Role").collect();
+    let [of_logs] = roles[..] else { panic!("{roles:?}") };
+    assert_eq!(of_logs["metadata"]["namespace"], "edge");
+    assert!(of_logs["rules"].to_string().contains(r#"["pods/log"],"verbs":["get"]"#), "{of_logs}");
+    // A role in one namespace cannot grant anything about nodes.
+    let in_one = charts("namespace: shop");
+    assert_eq!(of_kind(&in_one, "ClusterRole").count(), 0);
+    assert!(!of_kind(&in_one, "Role").next().expect("a role").to_string().contains("nodes"));
+    let error = rendered("rolldrop-watch", "logs: [edge/deployment/envoy]").expect_err("no format");
+    assert!(error.contains("/logs/0"), "{error}");
 }
 
 #[test]
@@ -199,9 +242,11 @@ fn shipped_gates_require_terminations() {
 
 #[test]
 fn chart_version_matches_program() {
-    let text = fs::read_to_string(Path::new(CHARTS).join("rolldrop/Chart.yaml")).expect("a chart");
-    let chart: Value = serde_saphyr::from_str(&text).expect("YAML");
-    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    for chart in ["rolldrop", "rolldrop-watch"] {
+        let text = fs::read_to_string(Path::new(CHARTS).join(chart).join("Chart.yaml")).expect("a chart");
+        let chart: Value = serde_saphyr::from_str(&text).expect("YAML");
+        assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    }
     let dockerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile");
     let dockerfile = fs::read_to_string(dockerfile).expect("a Dockerfile");
     // Cargo omits the last number of a toolchain version if it is zero.

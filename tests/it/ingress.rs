@@ -16,7 +16,7 @@ fn field(name: &str, path: &str) -> Value {
 }
 
 /// Creates a server behind an Ingress.
-async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
+pub(crate) async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
     let app = json!({
         "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "$(POD_IP):8080"],
         "env": [field("POD_IP", "status.podIP"), field("POD_NAME", "metadata.name")],
@@ -28,7 +28,7 @@ async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
 
 /// Creates the controller, an Ingress for the servers, and a client pod. The client repeatedly sends requests through
 /// the Ingress, and logs each status and the pod that responded.
-async fn ask_through_traefik(lab: &Lab) {
+pub(crate) async fn ask_through_traefik(lab: &Lab, options: &[&str]) {
     // The Service is headless, so clients use the pods' own addresses.
     let spec = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 8080}]});
     lab.create("/api/v1/namespaces/default/services", &json!({"metadata": {"name": "web"}, "spec": spec}))
@@ -53,6 +53,7 @@ async fn ask_through_traefik(lab: &Lab) {
     }
     command.extend([TRAEFIK, "--providers.kubernetesingress", "--entrypoints.web.address=$(POD_IP):8000"]);
     command.extend(["--global.checknewversion=false", "--global.sendanonymoususage=false"]);
+    command.extend(options);
     let traefik = json!({"name": "traefik", "image": "host", "env": env, "command": command});
     run(lab, "traefik", json!({"terminationGracePeriodSeconds": 1, "containers": [traefik]})).await;
     let found = |seen: &[crate::termination::lab::Seen]| {
@@ -69,12 +70,12 @@ async fn ask_through_traefik(lab: &Lab) {
 }
 
 /// Returns the responses that the client has logged so far.
-fn answers(lab: &Lab) -> Vec<String> {
+pub(crate) fn answers(lab: &Lab) -> Vec<String> {
     log_with(lab, "client", "app", "").lines().map(str::to_owned).collect()
 }
 
 /// Waits until the last [`ROW`] responses are from exactly these pods. Returns all responses from number `from` on.
-async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
+pub(crate) async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
         let all = answers(lab).split_off(from);
@@ -98,7 +99,7 @@ fn ingress_answers_502_for_gone_pod() {
             serve(&lab, "serves-on", json!({"sleep": {"seconds": 20}})).await;
             serve(&lab, "exits", Value::Null).await;
             serve(&lab, "stays", Value::Null).await;
-            ask_through_traefik(&lab).await;
+            ask_through_traefik(&lab, &[]).await;
             until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
 
             // The rest of the hook has no effect, because the pod leaves with the controller's next configuration.

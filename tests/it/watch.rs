@@ -11,13 +11,13 @@ use crate::harness::{LIMIT, Rolldrop, signal, tracked, wait_for};
 use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{Answer, Lab};
 
-const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 /// App that exits as soon as it gets SIGTERM.
-const PROMPT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+pub(crate) const PROMPT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 /// App that ignores SIGTERM.
 const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.05; done";
 
-fn deployment(name: &str, replicas: u32, grace_s: u32, app: &Value) -> Value {
+pub(crate) fn deployment(name: &str, replicas: u32, grace_s: u32, app: &Value) -> Value {
     let labels = json!({"app": name});
     let pod = json!({"terminationGracePeriodSeconds": grace_s, "containers": [app]});
     let template = json!({"metadata": {"labels": labels}, "spec": pod});
@@ -25,23 +25,31 @@ fn deployment(name: &str, replicas: u32, grace_s: u32, app: &Value) -> Value {
         "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}})
 }
 
-/// Creates the objects in the page's YAML, and returns a kubeconfig for their service account.
-async fn kubeconfig_of_page(lab: &Lab) -> String {
-    let page = tracked("docs/watch.md");
-    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("YAML");
+/// Creates the objects in this block of the page's YAML, counted from 1. A gateway's namespace is the lab's.
+pub(crate) async fn create_block_of_page(lab: &Lab, block: usize) {
+    let page = tracked("docs/watch.md").replace("namespace: edge", "namespace: default");
+    let yaml = page.split("```yaml\n").nth(block).and_then(|rest| rest.split("```").next()).expect("YAML");
     for document in yaml.split("---\n") {
         let object: Value = serde_saphyr::from_str(document).expect("an object");
         let path = match object["kind"].as_str() {
             Some("ServiceAccount") => "/api/v1/namespaces/default/serviceaccounts",
             Some("ClusterRole") => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
             Some("ClusterRoleBinding") => "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            Some("Role") => "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+            Some("RoleBinding") => "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
             other => panic!("{other:?}"),
         };
         lab.create(path, &object).await;
     }
-    let script = "cat $ROLLDROP_SERVICE_ACCOUNT/token; echo; sleep 1000";
+}
+
+/// Creates the objects in the page's first block of YAML, and returns a kubeconfig for their service account.
+pub(crate) async fn kubeconfig_of_page(lab: &Lab) -> String {
+    create_block_of_page(lab, 1).await;
+    let account = "${ROLLDROP_SERVICE_ACCOUNT:-/var/run/secrets/kubernetes.io/serviceaccount}";
+    let script = format!("cat {account}/token; echo; sleep 1000");
     let bearer = json!({"serviceAccountName": "rolldrop-watch", "terminationGracePeriodSeconds": 1,
-        "containers": [shell("app", script)]});
+        "containers": [shell("app", &script)]});
     run(lab, "bearer", bearer).await;
     with_token(lab, log_with(lab, "bearer", "app", "\n").trim())
 }
@@ -54,27 +62,30 @@ fn with_token(lab: &Lab, token: &str) -> String {
 }
 
 /// A running `rolldrop watch`.
-struct Watching {
-    process: Child,
+pub(crate) struct Watching {
+    pub(crate) process: Child,
     dir: TempDir,
 }
 
 impl Watching {
-    fn begin(args: &[&str], kubeconfig: &str) -> Self {
+    pub(crate) fn begin(args: &[&str], kubeconfig: &str) -> Self {
         let watch = Rolldrop::new(["watch", "--kubeconfig", "kubeconfig", "--for", "600s"]).args(args);
         let (process, dir) = watch.file("kubeconfig", kubeconfig).start();
-        let begun = Self { process, dir };
-        let is_begun = || begun.read("stderr.log").contains("watching pod terminations in").then_some(());
-        wait_for("the first list", LIMIT, is_begun);
+        let mut begun = Self { process, dir };
+        wait_for("the first list", LIMIT, || {
+            let said = begun.read("stderr.log");
+            assert_eq!(begun.process.try_wait().expect("its state"), None, "{said}");
+            said.contains("watching pod terminations in").then_some(())
+        });
         begun
     }
 
-    fn read(&self, file: &str) -> String {
+    pub(crate) fn read(&self, file: &str) -> String {
         std::fs::read_to_string(Path::new(self.dir.path()).join(file)).unwrap_or_default()
     }
 
     /// Returns the finished lines of this kind, as JSON.
-    fn lines(&self, kind: &str) -> Vec<Value> {
+    pub(crate) fn lines(&self, kind: &str) -> Vec<Value> {
         let text = self.read("stdout.log");
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let all = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON object"));
@@ -82,7 +93,7 @@ impl Watching {
     }
 
     /// Waits for terminations of a workload's pods, and returns them.
-    fn terminations(&self, workload: &str, wanted: usize) -> Vec<Value> {
+    pub(crate) fn terminations(&self, workload: &str, wanted: usize) -> Vec<Value> {
         wait_for(workload, LIMIT, || {
             let mut all = self.lines("termination");
             all.retain(|line| line["workload"] == *workload);
@@ -91,7 +102,7 @@ impl Watching {
     }
 
     /// Ends the watch as a user does, and returns the output.
-    fn end(&mut self) -> String {
+    pub(crate) fn end(&mut self) -> String {
         signal(&self.process, Signal::SIGTERM);
         let status = wait_for("its end", LIMIT, || self.process.try_wait().expect("its state"));
         assert_eq!(status.code(), Some(0), "{}", self.read("stderr.log"));
@@ -100,7 +111,7 @@ impl Watching {
 }
 
 /// Returns the names of a Deployment's pods, once all are ready.
-async fn ready_pods(lab: &Lab, app: &str, wanted: usize) -> Vec<(String, String)> {
+pub(crate) async fn ready_pods(lab: &Lab, app: &str, wanted: usize) -> Vec<(String, String)> {
     loop {
         let answer = lab.call("GET", &format!("{PODS}?labelSelector=app%3D{app}"), None).await;
         let pods = answer.body["items"].as_array().cloned().unwrap_or_default();
@@ -214,12 +225,32 @@ fn ranks_worst_first(watch: &Watching) {
     assert_eq!((&summary["terminations"], &summary["workloads"]), (&json!(5), &json!(4)), "{summary}");
 }
 
+/// Checks the Events, which are about the workloads with something to tell.
+async fn wrote_events(lab: &Lab) {
+    let events = lab.call("GET", "/api/v1/namespaces/default/events", None).await.body["items"].clone();
+    let own = |event: &&Value| event["source"]["component"] == "rolldrop-watch";
+    let own: Vec<&Value> = events.as_array().expect("Events").iter().filter(own).collect();
+    let about = |name: &str| own.iter().find(|event| event["involvedObject"]["name"] == *name).expect(name);
+    let stubborn = about("stubborn");
+    assert_eq!(
+        (&stubborn["reason"], &stubborn["type"]),
+        (&json!("KilledAtGraceEnd"), &json!("Warning")),
+        "{stubborn}"
+    );
+    assert!(stubborn["message"].as_str().expect("a message").starts_with("1 of 1 pod killed"), "{stubborn}");
+    let workload = lab.call("GET", &format!("{DEPLOYMENTS}/stubborn"), None).await.body;
+    assert_eq!(stubborn["involvedObject"]["uid"], workload["metadata"]["uid"], "{stubborn}");
+    assert_eq!(about("hooked")["reason"], "PreStopHookFailed");
+    assert_eq!(own.len(), 2, "{own:#?}");
+}
+
 #[test]
 fn watch_reports_how_pods_end() {
     on_with("userspace", json!({"nodes": 2}), async |lab| {
         deploy(&lab).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
-        let mut watch = Watching::begin(&["-A", "--format", "json"], &kubeconfig);
+        create_block_of_page(&lab, 2).await;
+        let mut watch = Watching::begin(&["-A", "--format", "json", "--events"], &kubeconfig);
         let mut text = Watching::begin(&["-n", "default"], &kubeconfig);
         delete_hooked(&lab, &watch).await;
         evict_moved(&lab, &watch).await;
@@ -227,6 +258,7 @@ fn watch_reports_how_pods_end() {
         roll_stubborn(&lab, &watch).await;
         watch.end();
         ranks_worst_first(&watch);
+        wrote_events(&lab).await;
 
         let text = text.end();
         for part in [

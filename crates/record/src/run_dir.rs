@@ -378,7 +378,7 @@ impl EventsSum {
 }
 
 /// Opens a regular file. Reading anything else, such as a pipe, might never finish.
-fn open_file(path: &Path) -> Result<File, RunDirError> {
+pub(super) fn open_file(path: &Path) -> Result<File, RunDirError> {
     let io = |source| RunDirError::Io { path: path.to_owned(), source };
     match fs::metadata(path).map_err(io)?.is_file() {
         true => File::open(path).map_err(io),
@@ -440,7 +440,7 @@ impl EventLog {
 }
 
 /// Creates a directory that only its owner can access, because a run contains client addresses.
-fn private_dir(path: &Path) -> io::Result<()> {
+pub(super) fn private_dir(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

@@ -45,7 +45,7 @@ pub(super) fn rfc3339(at: Stamp) -> String {
 }
 
 /// Formats a point in time that is known to the second, such as a deletion by others: `2026-01-02T15:04:05Z`.
-pub(super) fn rfc3339_seconds(at: Stamp) -> String {
+pub fn rfc3339_seconds(at: Stamp) -> String {
     timestamp(at).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 

@@ -24,16 +24,22 @@ mod samples;
 mod stream_sections;
 mod summary;
 mod tune_report;
+mod watch_history;
 mod watch_lines;
 mod watch_traffic_words;
 mod words;
 
 pub use charts::{Chart, ChartError, ChartReading};
 pub use finding_words::{reason, tell};
+pub use format::rfc3339_seconds;
 pub use github::Github;
 pub use summary::TextOptions;
 pub use tune_report::decision_words;
-pub use watch_lines::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking};
+pub use watch_history::{WatchHistory, WatchReport};
+pub use watch_lines::{
+    EarlierRecord, LogReading, WatchInterruption, WatchOutput, WatchSummary, WatchedSpan, WorkloadNote,
+    watch_ranking, workload_notes,
+};
 
 use std::borrow::Cow;
 use std::io;

@@ -1,21 +1,21 @@
 //! Output of `rolldrop watch`: a line for each termination, and the ranking of the workloads at the end.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::format::{count, counted, list, percent, rfc3339_seconds, wrap};
 use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
 use rolldrop_explain::count::workload_ranking::RankedWorkload;
-use rolldrop_explain::model::{ContainerEnd, WatchedTermination};
+use rolldrop_explain::model::{ContainerEnd, LogGap, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
 
 /// Width of the sentences below the ranking.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// Resource that must be watched to see any termination.
-const PODS: &str = "pods";
+pub(super) const PODS: &str = "pods";
 
 /// One line of the output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WatchOutput {
     /// A termination that has settled.
@@ -29,14 +29,68 @@ pub enum WatchOutput {
         /// Reason given by the API server.
         why: String,
     },
+    /// Period in which lines of a gateway's log may be missing.
+    LogGap(LogGap),
+    /// What was read of a gateway's log, at the end.
+    Log(LogReading),
+    /// A time in which a watch ran; only in a history.
+    Watched(WatchedSpan),
     /// A workload, at the end and worst first.
     Workload(Box<RankedWorkload>),
     /// The last line.
     Summary(WatchSummary),
 }
 
+/// What was read of a gateway's log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogReading {
+    /// The log.
+    pub source: String,
+    /// Number of lines that show a request.
+    pub lines: u64,
+    /// Number of lines that could not be read.
+    pub unreadable: u64,
+    /// Why the first of them could not be read.
+    pub example: Option<String>,
+}
+
+/// Time in which a watch ran. All terminations in its scope whose pods were gone in this time are recorded, except those
+/// that a gap hides.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WatchedSpan {
+    /// Beginning of the time.
+    pub from_ns: Stamp,
+    /// End of the time.
+    pub to_ns: Stamp,
+    /// Namespace that was watched; `None` for all.
+    pub namespace: Option<String>,
+    /// Description of the cluster.
+    pub cluster: String,
+}
+
+/// The fields of a recorded line that a later watch needs. It does not read the others, because a history may be large.
+#[derive(Clone, Debug, Deserialize)]
+pub struct EarlierRecord {
+    /// UID of the pod that was terminated.
+    pub uid: Option<String>,
+    /// Cluster that was watched.
+    pub cluster: Option<String>,
+    /// Time until which it was watched.
+    pub to_ns: Option<Stamp>,
+}
+
+impl EarlierRecord {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// Fails if the line is not a record.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+}
+
 /// Time for which a watch showed nothing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchInterruption {
     /// Resource of the watch.
     pub resource: String,
@@ -49,7 +103,7 @@ pub struct WatchInterruption {
 }
 
 /// Totals over the whole watch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WatchSummary {
     /// Time at which the watch began.
     pub from_ns: Stamp,
@@ -74,18 +128,35 @@ impl WatchOutput {
         format!("{}\n", *shown::values(&value))
     }
 
-    /// Returns the line for a terminal; `None` for a workload and for the summary, which [`watch_ranking`] shows.
+    /// Returns the line for a terminal; `None` for a workload and for the summary, which [`watch_ranking`] shows, and for
+    /// the time watched.
     pub fn text(&self) -> Option<String> {
         let text = match self {
             Self::Termination(end) => termination(end),
             Self::Gap(gap) => interruption(gap),
-            Self::NotWatched { resource, why } => {
-                format!("cannot watch {resource}, so {}: {why}", without(resource))
-            }
-            Self::Workload(_) | Self::Summary(_) => return None,
+            Self::NotWatched { resource, why } => missing_right(resource, why),
+            Self::LogGap(gap) => log_gap(gap),
+            Self::Log(reading) => log_reading(reading)?,
+            Self::Watched(_) | Self::Workload(_) | Self::Summary(_) => return None,
         };
         Some(format!("{}\n", shown::one_line(&text)))
     }
+}
+
+fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
+    let until = to_ns.map_or_else(|| "on".to_owned(), |to| format!("to {}", rfc3339_seconds(to)));
+    format!("lines of {source} may be missing from {} {until}: {why}", rfc3339_seconds(*from_ns))
+}
+
+/// Returns the lines of a log that could not be read, if there are any.
+fn log_reading(LogReading { source, lines, unreadable, example }: &LogReading) -> Option<String> {
+    let example = example.as_ref()?;
+    let all = counted(lines + unreadable, "line");
+    Some(format!("{} of {all} of {source} could not be read; the first: {example}", count(*unreadable)))
+}
+
+pub(super) fn missing_right(resource: &str, why: &str) -> String {
+    format!("cannot watch {resource}, so {}: {why}", without(resource))
 }
 
 /// Returns the consequence of not being allowed to watch this resource.
@@ -97,7 +168,7 @@ fn without(resource: &str) -> &'static str {
     }
 }
 
-fn interruption(gap: &WatchInterruption) -> String {
+pub(super) fn interruption(gap: &WatchInterruption) -> String {
     let WatchInterruption { resource, from_ns, to_ns, is_lost } = gap;
     let effect = match (is_lost, resource.as_str()) {
         (true, PODS) => "terminations in between may be missing, or their ends unknown",
@@ -171,21 +242,29 @@ pub fn watch_ranking(summary: &WatchSummary, ranked: &[RankedWorkload]) -> Strin
     if *still_terminating > 0 {
         lines.push(format!("{} still terminating when the watch ended", counted(*still_terminating, "pod")));
     }
+    lines.extend(ranking_lines(ranked));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Returns the lines of the ranking, and of the remedies that follow from it.
+pub(super) fn ranking_lines(ranked: &[RankedWorkload]) -> Vec<String> {
+    let mut lines = Vec::new();
     if !ranked.is_empty() {
         lines.push(String::new());
-        lines.extend(table(ranked));
+        let rows = std::iter::once(COLUMNS.map(str::to_owned)).chain(ranked.iter().map(cells));
+        lines.extend(columns(&rows.collect::<Vec<_>>(), NUMBERS));
     }
     for remedy in ranked.iter().flat_map(remedies) {
         lines.push(String::new());
         lines.extend(wrap(&shown::one_line(&remedy.sentence), WIDTH));
         lines.extend(remedy.command.map(|command| format!("  {}", shown::one_line(&command))));
     }
-    lines.push(String::new());
-    lines.join("\n")
+    lines
 }
 
 /// Columns of the ranking: names on the left, numbers on the right.
-const COLUMNS: [&str; 9] = [
+pub(super) const COLUMNS: [&str; 9] = [
     "workload",
     "terminations",
     "killed",
@@ -197,24 +276,23 @@ const COLUMNS: [&str; 9] = [
     "used, max",
 ];
 
-fn table(ranked: &[RankedWorkload]) -> Vec<String> {
+/// Columns of the ranking that hold numbers.
+pub(super) const NUMBERS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8];
+
+/// Returns a row of the ranking.
+pub(super) fn cells(of: &RankedWorkload) -> [String; 9] {
     let share = |share: Option<f64>| share.map_or_else(|| "unknown".to_owned(), percent);
-    let row = |of: &RankedWorkload| {
-        [
-            shown::one_line(&name(of)).into_owned(),
-            count(of.terminations),
-            count(of.killed_at_grace_end),
-            count(of.nearly_killed),
-            count(of.unknown),
-            count(of.failed_hooks),
-            graces(of),
-            share(of.median_share_of_grace),
-            share(of.max_share_of_grace),
-        ]
-    };
-    let rows: Vec<[String; 9]> =
-        std::iter::once(COLUMNS.map(str::to_owned)).chain(ranked.iter().map(row)).collect();
-    columns(&rows, &[1, 2, 3, 4, 5, 6, 7, 8])
+    [
+        shown::one_line(&name(of)).into_owned(),
+        count(of.terminations),
+        count(of.killed_at_grace_end),
+        count(of.nearly_killed),
+        count(of.unknown),
+        count(of.failed_hooks),
+        graces(of),
+        share(of.median_share_of_grace),
+        share(of.max_share_of_grace),
+    ]
 }
 
 fn name(of: &RankedWorkload) -> String {
@@ -226,18 +304,23 @@ fn graces(of: &RankedWorkload) -> String {
 }
 
 /// Advice that follows from a workload's terminations.
-struct WorkloadRemedy {
-    sentence: String,
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct WorkloadRemedy {
+    /// What happened, in one word.
+    reason: &'static str,
+    pub(super) sentence: String,
     /// Command that shows more.
-    command: Option<String>,
+    pub(super) command: Option<String>,
 }
 
-fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
+pub(super) fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
     let (name, graces) = (name(of), graces(of));
     let of_all = |n: u64| format!("{} of {}", count(n), counted(of.terminations, "pod"));
     let lost = of.traffic.as_ref().and_then(|traffic| workload_traffic(&name, traffic));
-    let mut remedies: Vec<WorkloadRemedy> =
-        lost.into_iter().map(|sentence| WorkloadRemedy { sentence, command: None }).collect();
+    let mut remedies: Vec<WorkloadRemedy> = lost
+        .into_iter()
+        .map(|sentence| WorkloadRemedy { reason: "RequestsLost", sentence, command: None })
+        .collect();
     if of.killed_at_grace_end > 0 {
         let killed = of_all(of.killed_at_grace_end);
         let remedy = match of.killed_after_long_sleep == of.killed_at_grace_end {
@@ -252,7 +335,7 @@ fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
             }
         };
         let sentence = format!("{name}: {killed} killed at the end of the grace period ({graces}). {remedy}");
-        remedies.push(WorkloadRemedy { sentence, command: None });
+        remedies.push(WorkloadRemedy { reason: "KilledAtGraceEnd", sentence, command: None });
     }
     if of.nearly_killed > 0 {
         let sentence = format!(
@@ -260,7 +343,7 @@ fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
              terminationGracePeriodSeconds, or make the app exit sooner.",
             of_all(of.nearly_killed)
         );
-        remedies.push(WorkloadRemedy { sentence, command: None });
+        remedies.push(WorkloadRemedy { reason: "NearlyKilled", sentence, command: None });
     }
     if of.failed_hooks > 0 {
         let sentence = format!(
@@ -269,9 +352,29 @@ fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
         );
         let namespace = &of.namespace;
         let command = format!("kubectl get events -n {namespace} --field-selector reason=FailedPreStopHook");
-        remedies.push(WorkloadRemedy { sentence, command: Some(command) });
+        remedies.push(WorkloadRemedy { reason: "PreStopHookFailed", sentence, command: Some(command) });
     }
     remedies
+}
+
+/// What an Event about a workload says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadNote {
+    /// What happened, in one word.
+    pub reason: &'static str,
+    /// What happened, and what to do.
+    pub message: String,
+}
+
+/// Returns what is worth an Event about a workload.
+pub fn workload_notes(of: &RankedWorkload) -> Vec<WorkloadNote> {
+    let (name, remedies) = (format!("{}: ", name(of)), remedies(of));
+    let note = |WorkloadRemedy { reason, sentence, command }: WorkloadRemedy| {
+        let message = sentence.strip_prefix(&name).unwrap_or(&sentence);
+        let command = command.map(|command| format!(" {command}")).unwrap_or_default();
+        WorkloadNote { reason, message: shown::one_line(&format!("{message}{command}")).into_owned() }
+    };
+    remedies.into_iter().map(note).collect()
 }
 
 #[cfg(test)]

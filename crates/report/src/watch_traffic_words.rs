@@ -13,7 +13,10 @@ pub(super) fn termination_traffic(traffic: &TerminationTraffic) -> Vec<String> {
         parts.push(format!("saved by retries: {}", bounded(&traffic.saved_by_retries)));
     }
     if traffic.not_observable > 0 {
-        parts.push(format!("{} with an unknown outcome", counted(traffic.not_observable, "request")));
+        parts.push(format!(
+            "{} may be incomplete: the log does not tell",
+            counted(traffic.not_observable, "response")
+        ));
     }
     parts.extend(traffic.windows.iter().filter_map(window));
     let mut gaps: Vec<&str> = traffic.gaps.iter().map(|gap| gap.source.as_str()).collect();
@@ -181,14 +184,14 @@ mod tests {
             gaps: vec![LogGap {
                 source: "edge/envoy".to_owned(),
                 from_ns: Stamp::default(),
-                to_ns: Stamp::default(),
+                to_ns: None,
                 why: String::new(),
             }],
         };
         assert_eq!(
             termination_traffic(&traffic).join("; "),
             "LOST 3 of 1,234 requests (gateway_to_dead_pod); without the termination, up to 1, best estimate 0.2 would be \
-             expected; saved by retries: 1 to 2, best estimate 1.5; 1 request with an unknown outcome; edge/envoy used it \
+             expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not tell; edge/envoy used it \
              for at least 0.400 s, at most 1.250 s; lines of edge/envoy may be missing"
         );
         let none = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };

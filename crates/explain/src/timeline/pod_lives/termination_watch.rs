@@ -154,6 +154,12 @@ impl TerminationWatch {
         self.pods.values().filter(is_leaving).count()
     }
 
+    /// Returns the time until which [`Self::settled`] has returned all terminations, if it was called after the watch of
+    /// pods had shown its last sign of life, at `alive`; `None` before the API server's clock is known.
+    pub fn complete_until(&self, alive: Stamp) -> Option<Stamp> {
+        (!self.samples.is_empty()).then(|| alive.shifted_ns(-WATCH_LAG_NS))
+    }
+
     /// Returns the terminations that were complete some time before `now`; until then, other watches may still show
     /// what explains them. Returns each termination once, and none before the API server's clock is known.
     pub fn settled(&mut self, now: Stamp) -> Vec<WatchedTermination> {

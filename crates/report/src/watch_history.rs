@@ -1,0 +1,447 @@
+//! Report on the history of `rolldrop watch`: the workloads, worst first, and for which part of the time the history
+//! knows how pods ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use maud::html;
+use serde::Serialize;
+
+use super::format::{counted, either, len, percent, rfc3339_seconds, wrap};
+use super::html::{self, HtmlCell};
+use super::markdown;
+use super::watch_lines::{
+    COLUMNS, NUMBERS, PODS, WIDTH, WatchInterruption, WatchOutput, WatchedSpan, WorkloadRemedy, cells,
+    interruption, missing_right, ranking_lines, remedies,
+};
+use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadRanking};
+use rolldrop_record::{Stamp, shown};
+
+/// Version of the report's JSON.
+const REPORT_VERSION: u32 = 1;
+/// Maximum number of times without a watch, and of interruptions, that are listed except in JSON.
+const LISTED: usize = 10;
+
+type Span = (Stamp, Stamp);
+
+/// Collects the records of a history.
+#[derive(Debug)]
+pub struct WatchHistory {
+    since: Option<Stamp>,
+    until: Stamp,
+    first: Option<Stamp>,
+    ranking: WorkloadRanking,
+    /// Times watched, by scope.
+    watched: BTreeMap<Option<String>, Vec<Span>>,
+    clusters: BTreeSet<String>,
+    gaps: Vec<WatchInterruption>,
+    missing_rights: BTreeMap<String, String>,
+}
+
+impl WatchHistory {
+    /// Creates an empty history of the time from `since`, by default from the first record, to `until`.
+    pub fn new(since: Option<Stamp>, until: Stamp) -> Self {
+        Self {
+            since,
+            until,
+            first: None,
+            ranking: WorkloadRanking::default(),
+            watched: BTreeMap::new(),
+            clusters: BTreeSet::new(),
+            gaps: Vec::new(),
+            missing_rights: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a line that was written at this time. Lines must be added in the order written.
+    ///
+    /// # Errors
+    /// Fails if the line is not a record.
+    pub fn add(&mut self, recorded: Stamp, line: &[u8]) -> Result<(), serde_json::Error> {
+        let is_earlier = |at: Stamp| self.since.is_some_and(|since| at < since);
+        match serde_json::from_slice(line)? {
+            WatchOutput::Termination(end) if !is_earlier(recorded) => {
+                self.first = Some(self.first.map_or(recorded, |first| first.min(recorded)));
+                self.ranking.add(&end);
+            }
+            WatchOutput::Gap(gap) if !is_earlier(gap.to_ns) => self.gaps.push(gap),
+            WatchOutput::NotWatched { resource, why } if !is_earlier(recorded) => {
+                self.missing_rights.insert(resource, why);
+            }
+            WatchOutput::Watched(WatchedSpan { from_ns, to_ns, namespace, cluster })
+                if !is_earlier(to_ns) =>
+            {
+                self.first = Some(self.first.map_or(from_ns, |first| first.min(from_ns)));
+                self.clusters.insert(cluster);
+                let spans = self.watched.entry(namespace).or_default();
+                match spans.last_mut() {
+                    Some((_, until)) if *until == from_ns => *until = to_ns,
+                    _ => spans.push((from_ns, to_ns)),
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the report. `skipped` describes records that could not be read.
+    pub fn report(self, skipped: Vec<String>) -> WatchReport {
+        let from = self.since.or(self.first).unwrap_or(self.until);
+        let hidden = self.gaps.iter().filter(|gap| gap.is_lost && gap.resource == PODS);
+        let hidden: Vec<Span> = hidden.map(|gap| (gap.from_ns, gap.to_ns)).collect();
+        let everywhere = self.watched.get(&None).cloned().unwrap_or_default();
+        let scopes = self.watched.iter().map(|(namespace, spans)| {
+            // A watch of all namespaces also watches this one.
+            let also = namespace.iter().flat_map(|_| &everywhere);
+            let spans = spans.iter().chain(also).copied().collect();
+            let namespace = namespace.as_deref().map(|of| shown::one_line(of).into_owned());
+            WatchedScope::new(namespace, (from, self.until), spans, &hidden)
+        });
+        // Other programs may have written to the directory.
+        let workloads = self.ranking.ranked().into_iter().map(|of| shown::values(&of).into_owned());
+        let plain = |text: String| shown::one_line(&text).into_owned();
+        let missing_rights = self.missing_rights.into_iter().map(|(of, why)| (plain(of), plain(why)));
+        WatchReport {
+            schema_version: REPORT_VERSION,
+            from_ns: from,
+            to_ns: self.until,
+            clusters: self.clusters.into_iter().map(plain).collect(),
+            watched: scopes.collect(),
+            gaps: shown::values(&self.gaps).into_owned(),
+            missing_rights: missing_rights.collect(),
+            skipped: skipped.into_iter().map(plain).collect(),
+            terminations: self.ranking.terminations(),
+            workloads: workloads.map(|of| ReportedWorkload { remedies: remedies(&of), of }).collect(),
+        }
+    }
+}
+
+/// Report on a history, which is also its JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct WatchReport {
+    schema_version: u32,
+    from_ns: Stamp,
+    to_ns: Stamp,
+    clusters: Vec<String>,
+    watched: Vec<WatchedScope>,
+    gaps: Vec<WatchInterruption>,
+    /// Reasons given by the API server, by resource.
+    missing_rights: BTreeMap<String, String>,
+    skipped: Vec<String>,
+    terminations: u64,
+    workloads: Vec<ReportedWorkload>,
+}
+
+/// A workload, with advice.
+#[derive(Clone, Debug, Serialize)]
+struct ReportedWorkload {
+    #[serde(flatten)]
+    of: RankedWorkload,
+    remedies: Vec<WorkloadRemedy>,
+}
+
+/// Part of the report's time for which it is known how the pods of a namespace ended, or of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct WatchedScope {
+    namespace: Option<String>,
+    watched_s: f64,
+    share: f64,
+    unwatched: Vec<UnwatchedSpan>,
+}
+
+/// Time for which it is not known which pods ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct UnwatchedSpan {
+    from_ns: Stamp,
+    to_ns: Stamp,
+}
+
+impl WatchedScope {
+    fn new(namespace: Option<String>, whole: Span, mut watched: Vec<Span>, hidden: &[Span]) -> Self {
+        watched.sort_unstable();
+        let mut unwatched: Vec<Span> = hidden.to_vec();
+        let mut known_until = whole.0;
+        for (from, to) in watched {
+            unwatched.push((known_until, from));
+            known_until = known_until.max(to);
+        }
+        unwatched.push((known_until, whole.1));
+        unwatched.retain_mut(|(from, to)| {
+            (*from, *to) = ((*from).max(whole.0), (*to).min(whole.1));
+            from < to
+        });
+        unwatched.sort_unstable();
+        unwatched.dedup_by(|(from, to), (_, before)| {
+            let overlaps = *from <= *before;
+            if overlaps {
+                *before = (*before).max(*to);
+            }
+            overlaps
+        });
+        let all_s = whole.1.seconds_since(whole.0);
+        let missing_s: f64 = unwatched.iter().map(|(from, to)| to.seconds_since(*from)).sum();
+        Self {
+            namespace,
+            watched_s: all_s - missing_s,
+            share: if all_s > 0.0 { 1.0 - missing_s / all_s } else { 0.0 },
+            unwatched: unwatched
+                .into_iter()
+                .map(|(from_ns, to_ns)| UnwatchedSpan { from_ns, to_ns })
+                .collect(),
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let of = match &self.namespace {
+            Some(namespace) => format!("namespace {namespace}"),
+            None => "all namespaces".to_owned(),
+        };
+        let (share, effect) = match self.unwatched.is_empty() {
+            true => (self.share, ""),
+            // Rounding must not hide the rest.
+            false => (self.share.min(0.999), "; in the rest, terminations may be missing"),
+        };
+        format!("{of}: watched for {} of the time ({}){effect}", percent(share), long(self.watched_s))
+    }
+}
+
+impl WatchReport {
+    /// Returns the report as JSON.
+    ///
+    /// # Panics
+    ///
+    /// Never: the report contains only what JSON can represent.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data with names as keys") + "\n"
+    }
+
+    fn headline(&self) -> String {
+        format!(
+            "{} of {} from {} to {}",
+            counted(self.terminations, "termination"),
+            counted(len(self.workloads.len()), "workload"),
+            rfc3339_seconds(self.from_ns),
+            rfc3339_seconds(self.to_ns)
+        )
+    }
+
+    /// Returns sentences about what the history knows, and does not know.
+    fn knowledge(&self) -> Vec<String> {
+        let mut sentences: Vec<String> =
+            self.clusters.iter().map(|cluster| format!("cluster: {cluster}")).collect();
+        if self.watched.is_empty() {
+            sentences.push("no watch is known to have run in this time".to_owned());
+        }
+        for scope in &self.watched {
+            sentences.push(scope.sentence());
+            let mut listed: Vec<&UnwatchedSpan> = scope.unwatched.iter().collect();
+            listed.sort_by_key(|span| std::cmp::Reverse(span.to_ns.ns_since(span.from_ns)));
+            listed.truncate(LISTED);
+            listed.sort_by_key(|span| span.from_ns);
+            sentences.extend(listed.iter().map(|span| {
+                let (from, to) = (rfc3339_seconds(span.from_ns), rfc3339_seconds(span.to_ns));
+                format!("not watched from {from} to {to} ({})", long(span.to_ns.seconds_since(span.from_ns)))
+            }));
+            sentences.extend(more(scope.unwatched.len(), "shorter time"));
+        }
+        sentences.extend(self.gaps.iter().rev().take(LISTED).map(interruption));
+        sentences.extend(more(self.gaps.len(), "earlier interruption"));
+        sentences.extend(self.missing_rights.iter().map(|(resource, why)| missing_right(resource, why)));
+        sentences.extend(self.skipped.iter().cloned());
+        sentences
+    }
+
+    /// Returns the report for a terminal.
+    pub fn text(&self) -> String {
+        let mut lines = vec![self.headline()];
+        lines.extend(self.knowledge().iter().flat_map(|sentence| wrap(sentence, WIDTH)));
+        lines.extend(ranking_lines(&self.workloads.iter().map(|of| of.of.clone()).collect::<Vec<_>>()));
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    /// Returns the report as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        markdown::section(&mut out, "# rolldrop watch");
+        markdown::section(&mut out, &format!("**{}**", markdown::escape(&self.headline())));
+        let items = |sentences: &[String]| {
+            let items = sentences.iter().map(|sentence| format!("- {}", markdown::escape(sentence)));
+            items.collect::<Vec<_>>().join("\n")
+        };
+        markdown::section(&mut out, &items(&self.knowledge()));
+        if !self.workloads.is_empty() {
+            let rows =
+                self.workloads.iter().map(|of| cells(&of.of).map(|cell| markdown::escape(&cell)).to_vec());
+            markdown::table(&mut out, &COLUMNS, NUMBERS, rows);
+        }
+        let advice = self.workloads.iter().flat_map(|of| &of.remedies).map(|remedy| {
+            remedy.sentence.clone()
+                + &remedy.command.as_ref().map(|command| format!(" {command}")).unwrap_or_default()
+        });
+        markdown::section(&mut out, &items(&advice.collect::<Vec<_>>()));
+        out
+    }
+
+    /// Returns the report as a self-contained page.
+    pub fn html(&self) -> String {
+        let rows = self.workloads.iter().map(|of| {
+            let [name, numbers @ ..] = cells(&of.of);
+            std::iter::once(HtmlCell::head(&name)).chain(numbers.map(HtmlCell::number)).collect()
+        });
+        let remedies: Vec<&WorkloadRemedy> = self.workloads.iter().flat_map(|of| &of.remedies).collect();
+        let body = html! {
+            p.answer { (self.headline()) }
+            ul { @for sentence in self.knowledge() { li { (sentence) } } }
+            @if !self.workloads.is_empty() { (html::table("Workloads", "", &COLUMNS, rows)) }
+            @if !remedies.is_empty() {
+                h2 { "Remedies" }
+                @for remedy in remedies {
+                    p { (remedy.sentence) }
+                    @if let Some(command) = &remedy.command { pre { (command) } }
+                }
+            }
+        };
+        html::page("rolldrop watch", &body, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// Returns a sentence about those that are not listed.
+fn more(n: usize, what: &str) -> Option<String> {
+    let rest = n.checked_sub(LISTED).map(len).filter(|rest| *rest > 0)?;
+    Some(format!("and {} that {} not listed", counted(rest, what), either(rest, "is", "are")))
+}
+
+/// Formats a time that may be as long as a month.
+fn long(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 48.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn at(s: i64) -> Stamp {
+        Stamp::from_unix_ns((1_767_366_245 + s) * 1_000_000_000)
+    }
+
+    fn watched(from: i64, to: i64, namespace: Option<&str>) -> WatchOutput {
+        let (from_ns, to_ns, namespace) = (at(from), at(to), namespace.map(str::to_owned));
+        WatchOutput::Watched(WatchedSpan { from_ns, to_ns, namespace, cluster: "context x at y".to_owned() })
+    }
+
+    fn gap(resource: &str, from: i64, to: i64, is_lost: bool) -> WatchOutput {
+        let (from_ns, to_ns) = (at(from), at(to));
+        WatchOutput::Gap(WatchInterruption { resource: resource.to_owned(), from_ns, to_ns, is_lost })
+    }
+
+    fn end(pod: &str) -> WatchOutput {
+        let end = json!({"kind": "termination", "namespace": "shop", "workload": format!("Deployment {pod}"), "pod": pod,
+            "uid": pod, "node": null, "mode": "rollout", "cause": null, "t0_earliest_ns": 0, "t0_latest_ns": 1,
+            "t0_basis": "timestamp", "grace_s": 30, "pre_stop_sleep_s": 0, "ended_ns": null,
+            "grace_use": {"least_s": 29.0, "likely_s": 30.1, "most_s": 31.0}, "killed_at_grace_end": true,
+            "containers": [], "restarts": 0, "failed_hooks": ["app"], "ready_while_terminating_s": null,
+            "of_tomorrow": 1});
+        serde_json::from_value(end).unwrap()
+    }
+
+    fn report(since: Option<i64>, records: &[(i64, WatchOutput)]) -> WatchReport {
+        let mut history = WatchHistory::new(since.map(at), at(100));
+        records
+            .iter()
+            .for_each(|(recorded, line)| history.add(at(*recorded), line.json().as_bytes()).unwrap());
+        history.report(Vec::new())
+    }
+
+    /// Returns the share watched and the times that are not known, in seconds.
+    fn scope(report: &WatchReport, index: usize) -> (f64, Vec<(i64, i64)>) {
+        let scope = &report.watched[index];
+        let seconds = |stamp: Stamp| stamp.ns_since(at(0)) / 1_000_000_000;
+        let unwatched = scope.unwatched.iter().map(|span| (seconds(span.from_ns), seconds(span.to_ns)));
+        ((scope.share * 1000.0).round() / 1000.0, unwatched.collect())
+    }
+
+    #[test]
+    fn report_states_unwatched_times() {
+        let records = [
+            (20, watched(0, 20, None)),
+            (30, watched(20, 30, None)),
+            (40, gap("pods", 22, 25, true)),
+            (41, gap("pods", 26, 27, false)),
+            (41, gap("nodes", 26, 27, true)),
+            (60, watched(50, 60, Some("shop"))),
+            // The clock was set back.
+            (58, watched(55, 70, None)),
+        ];
+        let whole = report(None, &records);
+        assert_eq!(scope(&whole, 0), (0.42, vec![(22, 25), (30, 55), (70, 100)]));
+        assert_eq!(scope(&whole, 1), (0.47, vec![(22, 25), (30, 50), (70, 100)]), "shop");
+        let late = report(Some(60), &records);
+        assert_eq!(scope(&late, 0), (0.25, vec![(70, 100)]));
+        let text = whole.text();
+        for part in [
+            "0 terminations of 0 workloads from 2026-01-02T15:04:05Z to 2026-01-02T15:05:45Z",
+            "all namespaces: watched for 42 % of the time (42.0 s); in the rest, terminations may be missing",
+            "not watched from 2026-01-02T15:05:15Z to 2026-01-02T15:05:45Z (30.0 s)",
+            "the watch of pods was interrupted from 2026-01-02T15:04:31Z",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        let nothing = report(None, &[]);
+        assert!(nothing.text().contains("no watch is known to have run in this time"), "{}", nothing.text());
+        let complete = report(Some(0), &[(100, watched(0, 100, None))]).text();
+        assert!(complete.contains("watched for 100 % of the time (100.0 s)\n"), "{complete}");
+        let nearly = report(None, &[(100, watched(-1_000_000, 99, None))]).text();
+        assert!(nearly.contains("watched for 99.9 % of the time (11.6 days);"), "{nearly}");
+    }
+
+    #[test]
+    fn long_list_of_unwatched_times_is_cut() {
+        let records: Vec<_> = (0..14).map(|n| (7 * n, watched(7 * n, 7 * n + 1, None))).collect();
+        let text = report(None, &records).text();
+        assert_eq!(text.matches("not watched from").count(), LISTED, "{text}");
+        assert!(text.contains("and 4 shorter times that are not listed"), "{text}");
+    }
+
+    #[test]
+    fn report_formats_escape_names() {
+        let hostile = "<b>|*x*\u{1b}[31m";
+        let records = [(1, end("web")), (2, end(hostile)), (3, watched(0, 100, None))];
+        let report = report(None, &records);
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["schema_version"], 1);
+        assert_eq!(
+            (&json["terminations"], &json["workloads"][0]["killed_at_grace_end"]),
+            (&json!(2), &json!(1))
+        );
+        let remedies = json["workloads"][0]["remedies"].as_array().unwrap();
+        assert_eq!((remedies.len(), json["watched"][0]["share"].as_f64()), (2, Some(1.0)));
+        let (text, markdown, html) = (report.text(), report.markdown(), report.html());
+        for shown in [&text, &markdown, &html, &report.json()] {
+            assert!(!shown.contains('\u{1b}') && shown.contains("Deployment web"), "{shown}");
+            assert!(
+                shown.contains("terminationGracePeriodSeconds")
+                    && shown.contains("kubectl get events -n shop")
+            );
+        }
+        assert!(markdown.contains(r"| shop Deployment &lt;b>\|\*x\*\\u{1b}\[31m | 1 | 1 |"), "{markdown}");
+        assert!(html.contains("shop Deployment &lt;b&gt;|*x*") && !html.contains("<b>"), "{html}");
+    }
+
+    #[test]
+    fn report_selects_by_time() {
+        let records =
+            [(1, end("early")), (50, end("late")), (60, watched(0, 60, None)), (200, end("future"))];
+        let names = |report: WatchReport| {
+            report.workloads.into_iter().filter_map(|of| of.of.workload).collect::<Vec<_>>()
+        };
+        assert_eq!(names(report(None, &records)).len(), 3);
+        assert_eq!(names(report(Some(50), &records)), ["Deployment future", "Deployment late"]);
+    }
+}

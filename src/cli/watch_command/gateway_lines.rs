@@ -1,0 +1,122 @@
+//! The access logs that `--logs` names: reads their lines, and counts those that it cannot read.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::bail;
+
+use crate::cli::say::say;
+use rolldrop_accesslog::LogFormat;
+use rolldrop_drive::observe::{LogDelivery, LogDeliveryKind, LogSource};
+use rolldrop_explain::gateway_traffic::GatewayTraffic;
+use rolldrop_explain::model::LogGap;
+use rolldrop_record::{RunId, Stamp};
+use rolldrop_report::{LogReading, WatchOutput};
+
+/// Number of lines that are read before a log counts as one in a different format.
+const TRIED: u64 = 10;
+
+/// Value of `--logs`: a source and its format.
+#[derive(Clone, Debug)]
+pub(super) struct LogArg {
+    pub(super) source: LogSource,
+    format: LogFormat,
+}
+
+impl FromStr for LogArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((source, format)) = text.split_once('=') else {
+            return Err(format!(
+                "{text:?} names no format: use SOURCE=FORMAT, such as edge/deployment/envoy=envoy-json"
+            ));
+        };
+        let format = format.parse().map_err(|error| format!("{text:?}: {error}"))?;
+        Ok(Self { source: source.parse()?, format })
+    }
+}
+
+/// The requests in these logs.
+#[derive(Debug)]
+pub(super) struct GatewayLines {
+    formats: Vec<LogFormat>,
+    pub(super) traffic: GatewayTraffic,
+    /// What was read, by log.
+    read: BTreeMap<Arc<str>, LogReading>,
+}
+
+impl GatewayLines {
+    pub(super) fn of(logs: &[LogArg]) -> Self {
+        Self {
+            formats: logs.iter().map(|log| log.format.clone()).collect(),
+            traffic: GatewayTraffic::new(RunId::random()),
+            read: BTreeMap::new(),
+        }
+    }
+
+    /// Takes what a log delivered. Returns the gap, if lines may be missing from now on.
+    ///
+    /// # Errors
+    /// Fails if none of the first lines of a log is in its format.
+    pub(super) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<Option<WatchOutput>> {
+        let LogDelivery { number, source, kind } = delivery;
+        let reading = || LogReading { source: source.to_string(), ..LogReading::default() };
+        let read = self.read.entry(Arc::clone(&source)).or_insert_with(reading);
+        match kind {
+            LogDeliveryKind::Line { arrived, bytes, .. } => match self.formats[number].parse(&bytes) {
+                Ok(None) => {}
+                Ok(Some(line)) if line.earliest == Stamp::default() => {
+                    unreadable(read, || "it does not show how long the request took".to_owned());
+                }
+                Ok(Some(line)) => {
+                    read.lines += 1;
+                    self.traffic.add(&source, arrived, &line);
+                }
+                // A client can make a line of its own unreadable, but not all of them.
+                Err(error) if read.lines == 0 && read.unreadable + 1 >= TRIED => {
+                    let format = &self.formats[number];
+                    bail!(
+                        "none of the first {TRIED} lines of the log {source} is in the format {format}: {error}"
+                    );
+                }
+                Err(error) => unreadable(read, || error.to_string()),
+            },
+            LogDeliveryKind::LongLine { length, .. } => {
+                unreadable(read, || format!("it has {length} bytes"));
+            }
+            LogDeliveryKind::Gap { from, to, why } => {
+                let gap = LogGap {
+                    source: source.to_string(),
+                    from_ns: from,
+                    to_ns: Some(to),
+                    why: why.to_owned(),
+                };
+                self.traffic.add_gap(gap.clone());
+                return Ok(Some(WatchOutput::LogGap(gap)));
+            }
+            LogDeliveryKind::Stopped { why } => {
+                let gap = LogGap { source: source.to_string(), from_ns: now, to_ns: None, why };
+                self.traffic.add_gap(gap.clone());
+                return Ok(Some(WatchOutput::LogGap(gap)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what was read of each log.
+    pub(super) fn readings(&self) -> impl Iterator<Item = &LogReading> {
+        self.read.values()
+    }
+}
+
+/// Counts a line that could not be read, and warns about the first one.
+fn unreadable(read: &mut LogReading, why: impl FnOnce() -> String) {
+    read.unreadable += 1;
+    if read.example.is_none() {
+        let why = why();
+        say(&format!("warning: a line of the log {} could not be read: {why}", read.source));
+        read.example = Some(why);
+    }
+}

@@ -1,0 +1,110 @@
+//! The history that `rolldrop watch --out` keeps: what this watch adds to what earlier ones have recorded.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::cli::say::say;
+use rolldrop_record::termination_store::{StoreError, StoreLimits, TerminationStore};
+use rolldrop_record::{Stamp, shown};
+use rolldrop_report::{EarlierRecord, WatchOutput, WatchedSpan, rfc3339_seconds};
+
+/// Maximum interval at which the time watched is recorded. After a kill, the last one counts as not watched.
+const WATCHED_EVERY: Duration = Duration::from_secs(10);
+
+/// A history to which this watch writes.
+pub(super) struct KeptHistory {
+    store: TerminationStore,
+    /// UIDs of existing pods whose terminations earlier watches have recorded. A pod that its kubelet evicted may exist
+    /// for days.
+    earlier: HashSet<String>,
+    cluster: String,
+    namespace: Option<String>,
+    /// Time until which the time watched is recorded.
+    watched_until: Stamp,
+    /// True if anything was recorded since.
+    has_news: bool,
+}
+
+impl KeptHistory {
+    /// Opens the history in a directory, for a watch of a namespace, or of all, that has just begun and has listed pods
+    /// with these UIDs.
+    pub(super) fn open(
+        dir: &Path,
+        cluster: &str,
+        namespace: Option<String>,
+        now: Stamp,
+        listed: &HashSet<&str>,
+    ) -> anyhow::Result<Self> {
+        // Records have texts in this form.
+        let cluster = shown::one_line(cluster).into_owned();
+        let mut earlier = HashSet::new();
+        let mut last = None;
+        let mut take = |_: Stamp, line: &[u8]| {
+            let record = EarlierRecord::read(line)?;
+            // No other pod can be seen again.
+            earlier.extend(record.uid.filter(|uid| listed.contains(&**uid)));
+            last = record.cluster.zip(record.to_ns).or(last.take());
+            Ok(())
+        };
+        let opened = TerminationStore::open(dir, StoreLimits::default(), &mut take);
+        let (store, lost) =
+            opened.with_context(|| format!("failed to open the history in {}", dir.display()))?;
+        lost.iter().for_each(|lost| say(lost));
+        if let Some((other, until)) = last {
+            if other != cluster {
+                let dir = dir.display();
+                bail!("{dir} has the history of {other}: choose another directory for {cluster}");
+            }
+            let (from, to) = (rfc3339_seconds(until), rfc3339_seconds(now));
+            say(&format!(
+                "the history in {} continues; no watch is known to have run from {from} to {to}",
+                dir.display()
+            ));
+        }
+        Ok(Self { store, earlier, cluster, namespace, watched_until: now, has_news: false })
+    }
+
+    /// Returns true if an earlier watch has recorded this pod's termination.
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.earlier.contains(uid)
+    }
+
+    /// Records a termination or a gap.
+    pub(super) fn add(&mut self, now: Stamp, record: &WatchOutput) -> anyhow::Result<()> {
+        self.store.append(now, &*shown::values(record)).map_err(|error| self.lost(error))?;
+        self.has_news = true;
+        Ok(())
+    }
+
+    /// Records that all terminations until a time are recorded, and deletes old records.
+    pub(super) fn watched_until(&mut self, now: Stamp, until: Stamp) -> anyhow::Result<()> {
+        if until <= self.watched_until {
+            return Ok(());
+        }
+        let span = WatchedSpan {
+            from_ns: self.watched_until,
+            to_ns: until,
+            namespace: self.namespace.clone(),
+            cluster: self.cluster.clone(),
+        };
+        self.add(now, &WatchOutput::Watched(span))?;
+        (self.watched_until, self.has_news) = (until, false);
+        self.store.rotate(now).map_err(|error| self.lost(error))
+    }
+
+    /// Returns true if the time watched should be recorded.
+    pub(super) fn is_due(&self, until: Stamp) -> bool {
+        self.has_news || until > self.watched_until + WATCHED_EVERY
+    }
+
+    fn lost(&self, error: StoreError) -> anyhow::Error {
+        let since = rfc3339_seconds(self.watched_until);
+        anyhow::Error::new(error).context(format!(
+            "failed to write the history: pods that were terminated after {since} may be missing in it; make room, and \
+             start the watch again"
+        ))
+    }
+}

@@ -1,0 +1,78 @@
+//! `rolldrop watch --logs` beside a real Traefik. A client's own log is the ground truth.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::ingress::{answers, ask_through_traefik, serve, until_only};
+use crate::pods::{PODS, on_with};
+use crate::watch::{Watching, create_block_of_page, kubeconfig_of_page};
+
+/// Returns a termination of this pod.
+fn of_pod(watch: &Watching, pod: &str) -> Value {
+    let all = watch.lines("termination");
+    all.into_iter().find(|line| line["pod"] == *pod).unwrap_or_else(|| panic!("no {pod}"))
+}
+
+#[test]
+fn gateway_log_shows_lost_requests() {
+    // Traefik learns late that a pod is terminating.
+    let latencies =
+        json!({"deletionToSlice": "1s", "terminatedToSlice": "1s", "processGoneToAddressGone": "10s"});
+    on_with("kernel", json!({"latencies": latencies}), async |lab| {
+        serve(&lab, "serves-on", json!({"sleep": {"seconds": 5}})).await;
+        serve(&lab, "exits", Value::Null).await;
+        serve(&lab, "stays", Value::Null).await;
+        ask_through_traefik(&lab, &["--accesslog=true", "--accesslog.format=json"]).await;
+        until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
+        let kubeconfig = kubeconfig_of_page(&lab).await;
+        create_block_of_page(&lab, 2).await;
+        let options =
+            ["-n", "default", "--events", "--format", "json", "--logs", "default/pod/traefik=traefik-json"];
+        let mut watch = Watching::begin(&options, &kubeconfig);
+
+        let before = answers(&lab).len();
+        lab.call("DELETE", &format!("{PODS}/exits"), None).await;
+        let seen = until_only(&lab, before, &["serves-on", "stays"]).await;
+        let lost = seen.iter().filter(|answer| *answer == "502 ").count() as u64;
+        assert!(lost > 0, "{seen:?}");
+        let before = answers(&lab).len();
+        lab.call("DELETE", &format!("{PODS}/serves-on"), None).await;
+        let seen = until_only(&lab, before, &["stays"]).await;
+        assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{seen:?}");
+        while lab.call("GET", &format!("{PODS}/serves-on"), None).await.status != 404 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        // Other watches may still show what explains a termination.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let output = watch.end();
+
+        let exits = of_pod(&watch, "exits");
+        let traffic = &exits["traffic"];
+        assert_eq!(
+            traffic["lost"],
+            json!({"at_least": lost, "at_most": lost, "estimate": lost as f64}),
+            "{exits:#}"
+        );
+        assert_eq!(
+            traffic["by_cause"].as_object().expect("causes").keys().next().expect("one"),
+            "gateway_to_dead_pod"
+        );
+        assert!(traffic["requests"].as_u64().expect("a number") >= lost, "{exits:#}");
+        let window = &traffic["windows"][0];
+        assert!(
+            window["consumer"].as_str().expect("a name").starts_with("default/traefik/traefik"),
+            "{exits:#}"
+        );
+        assert!(window["lower_s"].as_f64().expect("a bound") > 0.0, "{exits:#}");
+
+        let serves_on = of_pod(&watch, "serves-on");
+        assert_eq!(serves_on["traffic"]["lost"]["at_most"], 0, "{serves_on:#}");
+        let window = &serves_on["traffic"]["windows"][0];
+        assert!((0.0..8.0).contains(&window["lower_s"].as_f64().unwrap_or(0.0)), "{serves_on:#}");
+
+        let logs = watch.lines("log");
+        let [log] = &logs[..] else { panic!("{output}") };
+        assert!(log["lines"].as_u64().expect("a number") > 0 && log["unreadable"] == 0, "{log}");
+    });
+}
