@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Processes the chart with Helm's own code (helm-python-sdk), without asking a cluster.
+"""Processes a chart in charts/ with Helm's own code (helm-python-sdk), without asking a cluster.
 
-    target/test-venv/bin/python scripts/helm.py lint [VALUES.yaml]
-    target/test-venv/bin/python scripts/helm.py template [VALUES.yaml]
+    target/test-venv/bin/python scripts/helm.py lint CHART [VALUES.yaml]
+    target/test-venv/bin/python scripts/helm.py template CHART [VALUES.yaml]
 
 `lint` treats warnings as errors. `template` prints the objects of a release "rolldrop" in the namespace
 "default", as JSON: {"objects": TEXT OF YAML, "notes": TEXT}.
@@ -15,18 +15,19 @@ import sys
 from helm_python import Chart, HelmError
 from helm_python.chart import lint, values_from_yaml
 
-CHART = pathlib.Path(__file__).resolve().parent.parent / "charts" / "rolldrop"
+CHARTS = pathlib.Path(__file__).resolve().parent.parent / "charts"
 
 
 def main() -> int:
-    verb, *files = sys.argv[1:]
+    verb, name, *files = sys.argv[1:]
+    chart_folder = CHARTS / name
     values = values_from_yaml(pathlib.Path(files[0]).read_text()) if files else {}
     try:
         if verb == "lint":
-            report = lint(CHART, values, strict=True, namespace="default")
+            report = lint(chart_folder, values, strict=True, namespace="default")
             print(json.dumps(report))
             return 1 if report["errors"] else 0
-        with Chart.load(CHART) as chart:
+        with Chart.load(chart_folder) as chart:
             rendered = chart.render(values, name="rolldrop", namespace="default")
     except HelmError as error:
         print(error, file=sys.stderr)

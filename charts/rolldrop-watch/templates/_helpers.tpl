@@ -1,0 +1,41 @@
+{{- define "watch.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "watch.fullname" -}}
+{{- .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name (include "watch.name" .)) (contains (include "watch.name" .) .Release.Name)) | trunc 48 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "watch.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "watch.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "watch.labels" -}}
+{{ include "watch.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "watch.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "watch.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{/* The rights to watch terminations, as docs/watch.md lists them. Nodes are no part of a namespace. */}}
+{{- define "watch.rules" -}}
+- {apiGroups: [""], resources: [pods, events{{ if not .Values.namespace }}, nodes{{ end }}], verbs: [list, watch]}
+- {apiGroups: [apps], resources: [deployments, statefulsets, daemonsets, replicasets], verbs: [list, watch]}
+{{- if .Values.events }}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- end }}
+{{- end -}}
+
+{{/* The namespaces of the gateways, as a JSON list. */}}
+{{- define "watch.gatewayNamespaces" -}}
+{{- $namespaces := list -}}
+{{- range .Values.logs -}}
+{{- $namespaces = append $namespaces (splitList "/" . | first) -}}
+{{- end -}}
+{{- $namespaces | uniq | toJson -}}
+{{- end -}}
