@@ -3,6 +3,7 @@
 mod gateway_lines;
 mod kept_history;
 mod watch_report_command;
+mod workload_events;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,18 +21,17 @@ use super::say::{print, say};
 use super::signals::SignalListener;
 use gateway_lines::{GatewayLines, LogArg};
 use kept_history::KeptHistory;
-use rolldrop_drive::act::{WorkloadEventText, write_workload_event};
 use rolldrop_drive::cluster::{ChosenCluster, Cluster};
 use rolldrop_drive::observe::{
     GatewayLogs, LogDelivery, LogSource, TerminationWatches, WatchScope, WatchedEvent,
 };
-use rolldrop_explain::count::termination_groups::{TerminationGroup, TerminationGroups};
 use rolldrop_explain::count::workload_ranking::WorkloadRanking;
 use rolldrop_explain::gateway_traffic::LINES_WITHIN_NS;
 use rolldrop_explain::model::WatchedTermination;
 use rolldrop_explain::timeline::TerminationWatch;
 use rolldrop_record::{Clock, EventKind, Stamp};
-use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking, workload_notes};
+use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, watch_ranking};
+use workload_events::WorkloadEvents;
 
 /// Interval at which settled terminations are shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(500);
@@ -143,9 +143,7 @@ impl WatchArgs {
         let mut logs = logs.context("failed to follow the logs")?;
         say(&format!("watching pod terminations in {what} of {title}; press Ctrl-C for the ranking"));
         let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs));
-        let events = self
-            .events
-            .then(|| WorkloadEvents { client: client.clone(), groups: TerminationGroups::default() });
+        let events = self.events.then(|| WorkloadEvents::of(client.clone()));
         let mut shown = ShownWatch::begin(begun, self.format, history, lines, events);
         listed.iter().try_for_each(|event| shown.take(event))?;
         let over = async {
@@ -179,34 +177,6 @@ struct ShownWatch {
     events: Option<WorkloadEvents>,
     /// Watches that were reported as interrupted.
     interrupted: Vec<&'static str>,
-}
-
-/// Events about workloads, which are written when no further termination follows.
-struct WorkloadEvents {
-    client: kube::Client,
-    groups: TerminationGroups,
-}
-
-impl WorkloadEvents {
-    /// Writes what is worth knowing of a group. A failure is only shown.
-    async fn write(client: kube::Client, group: TerminationGroup) {
-        let TerminationGroup { workload, first, last } = group;
-        let Some(name) = workload.workload.as_deref() else { return };
-        for note in workload_notes(&workload) {
-            let namespace = &workload.namespace;
-            let text = WorkloadEventText {
-                namespace,
-                workload: name,
-                reason: note.reason,
-                message: &note.message,
-                first,
-                last,
-            };
-            if let Err(error) = write_workload_event(&client, &text).await {
-                say(&format!("warning: {error}"));
-            }
-        }
-    }
 }
 
 impl ShownWatch {
@@ -250,7 +220,7 @@ impl ShownWatch {
                         self.take(&event)?;
                     }
                     self.show_settled(now, Duration::ZERO)?;
-                    self.write_events(now);
+                    self.events.iter_mut().for_each(|events| events.begin(now));
                     self.record_time(now, alive, KeptHistory::is_due)?;
                     self.tell_trouble(&watches.trouble());
                 }
@@ -303,7 +273,7 @@ impl ShownWatch {
             }
             self.ranking.add(&termination);
             if let Some(events) = &mut self.events {
-                events.groups.add(now, &termination);
+                events.add(now, &termination);
             }
             self.report(now, &WatchOutput::Termination(Box::new(termination)))?;
         }
@@ -316,14 +286,6 @@ impl ShownWatch {
     fn take_line(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<()> {
         let Some(lines) = &mut self.lines else { return Ok(()) };
         lines.take(now, delivery)?.map_or(Ok(()), |gap| self.report(now, &gap))
-    }
-
-    /// Writes Events about the groups of terminations that are complete.
-    fn write_events(&mut self, now: Stamp) {
-        let Some(events) = &mut self.events else { return };
-        for group in events.groups.complete(now) {
-            tokio::spawn(WorkloadEvents::write(events.client.clone(), group));
-        }
     }
 
     /// Records until when the history is complete, if `is_due` says so. `alive` is the last sign of life of the watch of
@@ -376,9 +338,7 @@ impl ShownWatch {
         self.show_settled(now, NO_LONGER)?;
         self.record_time(now, alive, |_, _| true)?;
         if let Some(events) = &mut self.events {
-            for group in events.groups.complete(now + NO_LONGER) {
-                WorkloadEvents::write(events.client.clone(), group).await;
-            }
+            events.finish(now + NO_LONGER).await;
         }
         for reading in self.lines.iter().flat_map(GatewayLines::readings) {
             self.show(&WatchOutput::Log(reading.clone()))?;

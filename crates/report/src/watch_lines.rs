@@ -145,6 +145,7 @@ impl WatchOutput {
 
 fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
     let until = to_ns.map_or_else(|| "on".to_owned(), |to| format!("to {}", rfc3339_seconds(to)));
+    let why = why.as_deref().unwrap_or("the watch ended before slow requests could be in the log");
     format!("lines of {source} may be missing from {} {until}: {why}", rfc3339_seconds(*from_ns))
 }
 

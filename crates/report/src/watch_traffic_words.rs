@@ -185,7 +185,7 @@ mod tests {
                 source: "edge/envoy".to_owned(),
                 from_ns: Stamp::default(),
                 to_ns: None,
-                why: String::new(),
+                why: None,
             }],
         };
         assert_eq!(

@@ -91,13 +91,13 @@ impl GatewayLines {
                     source: source.to_string(),
                     from_ns: from,
                     to_ns: Some(to),
-                    why: why.to_owned(),
+                    why: Some(why.to_owned()),
                 };
                 self.traffic.add_gap(gap.clone());
                 return Ok(Some(WatchOutput::LogGap(gap)));
             }
             LogDeliveryKind::Stopped { why } => {
-                let gap = LogGap { source: source.to_string(), from_ns: now, to_ns: None, why };
+                let gap = LogGap { source: source.to_string(), from_ns: now, to_ns: None, why: Some(why) };
                 self.traffic.add_gap(gap.clone());
                 return Ok(Some(WatchOutput::LogGap(gap)));
             }

@@ -188,6 +188,8 @@ fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcom
     let status = attempt.status.or(line.status);
     let by_status = |status| if status < SERVER_ERROR { Outcome::Ok } else { Outcome::HttpError };
     let outcome = match (attempt.outcome, status) {
+        // The pod had not responded, and the client gave up waiting.
+        (None, _) if line.client_left && attempt.status.is_none() => Some(Outcome::ResponseTimeout),
         _ if line.client_left => Some(Outcome::Cancelled),
         // An app's own answer about the request, such as 404, is not a loss.
         (Some(Outcome::HttpError), Some(status)) => Some(by_status(status)),
@@ -220,6 +222,14 @@ struct ChosenLog {
     attempts: Vec<KeptAttempt>,
 }
 
+impl ChosenLog {
+    /// Returns the uncertainty of the times, in ± nanoseconds.
+    fn uncertainty_ns(&self) -> i64 {
+        let unsure_us = self.attempts.iter().map(|attempt| attempt.unsure_us).max().unwrap_or(0);
+        self.clock.uncertainty_ns.saturating_add(i64::from(unsure_us) * 500)
+    }
+}
+
 impl ChosenAttempts {
     /// Returns the number of attempts.
     pub(super) fn len(&self) -> u64 {
@@ -228,10 +238,7 @@ impl ChosenAttempts {
 
     /// Returns the logs, each with the uncertainty of its times in ± nanoseconds.
     pub(super) fn logs(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
-        self.logs.iter().map(|(source, log)| {
-            let unsure_us = log.attempts.iter().map(|attempt| attempt.unsure_us).max().unwrap_or(0);
-            (source, log.clock.uncertainty_ns.saturating_add(i64::from(unsure_us) * 500))
-        })
+        self.logs.iter().map(|(source, log)| (source, log.uncertainty_ns()))
     }
 
     /// Returns the names of the targets.
@@ -264,13 +271,16 @@ impl ChosenAttempts {
         })
     }
 
-    /// Returns the number of attempts at an address in a period whose outcome the log does not show, or not with
-    /// certainty.
+    /// Returns the number of attempts at an address that may have been under way in a period, and whose outcome the log
+    /// does not show, or not with certainty.
     pub(super) fn unobserved_at(&self, address: IpAddr, period: TimeSpan) -> u64 {
-        let is_unsure = |of: &KeptAttempt| of.outcome.is_none() || !of.is_certain;
-        let is_meant = |of: &&KeptAttempt| is_unsure(of) && of.address == Some(address);
-        let meets = |of: &&KeptAttempt| period.meets(of.begun, of.ended());
-        self.all().filter(is_meant).filter(meets).count() as u64
+        let is_unsure = |of: &&KeptAttempt| of.outcome.is_none() || !of.is_certain;
+        let of_log = |log: &ChosenLog| {
+            let period = period.widened(log.uncertainty_ns());
+            let at_address = log.attempts.iter().filter(|of| of.address == Some(address));
+            at_address.filter(is_unsure).filter(|of| period.meets(of.begun, of.ended())).count() as u64
+        };
+        self.logs.values().map(of_log).sum()
     }
 
     fn all(&self) -> impl Iterator<Item = &KeptAttempt> {

@@ -40,6 +40,6 @@ pub struct LogGap {
     pub from_ns: Stamp,
     /// End of the period; `None` for a log that is not read any more.
     pub to_ns: Option<Stamp>,
-    /// Reason.
-    pub why: String,
+    /// Reason; `None` if the watch ended before slow requests could be in the log.
+    pub why: Option<String>,
 }
