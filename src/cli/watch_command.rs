@@ -44,11 +44,13 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
   rolldrop watch -n shop                        the pods of a namespace, until Ctrl-C
   rolldrop watch -A --for 24h --format json     all pods, for a day, a JSON object a line
   rolldrop watch -n shop --context staging      another cluster of the kubeconfig
+  rolldrop watch -n shop --logs edge/deployment/envoy=envoy-json
+                                                also tell which requests a gateway lost
   rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
   rolldrop watch report history --since 7d      rank the workloads of a week
 
-It changes nothing and sends no load. It prints a line for each pod that was terminated: who ended it, how much of its \
-grace period it used, and if SIGKILL ended it. In the end, it ranks the workloads, worst first.
+It sends no load, and changes nothing; --events adds Events. It prints a line for each pod that was terminated: who \
+ended it, how much of its grace period it used, and if SIGKILL ended it. In the end, it ranks the workloads, worst first.
 
 Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, or could not write to --out.")]
 #[command(args_conflicts_with_subcommands = true)]
@@ -67,8 +69,8 @@ pub(super) struct WatchArgs {
     /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
-    /// Access log of a gateway: NS/KIND/NAME[:CONTAINER]=FORMAT or FILE=FORMAT, such as edge/deployment/envoy=envoy-json.
-    /// Repeatable.
+    /// Access log of a gateway: NS/KIND/NAME=FORMAT (with NAME:CONTAINER if it is not the first) or FILE=FORMAT;
+    /// repeatable.
     #[arg(long, value_name = "LOG")]
     logs: Vec<LogArg>,
     /// Lines per second above which a gateway's pod is not read any more.
