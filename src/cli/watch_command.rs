@@ -270,7 +270,7 @@ impl ShownWatch {
         while let Some((_, mut termination)) =
             self.waiting.pop_front_if(|(at, _)| now.ns_since(*at) >= wait_ns)
         {
-            if let Some(lines) = &self.lines {
+            if let Some(lines) = &mut self.lines {
                 termination.traffic = lines.traffic.explain(&termination, now)?;
             }
             self.ranking.add(&termination);

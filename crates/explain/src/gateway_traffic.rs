@@ -143,7 +143,9 @@ impl GatewayTraffic {
         } else if is_new && !is_alone {
             self.started.remove(&address);
         }
-        if let (Some(ready), Some(started)) = (pod.ready, self.started.get_mut(&address)) {
+        if pod.gone.is_some() {
+            self.started.remove(&address);
+        } else if let (Some(ready), Some(started)) = (pod.ready, self.started.get_mut(&address)) {
             *started = ready;
         }
     }
@@ -179,6 +181,19 @@ impl GatewayTraffic {
     /// # Errors
     /// Does not fail, as all attempts are in memory.
     pub fn explain(
+        &mut self,
+        end: &WatchedTermination,
+        until: Stamp,
+    ) -> Result<Option<TerminationTraffic>, PartError> {
+        let traffic = self.traffic_of(end, until);
+        // The watch may not have shown the end of the pod.
+        if let Some(pod) = self.pods.get_mut(&end.uid) {
+            pod.gone.get_or_insert(until);
+        }
+        traffic
+    }
+
+    fn traffic_of(
         &self,
         end: &WatchedTermination,
         until: Stamp,
@@ -203,8 +218,8 @@ impl GatewayTraffic {
         traffic.not_observable = fates.unobserved_at(address, ending);
         let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));
         traffic.background = background(&nearby, ending, &self.well_pods(around));
-        traffic.gaps = self.gaps_of(&fates, span);
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
+        traffic.gaps = self.gaps_of(&fates, TimeSpan { from: span.from, until: complete_at });
         if until < complete_at {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),

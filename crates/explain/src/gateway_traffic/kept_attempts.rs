@@ -191,7 +191,7 @@ fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcom
         // The pod had not responded, and the client gave up waiting.
         (None, _) if line.client_left && attempt.status.is_none() => Some(Outcome::ResponseTimeout),
         _ if line.client_left => Some(Outcome::Cancelled),
-        // An app's own answer about the request, such as 404, is not a loss.
+        // An app's own response about the request, such as 404, is not a loss.
         (Some(Outcome::HttpError), Some(status)) => Some(by_status(status)),
         (Some(outcome), _) => Some(outcome),
         (None, Some(status)) => Some(by_status(status)),
