@@ -30,6 +30,8 @@ fn gateway_log_shows_lost_requests() {
         let options =
             ["-n", "default", "--events", "--format", "json", "--logs", "default/pod/traefik=traefik-json"];
         let mut watch = Watching::begin(&options, &kubeconfig);
+        let mut text =
+            Watching::begin(&["-n", "default", "--logs", "default/pod/traefik=traefik-json"], &kubeconfig);
 
         let before = answers(&lab).len();
         lab.call("DELETE", &format!("{PODS}/exits"), None).await;
@@ -46,6 +48,11 @@ fn gateway_log_shows_lost_requests() {
         // Other watches may still show what explains a termination.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let output = watch.end();
+        let text = text.end();
+        let said = format!("LOST {lost} of ");
+        assert!(text.contains(&said) && text.contains("or more is needed"), "{said}\n{text}");
+        // This is the example on the page.
+        println!("{text}");
 
         let exits = of_pod(&watch, "exits");
         let traffic = &exits["traffic"];

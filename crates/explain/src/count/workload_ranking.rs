@@ -62,7 +62,7 @@ pub struct WorkloadTraffic {
     pub background: Bounded,
     /// Requests whose outcome the logs do not show, or not with certainty.
     pub not_observable: u64,
-    /// Longest lower bound of a window in seconds, with the mode of its termination.
+    /// Window with the longest lower bound, of those whose terminations lost requests.
     pub longest_window: Option<LongestWindow>,
 }
 
@@ -94,7 +94,9 @@ impl WorkloadTraffic {
         self.saved_by_retries.merge(&traffic.saved_by_retries);
         self.background.merge(&traffic.background.unwrap_or_default());
         self.not_observable += traffic.not_observable;
-        for window in &traffic.windows {
+        // A pod that lost nothing may have slept through its window.
+        let windows = traffic.windows.iter().filter(|_| traffic.lost.at_most > 0);
+        for window in windows {
             let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
             if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
                 self.longest_window = Some(LongestWindow {
@@ -276,9 +278,10 @@ mod tests {
         ranking.add(&end("Deployment web", Some(1.0), Some(false)));
         ranking.add(&seen(3, Some(Bounded { at_least: 0, at_most: 2, estimate: 0.5 }), Some(0.4)));
         ranking.add(&seen(4, None, Some(1.4)));
+        ranking.add(&seen(0, None, Some(2.4)));
         let ranked = ranking.ranked();
         let traffic = ranked[0].traffic.as_ref().expect("lost requests rank before kills");
-        assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (3, 2, 100));
+        assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (4, 3, 150));
         assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(7), 5));
         assert_eq!(traffic.longest_window.as_ref().map(|longest| longest.lower_s), Some(1.4));
         assert_eq!(ranked[1].traffic, None);
