@@ -54,7 +54,8 @@ pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> 
         attempts: attempt.into_iter().collect(),
         // Traefik 3.7 logs 0 even after it retried.
         attempts_made: retries.filter(|retries| *retries > 0).map(|retries| retries.saturating_add(1)),
-        client_left: status == 499,
+        // With its middleware for retries, Traefik sends no status to a client that left.
+        client_left: status == 499 || (status == 0 && origin_status == Some(499)),
         bytes: fields.number("DownstreamContentSize")?,
         route,
     }))
@@ -108,4 +109,19 @@ fn may_be_own(status: u16, size: Option<u64>) -> bool {
         _ => return false,
     };
     size.is_none_or(|size| size == own.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Traefik 3.7.15 logged it, without the fields that are not read.
+    #[test]
+    fn retrying_gateway_shows_that_client_left() {
+        let line = r#"{"DownstreamContentSize":0,"DownstreamStatus":0,"Duration":5001811248,"OriginContentSize":21,"OriginDuration":5001679753,"OriginStatus":499,"RetryAttempts":0,"ServiceAddr":"10.244.1.2:8080","ServiceName":"default-web-8080@kubernetes","StartUTC":"2026-11-29T07:01:38.081037931Z"}"#;
+        let request = read_json(line).unwrap().unwrap();
+        assert!(request.client_left);
+        let statuses = (request.status, request.attempts[0].status, request.attempts[0].outcome);
+        assert_eq!(statuses, (None, None, None));
+    }
 }
