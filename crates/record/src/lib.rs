@@ -18,6 +18,7 @@ mod length_law;
 pub mod load;
 mod logged_request;
 mod looks;
+pub mod metrics_text;
 mod mode;
 mod names;
 pub mod outcome;

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use rolldrop_explain::model::{CheckVerdict, Percentiles, RunResult};
 use rolldrop_judge::standing::Standing;
+use rolldrop_record::metrics_text::label;
 
 use super::words;
 
@@ -53,11 +54,6 @@ impl MetricsPage<'_> {
     fn one(&mut self, name: &str, help: &str, value: f64) {
         self.gauge(name, help, [(Vec::new(), value)]);
     }
-}
-
-/// Escapes a label value.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 const fn flag(is_so: bool) -> f64 {

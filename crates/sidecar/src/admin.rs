@@ -35,6 +35,7 @@ use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 use super::journal::{BATCH_ROWS, Cursor, JournalBatch};
 use super::proxied_connection::ConnectionProtocol;
 use super::{ProxyState, app, metrics, reap};
+use rolldrop_record::metrics_text::MetricsFormat;
 use rolldrop_record::parts::PART_AGE;
 use rolldrop_record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
@@ -310,7 +311,7 @@ impl AdminPort {
                 Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
                 _ => text(StatusCode::BAD_REQUEST, "use GET /rows?from=N&of=STARTED\n"),
             },
-            "/metrics" => whole(OK, metrics::CONTENT_TYPE, metrics::text(&shared)),
+            "/metrics" => whole(OK, MetricsFormat::Prometheus.content_type(), metrics::text(&shared)),
             _ => text(StatusCode::NOT_FOUND, "no such path\n"),
         })
     }

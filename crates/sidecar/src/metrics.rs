@@ -1,15 +1,13 @@
 //! Counters of finished requests, in Prometheus format.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::ProxyState;
 use super::budget::Unrecorded;
 use rolldrop_record::ServedEnd;
 use rolldrop_record::event::ProxyPhase;
+use rolldrop_record::metrics_text::{MetricKind, MetricsFormat, MetricsText};
 
-/// Content type of Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats).
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Name for the time before the first phase.
 const SERVING: &str = "serving";
 /// Upper bounds of the latency buckets, in microseconds; one more bucket is unbounded.
@@ -73,20 +71,24 @@ impl ProxyCounts {
 /// Returns the proxy's counts and current values in Prometheus' text format.
 pub(super) fn text(proxy: &ProxyState) -> String {
     let counts = proxy.journal.counts();
-    let mut text = MetricsText::default();
+    let mut text = MetricsText::new(MetricsFormat::Prometheus);
     let requests = "rolldrop_proxy_requests_total";
     text.family(
         requests,
-        "counter",
+        MetricKind::Counter,
         "Finished requests (TLS and TCP: connections), by outcome and phase of the pod's termination.",
     );
     for (phase, ends) in phases().zip(&counts.ended) {
         // Open responses have not ended.
         for (end, count) in ServedEnd::ALL.iter().zip(ends).filter(|(end, _)| **end != ServedEnd::Open) {
-            text.sample(requests, format_args!("{{outcome=\"{}\",phase=\"{phase}\"}}", end.as_str()), *count);
+            text.sample(requests, &[("outcome", end.as_str()), ("phase", phase)], *count);
         }
     }
-    text.latency(&counts.latency);
+    let name = "rolldrop_proxy_request_duration_seconds";
+    text.family(name, MetricKind::Histogram, "Time from a request's head to its end.");
+    let bounds_s = BOUNDS_US.iter().map(|bound_us| Duration::from_micros(*bound_us).as_secs_f64());
+    let Latency { buckets, sum_ns } = &counts.latency;
+    text.histogram(name, &[], bounds_s, buckets, Duration::from_nanos(*sum_ns).as_secs_f64());
     for (name, help, count) in [
         (
             "rolldrop_proxy_rejected_total",
@@ -109,62 +111,32 @@ pub(super) fn text(proxy: &ProxyState) -> String {
             counts.dropped,
         ),
     ] {
-        text.family(name, "counter", help);
-        text.sample(name, format_args!(""), count);
+        text.family(name, MetricKind::Counter, help);
+        text.sample(name, &[], count);
     }
     let name = "rolldrop_proxy_unrecorded_total";
-    text.family(name, "counter", "Requests and connections passed on unrecorded, by reason.");
+    text.family(name, MetricKind::Counter, "Requests and connections passed on unrecorded, by reason.");
     for (why, count) in Unrecorded::ALL.iter().zip(counts.unrecorded) {
-        text.sample(name, format_args!("{{reason=\"{}\"}}", why.as_str()), count);
+        text.sample(name, &[("reason", why.as_str())], count);
     }
     for (name, help, value) in [
         ("rolldrop_proxy_in_flight", "Requests in flight.", proxy.in_flight.count()),
         ("rolldrop_proxy_connections", "Open client connections.", proxy.open.count()),
         ("rolldrop_proxy_held_bytes", "Bytes of the shared budget held by connections.", proxy.pool.used()),
     ] {
-        text.family(name, "gauge", help);
-        text.sample(name, format_args!(""), value);
+        text.family(name, MetricKind::Gauge, help);
+        text.sample(name, &[], value);
     }
     let name = "rolldrop_proxy_phase";
-    text.family(name, "gauge", "1 for the latest phase of the pod's termination.");
+    text.family(name, MetricKind::Gauge, "1 for the latest phase of the pod's termination.");
     let current = counts.phase.map_or(SERVING, ProxyPhase::as_str);
     for phase in phases() {
-        text.sample(name, format_args!("{{phase=\"{phase}\"}}"), u8::from(phase == current));
+        text.sample(name, &[("phase", phase)], u8::from(phase == current));
     }
-    text.0
+    text.finish()
 }
 
 /// Returns the names of the phases, and of the time before them.
 fn phases() -> impl Iterator<Item = &'static str> {
     std::iter::once(SERVING).chain(ProxyPhase::ALL.iter().map(|phase| phase.as_str()))
-}
-
-#[derive(Default)]
-struct MetricsText(String);
-
-// Writing to a string cannot fail.
-impl MetricsText {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: std::fmt::Arguments<'_>, value: impl std::fmt::Display) {
-        let _ = writeln!(self.0, "{name}{labels} {value}");
-    }
-
-    fn latency(&mut self, latency: &Latency) {
-        let name = "rolldrop_proxy_request_duration_seconds";
-        self.family(name, "histogram", "Time from a request's head to its end.");
-        let mut below = 0;
-        for (bound_us, count) in BOUNDS_US.iter().zip(latency.buckets) {
-            below += count;
-            let bound_s = Duration::from_micros(*bound_us).as_secs_f64();
-            self.sample(&format!("{name}_bucket"), format_args!("{{le=\"{bound_s}\"}}"), below);
-        }
-        let all: u64 = latency.buckets.iter().sum();
-        self.sample(&format!("{name}_bucket"), format_args!("{{le=\"+Inf\"}}"), all);
-        let sum_s = Duration::from_nanos(latency.sum_ns).as_secs_f64();
-        self.sample(&format!("{name}_sum"), format_args!(""), sum_s);
-        self.sample(&format!("{name}_count"), format_args!(""), all);
-    }
 }
