@@ -1,11 +1,14 @@
 //! `rolldrop watch`: shows pod terminations as they happen, and ranks the workloads, worst first.
 
+mod exported_metrics;
 mod gateway_lines;
 mod kept_history;
+mod metrics_port;
 mod watch_report_command;
 mod workload_events;
 
 use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,8 +22,10 @@ use super::headings::CLUSTER;
 use super::parse_duration;
 use super::say::{print, say};
 use super::signals::SignalListener;
+use exported_metrics::ExportedMetrics;
 use gateway_lines::{GatewayLines, LogArg};
 use kept_history::KeptHistory;
+use metrics_port::MetricsPort;
 use rolldrop_drive::cluster::{ChosenCluster, Cluster};
 use rolldrop_drive::observe::{
     GatewayLogs, LogDelivery, LogSource, TerminationWatches, WatchScope, WatchedEvent,
@@ -82,6 +87,9 @@ pub(super) struct WatchArgs {
     /// Directory to record the terminations in, for `rolldrop watch report`. One directory per cluster.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Address and port of metrics for Prometheus, at /metrics, such as 0.0.0.0:9464; a port alone is one of localhost.
+    #[arg(long, value_name = "ADDR", value_parser = port_or_address)]
+    metrics: Option<SocketAddr>,
     /// Context in the kubeconfig [default: the current one].
     #[arg(long, value_name = "CTX", help_heading = CLUSTER)]
     context: Option<String>,
@@ -116,6 +124,10 @@ impl WatchArgs {
             false => ChosenCluster::Kubeconfig { path: self.kubeconfig, context: self.context },
         };
         let signals = SignalListener::begin().context("failed to listen for signals")?;
+        let port = match self.metrics {
+            Some(address) => Some(MetricsPort::open(address).await?),
+            None => None,
+        };
         let cluster = Cluster::connect(choice).await?;
         let namespace = self.namespace.as_deref().unwrap_or(cluster.default_namespace());
         let (scope, what) = match self.all_namespaces {
@@ -146,7 +158,8 @@ impl WatchArgs {
         say(&format!("watching pod terminations in {what} of {title}; press Ctrl-C for the ranking"));
         let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs));
         let events = self.events.then(|| WorkloadEvents::of(client.clone()));
-        let mut shown = ShownWatch::begin(begun, self.format, history, lines, events);
+        let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs));
+        let mut shown = ShownWatch::begin(begun, self.format, history, lines, events, metrics);
         listed.iter().try_for_each(|event| shown.take(event))?;
         let over = async {
             match self.duration {
@@ -177,6 +190,7 @@ struct ShownWatch {
     /// Terminations whose requests may not all be in the logs yet, with the time at which they settled.
     waiting: VecDeque<(Stamp, WatchedTermination)>,
     events: Option<WorkloadEvents>,
+    metrics: Option<ExportedMetrics>,
     /// Watches that were reported as interrupted.
     interrupted: Vec<&'static str>,
 }
@@ -188,6 +202,7 @@ impl ShownWatch {
         history: Option<KeptHistory>,
         lines: Option<GatewayLines>,
         events: Option<WorkloadEvents>,
+        metrics: Option<ExportedMetrics>,
     ) -> Self {
         Self {
             watch: TerminationWatch::default(),
@@ -198,6 +213,7 @@ impl ShownWatch {
             lines,
             waiting: VecDeque::new(),
             events,
+            metrics,
             interrupted: Vec::new(),
         }
     }
@@ -225,6 +241,9 @@ impl ShownWatch {
                     self.events.iter_mut().for_each(|events| events.begin(now));
                     self.record_time(now, alive, KeptHistory::is_due)?;
                     self.tell_trouble(&watches.trouble());
+                    if let Some(metrics) = &mut self.metrics {
+                        metrics.respond(&self.watch, watches, self.lines.as_ref());
+                    }
                 }
             }
         }
@@ -234,6 +253,9 @@ impl ShownWatch {
         self.watch.observe(*at, namespace.as_deref(), kind);
         if let Some(lines) = &mut self.lines {
             lines.traffic.observe(*at, kind);
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.observe(*at, kind);
         }
         let gap = |resource: &String, from: &Stamp, is_lost| {
             WatchOutput::Gap(WatchInterruption {
@@ -274,6 +296,9 @@ impl ShownWatch {
                 termination.traffic = lines.traffic.explain(&termination, now)?;
             }
             self.ranking.add(&termination);
+            if let Some(metrics) = &mut self.metrics {
+                metrics.add(now, &termination);
+            }
             if let Some(events) = &mut self.events {
                 events.add(now, &termination);
             }
@@ -287,7 +312,12 @@ impl ShownWatch {
 
     fn take_line(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<()> {
         let Some(lines) = &mut self.lines else { return Ok(()) };
-        lines.take(now, delivery)?.map_or(Ok(()), |gap| self.report(now, &gap))
+        let number = delivery.number;
+        let Some(gap) = lines.take(now, delivery)? else { return Ok(()) };
+        if let Some(metrics) = &mut self.metrics {
+            metrics.add_log_gap(lines.name(number), &gap);
+        }
+        self.report(now, &WatchOutput::LogGap(gap))
     }
 
     /// Records until when the history is complete, if `is_due` says so. `alive` is the last sign of life of the watch of
@@ -351,7 +381,7 @@ impl ShownWatch {
             to_ns: now,
             terminations: self.ranking.terminations(),
             workloads: self.ranking.workloads(),
-            still_terminating: u64::try_from(self.watch.terminating()).unwrap_or(u64::MAX),
+            still_terminating: self.watch.terminating().into_values().sum(),
         };
         match self.format {
             LoadFormat::Text => print(&watch_ranking(&summary, &ranked)),
@@ -363,4 +393,12 @@ impl ShownWatch {
             }
         }
     }
+}
+
+/// Parses an address with a port, or a port of localhost.
+fn port_or_address(text: &str) -> Result<SocketAddr, String> {
+    let of_localhost = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    of_localhost.or_else(|_| super::proxy_command::address(text)).map_err(|error| {
+        format!("{error}: use a port, such as 9464, or an address with a port, such as 0.0.0.0:9464")
+    })
 }

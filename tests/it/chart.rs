@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::kubectl::{KUBECTL, Kubectl};
+use crate::watch::manifests_of_page;
 
 const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
 
@@ -89,7 +90,8 @@ fn chart_lints_and_renders_valid_objects() {
         renders_valid_objects("rolldrop", &name, &values, &kubectl);
     }
     let logs = "logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx:app=ingress-nginx]";
-    for values in ["", logs, "{namespace: shop, events: false, history: {persistent: false}}"] {
+    let metrics = "{metrics: {enabled: true}, podAnnotations: {a: b}}";
+    for values in ["", logs, metrics, "{namespace: shop, events: false, history: {persistent: false}}"] {
         renders_valid_objects("rolldrop-watch", values, values, &kubectl);
     }
 }
@@ -126,9 +128,7 @@ fn renders_valid_objects(chart: &str, name: &str, values: &str, kubectl: &Kubect
 
 #[test]
 fn watch_chart_grants_only_documented_rights() {
-    let page = crate::harness::tracked("docs/watch.md");
-    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("YAML");
-    let of_page: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
+    let of_page: Vec<Value> = serde_saphyr::from_multiple(&manifests_of_page(1)).expect("YAML");
     let role = |objects: &[Value]| of_kind(objects, "ClusterRole").next().expect("a role")["rules"].clone();
     let charts = |values: &str| rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
     assert_eq!(role(&charts("events: false")), role(&of_page));
@@ -147,6 +147,22 @@ fn watch_chart_grants_only_documented_rights() {
     assert!(!of_kind(&in_one, "Role").next().expect("a role").to_string().contains("nodes"));
     let error = rendered("rolldrop-watch", "logs: [edge/deployment/envoy]").expect_err("no format");
     assert!(error.contains("/logs/0"), "{error}");
+}
+
+#[test]
+fn watch_chart_opens_metrics_only_if_told() {
+    let pod = |values: &str| {
+        let objects = rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
+        of_kind(&objects, "Deployment").next().expect("a Deployment")["spec"]["template"].clone()
+    };
+    let closed = pod("").to_string();
+    assert!(!closed.contains("metrics") && !closed.contains("prometheus"), "{closed}");
+    let open = pod("{metrics: {enabled: true}, podAnnotations: {a: b, prometheus.io/scrape: 'false'}}");
+    let container = &open["spec"]["containers"][0];
+    assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
+    assert!(container["args"].to_string().contains(r#""--metrics=0.0.0.0:9464""#), "{container}");
+    let annotations = json!({"a": "b", "prometheus.io/scrape": "false", "prometheus.io/port": "9464"});
+    assert_eq!(open["metadata"]["annotations"], annotations);
 }
 
 #[test]

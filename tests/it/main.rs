@@ -89,6 +89,7 @@ mod truth;
 mod versions;
 mod watch;
 mod watch_history;
+mod watch_metrics;
 mod watch_traffic;
 mod web;
 mod websocket;

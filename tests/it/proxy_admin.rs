@@ -123,7 +123,7 @@ print(json.dumps({
 const ID: &str = "rolldrop-id: t-1\r\n";
 
 /// Sends a GET request; returns the status and body of the response.
-fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
+pub(crate) fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").expect("sent");

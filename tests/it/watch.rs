@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::harness::{LIMIT, Rolldrop, signal, tracked, wait_for};
 use crate::pods::{PODS, log_with, on_with, run, shell};
 use crate::termination::lab::{Answer, Lab};
+use crate::watch_metrics::{OPEN_METRICS, PROMETHEUS, ScrapedMetrics};
 
 pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 /// App that exits as soon as it gets SIGTERM.
@@ -25,10 +26,16 @@ pub(crate) fn deployment(name: &str, replicas: u32, grace_s: u32, app: &Value) -
         "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}})
 }
 
-/// Creates the objects in this block of the page's YAML, counted from 1. A gateway's namespace is the lab's.
+/// Returns this block of the page's manifests, counted from 1.
+pub(crate) fn manifests_of_page(block: usize) -> String {
+    let page = tracked("docs/watch.md");
+    let blocks = page.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+    blocks.filter(|block| block.starts_with("apiVersion: ")).nth(block - 1).expect("manifests").to_owned()
+}
+
+/// Creates the objects in this block of the page's manifests. A gateway's namespace is the lab's.
 pub(crate) async fn create_block_of_page(lab: &Lab, block: usize) {
-    let page = tracked("docs/watch.md").replace("namespace: edge", "namespace: default");
-    let yaml = page.split("```yaml\n").nth(block).and_then(|rest| rest.split("```").next()).expect("YAML");
+    let yaml = manifests_of_page(block).replace("namespace: edge", "namespace: default");
     for document in yaml.split("---\n") {
         let object: Value = serde_saphyr::from_str(document).expect("an object");
         let path = match object["kind"].as_str() {
@@ -211,6 +218,42 @@ async fn roll_stubborn(lab: &Lab, watch: &Watching) {
     assert!(found["grace_use"]["most_s"].as_f64() >= Some(3.0), "{found}");
 }
 
+/// Checks the metrics of these terminations.
+fn counted_in_metrics(watch: &Watching, format: &str) {
+    let metrics = ScrapedMetrics::scrape(watch, format);
+    let of = "namespace=default,workload=Deployment ";
+    for (labels, terminations) in [
+        ("stubborn,mode=rollout,result=unobserved", 1.0),
+        ("hooked,mode=other", 1.0),
+        ("moved,mode=eviction", 1.0),
+        ("moved,mode=drain", 1.0),
+        ("prompt,mode=scale_down", 1.0),
+        ("moved", 2.0),
+    ] {
+        let counted = metrics.sum("rolldrop_terminations_total", &format!("{of}{labels}"));
+        assert_eq!(counted, terminations, "{labels}\n{}", metrics.text);
+    }
+    for (name, labels, value) in [
+        ("rolldrop_terminations_total", "", 5.0),
+        ("rolldrop_terminations_total", "result=unobserved", 5.0),
+        ("rolldrop_grace_exceeded_total", "workload=Deployment stubborn", 1.0),
+        ("rolldrop_grace_exceeded_total", "", 1.0),
+        ("rolldrop_prestop_failed_total", "workload=Deployment hooked", 1.0),
+        ("rolldrop_prestop_failed_total", "", 1.0),
+        ("rolldrop_termination_seconds_count", "", 5.0),
+        ("rolldrop_termination_seconds_bucket", "workload=Deployment stubborn,le=+Inf", 1.0),
+        ("rolldrop_terminating", "", 0.0),
+        ("rolldrop_evidence_up", "source=pods", 1.0),
+        ("rolldrop_evidence_up", "", 7.0),
+        ("rolldrop_watch_gap_seconds_total", "", 0.0),
+    ] {
+        assert_eq!(metrics.sum(name, labels), value, "{name} {labels}\n{}", metrics.text);
+    }
+    for termination in watch.lines("termination") {
+        metrics.is_no_label(termination["pod"].as_str().expect("a name"));
+    }
+}
+
 /// Checks the end of the JSON lines.
 fn ranks_worst_first(watch: &Watching) {
     let missing = watch.lines("not_watched");
@@ -250,12 +293,14 @@ fn watch_reports_how_pods_end() {
         deploy(&lab).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
         create_block_of_page(&lab, 2).await;
-        let mut watch = Watching::begin(&["-A", "--format", "json", "--events"], &kubeconfig);
+        let options = ["-A", "--format", "json", "--events", "--metrics", "127.0.0.1:0"];
+        let mut watch = Watching::begin(&options, &kubeconfig);
         let mut text = Watching::begin(&["-n", "default"], &kubeconfig);
         delete_hooked(&lab, &watch).await;
         evict_moved(&lab, &watch).await;
         scale_prompt(&lab, &watch).await;
         roll_stubborn(&lab, &watch).await;
+        [PROMETHEUS, OPEN_METRICS].map(|format| counted_in_metrics(&watch, format));
         watch.end();
         ranks_worst_first(&watch);
         wrote_events(&lab).await;

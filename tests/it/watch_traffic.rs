@@ -4,14 +4,40 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::harness::{LIMIT, wait_for};
 use crate::ingress::{answers, ask_through_traefik, serve, until_only};
 use crate::pods::{PODS, on_with};
 use crate::watch::{Watching, create_block_of_page, kubeconfig_of_page};
+use crate::watch_metrics::{OPEN_METRICS, ScrapedMetrics};
 
 /// Returns a termination of this pod.
 fn of_pod(watch: &Watching, pod: &str) -> Value {
     let all = watch.lines("termination");
     all.into_iter().find(|line| line["pod"] == *pod).unwrap_or_else(|| panic!("no {pod}"))
+}
+
+/// Waits until both terminations are in the metrics, and checks them.
+fn counted_in_metrics(watch: &Watching, lost: u64) {
+    let metrics = wait_for("slow requests to be in the log", LIMIT, || {
+        let metrics = ScrapedMetrics::scrape(watch, OPEN_METRICS);
+        (metrics.sum("rolldrop_terminations_total", "") >= 2.0).then_some(metrics)
+    });
+    let source = "source=default/pod/traefik";
+    for (name, labels, value) in [
+        ("rolldrop_terminations_total", "result=lost,mode=other", 1.0),
+        ("rolldrop_terminations_total", "result=clean,mode=other", 1.0),
+        ("rolldrop_lost_requests_total", "cause=gateway_to_dead_pod,evidence=exact", lost as f64),
+        ("rolldrop_lost_requests_total", "", lost as f64),
+        ("rolldrop_masked_requests_total", "", 0.0),
+        ("rolldrop_window_seconds_bucket", "le=+Inf", 2.0),
+        ("rolldrop_evidence_up", source, 1.0),
+        ("rolldrop_lines_unread_total", source, 0.0),
+    ] {
+        assert_eq!(metrics.sum(name, labels), value, "{name} {labels}\n{}", metrics.text);
+    }
+    assert_eq!(metrics.pods("rolldrop_lost_requests_total", ""), ["exits"], "{}", metrics.text);
+    // This is the example on the page.
+    println!("{}", metrics.text);
 }
 
 #[test]
@@ -27,11 +53,10 @@ fn gateway_log_shows_lost_requests() {
         until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
         create_block_of_page(&lab, 2).await;
-        let options =
-            ["-n", "default", "--events", "--format", "json", "--logs", "default/pod/traefik=traefik-json"];
-        let mut watch = Watching::begin(&options, &kubeconfig);
-        let mut text =
-            Watching::begin(&["-n", "default", "--logs", "default/pod/traefik=traefik-json"], &kubeconfig);
+        let options = ["-n", "default", "--logs", "default/pod/traefik=traefik-json"];
+        let more = ["--events", "--format", "json", "--metrics", "0"];
+        let mut watch = Watching::begin(&[&options[..], &more].concat(), &kubeconfig);
+        let mut text = Watching::begin(&options, &kubeconfig);
 
         let before = answers(&lab).len();
         lab.call("DELETE", &format!("{PODS}/exits"), None).await;
@@ -47,12 +72,14 @@ fn gateway_log_shows_lost_requests() {
         }
         // Other watches may still show what explains a termination.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let output = watch.end();
         let text = text.end();
         let said = format!("LOST {lost} of ");
         assert!(text.contains(&said) && text.contains("or more is needed"), "{said}\n{text}");
         // This is the example on the page.
         println!("{text}");
+
+        counted_in_metrics(&watch, lost);
+        let output = watch.end();
 
         let exits = of_pod(&watch, "exits");
         let traffic = &exits["traffic"];

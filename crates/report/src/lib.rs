@@ -26,6 +26,7 @@ mod summary;
 mod tune_report;
 mod watch_history;
 mod watch_lines;
+mod watch_metrics;
 mod watch_traffic_words;
 mod words;
 
@@ -40,6 +41,7 @@ pub use watch_lines::{
     EarlierRecord, LogReading, WatchInterruption, WatchOutput, WatchSummary, WatchedSpan, WorkloadNote,
     watch_ranking, workload_notes,
 };
+pub use watch_metrics::{MAX_WORKLOADS, SourceHealth, WatchMetrics};
 
 use std::borrow::Cow;
 use std::io;

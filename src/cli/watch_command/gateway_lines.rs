@@ -12,7 +12,7 @@ use rolldrop_drive::observe::{LogDelivery, LogDeliveryKind, LogSource};
 use rolldrop_explain::gateway_traffic::GatewayTraffic;
 use rolldrop_explain::model::LogGap;
 use rolldrop_record::{RunId, Stamp};
-use rolldrop_report::{LogReading, WatchOutput};
+use rolldrop_report::LogReading;
 
 /// Number of lines that are read before a log counts as one in a different format.
 const TRIED: u64 = 10;
@@ -20,6 +20,8 @@ const TRIED: u64 = 10;
 /// Value of `--logs`: a source and its format.
 #[derive(Clone, Debug)]
 pub(super) struct LogArg {
+    /// The source as it was given.
+    pub(super) name: String,
     pub(super) source: LogSource,
     format: LogFormat,
 }
@@ -34,38 +36,34 @@ impl FromStr for LogArg {
             ));
         };
         let format = format.parse().map_err(|error| format!("{text:?}: {error}"))?;
-        Ok(Self { source: source.parse()?, format })
+        Ok(Self { name: source.to_owned(), source: source.parse()?, format })
     }
 }
 
 /// The requests in these logs.
 #[derive(Debug)]
 pub(super) struct GatewayLines {
-    formats: Vec<LogFormat>,
+    logs: Vec<LogArg>,
     pub(super) traffic: GatewayTraffic,
-    /// What was read, by log.
-    read: BTreeMap<Arc<str>, LogReading>,
+    /// What was read, by number of the argument and log.
+    read: BTreeMap<(usize, Arc<str>), LogReading>,
 }
 
 impl GatewayLines {
     pub(super) fn of(logs: &[LogArg]) -> Self {
-        Self {
-            formats: logs.iter().map(|log| log.format.clone()).collect(),
-            traffic: GatewayTraffic::new(RunId::random()),
-            read: BTreeMap::new(),
-        }
+        Self { logs: logs.to_vec(), traffic: GatewayTraffic::new(RunId::random()), read: BTreeMap::new() }
     }
 
     /// Takes what a log delivered. Returns the gap, if lines may be missing from now on.
     ///
     /// # Errors
     /// Fails if none of the first lines of a log is in its format.
-    pub(super) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<Option<WatchOutput>> {
+    pub(super) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<Option<LogGap>> {
         let LogDelivery { number, source, kind } = delivery;
         let reading = || LogReading { source: source.to_string(), ..LogReading::default() };
-        let read = self.read.entry(Arc::clone(&source)).or_insert_with(reading);
+        let read = self.read.entry((number, Arc::clone(&source))).or_insert_with(reading);
         match kind {
-            LogDeliveryKind::Line { arrived, bytes, .. } => match self.formats[number].parse(&bytes) {
+            LogDeliveryKind::Line { arrived, bytes, .. } => match self.logs[number].format.parse(&bytes) {
                 Ok(None) => {}
                 Ok(Some(line)) if line.earliest == Stamp::default() => {
                     unreadable(read, || "it does not show how long the request took".to_owned());
@@ -76,7 +74,7 @@ impl GatewayLines {
                 }
                 // A client can make a line of its own unreadable, but not all of them.
                 Err(error) if read.lines == 0 && read.unreadable + 1 >= TRIED => {
-                    let format = &self.formats[number];
+                    let format = &self.logs[number].format;
                     bail!(
                         "none of the first {TRIED} lines of the log {source} is in the format {format}: {error}"
                     );
@@ -94,15 +92,25 @@ impl GatewayLines {
                     why: Some(why.to_owned()),
                 };
                 self.traffic.add_gap(gap.clone());
-                return Ok(Some(WatchOutput::LogGap(gap)));
+                return Ok(Some(gap));
             }
             LogDeliveryKind::Stopped { why } => {
                 let gap = LogGap { source: source.to_string(), from_ns: now, to_ns: None, why: Some(why) };
                 self.traffic.add_gap(gap.clone());
-                return Ok(Some(WatchOutput::LogGap(gap)));
+                return Ok(Some(gap));
             }
         }
         Ok(None)
+    }
+
+    /// Returns the source that this argument names.
+    pub(super) fn name(&self, number: usize) -> &str {
+        &self.logs[number].name
+    }
+
+    /// Returns the number of lines that could not be read, for each log of a pod or file by the name of its source.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.read.iter().map(|((number, _), read)| (self.logs[*number].name.as_str(), read.unreadable))
     }
 
     /// Returns what was read of each log.

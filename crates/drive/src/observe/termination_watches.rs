@@ -97,6 +97,11 @@ impl TerminationWatches {
         self.views.read(|view| trouble(view).map(|(what, why)| (what, why.clone())).collect())
     }
 
+    /// Returns the resources whose watches have shown a sign of life.
+    pub fn resources(&self) -> Vec<&'static str> {
+        self.views.read(|view| view.alive.keys().copied().collect())
+    }
+
     /// Returns the time of the last sign of life of the watch of pods. A watch may be quiet for half a minute.
     pub fn pods_alive(&self) -> Option<Stamp> {
         self.views.read(|view| view.alive.get("pods").copied())

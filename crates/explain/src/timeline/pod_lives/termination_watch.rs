@@ -148,10 +148,16 @@ impl TerminationWatch {
         }
     }
 
-    /// Returns the number of pods that are being deleted now.
-    pub fn terminating(&self) -> usize {
+    /// Returns the number of pods that are being deleted now, by namespace and workload.
+    pub fn terminating(&self) -> BTreeMap<(String, Option<String>), u64> {
         let is_leaving = |of: &&FollowedPod| of.has_run && of.pod.deletion.is_some() && !of.ended_by_itself();
-        self.pods.values().filter(is_leaving).count()
+        let (mut pods, none) = (BTreeMap::new(), Histories::default());
+        for of in self.pods.values().filter(is_leaving) {
+            let pod = &of.pod.last;
+            let workload = self.workloads.get(&pod.namespace).unwrap_or(&none).top_owner(pod);
+            *pods.entry((pod.namespace.clone(), workload)).or_default() += 1;
+        }
+        pods
     }
 
     /// Returns the time until which [`Self::settled`] has returned all terminations, if it was called after the watch of
@@ -398,7 +404,7 @@ mod tests {
             let (mut watch, mut pod) = watch();
             deploy(&mut watch, 19.9, 2, "b");
             delete(&mut watch, 20.3, &mut pod);
-            assert_eq!(watch.terminating(), 1);
+            assert_eq!(watch.terminating().into_values().sum::<u64>(), 1);
             end(&mut watch, ended, &mut pod, code, reason);
             assert!(watch.settled(at(ended + 1.0)).is_empty(), "its Events may still arrive");
             let found = one(&mut watch, ended + 10.0);

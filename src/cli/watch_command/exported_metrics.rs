@@ -1,0 +1,92 @@
+//! What `rolldrop watch --metrics` exports: counts over terminations, and the health of what the watch reads.
+
+use std::collections::BTreeMap;
+
+use super::gateway_lines::{GatewayLines, LogArg};
+use super::metrics_port::MetricsPort;
+use crate::cli::say::say;
+use rolldrop_drive::observe::TerminationWatches;
+use rolldrop_explain::model::{LogGap, WatchedTermination};
+use rolldrop_explain::timeline::TerminationWatch;
+use rolldrop_record::{EventKind, Stamp};
+use rolldrop_report::{MAX_WORKLOADS, SourceHealth, WatchMetrics};
+
+/// Metrics behind an open port.
+pub(super) struct ExportedMetrics {
+    port: MetricsPort,
+    metrics: WatchMetrics,
+    /// Lengths of the gaps, in seconds, and logs, by source.
+    sources: BTreeMap<String, SourceHealth>,
+    has_told_limit: bool,
+}
+
+impl ExportedMetrics {
+    pub(super) fn of(port: MetricsPort, logs: &[LogArg]) -> Self {
+        say(&format!("metrics are at http://{}/metrics", port.address));
+        let health = SourceHealth { is_up: true, unread: Some(0), ..SourceHealth::default() };
+        let sources = logs.iter().map(|log| (log.name.clone(), health)).collect();
+        Self { port, metrics: WatchMetrics::default(), sources, has_told_limit: false }
+    }
+
+    /// Takes note of an event of the watches.
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::WatchGap { resource, from } => self.add_gap(resource, *from, at),
+            // Such a watch shows no sign of life.
+            EventKind::NotWatched { resource, .. } => self.mark_down(resource),
+            _ => {}
+        }
+    }
+
+    /// Takes note of a period in which lines of a log may be missing.
+    pub(super) fn add_log_gap(&mut self, source: &str, gap: &LogGap) {
+        match gap.to_ns {
+            Some(to) => self.add_gap(source, gap.from_ns, to),
+            None => self.mark_down(source),
+        }
+    }
+
+    fn add_gap(&mut self, source: &str, from: Stamp, to: Stamp) {
+        self.sources.entry(source.to_owned()).or_default().gap_s += to.seconds_since(from).max(0.0);
+    }
+
+    /// Takes note that a part of a source is not read, or not any more.
+    fn mark_down(&mut self, source: &str) {
+        self.sources.entry(source.to_owned()).or_default().is_up = false;
+    }
+
+    /// Counts a termination.
+    pub(super) fn add(&mut self, now: Stamp, end: &WatchedTermination) {
+        self.metrics.add(now, end);
+        if self.metrics.has_others() && !self.has_told_limit {
+            self.has_told_limit = true;
+            say(&format!(
+                "more than {MAX_WORKLOADS} workloads: the metrics count further ones together, as \"(others)\""
+            ));
+        }
+    }
+
+    /// Responds to the scrapers that are waiting.
+    pub(super) fn respond(
+        &mut self,
+        watch: &TerminationWatch,
+        watches: &TerminationWatches,
+        lines: Option<&GatewayLines>,
+    ) {
+        let Self { port, metrics, sources, .. } = self;
+        port.respond(|format| {
+            metrics.set_terminating(watch.terminating());
+            for resource in watches.resources() {
+                sources.entry(resource.to_owned()).or_default().is_up = true;
+            }
+            for (resource, _) in watches.trouble() {
+                sources.entry(resource.to_owned()).or_default().is_up = false;
+            }
+            sources.values_mut().for_each(|source| source.unread = source.unread.map(|_| 0));
+            for (source, unread) in lines.iter().flat_map(|lines| lines.unread()) {
+                *sources.entry(source.to_owned()).or_default().unread.get_or_insert(0) += unread;
+            }
+            metrics.render(format, sources.iter().map(|(name, health)| (name.as_str(), *health)))
+        });
+    }
+}

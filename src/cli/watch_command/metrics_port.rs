@@ -1,0 +1,224 @@
+//! The port of `rolldrop watch --metrics`: an HTTP server beside the watch.
+//!
+//! The watch renders the metrics when it has time, at most once a tick for each format. A scraper waits for that; the
+//! watch never waits for a scraper.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use rolldrop_record::metrics_text::MetricsFormat;
+
+/// Maximum number of connections; further ones wait.
+const CONNECTIONS: usize = 16;
+/// Maximum duration of a connection, which serves one request.
+const CONNECTION_TIME: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, to avoid a busy loop when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Path of the metrics.
+const PATH: &str = "/metrics";
+
+/// A scraper that waits for the metrics.
+struct Scrape {
+    format: MetricsFormat,
+    respond: oneshot::Sender<Bytes>,
+}
+
+/// An open port.
+pub(super) struct MetricsPort {
+    pub(super) address: SocketAddr,
+    scrapes: mpsc::Receiver<Scrape>,
+    /// The server, which ends with this.
+    _server: JoinSet<()>,
+}
+
+impl MetricsPort {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be bound.
+    pub(super) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+        let bound = TcpListener::bind(address).await;
+        let listener = bound.with_context(|| format!("failed to open the port {address} for metrics"))?;
+        let address = listener.local_addr()?;
+        let (sender, scrapes) = mpsc::channel(CONNECTIONS);
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, sender));
+        Ok(Self { address, scrapes, _server: server })
+    }
+
+    /// Responds to the scrapers that are waiting, with one rendering for each format.
+    pub(super) fn respond(&mut self, mut render: impl FnMut(MetricsFormat) -> String) {
+        let (mut prometheus, mut open_metrics) = (None, None);
+        while let Ok(Scrape { format, respond }) = self.scrapes.try_recv() {
+            let rendered = match format {
+                MetricsFormat::Prometheus => &mut prometheus,
+                MetricsFormat::OpenMetrics => &mut open_metrics,
+            };
+            let rendered = rendered.get_or_insert_with(|| Bytes::from(render(format)));
+            // The scraper may have left.
+            let _ = respond.send(rendered.clone());
+        }
+    }
+}
+
+/// Accepts connections; those that are open end with this.
+async fn serve(listener: TcpListener, scrapes: mpsc::Sender<Scrape>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(timeout(CONNECTION_TIME, serve_connection(stream, scrapes.clone())));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "failed to accept a connection for metrics");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, scrapes: mpsc::Sender<Scrape>) {
+    let service = service_fn(|request: Request<Incoming>| async {
+        let (head, _) = request.into_parts();
+        Ok::<_, Infallible>(response(&head.method, head.uri.path(), &head.headers, &scrapes).await)
+    });
+    let mut server = http1::Builder::new();
+    // The whole connection has a time limit.
+    server.header_read_timeout(None).keep_alive(false);
+    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a connection for metrics ended");
+    }
+}
+
+async fn response(
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    scrapes: &mpsc::Sender<Scrape>,
+) -> Response<Full<Bytes>> {
+    if path != PATH {
+        return text(StatusCode::NOT_FOUND, "use /metrics\n");
+    }
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let accept: Vec<&str> =
+        headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok()).collect();
+    let format = MetricsFormat::accepted(&accept.join(","));
+    let (respond, rendered) = oneshot::channel();
+    // Fails only if the watch is ending.
+    let _ = scrapes.send(Scrape { format, respond }).await;
+    match rendered.await {
+        Ok(body) => whole(StatusCode::OK, format.content_type(), body),
+        Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the watch is ending\n"),
+    }
+}
+
+fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    whole(status, "text/plain; charset=utf-8", Bytes::from_static(body.as_bytes()))
+}
+
+fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::interval;
+
+    use super::*;
+
+    /// Returns the response to these bytes.
+    async fn asked(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("a connection");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.expect("a response");
+        response
+    }
+
+    /// Opens a port, and responds like a watch while `ask` runs.
+    async fn with_port<T>(ask: impl AsyncFnOnce(SocketAddr) -> T) -> T {
+        let mut port = MetricsPort::open((Ipv4Addr::LOCALHOST, 0).into()).await.expect("a port");
+        let asking = ask(port.address);
+        let mut ticks = interval(Duration::from_millis(10));
+        tokio::select! {
+            said = asking => said,
+            () = async {
+                loop {
+                    ticks.tick().await;
+                    port.respond(|format| format!("{format:?}\n"));
+                }
+            } => unreachable!("it never ends"),
+        }
+    }
+
+    #[tokio::test]
+    async fn port_serves_only_metrics() {
+        with_port(async |address| {
+            let get = |head: &'static str| asked(address, head);
+            let plain = get("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            assert!(plain.starts_with("HTTP/1.1 200 ") && plain.ends_with("\r\n\r\nPrometheus\n"), "{plain}");
+            assert!(plain.contains("content-type: text/plain; version=0.0.4"), "{plain}");
+            let accept =
+                "GET /metrics?x=y HTTP/1.1\r\nhost: x\r\naccept: application/openmetrics-text\r\n\r\n";
+            let open = get(accept).await;
+            assert!(open.ends_with("\r\n\r\nOpenMetrics\n"), "{open}");
+            assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+            let head = get("HEAD /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+            let other = get("GET /rows HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            assert!(other.starts_with("HTTP/1.1 404 "), "{other}");
+            let post = get("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").await;
+            assert!(post.starts_with("HTTP/1.1 405 ") && post.contains("allow: GET, HEAD"), "{post}");
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_connections_give_way() {
+        with_port(async |address| {
+            let mut silent = Vec::new();
+            for _ in 0..CONNECTIONS {
+                silent.push(TcpStream::connect(address).await.expect("a connection"));
+            }
+            let response = asked(address, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn taken_address_is_error() {
+        let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let opened = MetricsPort::open(taken.local_addr().expect("an address")).await;
+        let error = opened.err().expect("an error");
+        assert!(format!("{error:#}").contains("Address already in use"), "{error:#}");
+    }
+}
