@@ -160,7 +160,8 @@ impl WatchArgs {
         let events = self.events.then(|| WorkloadEvents::of(client.clone()));
         let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs));
         let mut shown = ShownWatch::begin(begun, self.format, history, lines, events, metrics);
-        listed.iter().try_for_each(|event| shown.take(event))?;
+        // Frees the list, which may have thousands of pods.
+        listed.into_iter().try_for_each(|event| shown.take(&event))?;
         let over = async {
             match self.duration {
                 Some(duration) => sleep(duration).await,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,16 +35,20 @@ pub(super) enum AttemptFate {
     Repeated,
 }
 
+/// Number of an address, which takes fewer bytes than the address.
+type AddressNumber = NonZeroU32;
+
 /// An attempt at a pod, in few bytes, as there may be a million.
 #[derive(Clone, Copy, Debug)]
-struct KeptAttempt {
+struct KeptAttempt<A = IpAddr> {
     consumer: Consumer,
     /// Earliest time at which it may have begun, on the gateway's clock until it is chosen.
     begun: Stamp,
     /// Longest time after that at which it may have begun, in microseconds.
     unsure_us: u32,
     took_us: u32,
-    address: Option<IpAddr>,
+    /// `None` if the log does not show it.
+    address: Option<A>,
     /// `None` if the log does not show it.
     outcome: Option<Outcome>,
     /// False if the log does not show that the response was complete, although it has a good status.
@@ -57,10 +62,34 @@ struct KeptAttempt {
 /// Attempts of the last minutes, in the order in which they were read.
 #[derive(Debug, Default)]
 pub(super) struct KeptAttempts {
-    attempts: VecDeque<KeptAttempt>,
+    attempts: VecDeque<KeptAttempt<AddressNumber>>,
+    addresses: AddressTable,
     /// Log and route by number.
     consumers: Vec<(Arc<str>, Option<Arc<str>>)>,
     numbers: HashMap<(Arc<str>, Option<Arc<str>>), Consumer>,
+}
+
+/// Addresses that attempts were made at. None is forgotten, as there are far fewer of them than attempts.
+#[derive(Debug, Default)]
+struct AddressTable {
+    /// Addresses by number, of which the first is 1.
+    addresses: Vec<IpAddr>,
+    numbers: HashMap<IpAddr, AddressNumber>,
+}
+
+impl AddressTable {
+    /// Returns the number of an address, which it gets if it has none.
+    fn number_of(&mut self, address: IpAddr) -> AddressNumber {
+        *self.numbers.entry(address).or_insert_with(|| {
+            self.addresses.push(address);
+            let last = u32::try_from(self.addresses.len()).ok().and_then(AddressNumber::new);
+            last.unwrap_or(AddressNumber::MAX)
+        })
+    }
+
+    fn address(&self, number: AddressNumber) -> IpAddr {
+        self.addresses[number.get() as usize - 1]
+    }
 }
 
 impl KeptAttempts {
@@ -77,7 +106,8 @@ impl KeptAttempts {
         let answered = shown.iter().filter(|attempt| attempt.outcome == Some(Outcome::Ok));
         let latest = |of: &KeptAttempt| of.begun + Duration::from_micros(of.unsure_us.into());
         let reached = answered.filter_map(|of| Some((of.address?, latest(of)))).collect();
-        self.attempts.extend(shown);
+        let addresses = &mut self.addresses;
+        self.attempts.extend(shown.into_iter().map(|of| of.named(|address| addresses.number_of(address))));
         reached
     }
 
@@ -95,7 +125,8 @@ impl KeptAttempts {
 
     /// Returns the consumers that sent requests to an address.
     pub(super) fn consumers_of(&self, address: IpAddr) -> Vec<Consumer> {
-        let at_it = self.attempts.iter().filter(|attempt| attempt.address == Some(address));
+        let Some(number) = self.addresses.numbers.get(&address) else { return Vec::new() };
+        let at_it = self.attempts.iter().filter(|attempt| attempt.address.as_ref() == Some(number));
         at_it.map(|attempt| attempt.consumer).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -118,7 +149,8 @@ impl KeptAttempts {
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
             if period.meets(begun, begun + Duration::from_micros(attempt.took_us.into())) {
-                log.attempts.push(KeptAttempt { begun, ..*attempt });
+                let attempt = attempt.named(|number| self.addresses.address(number));
+                log.attempts.push(KeptAttempt { begun, ..attempt });
             }
         }
         chosen
@@ -288,6 +320,28 @@ impl ChosenAttempts {
     }
 }
 
+impl<A: Copy> KeptAttempt<A> {
+    /// Returns the attempt with a different name for its address.
+    fn named<B>(self, name: impl FnOnce(A) -> B) -> KeptAttempt<B> {
+        let Self {
+            consumer, begun, unsure_us, took_us, outcome, is_certain, status, is_answer, fate, ..
+        } = self;
+        let address = self.address.map(name);
+        KeptAttempt {
+            consumer,
+            begun,
+            unsure_us,
+            took_us,
+            address,
+            outcome,
+            is_certain,
+            status,
+            is_answer,
+            fate,
+        }
+    }
+}
+
 impl KeptAttempt {
     fn ended(&self) -> Stamp {
         self.begun + Duration::from_micros(self.took_us.into())
@@ -343,5 +397,15 @@ impl RowSource for ChosenAttempts {
 
     fn served(&self, _: &mut [&mut dyn Lane<ServedRow>]) -> Result<(), PartError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_attempt_takes_32_bytes() {
+        assert_eq!(size_of::<KeptAttempt<AddressNumber>>(), 32);
     }
 }
