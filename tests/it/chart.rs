@@ -91,7 +91,8 @@ fn chart_lints_and_renders_valid_objects() {
     }
     let logs = "logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx:app=ingress-nginx]";
     let metrics = "{metrics: {enabled: true}, podAnnotations: {a: b}}";
-    for values in ["", logs, metrics, "{namespace: shop, events: false, history: {persistent: false}}"] {
+    let off = "{namespace: shop, events: false, beats: true, history: {persistent: false}}";
+    for values in ["", logs, metrics, off] {
         renders_valid_objects("rolldrop-watch", values, values, &kubectl);
     }
 }
@@ -128,7 +129,9 @@ fn renders_valid_objects(chart: &str, name: &str, values: &str, kubectl: &Kubect
 
 #[test]
 fn watch_chart_grants_only_documented_rights() {
-    let of_page: Vec<Value> = serde_saphyr::from_multiple(&manifests_of_page(1)).expect("YAML");
+    let block =
+        |number| -> Vec<Value> { serde_saphyr::from_multiple(&manifests_of_page(number)).expect("YAML") };
+    let of_page = block(1);
     let role = |objects: &[Value]| of_kind(objects, "ClusterRole").next().expect("a role")["rules"].clone();
     let charts = |values: &str| rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
     assert_eq!(role(&charts("events: false")), role(&of_page));
@@ -141,6 +144,17 @@ fn watch_chart_grants_only_documented_rights() {
     let [of_logs] = roles[..] else { panic!("{roles:?}") };
     assert_eq!(of_logs["metadata"]["namespace"], "edge");
     assert!(of_logs["rules"].to_string().contains(r#"["pods/log"],"verbs":["get"]"#), "{of_logs}");
+    // For beats, one more right, as on the page, in the release's own namespace.
+    let of_page = block(3);
+    let of_page = of_kind(&of_page, "Role").next().expect("a Role")["rules"].to_string();
+    let with_beats = charts("beats: true");
+    let roles: Vec<&Value> = of_kind(&with_beats, "Role").collect();
+    let [of_beats] = roles[..] else { panic!("{roles:?}") };
+    let own = of_kind(&with_beats, "ConfigMap").next().expect("a ConfigMap")["metadata"]["name"].clone();
+    let named = of_beats["rules"].to_string().replace(own.as_str().expect("a name"), "rolldrop-watch-beats");
+    assert_eq!((named, &of_beats["metadata"]["namespace"]), (of_page, &Value::Null));
+    let option = format!("--beats={}", own.as_str().expect("a name"));
+    assert!(of_kind(&with_beats, "Deployment").next().expect("one").to_string().contains(&option));
     // A role in one namespace cannot grant anything about nodes.
     let in_one = charts("namespace: shop");
     assert_eq!(of_kind(&in_one, "ClusterRole").count(), 0);

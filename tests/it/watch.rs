@@ -13,6 +13,7 @@ use crate::termination::lab::{Answer, Lab};
 use crate::watch_metrics::{OPEN_METRICS, PROMETHEUS, ScrapedMetrics};
 
 pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// App that exits as soon as it gets SIGTERM.
 pub(crate) const PROMPT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 /// App that ignores SIGTERM.
@@ -40,6 +41,7 @@ pub(crate) async fn create_block_of_page(lab: &Lab, block: usize) {
         let object: Value = serde_saphyr::from_str(document).expect("an object");
         let path = match object["kind"].as_str() {
             Some("ServiceAccount") => "/api/v1/namespaces/default/serviceaccounts",
+            Some("ConfigMap") => CONFIG_MAPS,
             Some("ClusterRole") => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
             Some("ClusterRoleBinding") => "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             Some("Role") => "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
@@ -144,11 +146,12 @@ async fn evict(lab: &Lab, pod: &str) -> Answer {
     answer
 }
 
-/// Checks that a termination's t0 fits the call that began it.
+/// Checks that a termination's t0 fits the call that began it. All calls come within a minute of the watch's start, so
+/// beats date them.
 #[track_caller]
 fn begun_by(termination: &Value, call: &Answer) {
     let at = |name: &str| termination[name].as_i64().expect("a time");
-    assert_eq!(termination["t0_basis"], "timestamp", "{termination}");
+    assert_eq!(termination["t0_basis"], "beats", "{termination}");
     let is_meant = at("t0_earliest_ns") <= call.answered_ns && call.sent_ns <= at("t0_latest_ns");
     assert!(is_meant, "{} to {}: {termination}", call.sent_ns, call.answered_ns);
 }
@@ -254,6 +257,20 @@ fn counted_in_metrics(watch: &Watching, format: &str) {
     }
 }
 
+/// Waits until the watch has had time to check its beats.
+async fn await_checks(lab: &Lab) {
+    let mut first = None;
+    loop {
+        let object = lab.call("GET", &format!("{CONFIG_MAPS}/rolldrop-watch-beats"), None).await.body;
+        let beat = object["data"]["beat"].as_str().map(|beat| beat.parse::<i64>().expect("a time"));
+        first = first.or(beat);
+        if beat.zip(first).is_some_and(|(beat, first)| beat - first >= 3_000_000_000) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
 /// Checks the end of the JSON lines.
 fn ranks_worst_first(watch: &Watching) {
     let missing = watch.lines("not_watched");
@@ -293,14 +310,18 @@ fn watch_reports_how_pods_end() {
         deploy(&lab).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
         create_block_of_page(&lab, 2).await;
-        let options = ["-A", "--format", "json", "--events", "--metrics", "127.0.0.1:0"];
+        create_block_of_page(&lab, 3).await;
+        let options = ["-A", "--format", "json", "--events", "--metrics", "127.0.0.1:0", "--beats"];
         let mut watch = Watching::begin(&options, &kubeconfig);
         let mut text = Watching::begin(&["-n", "default"], &kubeconfig);
+        await_checks(&lab).await;
         delete_hooked(&lab, &watch).await;
         evict_moved(&lab, &watch).await;
         scale_prompt(&lab, &watch).await;
         roll_stubborn(&lab, &watch).await;
-        [PROMETHEUS, OPEN_METRICS].map(|format| counted_in_metrics(&watch, format));
+        for format in [PROMETHEUS, OPEN_METRICS] {
+            counted_in_metrics(&watch, format);
+        }
         watch.end();
         ranks_worst_first(&watch);
         wrote_events(&lab).await;

@@ -22,6 +22,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.serviceAccount.name | default (ternary (include "watch.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
+{{/* The ConfigMap that the beats are written to. */}}
+{{- define "watch.beats" -}}
+{{- printf "%s-beats" (include "watch.fullname" .) -}}
+{{- end -}}
+
 {{/* The rights to watch terminations, as docs/watch.md lists them. Nodes are no part of a namespace. */}}
 {{- define "watch.rules" -}}
 - {apiGroups: [""], resources: [pods, events{{ if not .Values.namespace }}, nodes{{ end }}], verbs: [list, watch]}

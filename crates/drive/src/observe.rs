@@ -3,6 +3,7 @@
 //! All observations go to one recorder thread, which owns the run directory's event log and the proxies'
 //! tables. Only the beats write to the cluster.
 
+mod beat_occasions;
 pub(crate) mod beat_writer;
 mod event_recorder;
 pub(crate) mod foreign_changes;
@@ -35,6 +36,7 @@ use crate::api::Caller;
 use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use crate::viewer::Viewer;
+pub use beat_occasions::BeatObject;
 use event_recorder::EventRecorder;
 pub(crate) use event_recorder::{RecorderHandle, SOURCE};
 pub use foreign_changes::changed as changed_by_others;

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::conclude::explained::Explained;
 use crate::explain_span;
 use crate::model::{LogGap, TerminationTraffic, WatchedTermination};
-use crate::timeline::TimeSpan;
+use crate::timeline::{BeatCollector, TimeSpan, Unread};
 use background::background;
 use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts};
 use log_clock::LogClock;
@@ -66,6 +66,7 @@ pub struct GatewayTraffic {
     started: HashMap<IpAddr, Stamp>,
     /// Samples of the API server's clock.
     samples: Vec<Event>,
+    beats: BeatCollector,
     gaps: Vec<LogGap>,
 }
 
@@ -111,12 +112,14 @@ impl GatewayTraffic {
             pods: BTreeMap::new(),
             started: HashMap::new(),
             samples: Vec::new(),
+            beats: BeatCollector::default(),
             gaps: Vec::new(),
         }
     }
 
     /// Processes an event of the watches.
     pub fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        self.beats.observe(at, kind);
         match kind {
             EventKind::Pod(pod) => self.observe_pod(at, pod),
             EventKind::ClockSample { .. } => {
@@ -173,6 +176,9 @@ impl GatewayTraffic {
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
+        let events = self.pods.values().flat_map(|pod| &pod.events);
+        let deletions = events.filter(|(_, event)| event.deletion_timestamp.is_some());
+        self.beats.forget_before(before, deletions.map(|(_, event)| event.resource_version.as_str()));
     }
 
     /// Explains what a termination did to the gateways' requests; `None` if no log names the pod's address. `until` is
@@ -213,7 +219,8 @@ impl GatewayTraffic {
         let (log, rows) = (self.log(&chosen, period), Arc::new(chosen));
         let fates = Arc::clone(&rows);
         let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates);
-        let Some(mut traffic) = explain_span(log, rows, span, TOGETHER, take)? else { return Ok(None) };
+        let unread = Unread::of(log, span).dated_by(self.beats.judged());
+        let Some(mut traffic) = explain_span(unread, rows, TOGETHER, take)? else { return Ok(None) };
         let ending = TimeSpan { from: t0, until: gone };
         traffic.not_observable = fates.unobserved_at(address, ending);
         let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));

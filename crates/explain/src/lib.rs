@@ -112,20 +112,19 @@ pub fn termination(
     span: TimeSpan,
     together: usize,
 ) -> Result<Option<Termination>, PartError> {
-    explain_span(log, rows, span, together, |explained| {
+    explain_span(Unread::of(log, span), rows, together, |explained| {
         explained.terminations.into_iter().find(|termination| termination.uid == uid)
     })
 }
 
 /// Explains the terminations in a span, and passes on what `take` needs.
 fn explain_span<T>(
-    log: RunLog,
+    unread: Unread,
     rows: Arc<dyn RowSource>,
-    span: TimeSpan,
     together: usize,
     take: impl FnOnce(Explained<'_>) -> T,
 ) -> Result<T, PartError> {
-    let (timeline, requests) = Unread::of(log, span).build(rows)?;
+    let (timeline, requests) = unread.build(rows)?;
     let passed = Passed::of(&timeline, &requests)?;
     let modes = window::modes(&timeline.ends);
     let alpha = vec![window::alpha(&timeline, together); modes.len()];

@@ -137,7 +137,7 @@ rolldrop_record::named! {
     pub enum T0Basis {
         /// The run's own delete call, from sending it to its response.
         OwnCall = "own_call",
-        /// Beats: the run's own writes with the next lower and the next higher version.
+        /// Beats: own writes with the next lower and the next higher version.
         Beats = "beats",
         /// The deletionTimestamp, which is in whole seconds, and the watch.
         Timestamp = "timestamp",
@@ -145,6 +145,13 @@ rolldrop_record::named! {
         Gap = "gap",
         /// Termination of the pod's containers, if the pod was not deleted.
         EndOfContainers = "end_of_containers",
+    }
+}
+
+impl T0Basis {
+    /// Returns true if the pod's deletion itself is dated.
+    pub(crate) fn is_deletion(self) -> bool {
+        matches!(self, Self::OwnCall | Self::Beats | Self::Timestamp)
     }
 }
 

@@ -36,6 +36,7 @@ use std::time::Duration;
 use foldhash::{HashMap, HashSet};
 
 pub use actions::{ActionCall, RefusedAction, Withdrawal};
+pub(crate) use beat_bounds::BeatCollector;
 pub use beat_bounds::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
 pub use commands::RunCommand;
@@ -229,6 +230,8 @@ impl Timeline {
 pub(crate) struct Unread {
     log: RunLog,
     span: TimeSpan,
+    /// Beats that are not in the log.
+    beats: Option<Beats>,
     clocks: Clocks,
     load: load_events::LoadCollector,
 }
@@ -245,7 +248,12 @@ impl Unread {
         }
         let mut load = load_events::LoadCollector::of(&log.info);
         log.events.iter().for_each(|event| load.observe(clocks.place(&event.source, event.at), &event.kind));
-        Self { log, span, clocks, load }
+        Self { log, span, beats: None, clocks, load }
+    }
+
+    /// Uses these beats, of a record longer than the log.
+    pub(crate) fn dated_by(self, beats: Beats) -> Self {
+        Self { beats: Some(beats), ..self }
     }
 
     /// Returns the timeline without the facts that only rows show. Returns `None` if only rows show when the load began
@@ -306,13 +314,14 @@ impl Unread {
 
     /// Returns the timeline of a load between these two times, without the facts that only rows show.
     fn timeline(&self, (load_started, load_ended): (Stamp, Stamp)) -> Timeline {
-        let Self { log, span, clocks, load } = self;
+        let Self { log, span, beats, clocks, load } = self;
         let mut seen =
             Collectors { endpoints: EndpointHistory::of(&log.info.targets), ..Collectors::default() };
         log.events.iter().for_each(|event| seen.observe(clocks, event));
         seen.endpoints.end();
         let Collectors { actions, watches, mut notes, endpoints, pods, .. } = seen;
-        let (beats, commands) = (seen.beats.finish(), seen.commands.0);
+        let beats = beats.clone().unwrap_or_else(|| seen.beats.judged());
+        let commands = seen.commands.0;
         notes.hand_overs.retain(|proxy| !pods.was_ending_before(load_started, &proxy.uid));
         let others = pod_lives::Others {
             clocks,

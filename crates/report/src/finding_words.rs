@@ -201,7 +201,7 @@ fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Wor
     words(what, why, remedy)
 }
 
-fn objection(objection: &Objection) -> String {
+pub(super) fn objection(objection: &Objection) -> String {
     match objection {
         Objection::NotANumber(version) => format!("version {version:?} is not a number"),
         Objection::NotRising => "their resource versions do not increase".to_owned(),

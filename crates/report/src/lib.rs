@@ -39,7 +39,7 @@ pub use tune_report::decision_words;
 pub use watch_history::{WatchHistory, WatchReport};
 pub use watch_lines::{
     EarlierRecord, LogReading, WatchInterruption, WatchOutput, WatchSummary, WatchedSpan, WorkloadNote,
-    watch_ranking, workload_notes,
+    unusable_beats, watch_ranking, workload_notes,
 };
 pub use watch_metrics::{MAX_WORKLOADS, SourceHealth, WatchMetrics};
 

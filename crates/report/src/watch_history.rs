@@ -326,6 +326,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::workload_notes;
+    use rolldrop_explain::model::{Bounded, Cause, TerminationTraffic};
 
     fn at(s: i64) -> Stamp {
         Stamp::from_unix_ns((1_767_366_245 + s) * 1_000_000_000)
@@ -432,6 +434,36 @@ mod tests {
         }
         assert!(markdown.contains(r"| shop Deployment &lt;b>\|\*x\*\\u{1b}\[31m | 1 | 1 |"), "{markdown}");
         assert!(html.contains("shop Deployment &lt;b&gt;|*x*") && !html.contains("<b>"), "{html}");
+    }
+
+    #[test]
+    fn report_formats_and_events_leave_window_unresolved() {
+        let shown = |has_beats: bool| {
+            let WatchOutput::Termination(mut end) = end("web") else { panic!("a termination") };
+            (end.t0_latest_ns, end.has_beats) = (end.t0_earliest_ns.shifted_ns(800_000_000), has_beats);
+            let lost = Bounded::exactly(2);
+            let window = json!({"consumer": "edge/envoy", "lower_s": null, "upper_s": 1.25, "lower_basis": null,
+                "upper_basis": null, "censored": null, "rate_before": 1.0, "late_arrivals": 0});
+            end.traffic = Some(TerminationTraffic {
+                lost,
+                by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, lost)]),
+                windows: vec![serde_json::from_value(window).unwrap()],
+                ..TerminationTraffic::default()
+            });
+            let line = WatchOutput::Termination(end.clone()).text().unwrap();
+            let report = report(None, &[(1, WatchOutput::Termination(end))]);
+            let events = workload_notes(&report.workloads[0].of).into_iter().map(|note| note.message);
+            let all =
+                [line, report.text(), report.markdown(), report.html(), report.json(), events.collect()];
+            all.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        for (without, with) in shown(false).iter().zip(shown(true)) {
+            let part = "is not resolved, as";
+            let (within, advice) = ("deletion is known only to within 0.800 s", "(add --beats)");
+            assert!([part, within, advice].iter().all(|part| without.contains(part)), "{without}");
+            assert!(with.contains(within) && !with.contains(advice), "{with}");
+            assert!(!without.contains("1.250"), "{without}");
+        }
     }
 
     #[test]

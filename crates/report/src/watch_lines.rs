@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::finding_words::objection;
 use super::format::{count, counted, list, percent, rfc3339_seconds, wrap};
 use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
 use rolldrop_explain::count::workload_ranking::RankedWorkload;
+use rolldrop_explain::model::account::{BeatsState, Objection};
 use rolldrop_explain::model::{ContainerEnd, LogGap, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
 
@@ -192,7 +194,7 @@ fn termination(end: &WatchedTermination) -> String {
     if !failed.is_empty() {
         parts.push(format!("preStop hook failed in {}", list(&failed)));
     }
-    parts.extend(end.traffic.iter().flat_map(termination_traffic));
+    parts.extend(end.traffic.iter().flat_map(|traffic| termination_traffic(end, traffic)));
     let (at, namespace, pod) = (rfc3339_seconds(end.t0_latest_ns), &end.namespace, &end.pod);
     format!("{at} {namespace}/{pod} ({workload}): {}", parts.join("; "))
 }
@@ -378,8 +380,18 @@ pub fn workload_notes(of: &RankedWorkload) -> Vec<WorkloadNote> {
     remedies.into_iter().map(note).collect()
 }
 
+/// Returns a sentence about beats that cannot be used, if that is certain.
+pub fn unusable_beats(state: &BeatsState) -> Option<String> {
+    match state {
+        BeatsState::Absent | BeatsState::Usable | BeatsState::Dropped(Objection::TooFewChecks { .. }) => None,
+        BeatsState::Dropped(why) => {
+            Some(format!("beats cannot date deletions in this cluster: {}", objection(why)))
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
@@ -387,7 +399,7 @@ mod tests {
 
     const T0: Stamp = Stamp::from_unix_ns(1_767_366_245_678_000_000);
 
-    fn end() -> WatchedTermination {
+    pub(crate) fn end() -> WatchedTermination {
         let container = |name: &str, exit_code, reason: &str| ContainerEnd {
             name: name.to_owned(),
             sidecar: false,
@@ -405,6 +417,7 @@ mod tests {
             t0_earliest_ns: T0,
             t0_latest_ns: T0,
             t0_basis: T0Basis::Timestamp,
+            has_beats: false,
             grace_s: 30,
             pre_stop_sleep_s: None,
             ended_ns: Some(T0),

@@ -320,6 +320,7 @@ mod tests {
             t0_earliest_ns: at(100),
             t0_latest_ns: at(100),
             t0_basis: T0Basis::Timestamp,
+            has_beats: false,
             grace_s: 30,
             pre_stop_sleep_s: Some(0),
             ended_ns: Some(at(102)),

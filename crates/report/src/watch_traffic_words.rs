@@ -1,12 +1,20 @@
 //! What logs of gateways show of terminations, in words.
 
-use rolldrop_explain::count::workload_ranking::{LongestWindow, WorkloadTraffic};
-use rolldrop_explain::model::{Bounded, Cause, NoBound, TerminationTraffic, WatchedMode, Window};
+use rolldrop_explain::count::workload_ranking::{LongestWindow, UnresolvedWindow, WorkloadTraffic};
+use rolldrop_explain::model::{
+    Bounded, Cause, NoBound, TerminationTraffic, WatchedMode, WatchedTermination, Window,
+};
 
 use super::format::{bounded, count, counted, list, seconds};
 
+/// Causes of losses that a longer preStop sleep avoids.
+const AVOIDED_BY_SLEEP: [Cause; 3] =
+    [Cause::GatewayToDeadPod, Cause::RoutedToDeadPod, Cause::AcceptQueueReset];
+/// Minimum share of a window's upper bound that makes the width of t0 worth mentioning.
+const WIDE: f64 = 0.1;
+
 /// Returns the parts of a termination's line that concern requests.
-pub(super) fn termination_traffic(traffic: &TerminationTraffic) -> Vec<String> {
+pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &TerminationTraffic) -> Vec<String> {
     let mut parts = vec![lost_requests(&traffic.lost, traffic.requests, traffic.by_cause.keys())];
     parts.extend(background(traffic.background.as_ref(), &traffic.lost));
     if traffic.saved_by_retries.at_most > 0 {
@@ -18,7 +26,17 @@ pub(super) fn termination_traffic(traffic: &TerminationTraffic) -> Vec<String> {
             counted(traffic.not_observable, "response")
         ));
     }
-    parts.extend(traffic.windows.iter().filter_map(window));
+    let is_needed = AVOIDED_BY_SLEEP.iter().any(|cause| traffic.by_cause.contains_key(cause));
+    parts.extend(traffic.windows.iter().filter_map(|of| match of.is_unresolved() {
+        true => is_needed.then(|| {
+            let within = known_within(end.t0_width_s(), end.has_beats);
+            format!(
+                "how long {} used it is not resolved, as its deletion is known only {within}",
+                of.consumer
+            )
+        }),
+        false => window(end, of),
+    }));
     let mut gaps: Vec<&str> = traffic.gaps.iter().map(|gap| gap.source.as_str()).collect();
     gaps.dedup();
     if !gaps.is_empty() {
@@ -42,10 +60,23 @@ fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
     Some(format!("without the termination, {} would be expected", bounded(background)))
 }
 
+/// Returns how precisely the time of a deletion is known, with advice if beats would date it.
+fn known_within(t0_width_s: f64, has_beats: bool) -> String {
+    format!("to within {} s{}", seconds(t0_width_s), if has_beats { "" } else { " (add --beats)" })
+}
+
 /// Returns for how long a gateway used the pod after its deletion, if it did.
-fn window(window: &Window) -> Option<String> {
+fn window(end: &WatchedTermination, window: &Window) -> Option<String> {
     let lower_s = window.lower_s.filter(|lower_s| *lower_s > 0.0)?;
+    let width_s = end.t0_width_s();
     let until = match (window.upper_s, window.censored_reason) {
+        (Some(upper_s), _) if width_s >= WIDE * upper_s => {
+            format!(
+                "at most {} s, with its deletion known to within {} s",
+                seconds(upper_s),
+                seconds(width_s)
+            )
+        }
         (Some(upper_s), _) => format!("at most {} s", seconds(upper_s)),
         (None, Some(NoBound::PodExited)) => "until the pod was gone".to_owned(),
         (None, _) => "for how much longer is not known".to_owned(),
@@ -87,10 +118,15 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
     }
     let lost_by = |causes: &[Cause]| causes.iter().any(|cause| traffic.by_cause.contains_key(cause));
     let mut remedies = Vec::new();
-    if lost_by(&[Cause::GatewayToDeadPod, Cause::RoutedToDeadPod, Cause::AcceptQueueReset]) {
-        remedies.push(match &traffic.longest_window {
-            Some(longest) => sleep(longest),
-            None => {
+    if lost_by(&AVOIDED_BY_SLEEP) {
+        remedies.push(match (&traffic.longest_window, &traffic.unresolved_window) {
+            (Some(longest), _) => sleep(longest),
+            (None, Some(UnresolvedWindow { t0_width_s, has_beats })) => format!(
+                "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be is not resolved, as \
+                 the deletion is known only {}.",
+                known_within(*t0_width_s, *has_beats)
+            ),
+            (None, None) => {
                 "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be, \
                      these logs do not show."
                     .to_owned()
@@ -115,7 +151,7 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
 }
 
 fn sleep(longest: &LongestWindow) -> String {
-    let LongestWindow { lower_s, upper_s, consumer, mode, pre_stop_sleep_s } = longest;
+    let LongestWindow { lower_s, upper_s, consumer, mode, pre_stop_sleep_s, t0_width_s, has_beats } = longest;
     let least = lower_s.ceil();
     let mode = match mode {
         WatchedMode::Rollout => "a rollout",
@@ -136,8 +172,15 @@ fn sleep(longest: &LongestWindow) -> String {
         (_, Some(upper_s)) => {
             let most = upper_s.ceil().max(least);
             let range = if most > least { format!("{least} to {most} s") } else { format!("{least} s") };
+            // With an exact time of the deletion, the range might be narrower.
+            let is_widened = (upper_s - t0_width_s).ceil().max(least) < most;
+            let within = if is_widened {
+                format!("; its deletion is known only {}", known_within(*t0_width_s, *has_beats))
+            } else {
+                String::new()
+            };
             format!(
-                "{used} and at most {} s: that pod would have needed a preStop sleep of {range}.",
+                "{used} and at most {} s: that pod would have needed a preStop sleep of {range}{within}.",
                 seconds(*upper_s)
             )
         }
@@ -155,6 +198,17 @@ mod tests {
     use super::*;
     use rolldrop_explain::model::LogGap;
     use rolldrop_record::Stamp;
+
+    /// Returns a termination that began within the first 0.8 s.
+    fn dated(has_beats: bool) -> WatchedTermination {
+        let t0 = Stamp::default();
+        WatchedTermination {
+            t0_earliest_ns: t0,
+            t0_latest_ns: t0.shifted_ns(800_000_000),
+            has_beats,
+            ..crate::watch_lines::tests::end()
+        }
+    }
 
     fn at_gateway(lower_s: Option<f64>, upper_s: Option<f64>) -> Window {
         Window {
@@ -180,7 +234,11 @@ mod tests {
             saved_by_retries: Bounded { at_least: 1, at_most: 2, estimate: 1.5 },
             not_observable: 1,
             background: Some(Bounded { at_least: 0, at_most: 1, estimate: 0.2 }),
-            windows: vec![at_gateway(Some(0.4), Some(1.25)), at_gateway(None, Some(0.1))],
+            windows: vec![
+                at_gateway(Some(0.4), Some(1.25)),
+                at_gateway(Some(0.5), Some(8.5)),
+                at_gateway(Some(0.0), Some(0.1)),
+            ],
             gaps: vec![LogGap {
                 source: "edge/envoy".to_owned(),
                 from_ns: Stamp::default(),
@@ -189,13 +247,34 @@ mod tests {
             }],
         };
         assert_eq!(
-            termination_traffic(&traffic).join("; "),
+            termination_traffic(&dated(false), &traffic).join("; "),
             "LOST 3 of 1,234 requests (gateway_to_dead_pod); without the termination, up to 1, best estimate 0.2 would be \
              expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not tell; edge/envoy used it \
-             for at least 0.400 s, at most 1.250 s; lines of edge/envoy may be missing"
+             for at least 0.400 s, at most 1.250 s, with its deletion known to within 0.800 s; edge/envoy used it for at \
+             least 0.500 s, at most 8.500 s; lines of edge/envoy may be missing"
         );
         let none = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
-        assert_eq!(termination_traffic(&none), ["lost none of 1 request"]);
+        assert_eq!(termination_traffic(&dated(false), &none), ["lost none of 1 request"]);
+    }
+
+    #[test]
+    fn window_within_t0_width_is_not_resolved() {
+        let lost = |cause| TerminationTraffic {
+            lost: Bounded::exactly(2),
+            by_cause: BTreeMap::from([(cause, Bounded::exactly(2))]),
+            windows: vec![at_gateway(None, Some(1.25))],
+            ..TerminationTraffic::default()
+        };
+        let text = |has_beats, cause| termination_traffic(&dated(has_beats), &lost(cause)).join("; ");
+        let (dead, part) = (
+            Cause::GatewayToDeadPod,
+            "how long edge/envoy used it is not resolved, as its deletion is known only to within 0.800 s",
+        );
+        assert!(text(false, dead).ends_with(&format!("{part} (add --beats)")), "{}", text(false, dead));
+        assert!(text(true, dead).ends_with(part), "{}", text(true, dead));
+        assert!(!text(false, dead).contains("1.250"), "a window that may be none has no number");
+        // No sleep avoids these losses.
+        assert!(!text(false, Cause::KilledInFlight).contains("not resolved"));
     }
 
     #[test]
@@ -206,6 +285,8 @@ mod tests {
             consumer: "edge/envoy".to_owned(),
             mode: WatchedMode::Rollout,
             pre_stop_sleep_s,
+            t0_width_s: 0.9,
+            has_beats: false,
         };
         let lost = |cause, longest_window| WorkloadTraffic {
             terminations: 10,
@@ -216,12 +297,29 @@ mod tests {
             ..WorkloadTraffic::default()
         };
         let dead = Cause::GatewayToDeadPod;
+        let unresolved = |has_beats| WorkloadTraffic {
+            unresolved_window: Some(UnresolvedWindow { t0_width_s: 0.8, has_beats }),
+            ..lost(dead, None)
+        };
         for (traffic, part) in [
             (
                 lost(dead, Some(longest(None, Some(0)))),
                 "a preStop sleep of 2 s or more is needed. How much more is not",
             ),
-            (lost(dead, Some(longest(Some(3.2), None))), "would have needed a preStop sleep of 2 to 4 s."),
+            (
+                lost(dead, Some(longest(Some(3.2), None))),
+                "of 2 to 4 s; its deletion is known only to within 0.900 s (add --beats).",
+            ),
+            (lost(dead, Some(longest(Some(4.0), None))), "would have needed a preStop sleep of 2 to 4 s."),
+            (
+                lost(dead, Some(LongestWindow { has_beats: true, ..longest(Some(3.2), None) })),
+                "of 2 to 4 s; its deletion is known only to within 0.900 s.",
+            ),
+            (
+                unresolved(false),
+                "is not resolved, as the deletion is known only to within 0.800 s (add --beats).",
+            ),
+            (unresolved(true), "is not resolved, as the deletion is known only to within 0.800 s."),
             (lost(dead, Some(longest(None, Some(5)))), "and pods sleep for 5 s. The sleep does not explain"),
             (lost(dead, None), "how long it must be, these logs do not show."),
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),

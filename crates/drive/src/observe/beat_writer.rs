@@ -1,8 +1,8 @@
-//! Beats: writes to the run's own ConfigMap, whose resource versions help to date writes by others.
+//! Beats: writes to an own ConfigMap, whose resource versions help to date writes by others.
 //!
 //! The timestamp of a deletion by others is in whole seconds. The deletion's version is between the versions of two
 //! beats, so its time is between their times. This is true only if ConfigMaps and pods share one store, which
-//! Kubernetes does not guarantee. Therefore, the run also lists pods between beats, which shows the version of the
+//! Kubernetes does not guarantee. Therefore, the writer also lists pods between beats, which shows the version of the
 //! pods' own store at that time. `timeline::beats` judges whether the assumption is correct.
 
 use std::convert::Infallible;
@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::event_recorder::RecorderHandle;
+use super::list_watch::WatchListener;
 use crate::api::{Caller, Pauses, is_passing, is_too_many, retry_after};
 use crate::error::{CoordinatorError, Result};
 use rolldrop_record::EventKind;
@@ -28,7 +29,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LONGEST_PERIOD: Duration = Duration::from_secs(2);
 /// Number of consecutive beats without a refusal after which the rate doubles.
 const GOOD_BEATS: u32 = 50;
-/// Time after which the run gives up on a response. A slower response would give little information.
+/// Time after which the writer gives up on a response. A slower response would give little information.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 /// Number of initial beats that are each followed by a check of the pods' own versions; later, every tenth beat is.
 const FIRST_CHECKS: u64 = 25;
@@ -55,6 +56,15 @@ impl BeatPace {
     }
 }
 
+/// Writes beats to an own ConfigMap.
+pub(super) struct BeatWriter<'a> {
+    pub(super) listener: &'a dyn WatchListener,
+    pub(super) config_maps: Api<ConfigMap>,
+    pub(super) name: String,
+    /// Pods whose store the beats are compared with.
+    pub(super) pods: Api<Pod>,
+}
+
 /// Writes to the run's own ConfigMap about ten times a second, while the future is awaited. If this is not allowed,
 /// records a warning and stops writing; the run continues.
 pub(crate) async fn beat(
@@ -62,61 +72,83 @@ pub(crate) async fn beat(
     recorder: &RecorderHandle,
     own: impl Future<Output = Result<&OwnerReference>>,
 ) -> Infallible {
-    let beating = async { beat_until_refused(caller, recorder, &own.await?.name).await };
-    if let Err(why) = beating.await {
-        recorder.warn(format!(
-            "stopped writing beats: {why}; from now on, deletions by others are known only to the second"
-        ));
+    match own.await {
+        Ok(own) => {
+            let name = own.name.clone();
+            let (config_maps, pods) = (caller.api(), caller.api());
+            let writer = BeatWriter { listener: recorder, config_maps, name, pods };
+            let why = writer.beat_until_refused().await;
+            writer.stopped(&writer.refusal(&why));
+        }
+        Err(why) => recorder.warn(stopped(&why)),
     }
     pending().await
 }
 
-async fn beat_until_refused(caller: &Caller, recorder: &RecorderHandle, name: &str) -> Result<()> {
-    let config_maps = caller.api::<ConfigMap>();
-    let pods = caller.api::<Pod>();
-    let mut pace = BeatPace { period: PERIOD, good: 0 };
-    let mut pauses = Pauses::default();
-    for number in 0u64.. {
-        let begun = Instant::now();
-        let patch = Patch::Merge(json!({"data": {"beat": number.to_string()}}));
-        let params = PatchParams::default();
-        let sent = recorder.clock().now();
-        let answer = timeout(LONGEST_ANSWER, config_maps.patch_metadata(name, &params, &patch)).await;
-        let answered = recorder.clock().now();
-        let pause = match answer {
-            Ok(Ok(object)) => {
-                let version = object.resource_version().unwrap_or_default();
-                recorder.event(sent, EventKind::Beat { answered, version });
-                pace.taken();
-                pauses = Pauses::default();
-                if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
-                    check_beats(recorder, &pods).await;
-                }
-                pace.period.saturating_sub(begun.elapsed())
-            }
-            Ok(Err(error)) if is_too_many(&error) => {
-                pace.refused();
-                retry_after(&error).unwrap_or(pace.period)
-            }
-            Ok(Err(error)) if !is_passing(&error) => {
-                return Err(CoordinatorError::api(&format!("patch ConfigMap {name}"), &error));
-            }
-            Ok(Err(_)) | Err(_) => pauses.next(),
-        };
-        sleep(pause).await;
-    }
-    Ok(())
+fn stopped(why: &CoordinatorError) -> String {
+    format!("stopped writing beats: {why}; from now on, deletions by others are known only to the second")
 }
 
-/// Records the version of the pods' store, taken from a list.
-async fn check_beats(recorder: &RecorderHandle, pods: &Api<Pod>) {
-    let params = ListParams::default().limit(1);
-    let sent = recorder.clock().now();
-    let listed = timeout(LONGEST_ANSWER, pods.list_metadata(&params)).await;
-    let answered = recorder.clock().now();
-    if let Ok(Ok(list)) = listed {
-        let version = list.metadata.resource_version.unwrap_or_default();
-        recorder.event(sent, EventKind::BeatCheck { answered, version });
+impl BeatWriter<'_> {
+    /// Reports that no more beats are written.
+    pub(super) fn stopped(&self, why: &CoordinatorError) {
+        let message = stopped(why);
+        self.listener.take(self.listener.clock().now(), None, EventKind::Warning { message });
+    }
+
+    pub(super) fn refusal(&self, why: &kube::Error) -> CoordinatorError {
+        CoordinatorError::api(&format!("patch ConfigMap {}", self.name), why)
+    }
+
+    /// Writes about ten times a second, and returns the first error that will not pass.
+    pub(super) async fn beat_until_refused(&self) -> kube::Error {
+        let clock = self.listener.clock();
+        let mut pace = BeatPace { period: PERIOD, good: 0 };
+        let mut pauses = Pauses::default();
+        let mut number = 0u64;
+        loop {
+            let begun = Instant::now();
+            let sent = clock.now();
+            // The API server skips a write that changes nothing, such as one of an earlier value.
+            let patch = Patch::Merge(json!({"data": {"beat": sent.unix_ns().to_string()}}));
+            let params = PatchParams::default();
+            let answer =
+                timeout(LONGEST_ANSWER, self.config_maps.patch_metadata(&self.name, &params, &patch)).await;
+            let answered = clock.now();
+            let pause = match answer {
+                Ok(Ok(object)) => {
+                    let version = object.resource_version().unwrap_or_default();
+                    self.listener.take(sent, None, EventKind::Beat { answered, version });
+                    pace.taken();
+                    pauses = Pauses::default();
+                    if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
+                        self.check().await;
+                    }
+                    pace.period.saturating_sub(begun.elapsed())
+                }
+                Ok(Err(error)) if is_too_many(&error) => {
+                    pace.refused();
+                    retry_after(&error).unwrap_or(pace.period)
+                }
+                Ok(Err(error)) if !is_passing(&error) => return error,
+                Ok(Err(_)) | Err(_) => pauses.next(),
+            };
+            number += 1;
+            sleep(pause).await;
+        }
+    }
+
+    /// Records the version of the pods' store, taken from a list.
+    async fn check(&self) {
+        let clock = self.listener.clock();
+        let params = ListParams::default().limit(1);
+        let sent = clock.now();
+        let listed = timeout(LONGEST_ANSWER, self.pods.list_metadata(&params)).await;
+        let answered = clock.now();
+        if let Ok(Ok(list)) = listed {
+            let version = list.metadata.resource_version.unwrap_or_default();
+            self.listener.take(sent, None, EventKind::BeatCheck { answered, version });
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub enum WatchScope {
 }
 
 impl WatchScope {
-    fn api<K>(&self, client: &Client) -> Api<K>
+    pub(super) fn api<K>(&self, client: &Client) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {

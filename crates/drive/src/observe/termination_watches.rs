@@ -1,12 +1,14 @@
-//! Watches pod terminations outside a run, in one namespace or in all. Only reads.
+//! Watches pod terminations outside a run, in one namespace or in all. Only reads, except for beats.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
+use super::beat_occasions::{BeatObject, BeatOccasions, beat_while_pods_end};
 use super::list_watch::{WatchListener, await_first_lists, trouble};
 use super::namespace_view::Views;
 use super::server_clock;
@@ -43,6 +45,7 @@ struct WatchForwarder {
     clock: Clock,
     // The receiver takes each event immediately, so few events wait.
     events: UnboundedSender<WatchedEvent>,
+    occasions: watch::Sender<BeatOccasions>,
 }
 
 impl WatchListener for WatchForwarder {
@@ -51,25 +54,33 @@ impl WatchListener for WatchForwarder {
     }
 
     fn take(&self, at: Stamp, namespace: Option<String>, kind: EventKind) {
+        self.occasions.send_if_modified(|occasions| occasions.observe(Instant::now(), &kind));
         // Nobody receives the last events of watches that are being dropped.
         let _ = self.events.send(WatchedEvent { at, namespace, kind });
     }
 }
 
 impl TerminationWatches {
-    /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Needs a tokio
-    /// runtime.
+    /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Writes beats to
+    /// `beats` while pods end. Needs a tokio runtime.
     ///
     /// # Errors
     /// Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are reported as
     /// events.
-    pub async fn begin(client: &Client, scope: &WatchScope, clock: Clock) -> Result<Self> {
+    pub async fn begin(
+        client: &Client,
+        scope: &WatchScope,
+        beats: Option<BeatObject>,
+        clock: Clock,
+    ) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
-        let (limits, listener) = (TimeLimits::default(), Arc::new(WatchForwarder { clock, events: sender }));
+        let (occasions, known) = watch::channel(BeatOccasions::begin(Instant::now()));
+        let limits = TimeLimits::default();
+        let listener = Arc::new(WatchForwarder { clock, events: sender, occasions });
         let mut watches = Self { tasks: BackgroundTasks::default(), views: Views::default(), events };
         let (tasks, views) = (&mut watches.tasks, &watches.views);
         let asking = client.clone();
-        let of_clock = Arc::clone(&listener);
+        let [of_clock, of_beats] = [(); 2].map(|()| Arc::clone(&listener));
         Watches { client, scope, limits, listener, views, tasks }.follow_terminations();
         watches.tasks.spawn(async move {
             loop {
@@ -79,6 +90,12 @@ impl TerminationWatches {
             }
         });
         await_first_lists(&watches.views).await?;
+        if let Some(object) = beats {
+            let (client, pods) = (client.clone(), scope.api(client));
+            watches.tasks.spawn(async move {
+                beat_while_pods_end(&client, &object, pods, &*of_beats, known).await;
+            });
+        }
         Ok(watches)
     }
 

@@ -72,7 +72,7 @@ fn api_of_bodies(
     (Client::new(service, "default"), calls)
 }
 
-fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
+pub(crate) fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
         "code": code, "reason": reason, "message": message});
     (code, status.to_string())

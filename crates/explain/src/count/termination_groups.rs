@@ -75,6 +75,7 @@ mod tests {
             t0_earliest_ns: at(s),
             t0_latest_ns: at(s),
             t0_basis: T0Basis::Timestamp,
+            has_beats: false,
             grace_s: 10,
             pre_stop_sleep_s: None,
             ended_ns: None,

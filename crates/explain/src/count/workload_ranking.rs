@@ -64,6 +64,17 @@ pub struct WorkloadTraffic {
     pub not_observable: u64,
     /// Window with the longest lower bound, of those whose terminations lost requests.
     pub longest_window: Option<LongestWindow>,
+    /// Latest of the windows that the width of t0 alone may explain, of those whose terminations lost requests.
+    pub unresolved_window: Option<UnresolvedWindow>,
+}
+
+/// A window that the width of t0 alone may explain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnresolvedWindow {
+    /// Width of t0 in seconds.
+    pub t0_width_s: f64,
+    /// True if the watch had written beats.
+    pub has_beats: bool,
 }
 
 /// The longest window of a workload, as far as lower bounds show.
@@ -79,6 +90,10 @@ pub struct LongestWindow {
     pub mode: WatchedMode,
     /// preStop sleep of the pod, in seconds.
     pub pre_stop_sleep_s: Option<i64>,
+    /// Width of t0 in seconds, which is part of the maximum duration.
+    pub t0_width_s: f64,
+    /// True if the watch had written beats.
+    pub has_beats: bool,
 }
 
 impl WorkloadTraffic {
@@ -97,6 +112,10 @@ impl WorkloadTraffic {
         // A pod that lost nothing may have slept through its window.
         let windows = traffic.windows.iter().filter(|_| traffic.lost.at_most > 0);
         for window in windows {
+            let (t0_width_s, has_beats) = (end.t0_width_s(), end.has_beats);
+            if window.is_unresolved() {
+                self.unresolved_window = Some(UnresolvedWindow { t0_width_s, has_beats });
+            }
             let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
             if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
                 self.longest_window = Some(LongestWindow {
@@ -105,6 +124,8 @@ impl WorkloadTraffic {
                     consumer: window.consumer.clone(),
                     mode: end.mode,
                     pre_stop_sleep_s: end.pre_stop_sleep_s,
+                    t0_width_s,
+                    has_beats,
                 });
             }
         }
@@ -207,6 +228,7 @@ mod tests {
             t0_earliest_ns: Stamp::from_unix_ns(0),
             t0_latest_ns: Stamp::from_unix_ns(0),
             t0_basis: T0Basis::Timestamp,
+            has_beats: false,
             grace_s: 10,
             pre_stop_sleep_s: Some(8),
             ended_ns: None,
@@ -252,9 +274,9 @@ mod tests {
 
     #[test]
     fn traffic_sums_up_over_terminations() {
-        let window = |lower_s| Window {
+        let window = |lower_s: f64| Window {
             consumer: "gw".to_owned(),
-            lower_s,
+            lower_s: Some(lower_s).filter(|lower_s| *lower_s > 0.0),
             upper_s: None,
             lower_basis: None,
             upper_basis: None,
@@ -264,6 +286,7 @@ mod tests {
             late_arrivals: 0,
         };
         let seen = |lost, background, lower_s| WatchedTermination {
+            t0_latest_ns: Stamp::from_unix_ns(500_000_000),
             traffic: Some(TerminationTraffic {
                 requests: 50,
                 lost: Bounded::exactly(lost),
@@ -276,14 +299,19 @@ mod tests {
         let mut ranking = WorkloadRanking::default();
         ranking.add(&end("Deployment killed", Some(10.5), Some(true)));
         ranking.add(&end("Deployment web", Some(1.0), Some(false)));
-        ranking.add(&seen(3, Some(Bounded { at_least: 0, at_most: 2, estimate: 0.5 }), Some(0.4)));
-        ranking.add(&seen(4, None, Some(1.4)));
-        ranking.add(&seen(0, None, Some(2.4)));
+        ranking.add(&seen(3, Some(Bounded { at_least: 0, at_most: 2, estimate: 0.5 }), 0.4));
+        ranking.add(&WatchedTermination { has_beats: true, ..seen(4, None, 1.4) });
+        ranking.add(&seen(0, None, 2.4));
+        ranking.add(&seen(1, None, 0.0));
+        ranking.add(&seen(0, None, 0.0));
         let ranked = ranking.ranked();
         let traffic = ranked[0].traffic.as_ref().expect("lost requests rank before kills");
-        assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (4, 3, 150));
-        assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(7), 5));
-        assert_eq!(traffic.longest_window.as_ref().map(|longest| longest.lower_s), Some(1.4));
+        assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (6, 5, 250));
+        assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(8), 6));
+        let longest = traffic.longest_window.as_ref().expect("a window");
+        assert_eq!((longest.lower_s, longest.t0_width_s, longest.has_beats), (1.4, 0.5, true));
+        let unresolved = UnresolvedWindow { t0_width_s: 0.5, has_beats: false };
+        assert_eq!(traffic.unresolved_window, Some(unresolved), "a window without losses does not count");
         assert_eq!(ranked[1].traffic, None);
     }
 }

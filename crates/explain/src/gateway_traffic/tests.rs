@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Bounded, Cause};
+use crate::model::{Bounded, Cause, T0Basis};
 use crate::timeline::TerminationWatch;
 use crate::timeline::clocks::API_SERVER;
 use rolldrop_record::{LoggedAttempt, LoggedUpstream, Outcome};
@@ -159,6 +159,38 @@ fn refused_attempts_are_counted_exactly() {
     // The window lasted 0.4 s; t0 is known to a second, and the clock to one second more.
     let (lower_s, upper_s) = (window.lower_s.unwrap(), window.upper_s.unwrap());
     assert!(lower_s <= 0.4 && (0.4..3.0).contains(&upper_s), "{window:?}");
+}
+
+#[test]
+fn beats_narrow_gateway_window() {
+    let upper_s = |has_beats: bool| {
+        let mut world = World::new();
+        for ms in (0..110_000).step_by(10) {
+            // The deletion's version is between those of the beats at 100.5 s and 100.6 s.
+            if has_beats && (95_000..102_000).contains(&ms) && ms % 100 == 0 {
+                let beat = EventKind::Beat { answered: at(ms + 5), version: (2 * ms).to_string() };
+                world.observe(ms, &beat);
+                let version = (2 * ms + 1).to_string();
+                world.observe(ms + 10, &EventKind::BeatCheck { answered: at(ms + 20), version });
+            }
+            if ms == 100_600 {
+                world.pods.get_mut("b").unwrap()["resource_version"] = "201101".into();
+                world.delete(ms, "b");
+            }
+            let address = ADDRESSES[usize::try_from(ms / 10 % 3).unwrap()];
+            match (address, ms) {
+                ("10.0.0.2", 100_700..) => world.log(ms, 200, fine("10.0.0.1")),
+                _ => world.log(ms, 200, fine(address)),
+            }
+        }
+        let (end, traffic) = world.explain(180_000);
+        let basis = if has_beats { T0Basis::Beats } else { T0Basis::Timestamp };
+        assert_eq!((end.t0_basis, traffic.windows.len()), (basis, 1));
+        traffic.windows[0].upper_s.unwrap()
+    };
+    // Without beats, the deletion may have been at 100.0 s, or a little earlier by the API server's clock.
+    let narrower_s = upper_s(false) - upper_s(true);
+    assert!((0.5..0.6).contains(&narrower_s), "{narrower_s}");
 }
 
 #[test]

@@ -36,6 +36,12 @@ impl Window {
     pub fn is_one(&self) -> bool {
         self.censored_reason != Some(NoBound::NeverRouted)
     }
+
+    /// Returns true if the consumer is not known to have used the pod after t0 latest, so that the width of t0 alone may
+    /// explain the window.
+    pub fn is_unresolved(&self) -> bool {
+        self.is_one() && self.lower_s.is_none()
+    }
 }
 
 named! {

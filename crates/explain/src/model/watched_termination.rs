@@ -61,6 +61,9 @@ pub struct WatchedTermination {
     pub t0_latest_ns: Stamp,
     /// Evidence for these bounds.
     pub t0_basis: T0Basis,
+    /// True if the watch had written beats.
+    #[serde(default)]
+    pub has_beats: bool,
     /// Grace period of the deletion, in seconds.
     pub grace_s: i64,
     /// Shortest sleep of the main containers' preStop hooks, in seconds; `None` if a hook of another kind hides it.
@@ -84,6 +87,11 @@ pub struct WatchedTermination {
 }
 
 impl WatchedTermination {
+    /// Returns the width of t0 in seconds.
+    pub fn t0_width_s(&self) -> f64 {
+        self.t0_latest_ns.seconds_since(self.t0_earliest_ns)
+    }
+
     /// Returns the share of the grace period that the containers used; above 1 if they outlived it.
     pub fn share_of_grace(&self) -> Option<f64> {
         let grace_s = Some(self.grace_s).filter(|grace_s| *grace_s > 0)?;

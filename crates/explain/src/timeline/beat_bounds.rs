@@ -1,17 +1,21 @@
 //! Beats: bounds for the time a write by others took effect, from the versions of writes with known times.
 //!
-//! While pods may be terminated, the coordinator patches its own object about ten times a second. A write with version
+//! While pods may be terminated, a run or a watch patches its own object about ten times a second. A write with version
 //! r took effect between the send time of the last beat with a lower version and the response time of the first beat
 //! with a higher one. Kubernetes guarantees this order only within one resource (KEP-5504), so it is used only if the
-//! run itself confirms it: see [`BeatCollector::finish`].
+//! beats themselves confirm it: see [`BeatCollector::judged`].
+
+use std::collections::BTreeSet;
 
 pub use crate::model::account::BeatsState;
 use crate::model::account::Objection;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{EventKind, Stamp};
 
-/// Minimum number of comparisons between a run's beats and the pods' own versions.
+/// Minimum number of comparisons between the beats and the pods' own versions.
 const CHECKS_NEEDED: usize = 20;
+/// Time between two removals of old beats.
+const FORGET_EVERY_NS: i64 = 60_000_000_000;
 
 /// Call with known times and version.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +41,7 @@ impl Bracket {
     }
 }
 
-/// Beats of a run.
+/// Beats of a run or a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Beats {
     /// Usability of the beats.
@@ -56,26 +60,38 @@ impl Beats {
 }
 
 fn bracket(calls: &[BeatCall], version: u64) -> Bracket {
+    let (last, first) = around(calls, version);
+    Bracket { earliest: last.map(|last| calls[last].sent), latest: first.map(|first| calls[first].answered) }
+}
+
+/// Returns the indices of the last beat with a smaller version and of the first one with a larger version.
+fn around(calls: &[BeatCall], version: u64) -> (Option<usize>, Option<usize>) {
     let smaller = calls.partition_point(|call| call.version < version);
     let larger = calls.partition_point(|call| call.version <= version);
-    Bracket {
-        earliest: smaller.checked_sub(1).map(|last| calls[last].sent),
-        latest: calls.get(larger).map(|first| first.answered),
-    }
+    (smaller.checked_sub(1), Some(larger).filter(|first| *first < calls.len()))
 }
 
 /// Collects the beats, the checks to compare them with, and the pod versions shown by a watch.
 #[derive(Debug, Default)]
-pub(super) struct BeatCollector {
+pub(crate) struct BeatCollector {
     calls: Vec<BeatCall>,
     checks: Vec<BeatCall>,
     /// For each pod event in a watch: time, version, and true if the watch shows such versions in order.
     pods: Vec<(Stamp, u64, bool)>,
     not_a_number: Option<String>,
+    forgotten: Forgotten,
+}
+
+/// Remains of what a collector has forgotten.
+#[derive(Debug, Default)]
+struct Forgotten {
+    at: Stamp,
+    checks: usize,
+    objection: Option<Objection>,
 }
 
 impl BeatCollector {
-    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+    pub(crate) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Beat { answered, version } => {
                 let call = self.call(at, *answered, version);
@@ -105,27 +121,60 @@ impl BeatCollector {
         number
     }
 
-    /// Returns the beats. They are usable if all of the following are true: versions are integers; the beats' versions
+    /// Returns the beats with a judgement. They are usable if all of the following are true: versions are integers; the beats' versions
     /// increase; at least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time, are also between
     /// them in number; and no pod was shown before a beat with a lower version was sent, or out of order.
-    pub(super) fn finish(self) -> Beats {
-        let state = match self.objection() {
-            _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
-            Some(why) => BeatsState::Dropped(why),
-            None => BeatsState::Usable,
-        };
-        Beats { state, calls: self.calls }
+    pub(crate) fn judged(&self) -> Beats {
+        Beats { state: self.state(), calls: self.calls.clone() }
+    }
+
+    fn state(&self) -> BeatsState {
+        if self.calls.is_empty() && self.checks.is_empty() && self.forgotten.checks == 0 {
+            return BeatsState::Absent;
+        }
+        self.objection().map_or(BeatsState::Usable, BeatsState::Dropped)
+    }
+
+    /// Forgets what happened before `at`, except for the beats around these versions and any objection. Does so once a
+    /// minute.
+    pub(crate) fn forget_before<'v>(&mut self, at: Stamp, versions: impl Iterator<Item = &'v str>) {
+        if at.ns_since(self.forgotten.at) < FORGET_EVERY_NS {
+            return;
+        }
+        self.forgotten.at = at;
+        if self.forgotten.objection.is_none()
+            && let BeatsState::Dropped(why) = self.state()
+            && !matches!(why, Objection::TooFewChecks { .. })
+        {
+            self.forgotten.objection = Some(why);
+        }
+        let needed: BTreeSet<usize> = versions
+            .filter_map(|version| version.parse().ok())
+            .flat_map(|version| <[_; 2]>::from(around(&self.calls, version)))
+            .flatten()
+            .collect();
+        let old = self.calls.partition_point(|call| call.answered < at);
+        let kept: Vec<BeatCall> = needed.range(..old).map(|index| self.calls[*index]).collect();
+        self.calls.splice(..old, kept);
+        let checks = self.checks.len();
+        self.checks.retain(|check| check.answered >= at);
+        self.forgotten.checks += checks - self.checks.len();
+        self.pods.retain(|(seen, ..)| *seen >= at);
     }
 
     fn objection(&self) -> Option<Objection> {
+        if let Some(why) = &self.forgotten.objection {
+            return Some(why.clone());
+        }
         if let Some(version) = &self.not_a_number {
             return Some(Objection::NotANumber(version.clone()));
         }
         if self.calls.windows(2).any(|two| two[0].version >= two[1].version) {
             return Some(Objection::NotRising);
         }
-        if self.checks.len() < CHECKS_NEEDED {
-            return Some(Objection::TooFewChecks { made: self.checks.len(), needed: CHECKS_NEEDED });
+        let made = self.forgotten.checks + self.checks.len();
+        if made < CHECKS_NEEDED {
+            return Some(Objection::TooFewChecks { made, needed: CHECKS_NEEDED });
         }
         if self.checks.iter().any(|check| !self.is_between(check)) {
             return Some(Objection::NotBetween);
@@ -145,8 +194,10 @@ impl BeatCollector {
 
     /// Returns true if a list's version is between those of the beats before and after it.
     fn is_between(&self, check: &BeatCall) -> bool {
-        let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
-        let after = self.calls.iter().find(|call| call.sent >= check.answered);
+        // One beat follows another.
+        let before = self.calls.partition_point(|call| call.answered <= check.sent).checked_sub(1);
+        let before = before.map(|last| self.calls[last]);
+        let after = self.calls.get(self.calls.partition_point(|call| call.sent < check.answered));
         before.is_none_or(|call| call.version <= check.version)
             && after.is_none_or(|call| call.version > check.version)
     }
@@ -185,7 +236,7 @@ mod tests {
     }
 
     fn dropped(collector: BeatCollector) -> Objection {
-        match collector.finish().state {
+        match collector.judged().state {
             BeatsState::Dropped(why) => why,
             other => panic!("{other:?}"),
         }
@@ -195,7 +246,7 @@ mod tests {
     fn beats_bracket_write_by_version() {
         let mut collector = beats(30, |version| version + 3);
         collector.observe(at(560), &pod("1045"));
-        let beats = collector.finish();
+        let beats = collector.judged();
         assert_eq!((beats.state.clone(), beats.calls.len()), (BeatsState::Usable, 30));
         let bracket = beats.bracket("1045");
         assert_eq!(bracket, Bracket { earliest: Some(at(400)), latest: Some(at(510)) });
@@ -206,7 +257,7 @@ mod tests {
 
     #[test]
     fn unreliable_beats_are_dropped() {
-        assert_eq!(BeatCollector::default().finish().state, BeatsState::Absent);
+        assert_eq!(BeatCollector::default().judged().state, BeatsState::Absent);
         let too_few = Objection::TooFewChecks { made: 19, needed: 20 };
         assert_eq!(dropped(beats(19, |version| version + 1)), too_few);
         // The pods are in a different store, ahead of or behind this one.
@@ -222,5 +273,32 @@ mod tests {
         let mut named = beats(30, |version| version + 3);
         named.observe(at(560), &pod("x1"));
         assert_eq!(dropped(named), Objection::NotANumber("x1".to_owned()));
+    }
+
+    #[test]
+    fn forgetting_keeps_needed_beats_and_objections() {
+        let mut collector = beats(1200, |version| version + 3);
+        collector.observe(at(560), &pod("1045"));
+        collector.forget_before(at(90_000), ["1045", "1105", "12345", "x"].into_iter());
+        let beats = collector.judged();
+        assert_eq!((beats.state.clone(), beats.calls.len()), (BeatsState::Usable, 4 + 300));
+        let needed = Bracket { earliest: Some(at(400)), latest: Some(at(510)) };
+        assert_eq!((beats.bracket("1045"), collector.pods.len()), (needed, 0));
+        assert_eq!(
+            beats.bracket("12345"),
+            Bracket { earliest: Some(at(113_400)), latest: Some(at(113_510)) }
+        );
+        collector.forget_before(at(149_000), std::iter::empty());
+        assert_eq!(collector.calls.len(), 304, "once a minute");
+        collector.forget_before(at(150_000), std::iter::empty());
+        assert_eq!(
+            (collector.calls.len(), collector.judged().state),
+            (0, BeatsState::Usable),
+            "checked before"
+        );
+
+        let mut violated = self::beats(30, |version| version - 900);
+        violated.forget_before(at(90_000), std::iter::empty());
+        assert_eq!(dropped(violated), Objection::NotBetween);
     }
 }

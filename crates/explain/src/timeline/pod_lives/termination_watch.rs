@@ -1,11 +1,11 @@
 //! Pod terminations outside a run, one after another, derived only from what watches show.
 //!
-//! The code for runs finds t0, mode and cause ([`super::t0`], [`super::pod_termination`]); without actions, proxies and
-//! beats, it has less evidence. Nothing that the API does not show is assumed; such facts are `None`.
+//! The code for runs finds t0, mode and cause ([`super::t0`], [`super::pod_termination`]); without actions and proxies,
+//! it has less evidence. Nothing that the API does not show is assumed; such facts are `None`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::beat_bounds::Beats;
+use super::super::beat_bounds::{BeatCollector, Beats, BeatsState};
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::ended_by::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
 use super::super::endpoint_history::EndpointHistory;
@@ -15,10 +15,12 @@ use super::pod_termination::{TerminationEvidence, TerminationSearch};
 use super::t0::SHOWN_WITHIN_NS;
 use super::watched_pod::WatchedPod;
 use super::{PodEnd, SECOND_NS, SIGKILLED};
-use crate::model::{ContainerEnd, GraceUse, T0Basis, WatchedMode, WatchedTermination};
+use crate::model::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 use rolldrop_record::event::{ContainerState, PodEvent};
 use rolldrop_record::{ClockOffset, EventKind, Mode, Stamp};
 
+/// Time for which beats are kept; those around the deletions of pods that still exist are kept longer.
+const BEATS_KEPT_NS: i64 = 600 * SECOND_NS;
 /// Time after which sizes of workloads are forgotten.
 const SIZES_KEPT_NS: i64 = 3600 * SECOND_NS;
 /// Number of samples of the API server's clock to keep.
@@ -40,6 +42,9 @@ pub struct TerminationWatch {
     workloads: BTreeMap<String, Histories>,
     nodes: NodeHistories,
     watches: WatchCollector,
+    beats: BeatCollector,
+    /// Usability of the beats when terminations last settled.
+    beats_state: BeatsState,
     /// Offsets of the API server's clock, each with the time of its sample.
     samples: Vec<(Stamp, ClockOffset)>,
     /// True if watching Events is not permitted.
@@ -114,6 +119,7 @@ impl TerminationWatch {
     /// object that the event is about.
     pub fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
         self.watches.observe(at, kind);
+        self.beats.observe(at, kind);
         let namespace = namespace.unwrap_or_default();
         match kind {
             EventKind::Pod(pod) => {
@@ -166,6 +172,11 @@ impl TerminationWatch {
         (!self.samples.is_empty()).then(|| alive.shifted_ns(-WATCH_LAG_NS))
     }
 
+    /// Returns the usability of the beats when terminations last settled.
+    pub fn beats_state(&self) -> &BeatsState {
+        &self.beats_state
+    }
+
     /// Returns the terminations that were complete some time before `now`; until then, other watches may still show
     /// what explains them. Returns each termination once, and none before the API server's clock is known.
     pub fn settled(&mut self, now: Stamp) -> Vec<WatchedTermination> {
@@ -175,10 +186,15 @@ impl TerminationWatch {
         let over: Vec<String> =
             self.pods.iter().filter(|(_, of)| is_settled(of)).map(|(uid, _)| uid.clone()).collect();
         let mut found = Vec::new();
+        // Judging the beats takes some time.
+        let beats = if over.is_empty() { Beats::default() } else { self.beats.judged() };
+        if !over.is_empty() {
+            self.beats_state = beats.state.clone();
+        }
         for uid in over {
             let Some(mut of) = self.pods.remove(&uid) else { continue };
             if !of.is_reported {
-                found.extend(self.explain(&of, &clocks, &gaps));
+                found.extend(self.explain(&of, &clocks, &beats, &gaps));
             }
             of.is_reported = true;
             // A pod that its kubelet terminated is deleted later.
@@ -186,6 +202,9 @@ impl TerminationWatch {
                 self.pods.insert(uid, of);
             }
         }
+        let deletions = self.pods.values().filter_map(|of| of.pod.deletion.as_ref());
+        let versions = deletions.map(|deletion| deletion.version.as_str());
+        self.beats.forget_before(now.shifted_ns(-BEATS_KEPT_NS), versions);
         found.sort_by(|a, b| (a.t0_earliest_ns, &a.pod).cmp(&(b.t0_earliest_ns, &b.pod)));
         found
     }
@@ -195,6 +214,7 @@ impl TerminationWatch {
         &self,
         of: &FollowedPod,
         clocks: &Clocks,
+        beats: &Beats,
         gaps: &[(Stamp, Stamp)],
     ) -> Option<WatchedTermination> {
         if !of.has_run || of.ended_by_itself() {
@@ -205,7 +225,7 @@ impl TerminationWatch {
         let histories = self.workloads.get(&pod.last.namespace).unwrap_or(&none);
         let evidence = TerminationEvidence {
             clocks,
-            beats: &Beats::default(),
+            beats,
             endpoints: &EndpointHistory::default(),
             actions: Vec::new(),
             commands: &[],
@@ -232,6 +252,7 @@ impl TerminationWatch {
             t0_earliest_ns: end.t0.earliest,
             t0_latest_ns: end.t0.latest,
             t0_basis: end.t0.basis,
+            has_beats: beats.state != BeatsState::Absent,
             grace_s: end.grace_s,
             pre_stop_sleep_s: end.hook_sleep_s,
             ended_ns: of.all_ended,
@@ -266,7 +287,7 @@ impl TerminationWatch {
     /// Returns the part of the grace period that the containers used; `None` if the end of the containers or the start
     /// of the period is unknown.
     fn grace_use(&self, of: &FollowedPod, end: &PodEnd) -> Option<GraceUse> {
-        let shown = of.all_ended.filter(|_| end.t0.basis == T0Basis::Timestamp)?;
+        let shown = of.all_ended.filter(|_| end.t0.basis.is_deletion())?;
         let since = |at: Stamp, t0: Stamp| at.seconds_since(t0).max(0.0);
         Some(GraceUse {
             least_s: since(self.may_have_ended_from(shown), end.t0.latest),
@@ -286,7 +307,7 @@ impl TerminationWatch {
         if killed().next().is_none() {
             return Some(false);
         }
-        if end.t0.basis != T0Basis::Timestamp || killed().any(|c| reason(c, STATUS_UNKNOWN)) {
+        if !end.t0.basis.is_deletion() || killed().any(|c| reason(c, STATUS_UNKNOWN)) {
             return None;
         }
         let over_from = end.grace_is_over_from();
@@ -330,6 +351,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::model::T0Basis;
+    use crate::model::account::Objection;
 
     const NAMESPACE: Option<&str> = Some("shop");
 
@@ -452,6 +475,69 @@ mod tests {
         delete(&mut watch, 20.0, &mut pod);
         end(&mut watch, 21.0, &mut pod, 0, "Completed");
         assert_eq!(one(&mut watch, 60.0).failed_hooks, None, "Events were not watched");
+    }
+
+    /// Writes a number of beats every 100 ms from `from_s` on, with every tenth version from `version` on, each followed by a check
+    /// whose version is `ahead` of the beat's.
+    fn beat(watch: &mut TerminationWatch, ((from_s, number), version, ahead): ((f64, i32), i64, i64)) {
+        for n in 0..number {
+            let (sent, version) = (from_s + f64::from(n) / 10.0, version + 10 * i64::from(n));
+            let beat = EventKind::Beat { answered: at(sent + 0.01), version: version.to_string() };
+            watch.observe(at(sent), None, &beat);
+            let version = (version + ahead).to_string();
+            let check = EventKind::BeatCheck { answered: at(sent + 0.06), version };
+            watch.observe(at(sent + 0.05), None, &check);
+        }
+    }
+
+    #[test]
+    fn beats_date_watched_deletions() {
+        // The beats from 16.0 s on have versions 2000, 2010 and so on: the one at 20.2 s has 2420.
+        let dated = |beats: &[((f64, i32), i64, i64)], version: &str, change: &str| {
+            let (mut watch, mut pod) = watch();
+            let is_before = |((from_s, _), ..): &&((f64, i32), i64, i64)| *from_s < 20.3;
+            beats.iter().filter(is_before).for_each(|beats| beat(&mut watch, *beats));
+            pod["resource_version"] = version.into();
+            pod["deletion_grace_s"] = 10.into();
+            pod["deletion_timestamp"] = json!(at(30.0));
+            pod["change"] = change.into();
+            show(&mut watch, 20.3, &pod);
+            beats.iter().filter(|beats| !is_before(beats)).for_each(|beats| beat(&mut watch, *beats));
+            pod["change"] = "applied".into();
+            pod["resource_version"] = "9000".into();
+            end(&mut watch, 30.3, &mut pod, SIGKILLED, "Error");
+            let found = one(&mut watch, 40.0);
+            assert_eq!((found.killed_at_grace_end, found.has_beats), (Some(true), !beats.is_empty()));
+            assert!(found.grace_use.is_some());
+            ((found.t0_earliest_ns, found.t0_latest_ns, found.t0_basis), watch.beats_state)
+        };
+        let dropped = BeatsState::Dropped;
+        let (timestamp, absent) = dated(&[], "2425", "applied");
+        assert_eq!((timestamp.1, timestamp.2, absent), (at(20.3), T0Basis::Timestamp, BeatsState::Absent));
+        let steady = ((16.0, 43), 2000, 3);
+        let later = ((20.3, 27), 2430, 3);
+        let beats = |from, until| (at(from), at(until), T0Basis::Beats);
+        assert_eq!(
+            dated(&[steady, later], "2425", "applied").0,
+            beats(20.2, 20.3),
+            "shown before the beat's end"
+        );
+        assert_eq!(dated(&[steady, later], "2405", "applied").0, beats(20.0, 20.11));
+        // A list may show a later version than the deletion's.
+        let (listed, _) = dated(&[steady, later], "2405", "listed");
+        assert_eq!(listed, (timestamp.0, at(20.11), T0Basis::Beats));
+        // Beats began with the deletion, or ended long before it.
+        assert_eq!(dated(&[later], "2425", "applied"), (timestamp, BeatsState::Usable));
+        let (early, _) = dated(&[((1.0, 40), 100, 3), ((21.0, 20), 2430, 3)], "2425", "applied");
+        assert_eq!(early, timestamp);
+        let (lone, state) = dated(&[((19.5, 8), 2350, 3)], "2425", "applied");
+        assert_eq!((lone, state), (timestamp, dropped(Objection::TooFewChecks { made: 8, needed: 20 })));
+        let (foreign, state) = dated(&[((16.0, 43), 2000, -900)], "2425", "applied");
+        assert_eq!((foreign, state), (timestamp, dropped(Objection::NotBetween)));
+        let (named, state) = dated(&[steady, later], "x25", "applied");
+        assert_eq!((named, state), (timestamp, dropped(Objection::NotANumber("x25".to_owned()))));
+        let (disordered, state) = dated(&[steady, later], "2455", "applied");
+        assert_eq!((disordered, state), (timestamp, dropped(Objection::Disordered)));
     }
 
     #[test]
