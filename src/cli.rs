@@ -71,7 +71,7 @@ enum Command {
     LoadWorker(load_worker_command::LoadWorkerArgs),
     /// Recreate the report and charts of recorded runs.
     Report(report_command::ReportArgs),
-    /// Check a recorded run against limits.
+    /// Check a recorded run, or the history of a watch, against limits.
     Gate(gate_command::GateArgs),
     /// Predict how many streams a pod's termination would cut, by preStop sleep and grace period.
     Predict(predict_command::PredictArgs),
@@ -195,6 +195,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         }
         _ => "expected a number with a unit, such as 250ms, 30s or 1m30s".to_owned(),
     })
+}
+
+/// Parses a duration that may be a number of days.
+fn days_or_duration(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    days.map_or_else(|| parse_duration(text), |days| Ok(Duration::from_secs(u64::from(days) * 24 * 3600)))
 }
 
 /// Parses a mean number of streams that a termination may cut.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use rolldrop_explain::model::RunResult;
+use rolldrop_explain::model::{CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 
 /// Outcome of a command.
@@ -46,6 +46,15 @@ impl Exit {
             Standing::Failed => Exit::GateFailed,
             Standing::Inconclusive => Exit::Inconclusive,
             Standing::NotWorking | Standing::Partial | Standing::Invalid => Exit::Invalid,
+        }
+    }
+
+    /// Returns the exit status for the verdict of a gate.
+    pub(super) const fn of_verdict(verdict: CheckVerdict) -> Self {
+        match verdict {
+            CheckVerdict::Pass => Exit::Ok,
+            CheckVerdict::Fail => Exit::GateFailed,
+            CheckVerdict::Inconclusive => Exit::Inconclusive,
         }
     }
 

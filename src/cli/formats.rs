@@ -4,11 +4,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use super::say::print;
 use rolldrop_explain::Analysis;
-use rolldrop_report as report;
+use rolldrop_report::{self as report, Github, HistoryGate};
 
 /// Format of the results of `rolldrop load`, `rolldrop predict` and `rolldrop watch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -44,16 +44,30 @@ impl ResultFormat {
             Self::Text => text(),
             Self::Json => String::from_utf8(report::json(result))?,
             Self::Junit => report::junit(result),
-            Self::Github => {
-                let github = report::github(result);
-                append("GITHUB_STEP_SUMMARY", &github.summary)?;
-                append("GITHUB_OUTPUT", &github.outputs)?;
-                github.log
-            }
+            Self::Github => in_github(report::github(result))?,
             Self::Comment => report::comment(result),
             Self::Prometheus => report::prometheus(result),
         })
     }
+
+    /// Prints the gate of a watch's history.
+    pub(super) fn show_history(self, gate: &HistoryGate) -> anyhow::Result<()> {
+        print(&match self {
+            Self::Text => gate.text(),
+            Self::Json => gate.json(),
+            Self::Junit => gate.junit(),
+            Self::Github => in_github(gate.github())?,
+            Self::Comment => gate.comment(),
+            Self::Prometheus => bail!("the gate of a history has no --format prometheus: use json"),
+        })
+    }
+}
+
+/// Appends to the files of a GitHub Actions step. Returns what it prints.
+fn in_github(github: Github) -> anyhow::Result<String> {
+    append("GITHUB_STEP_SUMMARY", &github.summary)?;
+    append("GITHUB_OUTPUT", &github.outputs)?;
+    Ok(github.log)
 }
 
 /// Appends to the file that a variable names. Outside GitHub Actions, the variable is unset and nothing is written.

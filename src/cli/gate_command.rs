@@ -1,22 +1,26 @@
-//! `rolldrop gate`: checks a run against its limits and sets the exit status.
+//! `rolldrop gate`: checks a run, or the history of a watch, against its limits and sets the exit status.
 
-use std::path::PathBuf;
+mod history_gate;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use super::compare_args::CompareArgs;
 use super::exit::{Exit, Inconclusive};
 use super::formats::ResultFormat;
 use super::say::say;
+use history_gate::WorkloadArg;
 use rolldrop_campaign::analysis::{Given, JudgedRun, analyse};
 use rolldrop_campaign::baseline::{self, sample};
 use rolldrop_explain::model::{CheckVerdict, Verdict};
 use rolldrop_judge::compare::CompareOptions;
 use rolldrop_judge::gate;
 use rolldrop_record::load::in_units;
+use rolldrop_record::termination_store::has_history;
 use rolldrop_record::{Expect, RunDir};
 use rolldrop_report as report;
 use rolldrop_scenario::expectations::{self, ExpectFile};
@@ -31,11 +35,13 @@ use rolldrop_scenario::expectations::{self, ExpectFile};
   rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs
   rolldrop gate rolldrop-runs/web-20260104T150405Z --baseline rolldrop-runs --set expect.latency.p99.worse=10%
+  rolldrop gate history --since 24h --workload shop/web --max-dropped 0
 
 Limits that you do not set here come from the run's scenario. If there are none, the default gate applies: no dropped \
-request, at most 0.1% of responses with an error of the app, and no container that restarted on its own.")]
+request, at most 0.1% of responses with an error of the app, and no container that restarted on its own. For a history \
+of `rolldrop watch`: no lost request, no pod killed at the end of its grace period, and no failed preStop hook.")]
 pub(super) struct GateArgs {
-    /// Run directory.
+    /// Run directory, or a directory that `rolldrop watch --out` writes.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// File with expectations, in the form of `expect` in a scenario; they replace the run's own.
@@ -53,6 +59,12 @@ pub(super) struct GateArgs {
     /// Longest endpoint-propagation window, such as 2s; short for --set expect.windows.max=D.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
+    /// Time before now to judge of a watch's history, such as 24h or 7d [default: all that is kept].
+    #[arg(long, value_name = "D", value_parser = super::days_or_duration)]
+    since: Option<Duration>,
+    /// Workload to judge of a watch's history: NAMESPACE/NAME or NAMESPACE/KIND/NAME; repeatable [default: all].
+    #[arg(long, value_name = "WORKLOAD", value_parser = WorkloadArg::parse)]
+    workload: Vec<WorkloadArg>,
     #[command(flatten)]
     compare: CompareArgs,
     /// File to write a baseline to, for comparisons with later runs
@@ -68,7 +80,16 @@ pub(super) struct GateArgs {
 
 impl GateArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if has_history(&self.run) {
+            return history_gate::judge(&self);
+        }
         let run_dir = RunDir::open(&self.run)?;
+        if self.since.is_some() || !self.workload.is_empty() {
+            bail!(
+                "--since and --workload select terminations of a watch's history, but {} is a run",
+                self.run.display()
+            );
+        }
         let mut expect = self.expectations(&run_dir)?;
         let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
         let has_baseline = !self.compare.baseline.is_empty();
@@ -102,8 +123,7 @@ impl GateArgs {
             }
         }
         if let Some(path) = &self.junit {
-            let failed = || format!("failed to write {}", path.display());
-            std::fs::write(path, report::junit(result)).with_context(failed)?;
+            write_junit(path, &report::junit(result))?;
         }
         self.format.show(analysis, || report::checks_text(result))?;
         Ok(Exit::of(result, false).settled(self.inconclusive).into())
@@ -112,13 +132,22 @@ impl GateArgs {
     /// Returns the run's expectations, with replacements from the command line.
     fn expectations(&self, run_dir: &RunDir) -> anyhow::Result<Expect> {
         let file = self.expect.as_deref().map(ExpectFile::read).transpose()?;
+        let recorded = run_dir.info()?.expect;
+        let place = run_dir.path().join("run.json").display().to_string();
+        Ok(expectations::with(&recorded, &place, file.as_ref(), &self.assignments())?)
+    }
+
+    /// Returns the assignments of the command line.
+    fn assignments(&self) -> Vec<String> {
         let mut set = self.set.clone();
         set.extend(self.max_dropped.map(|max| format!("expect.dropped.max={max}")));
         set.extend(self.max_window.map(|max| format!("expect.windows.max={}", in_units(max))));
-        let recorded = run_dir.info()?.expect;
-        let place = run_dir.path().join("run.json").display().to_string();
-        Ok(expectations::with(&recorded, &place, file.as_ref(), &set)?)
+        set
     }
+}
+
+fn write_junit(path: &Path, junit: &str) -> anyhow::Result<()> {
+    std::fs::write(path, junit).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// Parses `--inconclusive` for a finished run, which cannot be extended.

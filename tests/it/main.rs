@@ -88,6 +88,7 @@ mod tidy;
 mod truth;
 mod versions;
 mod watch;
+mod watch_gate;
 mod watch_history;
 mod watch_metrics;
 mod watch_traffic;

@@ -208,10 +208,21 @@ fn compare(kept: &Kept) {
     ] {
         assert!(said.contains(&part), "{part}\n{said}");
     }
+    judge(&kept.history);
     let html = kept.report("html");
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("default Deployment steady"), "{html}");
     assert!(!html.contains("src=\"http") && !html.contains("href=\"http"), "{html}");
     assert!(kept.report("markdown").contains("| default Deployment steady |"));
+}
+
+/// Judges a history with times in which no watch ran.
+fn judge(history: &Path) {
+    let gate = |args: &[&str]| Rolldrop::new(["gate"]).args([history]).args(args).finish();
+    gate(&["--set", "expect.terminations.min=1", "--workload", "default/steady"]).expect_code(0);
+    let said = gate(&["--set", "expect.killed.max=0"]).expect_code(3).stdout();
+    assert!(said.contains("killed.max: at least 0 (limit at most 0): for "), "{said}");
+    let said = gate(&["--workload", "default/staedy"]).expect_code(2).stderr();
+    assert!(said.contains("no termination of default/staedy; it has default/steady"), "{said}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod target_results;
 mod termination_traffic;
 mod watched_termination;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -373,6 +373,10 @@ pub struct Termination {
     pub grace_period_seconds: u64,
     /// Exit code of the main container, if seen. With several containers, the first code that is not 0.
     pub exit_code: Option<i32>,
+    /// True if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
+    pub killed_at_grace_end: Option<bool>,
+    /// Containers whose preStop hooks failed, according to Events; `None` if Events may have been missed.
+    pub failed_hooks: Option<BTreeSet<String>>,
     /// Window for each consumer.
     pub windows: Vec<Window>,
     /// Requests that concern this pod from t0 on.

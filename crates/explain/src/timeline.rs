@@ -219,6 +219,25 @@ impl Timeline {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
 
+    /// Returns the Events that report a failed hook for this termination.
+    pub fn failed_hooks_of(&self, end: &PodEnd) -> impl Iterator<Item = &FailedHook> {
+        // The next pod of a StatefulSet has the same name.
+        let until = end.gone().map(|gone| gone.shifted_ns(HOOK_LATE_NS));
+        let (pod, from) = (end.pod.clone(), end.t0.earliest);
+        self.notes.failed_hooks.iter().filter(move |failed| {
+            failed.pod == pod && failed.at >= from && until.is_none_or(|until| failed.at <= until)
+        })
+    }
+
+    /// Returns true if an Event about a failed hook of this termination may have been missed.
+    pub fn may_miss_hooks_of(&self, end: &PodEnd) -> bool {
+        let until = end.gone().unwrap_or(self.load_ended).shifted_ns(HOOK_LATE_NS);
+        let is_missed = |gap: &UnwatchedPeriod| {
+            gap.is_lost && gap.resource == EVENTS && gap.from <= until && gap.to >= end.t0.earliest
+        };
+        self.notes.not_watched.contains_key(EVENTS) || self.gaps.iter().any(is_missed)
+    }
+
     /// Returns the gaps in the pod and endpoint watches that overlap a pod's termination.
     pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &UnwatchedPeriod> {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
@@ -484,6 +503,10 @@ pub struct FailedHook {
     pub message: String,
 }
 
+/// Maximum time between a pod's disappearance and an Event about it.
+const HOOK_LATE_NS: i64 = 5_000_000_000;
+/// Name of the watch of Events.
+const EVENTS: &str = "events";
 /// Reason of the kubelet's Event for a failed preStop hook.
 const FAILED_HOOK: &str = "FailedPreStopHook";
 /// Reason of the Events in which the embedded cluster reports how it differs from a real one.

@@ -5,7 +5,9 @@
 //! 0. An invalid run passes no check.
 
 mod default_checks;
+mod ending_checks;
 mod figure;
+mod history_sums;
 mod known;
 mod part;
 mod planned;
@@ -17,13 +19,14 @@ mod window_checks;
 
 use std::collections::BTreeMap;
 
+pub use history_sums::{HistorySums, OF_HISTORIES, needs_run};
 pub use known::{ComparableFigures, FiguresOfTarget, KnownFigure};
 use part::PartFigures;
 pub(crate) use part::{figures, meant};
 
 use crate::judgements::basis::Measured;
 use crate::judgements::gate_check::{Check, CheckEvidence};
-use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunResult, Verdict};
+use rolldrop_explain::model::{CheckVerdict, CommandResult, RequestCounts, RunResult, Termination, Verdict};
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Accounting, Expect, Validity};
 
@@ -43,6 +46,14 @@ pub fn with_defaults(result: &RunResult, expect: &Expect) -> Vec<Check> {
     checks.extend(stage_checks::exits(&result.terminations, &expect.exits));
     checks.extend(stage_checks::of_ends(&result.terminations, &expect.stages));
     checks.extend(expect.restarts.iter().flat_map(|bounds| planned::restarts(result, *bounds)));
+    let endings = [
+        ("killed", expect.killed, ending_checks::killed as fn(&[Termination]) -> Measured),
+        ("failedHooks", expect.failed_hooks, ending_checks::failed_hooks),
+    ];
+    for (key, bounds, measured) in endings {
+        let bounds = bounds.into_iter().map(|bounds| bounds.map(|n| n as f64));
+        checks.extend(bounds.flat_map(|bounds| measured(&result.terminations).within(key, bounds)));
+    }
     if let Some(limits) = &expect.starts {
         checks.extend(times::first_request(&result.starts, limits));
         checks.extend(stage_checks::of_starts(&result.starts, &limits.stages));

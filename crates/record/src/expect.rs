@@ -44,6 +44,10 @@ sparse! {
         pub terminations: Option<Bounds<u64>> = default,
         /// Limits on containers that exited on their own in pods that stayed.
         pub restarts: Option<Bounds<u64>> = default,
+        /// Limits on the number of pods that SIGKILL ended when their grace period expired.
+        pub killed: Option<Bounds<u64>> = default,
+        /// Limits on the number of terminated pods with a failed preStop hook.
+        pub failed_hooks: Option<Bounds<u64>> = default,
         /// Limits on the times at which terminations reached a given stage.
         #[serde(deserialize_with = "reading::stages")]
         pub stages: BTreeMap<Stage, Bounds<Span>> = default,

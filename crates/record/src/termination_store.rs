@@ -159,6 +159,11 @@ fn files(dir: &Path) -> Result<VecDeque<HistoryFile>, StoreError> {
     Ok(numbers.into_iter().map(|number| HistoryFile::new(dir, number)).collect())
 }
 
+/// Returns true if a directory contains a history.
+pub fn has_history(dir: &Path) -> bool {
+    files(dir).is_ok_and(|files| !files.is_empty())
+}
+
 /// Reads a history, oldest record first, even while a watch writes it. `take` gets the time at which each record was
 /// written. Returns descriptions of what was skipped: incomplete lines.
 ///

@@ -31,7 +31,7 @@ pub(super) fn render(result: &RunResult) -> String {
         answer.push_str(&format!(" Why: {}.", escape(&causes)));
     }
     section(&mut out, &answer);
-    checks(&mut out, result);
+    checks(&mut out, &result.checks);
     figures(&mut out, result);
     let summary = markdown::render(result);
     if summary.chars().count() <= MOST_SUMMARY {
@@ -52,8 +52,9 @@ fn marker(scenario: &str) -> String {
     format!("<!-- rolldrop: {} -->", name.replace("--", "-_"))
 }
 
-fn checks(out: &mut String, result: &RunResult) {
-    if result.checks.is_empty() {
+/// Adds the table of a gate's checks.
+pub(super) fn checks(out: &mut String, checks: &[CheckText]) {
+    if checks.is_empty() {
         return;
     }
     let row = |check: &&CheckText| {
@@ -70,7 +71,7 @@ fn checks(out: &mut String, result: &RunResult) {
             escape(&check_words::reason(check)),
         ]
     };
-    let checks = words::by_verdict(result);
+    let checks = words::by_verdict(checks);
     table(out, &["", "check", "observed", "limit", "why"], &[], checks.iter().take(LISTED).map(row));
     if let Some(more @ 1..) = checks.len().checked_sub(LISTED) {
         section(out, &format!("And {}.", counted(len(more), "more check")));

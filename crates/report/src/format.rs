@@ -143,6 +143,16 @@ fn grouped(value: f64) -> String {
     }
 }
 
+/// Formats a time that may be as long as a month.
+pub(super) fn long_time(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 48.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86400.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

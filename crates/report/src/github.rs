@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use super::format::{count, len};
 use super::{check_words, markdown, words};
-use rolldrop_explain::model::{CheckVerdict, RunResult};
+use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult};
 use rolldrop_judge::standing::Standing;
 
 /// Maximum number of annotations per level that a step shows.
@@ -30,16 +30,26 @@ pub(super) fn render(result: &RunResult) -> Github {
 }
 
 fn log(result: &RunResult) -> String {
+    let undecided = words::undecided(result).map(|why| (standing(result), why));
+    annotated(&result.checks, undecided, (standing(result), words::headline(result)))
+}
+
+/// Returns the checks: passed ones as plain lines, the rest as annotations. `undecided` says why they decide nothing, and
+/// `result` what they amount to, each with a title.
+pub(super) fn annotated(
+    checks: &[CheckText],
+    undecided: Option<(String, String)>,
+    result: (String, String),
+) -> String {
     let mut out = String::new();
-    for check in result.checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
+    for check in checks.iter().filter(|check| check.verdict == CheckVerdict::Pass) {
         let _ = writeln!(out, "{} {}: {}", check.verdict.as_str(), check.name, check_words::in_words(check));
     }
-    let mut errors: Vec<(String, String)> =
-        words::undecided(result).map(|why| (standing(result), why)).into_iter().collect();
-    errors.extend(annotations(result, CheckVerdict::Fail));
+    let mut errors: Vec<(String, String)> = undecided.into_iter().collect();
+    errors.extend(annotations(checks, CheckVerdict::Fail));
     annotate(&mut out, "error", &errors);
-    annotate(&mut out, "warning", &annotations(result, CheckVerdict::Inconclusive));
-    annotate(&mut out, "notice", &[(standing(result), words::headline(result))]);
+    annotate(&mut out, "warning", &annotations(checks, CheckVerdict::Inconclusive));
+    annotate(&mut out, "notice", &[result]);
     out
 }
 
@@ -49,8 +59,8 @@ fn standing(result: &RunResult) -> String {
 }
 
 /// Returns a title and a message for each check with this verdict.
-fn annotations(result: &RunResult, verdict: CheckVerdict) -> Vec<(String, String)> {
-    let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+fn annotations(checks: &[CheckText], verdict: CheckVerdict) -> Vec<(String, String)> {
+    let checks = checks.iter().filter(|check| check.verdict == verdict);
     let title = |name: &str| match verdict {
         CheckVerdict::Pass => format!("{name} passed"),
         CheckVerdict::Fail => format!("{name} failed"),
@@ -87,8 +97,7 @@ fn property(text: &str) -> String {
 /// Returns figures for use in later steps. Their names follow the naming style of Actions.
 fn outputs(result: &RunResult) -> String {
     let requests = &result.requests;
-    let named = |verdict| words::checks_with(result, verdict).join(",");
-    let mut out = String::new();
+    let named = |verdict| words::checks_with(&result.checks, verdict).join(",");
     let figures = [
         ("verdict", Standing::of(result).as_str().to_owned()),
         ("summary", words::headline(result)),
@@ -101,17 +110,18 @@ fn outputs(result: &RunResult) -> String {
         ("terminations", result.terminations.len().to_string()),
         ("longest-outage-seconds", format!("{:.3}", result.longest_outage_s)),
     ];
-    for (name, value) in figures {
-        let _ = writeln!(out, "{name}={value}");
-    }
-    out
+    lines(&figures)
+}
+
+/// Returns `name=value` lines.
+pub(super) fn lines(figures: &[(&str, String)]) -> String {
+    figures.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::CheckText;
 
     fn checks(n: usize, verdict: CheckVerdict) -> Vec<CheckText> {
         let check = |i: usize| {

@@ -6,13 +6,31 @@ use std::time::Duration;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{check_words, words};
-use rolldrop_explain::model::{CheckVerdict, RunResult, Verdict};
+use rolldrop_explain::model::{CheckText, CheckVerdict, RunResult, Verdict};
 
 pub(super) fn render(result: &RunResult) -> String {
-    let mut suite = TestSuite::new(result.scenario.as_str());
-    suite.set_time(Duration::try_from_secs_f64(result.load.duration_s).unwrap_or_default());
-    suite.add_test_case(case(result, "measurement", measurement(result)));
-    for check in &result.checks {
+    let time = Duration::try_from_secs_f64(result.load.duration_s).unwrap_or_default();
+    let class = format!("rolldrop.{}", result.scenario);
+    let cases = std::iter::once(case(&class, "measurement", measurement(result)));
+    suite(&result.scenario, time, cases.chain(of_checks(&class, &result.checks)))
+}
+
+/// Renders the checks of a gate on a history.
+pub(super) fn of_history(time: Duration, checks: &[CheckText]) -> String {
+    suite("watch", time, of_checks("rolldrop.watch", checks))
+}
+
+fn suite(name: &str, time: Duration, cases: impl Iterator<Item = TestCase>) -> String {
+    let mut suite = TestSuite::new(name);
+    suite.set_time(time);
+    suite.add_test_cases(cases);
+    let mut report = Report::unnamed();
+    report.add_test_suite(suite);
+    report.to_string().expect("a report in memory takes all text")
+}
+
+fn of_checks(class: &str, checks: &[CheckText]) -> impl Iterator<Item = TestCase> {
+    checks.iter().map(move |check| {
         let status = match check.verdict {
             CheckVerdict::Pass => TestCaseStatus::success(),
             CheckVerdict::Fail => trouble(NonSuccessKind::Failure, "fail", &check_words::in_words(check)),
@@ -20,16 +38,13 @@ pub(super) fn render(result: &RunResult) -> String {
                 trouble(NonSuccessKind::Error, "inconclusive", &check_words::in_words(check))
             }
         };
-        suite.add_test_case(case(result, &check.name, status));
-    }
-    let mut report = Report::unnamed();
-    report.add_test_suite(suite);
-    report.to_string().expect("a report in memory takes all text")
+        case(class, &check.name, status)
+    })
 }
 
-fn case(result: &RunResult, name: &str, status: TestCaseStatus) -> TestCase {
+fn case(class: &str, name: &str, status: TestCaseStatus) -> TestCase {
     let mut case = TestCase::new(name, status);
-    case.set_classname(format!("rolldrop.{}", result.scenario));
+    case.set_classname(class);
     case
 }
 
@@ -54,7 +69,6 @@ fn measurement(result: &RunResult) -> TestCaseStatus {
 mod tests {
     use super::super::samples;
     use super::*;
-    use rolldrop_explain::model::CheckText;
 
     fn check(name: &str, verdict: CheckVerdict) -> CheckText {
         samples::check(name, verdict, "0", "24", "24 \"lost\" & <more>\u{1}")

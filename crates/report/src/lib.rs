@@ -24,6 +24,7 @@ mod samples;
 mod stream_sections;
 mod summary;
 mod tune_report;
+mod watch_gate;
 mod watch_history;
 mod watch_lines;
 mod watch_metrics;
@@ -36,7 +37,8 @@ pub use format::rfc3339_seconds;
 pub use github::Github;
 pub use summary::TextOptions;
 pub use tune_report::decision_words;
-pub use watch_history::{WatchHistory, WatchReport};
+pub use watch_gate::HistoryGate;
+pub use watch_history::{JudgedTime, WatchHistory, WatchReport};
 pub use watch_lines::{
     EarlierRecord, LogReading, WatchInterruption, WatchOutput, WatchSummary, WatchedSpan, WorkloadNote,
     unusable_beats, watch_ranking, workload_notes,

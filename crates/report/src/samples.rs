@@ -1,6 +1,6 @@
 //! Sample analyses for report tests: typical real runs, and corner cases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rolldrop_explain::Analysed;
 use rolldrop_explain::model::account::Account;
@@ -339,6 +339,8 @@ impl SampleAnalysis {
             pre_stop_seconds: Some(shape.sleep as u64),
             grace_period_seconds: 30,
             exit_code: Some(0),
+            killed_at_grace_end: Some(false),
+            failed_hooks: Some(BTreeSet::new()),
             windows: vec![Window {
                 consumer: CONSUMER.into(),
                 lower_s: Some(shape.window),

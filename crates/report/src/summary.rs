@@ -332,7 +332,7 @@ fn close(page: &mut TextPage, result: &RunResult, files: Option<&str>) {
         (CheckVerdict::Fail, "GATE FAILED", Paint::Bad),
         (CheckVerdict::Inconclusive, "GATE INCONCLUSIVE", Paint::Caution),
     ] {
-        let names = words::checks_with(result, verdict);
+        let names = words::checks_with(&result.checks, verdict);
         if !names.is_empty() {
             page.paragraph("", 0, Some(paint), &format!("{word}: {}", list(&names)));
             break;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::html;
 use serde::Serialize;
 
-use super::format::{counted, either, len, percent, rfc3339_seconds, wrap};
+use super::format::{counted, either, len, long_time, percent, rfc3339_seconds, wrap};
 use super::html::{self, HtmlCell};
 use super::markdown;
 use super::watch_lines::{
@@ -21,7 +21,22 @@ const REPORT_VERSION: u32 = 1;
 /// Maximum number of times without a watch, and of interruptions, that are listed except in JSON.
 const LISTED: usize = 10;
 
+/// Time within which a watch records that it has watched: it waits for lines of gateways' logs for 75 s, and for the next
+/// sign of life of its connection for half a minute.
+const RECORDED_WITHIN_NS: i64 = 300_000_000_000;
+
 type Span = (Stamp, Stamp);
+
+/// Time that a gate judges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct JudgedTime {
+    /// Beginning of the time.
+    pub from_ns: Stamp,
+    /// End of the time: the end of what is recorded, if a watch is running.
+    pub to_ns: Stamp,
+    /// Time, in seconds, for which it is not known which pods ended.
+    pub unwatched_s: f64,
+}
 
 /// Collects the records of a history.
 #[derive(Debug)]
@@ -57,45 +72,78 @@ impl WatchHistory {
     /// # Errors
     /// Fails if the line is not a record.
     pub fn add(&mut self, recorded: Stamp, line: &[u8]) -> Result<(), serde_json::Error> {
-        let is_earlier = |at: Stamp| self.since.is_some_and(|since| at < since);
-        match serde_json::from_slice(line)? {
-            WatchOutput::Termination(end) if !is_earlier(recorded) => {
+        self.take(recorded, &WatchOutput::read(line)?);
+        Ok(())
+    }
+
+    /// Returns true if what happened at this time belongs to the report.
+    pub fn covers(&self, at: Stamp) -> bool {
+        self.since.is_none_or(|since| since <= at)
+    }
+
+    /// Adds a record that was written at this time.
+    pub fn take(&mut self, recorded: Stamp, record: &WatchOutput) {
+        match record {
+            WatchOutput::Termination(end) if self.covers(recorded) => {
                 self.first = Some(self.first.map_or(recorded, |first| first.min(recorded)));
-                self.ranking.add(&end);
+                self.ranking.add(end);
             }
-            WatchOutput::Gap(gap) if !is_earlier(gap.to_ns) => self.gaps.push(gap),
-            WatchOutput::NotWatched { resource, why } if !is_earlier(recorded) => {
-                self.missing_rights.insert(resource, why);
+            WatchOutput::Gap(gap) if self.covers(gap.to_ns) => self.gaps.push(gap.clone()),
+            WatchOutput::NotWatched { resource, why } if self.covers(recorded) => {
+                self.missing_rights.insert(resource.clone(), why.clone());
             }
             WatchOutput::Watched(WatchedSpan { from_ns, to_ns, namespace, cluster })
-                if !is_earlier(to_ns) =>
+                if self.covers(*to_ns) =>
             {
-                self.first = Some(self.first.map_or(from_ns, |first| first.min(from_ns)));
-                self.clusters.insert(cluster);
-                let spans = self.watched.entry(namespace).or_default();
+                self.first = Some(self.first.map_or(*from_ns, |first| first.min(*from_ns)));
+                if !self.clusters.contains(cluster) {
+                    self.clusters.insert(cluster.clone());
+                }
+                let spans = self.watched.entry(namespace.clone()).or_default();
                 match spans.last_mut() {
-                    Some((_, until)) if *until == from_ns => *until = to_ns,
-                    _ => spans.push((from_ns, to_ns)),
+                    Some((_, until)) if until == from_ns => *until = *to_ns,
+                    _ => spans.push((*from_ns, *to_ns)),
                 }
             }
             _ => {}
         }
-        Ok(())
+    }
+
+    /// Returns the times that are not known, by scope.
+    fn scopes(&self, whole: Span) -> Vec<WatchedScope> {
+        self.watched.keys().map(|namespace| self.scope(namespace.as_deref(), whole)).collect()
+    }
+
+    fn scope(&self, namespace: Option<&str>, whole: Span) -> WatchedScope {
+        let hidden = self.gaps.iter().filter(|gap| gap.is_lost && gap.resource == PODS);
+        let hidden: Vec<Span> = hidden.map(|gap| (gap.from_ns, gap.to_ns)).collect();
+        // A watch of all namespaces also watches this one.
+        let own = namespace.and_then(|namespace| self.watched.get(&Some(namespace.to_owned())));
+        let spans = own.into_iter().chain(self.watched.get(&None)).flatten().copied().collect();
+        WatchedScope::new(namespace.map(|of| shown::one_line(of).into_owned()), whole, spans, &hidden)
+    }
+
+    /// Returns the time that a gate judges. Of the given namespaces, or without any of all that were watched, it must be
+    /// known which pods ended.
+    pub fn judged_time(&self, namespaces: &BTreeSet<String>) -> JudgedTime {
+        let from = self.since.or(self.first).unwrap_or(self.until);
+        let last = self.watched.values().flatten().map(|(_, to)| *to).max();
+        let is_recent = |last: &Stamp| *last > from && self.until.ns_since(*last) <= RECORDED_WITHIN_NS;
+        let to = last.filter(is_recent).unwrap_or(self.until);
+        let scopes = match namespaces.is_empty() && !self.watched.is_empty() {
+            true => self.scopes((from, to)),
+            false if namespaces.is_empty() => vec![self.scope(None, (from, to))],
+            false => namespaces.iter().map(|namespace| self.scope(Some(namespace), (from, to))).collect(),
+        };
+        let unwatched_s =
+            scopes.iter().map(|scope| to.seconds_since(from) - scope.watched_s).fold(0.0, f64::max);
+        JudgedTime { from_ns: from, to_ns: to, unwatched_s }
     }
 
     /// Returns the report. `skipped` describes records that could not be read.
     pub fn report(self, skipped: Vec<String>) -> WatchReport {
         let from = self.since.or(self.first).unwrap_or(self.until);
-        let hidden = self.gaps.iter().filter(|gap| gap.is_lost && gap.resource == PODS);
-        let hidden: Vec<Span> = hidden.map(|gap| (gap.from_ns, gap.to_ns)).collect();
-        let everywhere = self.watched.get(&None).cloned().unwrap_or_default();
-        let scopes = self.watched.iter().map(|(namespace, spans)| {
-            // A watch of all namespaces also watches this one.
-            let also = namespace.iter().flat_map(|_| &everywhere);
-            let spans = spans.iter().chain(also).copied().collect();
-            let namespace = namespace.as_deref().map(|of| shown::one_line(of).into_owned());
-            WatchedScope::new(namespace, (from, self.until), spans, &hidden)
-        });
+        let watched = self.scopes((from, self.until));
         // Other programs may have written to the directory.
         let workloads = self.ranking.ranked().into_iter().map(|of| shown::values(&of).into_owned());
         let plain = |text: String| shown::one_line(&text).into_owned();
@@ -105,7 +153,7 @@ impl WatchHistory {
             from_ns: from,
             to_ns: self.until,
             clusters: self.clusters.into_iter().map(plain).collect(),
-            watched: scopes.collect(),
+            watched,
             gaps: shown::values(&self.gaps).into_owned(),
             missing_rights: missing_rights.collect(),
             skipped: skipped.into_iter().map(plain).collect(),
@@ -200,7 +248,7 @@ impl WatchedScope {
             // Rounding must not hide the rest.
             false => (self.share.min(0.999), "; in the rest, terminations may be missing"),
         };
-        format!("{of}: watched for {} of the time ({}){effect}", percent(share), long(self.watched_s))
+        format!("{of}: watched for {} of the time ({}){effect}", percent(share), long_time(self.watched_s))
     }
 }
 
@@ -239,7 +287,10 @@ impl WatchReport {
             listed.sort_by_key(|span| span.from_ns);
             sentences.extend(listed.iter().map(|span| {
                 let (from, to) = (rfc3339_seconds(span.from_ns), rfc3339_seconds(span.to_ns));
-                format!("not watched from {from} to {to} ({})", long(span.to_ns.seconds_since(span.from_ns)))
+                format!(
+                    "not watched from {from} to {to} ({})",
+                    long_time(span.to_ns.seconds_since(span.from_ns))
+                )
             }));
             sentences.extend(more(scope.unwatched.len(), "shorter time"));
         }
@@ -309,16 +360,6 @@ impl WatchReport {
 fn more(n: usize, what: &str) -> Option<String> {
     let rest = n.checked_sub(LISTED).map(len).filter(|rest| *rest > 0)?;
     Some(format!("and {} that {} not listed", counted(rest, what), either(rest, "is", "are")))
-}
-
-/// Formats a time that may be as long as a month.
-fn long(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
-        s if s < 48.0 * 3600.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} days", s / 86400.0),
-    }
 }
 
 #[cfg(test)]
@@ -401,6 +442,27 @@ mod tests {
         assert!(complete.contains("watched for 100 % of the time (100.0 s)\n"), "{complete}");
         let nearly = report(None, &[(100, watched(-1_000_000, 99, None))]).text();
         assert!(nearly.contains("watched for 99.9 % of the time (11.6 days);"), "{nearly}");
+    }
+
+    #[test]
+    fn judged_time_ends_with_running_watch() {
+        let time = |since: Option<i64>, until: i64, records: &[(i64, WatchOutput)], namespaces: &[&str]| {
+            let mut history = WatchHistory::new(since.map(at), at(until));
+            records.iter().for_each(|(recorded, record)| history.take(at(*recorded), record));
+            let time = history.judged_time(&namespaces.iter().map(|of| (*of).to_owned()).collect());
+            let seconds = |stamp: Stamp| stamp.ns_since(at(0)) / 1_000_000_000;
+            (seconds(time.from_ns), seconds(time.to_ns), time.unwatched_s)
+        };
+        let watch = [(900, watched(0, 900, Some("shop")))];
+        assert_eq!(time(None, 1000, &watch, &[]), (0, 900, 0.0), "it still runs");
+        assert_eq!(time(None, 2000, &watch, &[]), (0, 2000, 1100.0), "it has ended");
+        assert_eq!(time(Some(-50), 1000, &watch, &["shop"]), (-50, 900, 50.0));
+        assert_eq!(time(Some(0), 1000, &watch, &["shop", "bank"]), (0, 900, 900.0));
+        assert_eq!(time(Some(950), 1000, &watch, &[]), (950, 1000, 50.0), "nothing is recorded yet");
+        assert_eq!(time(Some(0), 1000, &[], &[]), (0, 1000, 1000.0));
+        let all = [watch[0].clone(), (950, watched(500, 950, None)), (950, gap("pods", 600, 610, true))];
+        assert_eq!(time(Some(0), 1000, &all, &["shop"]), (0, 950, 10.0));
+        assert_eq!(time(Some(0), 1000, &all, &["bank"]), (0, 950, 510.0));
     }
 
     #[test]

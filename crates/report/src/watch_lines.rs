@@ -120,6 +120,14 @@ pub struct WatchSummary {
 }
 
 impl WatchOutput {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// Fails if the line is not a record.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+
     /// Returns the line as a JSON object.
     ///
     /// # Panics

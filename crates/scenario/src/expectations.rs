@@ -156,7 +156,7 @@ mod tests {
             ]
             .join("\n"),
             @r#"
-            limits.yaml:2: outages: unknown field `outages`, expected one of `limits`, `dropped`, `appErrors`, `requests`, `causes`, `outcomes`, `streams`, `terminations`, `restarts`, `stages`, `exits`, `windows`, `outage`, `deadSeconds`, `latency`, `starts`, `rollout`, `preStop`, `accounting`, `validity`, `consumers`, `targets`
+            limits.yaml:2: outages: unknown field `outages`, expected one of `limits`, `dropped`, `appErrors`, `requests`, `causes`, `outcomes`, `streams`, `terminations`, `restarts`, `killed`, `failedHooks`, `stages`, `exits`, `windows`, `outage`, `deadSeconds`, `latency`, `starts`, `rollout`, `preStop`, `accounting`, `validity`, `consumers`, `targets`
             limits.yaml:1: outage.max: invalid type: integer `5`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             limits.yaml:2: dropped.max: invalid value: string "1s", expected a whole number, or a share in percent such as 0.1%
             limits.yaml:2: causes.overlaod: is not a cause; use one of routed_to_dead_pod, killed_in_flight, drained_too_short, cut_at_sigterm, gateway_cut, idle_close_race, h2_unprocessed, accept_queue_reset, stale_flow, no_ready_endpoint, not_ready_yet, gateway_error, gateway_to_dead_pod, gateway_no_server, refused_while_ending, rule_swap, overload, unattributed

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::cli::days_or_duration;
 use crate::cli::exit::Exit;
-use crate::cli::parse_duration;
 use crate::cli::say::print;
 use rolldrop_record::Clock;
 use rolldrop_record::termination_store::read_history;
@@ -62,10 +62,4 @@ impl WatchReportArgs {
         })?;
         Ok(Exit::Ok.into())
     }
-}
-
-/// Parses a duration that may be a number of days.
-fn days_or_duration(text: &str) -> Result<Duration, String> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
-    days.map_or_else(|| parse_duration(text), |days| Ok(Duration::from_secs(u64::from(days) * 24 * 3600)))
 }

@@ -1,6 +1,6 @@
 //! Report entries about each termination.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attribute::judged::JudgedRequest;
 use crate::attribute::shares;
@@ -9,7 +9,7 @@ use crate::count::while_ending::ErrorWhileEnding;
 use crate::model::{self, Mode, Stage, Termination, Window};
 use crate::route::arrivals::ArrivalTail;
 use crate::route::facts::Facts;
-use crate::timeline::PodEnd;
+use crate::timeline::{PodEnd, Timeline};
 use rolldrop_record::Stamp;
 
 pub(crate) fn terminations(
@@ -53,6 +53,8 @@ pub(crate) fn terminations(
                 pre_stop_seconds: end.pre_stop_sleep_s.map(|s| u64::try_from(s).unwrap_or(0)),
                 grace_period_seconds: u64::try_from(end.grace_s).unwrap_or(0),
                 exit_code: end.exit_code,
+                killed_at_grace_end: killed_at_grace_end(timeline, end),
+                failed_hooks: failed_hooks(timeline, end),
                 windows,
                 requests: model::TerminationRequests::default(),
                 app_errors_after_t0: None,
@@ -82,6 +84,17 @@ pub(crate) fn terminations(
         t.dead_seconds = dead_seconds;
     }
     terminations
+}
+
+fn killed_at_grace_end(timeline: &Timeline, end: &PodEnd) -> Option<bool> {
+    end.killed_at_grace_end(|at| timeline.gaps.iter().find(|gap| gap.is_of_pods() && gap.may_delay(at)))
+}
+
+/// Returns the containers whose preStop hooks failed; `None` if none is known and an Event may have been missed.
+fn failed_hooks(timeline: &Timeline, end: &PodEnd) -> Option<BTreeSet<String>> {
+    let failed = timeline.failed_hooks_of(end).map(|failed| failed.container.clone().unwrap_or_default());
+    let failed: BTreeSet<String> = failed.collect();
+    (!failed.is_empty() || !timeline.may_miss_hooks_of(end)).then_some(failed)
 }
 
 fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> {

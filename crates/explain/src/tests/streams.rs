@@ -1,5 +1,7 @@
 //! Streams that are open at a termination: their phases, causes and totals.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use rolldrop_record::GapRow;
 
@@ -8,6 +10,8 @@ fn streams_cut_by_sigkill_count_as_drained_too_short() {
     let Analysis { result, account, .. } =
         analysed(streams(StreamPodEnd { grace_s: 1, exit_code: 137, cut: (Outcome::StreamCut, 1000) }));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::DrainedTooShort, 17)]));
+    let end = &result.terminations[0];
+    assert_eq!((end.killed_at_grace_end, &end.failed_hooks), (Some(true), &Some(BTreeSet::new())));
     let all = result.streams.unwrap();
     assert_eq!((all.total, all.ok, all.cut, all.cancelled), (400, 383, 17, 0));
     let of = result.terminations[0].streams.as_ref().unwrap();

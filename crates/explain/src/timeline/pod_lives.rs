@@ -13,7 +13,7 @@ use super::clocks::Clocks;
 use super::ended_by::{Histories, NodeHistories};
 use super::endpoint_history::{EndpointChange, EndpointHistory, EndpointOf};
 use super::phases::{self, LifeOf};
-use super::{RunCommand, watches};
+use super::{RunCommand, UnwatchedPeriod, watches};
 use crate::model::{StreamPhase, T0Basis};
 use pod_termination::{TerminationEvidence, TerminationSearch};
 use rolldrop_record::event::{Action, Replacement};
@@ -138,6 +138,11 @@ pub struct PodEnd {
     pub exit_code: Option<i32>,
     /// Reason that the kubelet reports with the exit code.
     pub exit_reason: Option<String>,
+    /// True if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end is not
+    /// known.
+    pub sigkilled: Option<bool>,
+    /// Time at which all containers, sidecars included, were first shown as terminated.
+    pub all_ended: Option<Stamp>,
     /// Time in seconds within which readiness probes would have noticed that nothing was listening; set only
     /// if the probes succeeded until the containers terminated.
     pub accepted_for_all_but_s: Option<u32>,
@@ -166,6 +171,25 @@ impl PodEnd {
             _ if at >= self.grace_is_over_from() && may_be_killed => StreamPhase::AtGraceEnd,
             _ => StreamPhase::AfterSigterm,
         }
+    }
+
+    /// Returns true if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
+    /// `delayed_by` returns the gap in the watch of pods that may have delayed what it showed at a time.
+    pub fn killed_at_grace_end<'g>(
+        &self,
+        delayed_by: impl Fn(Stamp) -> Option<&'g UnwatchedPeriod>,
+    ) -> Option<bool> {
+        let (shown, is_killed) = (self.all_ended?, self.sigkilled?);
+        if !is_killed {
+            return Some(false);
+        }
+        if matches!(self.t0.basis, T0Basis::Gap | T0Basis::EndOfContainers) {
+            return None;
+        }
+        let over_from = self.grace_is_over_from();
+        let may_have_ended_from = delayed_by(shown).map_or(shown, |gap| gap.may_have_ended_from(shown));
+        let is_over = shown >= over_from;
+        (!is_over || may_have_ended_from >= over_from).then_some(is_over)
     }
 
     /// Returns true if the two terminations overlap in time.

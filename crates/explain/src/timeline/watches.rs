@@ -7,6 +7,10 @@ use rolldrop_record::{EventKind, Stamp};
 const PODS: &str = "pods";
 pub(super) const ENDPOINT_SLICES: &str = "endpointslices";
 
+/// Longest time between a container's exit and a watch event that shows it; a kubelet checks its containers once a
+/// second.
+pub(super) const SHOWN_WITHIN_NS: i64 = 2_000_000_000;
+
 /// Interval in which a watch saw nothing.
 #[derive(Clone, Debug)]
 pub struct UnwatchedPeriod {
@@ -24,6 +28,16 @@ impl UnwatchedPeriod {
     /// Returns true if this is a gap in the pod watch.
     pub fn is_of_pods(&self) -> bool {
         self.resource == PODS
+    }
+
+    /// Returns true if the gap may have delayed what the watch showed at `at`.
+    pub(crate) fn may_delay(&self, at: Stamp) -> bool {
+        self.from <= at && at <= self.to.shifted_ns(SHOWN_WITHIN_NS)
+    }
+
+    /// Returns the earliest time of what the watch showed at `shown`, if this gap delayed it.
+    pub(super) fn may_have_ended_from(&self, shown: Stamp) -> Stamp {
+        self.from.min(shown).shifted_ns(-SHOWN_WITHIN_NS)
     }
 
     /// Returns true if the gap may hide stages of a pod's termination.

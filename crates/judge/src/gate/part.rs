@@ -6,7 +6,7 @@ use super::figure::largest;
 use super::known::{ComparableFigures, FiguresOfTarget, Keyed, KnownFigure};
 use super::request_checks::{CheckedRequests, no_termination};
 use super::window_checks::{Windows, no_window};
-use super::{planned, stream_checks, times};
+use super::{ending_checks, planned, stream_checks, times};
 use crate::judgements::basis::Measured;
 use crate::judgements::gate_check::{Check, CheckEvidence, CheckName};
 use rolldrop_explain::model::{CheckVerdict, Latencies, RunResult, TargetResult, Unit};
@@ -107,6 +107,8 @@ impl<'a> PartFigures<'a> {
         let not_ready = result.requests.by_cause.get(&Cause::NotReadyYet).copied().unwrap_or(0);
         all.insert("starts.dropped".to_owned(), KnownFigure::Value(not_ready as f64));
         all.insert("restarts".to_owned(), planned::restarted(result).most());
+        all.insert("killed".to_owned(), ending_checks::killed(&result.terminations).most());
+        all.insert("failedHooks".to_owned(), ending_checks::failed_hooks(&result.terminations).most());
         all.extend(stream_checks::figures(result.streams.as_ref()));
         all
     }

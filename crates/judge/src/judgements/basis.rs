@@ -25,6 +25,10 @@ pub enum Basis {
     NoneEnded,
     /// No pod ended while the run was watching.
     NoneEndedInWatch,
+    /// No termination is recorded in the time that is judged.
+    NoneEndedInHistory,
+    /// Facts that are missing leave the figure open.
+    Open(Vec<FigureDoubt>),
     /// Dropped requests, excluding those that the server reported as unprocessed. Holds the number of excluded
     /// requests.
     WithoutUnprocessed(u64),
@@ -126,6 +130,31 @@ pub enum PodFact {
     NotGone,
     /// The pod was not ready when the run ended.
     NotReady,
+}
+
+/// Reason why a figure is open.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FigureDoubt {
+    /// Time, in seconds, in which it is not known which pods ended.
+    NotWatched(f64),
+    /// Number of terminations whose pods no log names.
+    InNoLog(u64),
+    /// Number of terminations for which lines of logs may be missing.
+    LinesMissing(u64),
+    /// Number of requests whose outcome the logs do not show.
+    NotObservable(u64),
+    /// Number of the lost requests that may have failed without any termination.
+    Background(u64),
+    /// Number of lost requests that may belong to other terminations.
+    MayBeOthers(u64),
+    /// No request reached the pods.
+    NoRequests,
+    /// Number of pods for which it is not known whether they were killed when their grace period expired.
+    KilledUnknown(u64),
+    /// Number of pods for which it is not known whether their preStop hooks failed.
+    HooksUnknown(u64),
+    /// Number of pods whose exit codes were not seen.
+    ExitCodesUnseen(u64),
 }
 
 /// Basis of a latency statistic.

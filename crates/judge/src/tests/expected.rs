@@ -1,5 +1,7 @@
 //! Tests all checks of a gate: for each kind, a run that passes, one that fails, and one that is inconclusive.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,6 +28,7 @@ pub(super) fn run(lost: &[u64]) -> RunResult {
         t.t0_uncertainty_s = 0.0;
         t.pre_stop_seconds = Some(1);
         t.dead_seconds = Some(0.1);
+        t.killed_at_grace_end = Some(false);
         (t.windows[0].lower_s, t.windows[0].upper_s) = (Some(0.1), Some(0.2));
         t.timeline.insert(Stage::PodDeleted, 2.0);
         t.requests = TerminationRequests { dropped: Bounded::exactly(*lost), ..Default::default() };
@@ -446,6 +449,27 @@ fn worse_limit_without_baseline_is_inconclusive() {
 }
 
 #[test]
+fn unknown_endings_leave_number_open() {
+    let mut result = run(&[0, 0]);
+    let limit = || json!({"killed": {"max": 0}, "failedHooks": {"max": 0}});
+    let verdicts = |result: &RunResult| -> Vec<CheckVerdict> {
+        let expect: Expect = serde_json::from_value(limit()).unwrap();
+        let checks = gate::with_defaults(result, &expect);
+        let of = |name: &str| checks.iter().find(|check| check.name.to_string() == name).unwrap().verdict;
+        ["killed.max", "failedHooks.max"].map(of).to_vec()
+    };
+    for end in &mut result.terminations {
+        (end.killed_at_grace_end, end.failed_hooks) = (Some(false), Some(BTreeSet::new()));
+    }
+    assert_eq!(verdicts(&result), [Pass, Pass]);
+    (result.terminations[0].killed_at_grace_end, result.terminations[0].failed_hooks) = (None, None);
+    assert_eq!(verdicts(&result), [Inconclusive, Inconclusive]);
+    let end = &mut result.terminations[1];
+    (end.killed_at_grace_end, end.failed_hooks) = (Some(true), Some(BTreeSet::from(["app".to_owned()])));
+    assert_eq!(verdicts(&result), [Fail, Fail]);
+}
+
+#[test]
 fn every_gate_key_has_comparable_figure() {
     let mut result = run(&[2, 3, 0]);
     let limit = json!({"worse": "10%"});
@@ -458,7 +482,7 @@ fn every_gate_key_has_comparable_figure() {
     let expect: Expect = serde_json::from_value(json!({
         "dropped": {"worse": 1, "perTermination": limit, "perGroup": limit},
         "appErrors": {"worse": 1, "whileEnding": limit},
-        "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
+        "requests": {"ok": limit, "notSent": limit}, "restarts": limit, "killed": limit, "failedHooks": limit, "causes": {"routed_to_dead_pod": limit, "overload": limit},
         "streams": {"cut": limit, "unfinished": limit, "aborted": limit, "stalled": limit, "eventsLost": limit},
         "outcomes": {"connect_refused": limit}, "deadSeconds": limit, "outage": limit, "rollout": limit,
         "windows": {"worse": "1s", "p50": limit, "p90": limit, "p95": limit, "p99": limit}, "latency": latency,
@@ -484,6 +508,8 @@ fn every_gate_key_has_comparable_figure() {
         ("windows", 0.2),
         ("outage", 0.4),
         ("restarts", 0.0),
+        ("killed", 0.0),
+        ("failedHooks", 0.0),
         ("deadSeconds", 0.1),
         ("latency.p99", 4.0),
         ("latency.disrupted.p99", 8.0),

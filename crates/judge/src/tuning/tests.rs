@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::tests::analysed;
 use rolldrop_explain::model::{FindingText, Mode, Severity, T0Basis, Window};
@@ -64,6 +66,8 @@ fn windows(seconds: &[f64]) -> RunResult {
             pre_stop_seconds: Some(20),
             grace_period_seconds: 50,
             exit_code: Some(0),
+            killed_at_grace_end: Some(false),
+            failed_hooks: Some(BTreeSet::new()),
             windows: vec![window(*s)],
             requests: rolldrop_explain::model::TerminationRequests::default(),
             streams: None,

@@ -55,6 +55,8 @@ impl Expect {
             ("limits", self.limits.is_some()),
             ("streams", self.streams.is_some()),
             ("restarts", self.restarts.is_some()),
+            ("killed", self.killed.is_some()),
+            ("failedHooks", self.failed_hooks.is_some()),
             ("terminations", self.terminations.is_some()),
             ("stages", !self.stages.is_empty()),
             ("exits", !self.exits.is_empty()),

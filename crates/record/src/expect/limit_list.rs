@@ -52,6 +52,8 @@ impl Expect {
         }
         found.put("terminations", Kind::Neither, self.terminations);
         found.put("restarts", Kind::Total, self.restarts);
+        found.put("killed", Kind::Total, self.killed);
+        found.put("failedHooks", Kind::Total, self.failed_hooks);
         for (stage, bounds) in &self.stages {
             found.put(format!("stages.{stage}"), Kind::Neither, Some(*bounds));
         }

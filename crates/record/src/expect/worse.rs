@@ -127,6 +127,7 @@ mod tests {
                         "p99": {"worse": "10%"}},
             "outage": {"worse": "1s"}, "deadSeconds": {"worse": "10%"},
             "latency": {"p99": {"worse": "20ms"}, "steady": figures, "disrupted": {"mean": {"worse": "50%"}}},
+            "killed": {"worse": 1}, "failedHooks": {"worse": 1},
             "starts": {"firstRequest": {"worse": "1s"}, "dropped": {"worse": 0}}, "rollout": {"worse": "10%"},
             "consumers": {"ingress": {"dropped": {"worse": "150%"}}}, "targets": {"web": {"outage": {"worse": "1s"}}}
         });
@@ -135,7 +136,7 @@ mod tests {
             names.join(" "),
             "dropped dropped.perTermination dropped.perGroup appErrors appErrors.whileEnding requests.ok requests.notSent \
              causes.overload outcomes.dns_error streams.cut streams.unfinished streams.aborted streams.stalled \
-             streams.eventsLost windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
+             streams.eventsLost killed failedHooks windows windows.p50 windows.p90 windows.p95 windows.p99 outage deadSeconds latency.p99 \
              latency.steady.p50 latency.steady.p99_9 latency.disrupted.mean starts.firstRequest starts.dropped rollout \
              consumers.ingress.dropped targets.web.outage"
         );

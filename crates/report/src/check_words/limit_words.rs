@@ -1,11 +1,11 @@
 //! Puts figures and their limits into words.
 
 use super::EvidenceInWords;
-use crate::format::{count, counted, either, len};
+use crate::format::{count, counted, either, len, long_time};
 use rolldrop_explain::model::figure_text::percent;
 use rolldrop_explain::model::{CheckVerdict, Figure, FindingText, Stage, StartStage, Unit};
 use rolldrop_judge::judgements::basis::{
-    Basis, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
+    Basis, FigureDoubt, LatencyBasis, LongestWindow, LossUnits, Measured, PodFact, WindowOwner,
 };
 use rolldrop_judge::judgements::gate_check::LimitSide;
 use rolldrop_record::expect::LatencyFigure;
@@ -38,7 +38,9 @@ pub(super) fn told(
         (true, Basis::Outside { .. } | Basis::NoneOutside) => {
             "; requests: {ok: {min: SHARE}} sets another limit"
         }
-        (true, Basis::NoneEnded | Basis::NoneEndedInWatch) => "; terminations: {min: 0} allows it",
+        (true, Basis::NoneEnded | Basis::NoneEndedInWatch | Basis::NoneEndedInHistory) => {
+            "; terminations: {min: 0} allows it"
+        }
         _ => "",
     });
     let told =
@@ -76,7 +78,7 @@ fn observed(measured: &Measured) -> String {
         (Basis::LongestWindow(LongestWindow { upper_s, .. }), ..) => {
             upper_s.map_or_else(|| "no upper bound".to_owned(), |upper_s| format!("at most {upper_s:.3} s"))
         }
-        (Basis::NoneEndedInWatch, ..) => "0".to_owned(),
+        (Basis::NoneEndedInWatch | Basis::NoneEndedInHistory, ..) => "0".to_owned(),
         (_, Some(low), _, Some(high)) if low == high => write(low),
         (_, Some(low), Some(value), Some(high)) => {
             format!("{} ({} to {})", write(value), write(low), write(high))
@@ -96,6 +98,8 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::NothingScheduled => "no request was scheduled".to_owned(),
         Basis::NoneEnded => "the run was meant to terminate pods, but none was terminated".to_owned(),
         Basis::NoneEndedInWatch => "no pod ended while the run watched".to_owned(),
+        Basis::NoneEndedInHistory => "no pod ended in this time".to_owned(),
+        Basis::Open(doubts) => doubts.iter().map(doubt).collect::<Vec<_>>().join("; "),
         Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
         Basis::GroupBeyondLimit => {
             "a group of terminations lost more than the limit for each of its pods".to_owned()
@@ -148,6 +152,49 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::Pod(pod, fact) => of_pod(pod, *fact),
         Basis::Latency(figure, basis) => latency(*figure, *basis),
         Basis::Restarted(findings) => observations(findings),
+    }
+}
+
+fn doubt(doubt: &FigureDoubt) -> String {
+    let pods = |n: u64| counted(n, "pod");
+    match doubt {
+        FigureDoubt::NotWatched(seconds) => {
+            format!("for {}, no watch is known to have run, or it was interrupted", long_time(*seconds))
+        }
+        FigureDoubt::InNoLog(n) => format!("no log names {}", pods(*n)),
+        FigureDoubt::LinesMissing(n) => {
+            format!("lines of logs may be missing for {}", counted(*n, "termination"))
+        }
+        FigureDoubt::NotObservable(n) => {
+            format!("the logs do not show if {} succeeded", counted(*n, "further request"))
+        }
+        FigureDoubt::Background(n) => format!("{} may have failed without a termination", count(*n)),
+        FigureDoubt::MayBeOthers(n) => format!("{} may belong to other terminations", count(*n)),
+        FigureDoubt::NoRequests => "no request reached a terminating pod".to_owned(),
+        FigureDoubt::KilledUnknown(n) => {
+            format!("it is not known how {} ended", pods(*n))
+        }
+        FigureDoubt::HooksUnknown(n) => {
+            format!("Events about {} may have been missed", pods(*n))
+        }
+        FigureDoubt::ExitCodesUnseen(n) => format!("the exit codes of {} were not seen", pods(*n)),
+    }
+}
+
+/// Explains what would remove a doubt; empty if nothing would.
+const fn settle_doubt(doubt: &FigureDoubt) -> &'static str {
+    match doubt {
+        FigureDoubt::NotWatched(_) => "keep the watch running, or judge a shorter time (--since)",
+        FigureDoubt::InNoLog(_) => {
+            "follow the logs of the gateways in front of these pods (--logs), or judge only workloads that are behind \
+             gateways (--workload)"
+        }
+        FigureDoubt::LinesMissing(_) => "keep the logs and the watch readable",
+        FigureDoubt::NotObservable(_) => "a log format that shows which responses were complete",
+        FigureDoubt::NoRequests => "judge a longer time (--since)",
+        FigureDoubt::KilledUnknown(_) | FigureDoubt::ExitCodesUnseen(_) => UNTIL_GONE,
+        FigureDoubt::HooksUnknown(_) => "allow to watch Events",
+        FigureDoubt::Background(_) | FigureDoubt::MayBeOthers(_) => "",
     }
 }
 
@@ -210,6 +257,8 @@ pub(super) fn settle(basis: &Basis) -> String {
     let more = |n: u64| counted(n, "more termination");
     let way = match basis {
         Basis::NoneEndedInWatch => "watch while pods end",
+        Basis::NoneEndedInHistory => "judge a longer time (--since)",
+        Basis::Open(doubts) => doubts.first().map_or("", settle_doubt),
         Basis::NothingScheduled => "send a load",
         Basis::NoneOutside => "keep the load running before the first termination",
         Basis::Losses { more: Some(n), .. } => return format!("{} like these would settle it", more(*n)),

@@ -6,14 +6,14 @@ use rolldrop_explain::model::{CheckText, CheckVerdict, FindingKind, RunResult};
 use rolldrop_judge::standing::Standing;
 
 /// Returns the names of the checks with this verdict.
-pub(in super::super) fn checks_with(result: &RunResult, verdict: CheckVerdict) -> Vec<&str> {
-    let checks = result.checks.iter().filter(|check| check.verdict == verdict);
+pub(in super::super) fn checks_with(checks: &[CheckText], verdict: CheckVerdict) -> Vec<&str> {
+    let checks = checks.iter().filter(|check| check.verdict == verdict);
     checks.map(|check| check.name.as_str()).collect()
 }
 
 /// Returns the result as a sentence with the run as its subject: `failed: dropped.max`.
 pub(in super::super) fn standing(result: &RunResult) -> String {
-    let named = |verdict| list(&checks_with(result, verdict));
+    let named = |verdict| list(&checks_with(&result.checks, verdict));
     match Standing::of(result) {
         Standing::Measured => "measured; nothing was expected".to_owned(),
         Standing::Passed => format!("passed {}", counted(len(result.checks.len()), "check")),
@@ -51,13 +51,13 @@ pub(in super::super) fn dropped_share(result: &RunResult) -> f64 {
 }
 
 /// Returns the checks in order of interest to a reader: failed first, passed last.
-pub(in super::super) fn by_verdict(result: &RunResult) -> Vec<&CheckText> {
+pub(in super::super) fn by_verdict(checks: &[CheckText]) -> Vec<&CheckText> {
     let rank = |verdict| match verdict {
         CheckVerdict::Fail => 0,
         CheckVerdict::Inconclusive => 1,
         CheckVerdict::Pass => 2,
     };
-    let mut checks: Vec<_> = result.checks.iter().collect();
+    let mut checks: Vec<_> = checks.iter().collect();
     checks.sort_by_key(|check| rank(check.verdict));
     checks
 }

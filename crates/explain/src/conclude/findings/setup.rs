@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use super::{FindingsInput, JudgedRequest};
 use crate::model::account::PreStopHooks;
-use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, SIGKILLED, Timeline};
+use crate::timeline::{EARLY_S, FailedHook, OwningWorkload, PodEnd, SIGKILLED};
 use rolldrop_record::event::Replacement;
 use rolldrop_record::{Cause, Mode};
 
 /// Tolerance, in seconds, for the time at which a kubelet reports cutting off a hook at the end of the grace period.
 const CUT_OFF_S: f64 = 1.0;
-/// Maximum time between a pod's disappearance and an Event about it.
-const LATE_NS: i64 = 5_000_000_000;
 /// Time in seconds before the end of the grace period within which a response shows that the pod served until the end.
 const UNTIL_KILLED_S: f64 = 3.0;
 
@@ -61,7 +59,7 @@ impl<'a> Setup<'a> {
         let mut failed: Vec<Option<&FailedHook>> = vec![None; timeline.ends.len()];
         let mut cut_off = Vec::new();
         for (e, end) in ends() {
-            failed[e] = failure(timeline, end);
+            failed[e] = timeline.failed_hooks_of(end).next();
             let since_s = |event: &FailedHook| event.at.seconds_since(end.t0.latest);
             if failed[e].is_some_and(|event| since_s(event) >= end.grace_s as f64 - CUT_OFF_S) {
                 failed[e] = None;
@@ -111,16 +109,6 @@ fn hook<'e>(mut ends: impl Iterator<Item = &'e PodEnd>) -> PreStopHooks {
         true if first == 0 => PreStopHooks::Unset,
         true => PreStopHooks::Sleep(first),
     }
-}
-
-/// Returns the Event that reports a failed hook for this termination.
-fn failure<'a>(timeline: &'a Timeline, end: &PodEnd) -> Option<&'a FailedHook> {
-    // The next pod of a StatefulSet has the same name.
-    let until = end.gone().map(|gone| gone.shifted_ns(LATE_NS));
-    let is_its = |failed: &&FailedHook| {
-        failed.pod == end.pod && failed.at >= end.t0.earliest && until.is_none_or(|until| failed.at <= until)
-    };
-    timeline.notes.failed_hooks.iter().find(is_its)
 }
 
 /// Returns true if the containers exited before their hook's sleep could have finished.

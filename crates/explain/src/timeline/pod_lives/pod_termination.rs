@@ -60,6 +60,8 @@ impl<'a> TerminationSearch<'a> {
             stages: self.stages(&kind, t0),
             exit_code: pod.exit_code,
             exit_reason: pod.exit_reason.clone(),
+            sigkilled: pod.sigkilled(),
+            all_ended: pod.all_ended,
             accepted_for_all_but_s: pod.accepted_for_all_but_s(),
         })
     }

@@ -3,16 +3,13 @@
 
 use super::super::clocks::{API_SERVER, Clocks};
 use super::super::ended_by::BY_KUBELET;
+use super::super::watches::SHOWN_WITHIN_NS;
 use super::SECOND_NS;
 use super::pod_termination::{TerminationEvidence, TerminationSearch};
 use super::watched_pod::Deletion;
 use crate::model::T0Basis;
 use rolldrop_record::event::{Action, ProxyPhase};
 use rolldrop_record::{Mode, Stamp};
-
-/// Longest time between a container's exit and a watch event that shows it; a kubelet checks its containers once a
-/// second.
-pub(super) const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 
 /// Time a deletion took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,11 +10,10 @@ use super::super::clocks::{API_SERVER, Clocks};
 use super::super::ended_by::{BY_KUBELET, Histories, NodeHistories, WATCH_LAG_NS};
 use super::super::endpoint_history::EndpointHistory;
 use super::super::phases::{LifeOf, PhaseCollector};
-use super::super::watches::{UnwatchedPeriod, WatchCollector};
+use super::super::watches::{SHOWN_WITHIN_NS, UnwatchedPeriod, WatchCollector};
 use super::pod_termination::{TerminationEvidence, TerminationSearch};
-use super::t0::SHOWN_WITHIN_NS;
-use super::watched_pod::WatchedPod;
-use super::{PodEnd, SECOND_NS, SIGKILLED};
+use super::watched_pod::{STATUS_UNKNOWN, WatchedPod};
+use super::{PodEnd, SECOND_NS};
 use crate::model::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 use rolldrop_record::event::{ContainerState, PodEvent};
 use rolldrop_record::{ClockOffset, EventKind, Mode, Stamp};
@@ -29,10 +28,6 @@ const SAMPLES: usize = 6;
 const FAILED_HOOK: &str = "FailedPreStopHook";
 /// Name of the watch of Events.
 const EVENTS: &str = "events";
-/// Reason given for a container that was killed for exceeding its memory limit.
-const OOM_KILLED: &str = "OOMKilled";
-/// Reason given for a container that the kubelet could no longer find; its exit code of 137 is then made up.
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// Collects what watches show about pods, workloads, nodes and Events, and returns each termination once.
 #[derive(Debug, Default)]
@@ -57,8 +52,6 @@ struct FollowedPod {
     pod: WatchedPod,
     /// True if any of its containers was ever shown as started.
     has_run: bool,
-    /// Time at which all containers, sidecars included, were first shown as terminated.
-    all_ended: Option<Stamp>,
     /// Time at which the pod was first shown as not ready after it was shown as being deleted.
     unready: Option<Stamp>,
     /// Failed preStop hooks: time of the Event, and container.
@@ -71,7 +64,6 @@ impl FollowedPod {
         Self {
             pod: WatchedPod::new(at, event),
             has_run: false,
-            all_ended: None,
             unready: None,
             failed_hooks: Vec::new(),
             is_reported: false,
@@ -82,9 +74,6 @@ impl FollowedPod {
         self.pod.observe(at, event);
         let is = |container: &ContainerState, state: &str| container.state.as_deref() == Some(state);
         self.has_run |= event.containers.iter().any(|c| is(c, "running") || is(c, "terminated"));
-        if !event.containers.is_empty() && event.containers.iter().all(|c| is(c, "terminated")) {
-            self.all_ended.get_or_insert(at);
-        }
         if event.deletion_timestamp.is_some() && !event.ready {
             self.unready.get_or_insert(at);
         }
@@ -255,8 +244,8 @@ impl TerminationWatch {
             has_beats: beats.state != BeatsState::Absent,
             grace_s: end.grace_s,
             pre_stop_sleep_s: end.hook_sleep_s,
-            ended_ns: of.all_ended,
-            killed_at_grace_end: self.was_killed(of, &end),
+            ended_ns: pod.all_ended,
+            killed_at_grace_end: end.killed_at_grace_end(|at| self.delayed_by(at)),
             grace_use,
             failed_hooks: self.failed_hooks(of, &end),
             ready_while_terminating_s: of.ready_s(),
@@ -270,52 +259,27 @@ impl TerminationWatch {
         })
     }
 
-    /// Returns the gap in a watch of this resource that may have delayed what the watch showed at `at`.
-    fn delayed_by(&self, resource: &str, at: Stamp) -> Option<&UnwatchedPeriod> {
-        let may_delay = |gap: &&UnwatchedPeriod| {
-            gap.resource == resource && gap.from <= at && at <= gap.to.shifted_ns(SHOWN_WITHIN_NS)
-        };
-        self.watches.gaps.iter().find(may_delay)
+    /// Returns the gap in the watch of pods that may have delayed what it showed at `at`.
+    fn delayed_by(&self, at: Stamp) -> Option<&UnwatchedPeriod> {
+        self.watches.gaps.iter().find(|gap| gap.is_of_pods() && gap.may_delay(at))
     }
 
     /// Returns the earliest time at which the containers may have terminated.
     fn may_have_ended_from(&self, shown: Stamp) -> Stamp {
-        let delayed_from = self.delayed_by("pods", shown).map(|gap| gap.from);
-        delayed_from.map_or(shown, |from| from.min(shown)).shifted_ns(-SHOWN_WITHIN_NS)
+        let on_time = shown.shifted_ns(-SHOWN_WITHIN_NS);
+        self.delayed_by(shown).map_or(on_time, |gap| gap.may_have_ended_from(shown))
     }
 
     /// Returns the part of the grace period that the containers used; `None` if the end of the containers or the start
     /// of the period is unknown.
     fn grace_use(&self, of: &FollowedPod, end: &PodEnd) -> Option<GraceUse> {
-        let shown = of.all_ended.filter(|_| end.t0.basis.is_deletion())?;
+        let shown = of.pod.all_ended.filter(|_| end.t0.basis.is_deletion())?;
         let since = |at: Stamp, t0: Stamp| at.seconds_since(t0).max(0.0);
         Some(GraceUse {
             least_s: since(self.may_have_ended_from(shown), end.t0.latest),
             likely_s: since(shown, end.t0.latest),
             most_s: since(shown, end.t0.earliest),
         })
-    }
-
-    /// Returns true if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
-    fn was_killed(&self, of: &FollowedPod, end: &PodEnd) -> Option<bool> {
-        let shown = of.all_ended?;
-        let reason = |c: &ContainerState, of: &str| c.reason.as_deref() == Some(of);
-        let killed = || {
-            let containers = of.pod.last.containers.iter();
-            containers.filter(|c| c.exit_code == Some(SIGKILLED) && !reason(c, OOM_KILLED))
-        };
-        if killed().next().is_none() {
-            return Some(false);
-        }
-        if !end.t0.basis.is_deletion() || killed().any(|c| reason(c, STATUS_UNKNOWN)) {
-            return None;
-        }
-        let over_from = end.grace_is_over_from();
-        let is_late = self.delayed_by("pods", shown).is_some();
-        match shown >= over_from {
-            true if is_late && self.may_have_ended_from(shown) < over_from => None,
-            is_over => Some(is_over),
-        }
     }
 
     /// Returns the containers whose preStop hooks failed; `None` if Events were not watched throughout.
@@ -350,6 +314,8 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::SIGKILLED;
+    use super::super::watched_pod::OOM_KILLED;
     use super::*;
     use crate::model::T0Basis;
     use crate::model::account::Objection;

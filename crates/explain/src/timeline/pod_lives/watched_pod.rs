@@ -1,8 +1,13 @@
 //! Events of one pod, as shown by the watch.
 
-use super::PodLife;
+use super::{PodLife, SIGKILLED};
 use rolldrop_record::Stamp;
 use rolldrop_record::event::{Change, ContainerState, PodEvent};
+
+/// Reason given for a container that was killed for exceeding its memory limit.
+pub(super) const OOM_KILLED: &str = "OOMKilled";
+/// Reason given for a container that the kubelet could no longer find; its exit code of 137 is then made up.
+pub(super) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
 /// Deletion as first shown by the watch.
 #[derive(Clone, Debug)]
@@ -31,6 +36,8 @@ pub(super) struct WatchedPod {
     /// Time the main containers were last shown running, before they terminated.
     pub(super) running: Option<Stamp>,
     pub(super) containers_terminated: Option<Stamp>,
+    /// Time at which all containers, sidecars included, were first shown as terminated.
+    pub(super) all_ended: Option<Stamp>,
     pub(super) deleted: Option<Stamp>,
     pub(super) exit_code: Option<i32>,
     pub(super) exit_reason: Option<String>,
@@ -61,6 +68,7 @@ impl WatchedPod {
             terminal: None,
             running: None,
             containers_terminated: None,
+            all_ended: None,
             deleted: None,
             exit_code: None,
             exit_reason: None,
@@ -101,6 +109,10 @@ impl WatchedPod {
         if has_finished(event) {
             self.terminal.get_or_insert(at);
         }
+        let has_ended = |c: &ContainerState| c.state.as_deref() == Some("terminated");
+        if !event.containers.is_empty() && event.containers.iter().all(has_ended) {
+            self.all_ended.get_or_insert(at);
+        }
         let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
         let all_are =
             |state: &str| !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some(state));
@@ -118,6 +130,16 @@ impl WatchedPod {
         if event.change == Change::Deleted {
             self.deleted.get_or_insert(at);
         }
+    }
+
+    /// Returns true if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end
+    /// is not known.
+    pub(super) fn sigkilled(&self) -> Option<bool> {
+        let is = |c: &ContainerState, reason: &str| c.reason.as_deref() == Some(reason);
+        let ends = || self.last.containers.iter().filter(|c| !is(c, STATUS_UNKNOWN));
+        let is_killed = ends().any(|c| c.exit_code == Some(SIGKILLED) && !is(c, OOM_KILLED));
+        let is_known = self.all_ended.is_some() && ends().count() == self.last.containers.len();
+        (is_killed || is_known).then_some(is_killed)
     }
 
     pub(super) fn pre_stop_sleep_s(&self) -> Option<i64> {
