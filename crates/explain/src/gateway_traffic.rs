@@ -222,6 +222,8 @@ impl GatewayTraffic {
         let unread = Unread::of(log, span).dated_by(self.beats.judged());
         let Some(mut traffic) = explain_span(unread, rows, TOGETHER, take)? else { return Ok(None) };
         let ending = TimeSpan { from: t0, until: gone };
+        let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
+        traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
         traffic.not_observable = fates.unobserved_at(address, ending);
         let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));
         traffic.background = background(&nearby, ending, &self.well_pods(around));

@@ -29,11 +29,8 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     let is_needed = AVOIDED_BY_SLEEP.iter().any(|cause| traffic.by_cause.contains_key(cause));
     parts.extend(traffic.windows.iter().filter_map(|of| match of.is_unresolved() {
         true => is_needed.then(|| {
-            let within = known_within(end.t0_width_s(), end.has_beats);
-            format!(
-                "how long {} used it is not resolved, as its deletion is known only {within}",
-                of.consumer
-            )
+            let why = unresolved_because(&UnresolvedWindow::of(end, traffic));
+            format!("how long {} used it is not resolved, as {why}", of.consumer)
         }),
         false => window(end, of),
     }));
@@ -63,6 +60,15 @@ fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
 /// Returns how precisely the time of a deletion is known, with advice if beats would date it.
 fn known_within(t0_width_s: f64, has_beats: bool) -> String {
     format!("to within {} s{}", seconds(t0_width_s), if has_beats { "" } else { " (add --beats)" })
+}
+
+/// Returns the larger of the two uncertainties that hide a window.
+fn unresolved_because(window: &UnresolvedWindow) -> String {
+    let UnresolvedWindow { t0_width_s, clock_width_s, has_beats } = *window;
+    match t0_width_s > clock_width_s {
+        true => format!("the deletion is known only {}", known_within(t0_width_s, has_beats)),
+        false => format!("the clock of the log is known only to within {} s", seconds(clock_width_s)),
+    }
 }
 
 /// Returns for how long a gateway used the pod after its deletion, if it did.
@@ -121,10 +127,10 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
     if lost_by(&AVOIDED_BY_SLEEP) {
         remedies.push(match (&traffic.longest_window, &traffic.unresolved_window) {
             (Some(longest), _) => sleep(longest),
-            (None, Some(UnresolvedWindow { t0_width_s, has_beats })) => format!(
+            (None, Some(window)) => format!(
                 "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be is not resolved, as \
-                 the deletion is known only {}.",
-                known_within(*t0_width_s, *has_beats)
+                 {}.",
+                unresolved_because(window)
             ),
             (None, None) => {
                 "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be, \
@@ -239,6 +245,7 @@ mod tests {
                 at_gateway(Some(0.5), Some(8.5)),
                 at_gateway(Some(0.0), Some(0.1)),
             ],
+            clock_width_s: 0.0,
             gaps: vec![LogGap {
                 source: "edge/envoy".to_owned(),
                 from_ns: Stamp::default(),
@@ -268,11 +275,18 @@ mod tests {
         let text = |has_beats, cause| termination_traffic(&dated(has_beats), &lost(cause)).join("; ");
         let (dead, part) = (
             Cause::GatewayToDeadPod,
-            "how long edge/envoy used it is not resolved, as its deletion is known only to within 0.800 s",
+            "how long edge/envoy used it is not resolved, as the deletion is known only to within 0.800 s",
         );
         assert!(text(false, dead).ends_with(&format!("{part} (add --beats)")), "{}", text(false, dead));
         assert!(text(true, dead).ends_with(part), "{}", text(true, dead));
         assert!(!text(false, dead).contains("1.250"), "a window that may be none has no number");
+        // Beats would not help.
+        let vague = TerminationTraffic { clock_width_s: 0.9, ..lost(dead) };
+        let text_of_vague = termination_traffic(&dated(false), &vague).join("; ");
+        assert!(
+            text_of_vague.ends_with("as the clock of the log is known only to within 0.900 s"),
+            "{text_of_vague}"
+        );
         // No sleep avoids these losses.
         assert!(!text(false, Cause::KilledInFlight).contains("not resolved"));
     }
@@ -298,7 +312,7 @@ mod tests {
         };
         let dead = Cause::GatewayToDeadPod;
         let unresolved = |has_beats| WorkloadTraffic {
-            unresolved_window: Some(UnresolvedWindow { t0_width_s: 0.8, has_beats }),
+            unresolved_window: Some(UnresolvedWindow { t0_width_s: 0.8, clock_width_s: 0.5, has_beats }),
             ..lost(dead, None)
         };
         for (traffic, part) in [

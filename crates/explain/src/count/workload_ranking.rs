@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::figure_text::len;
-use crate::model::{Bounded, Cause, WatchedMode, WatchedTermination};
+use crate::model::{Bounded, Cause, TerminationTraffic, WatchedMode, WatchedTermination};
 
 /// Minimum share of the grace period that counts as nearly all of it.
 pub const NEARLY_ALL: f64 = 0.9;
@@ -64,15 +64,18 @@ pub struct WorkloadTraffic {
     pub not_observable: u64,
     /// Window with the longest lower bound, of those whose terminations lost requests.
     pub longest_window: Option<LongestWindow>,
-    /// Latest of the windows that the width of t0 alone may explain, of those whose terminations lost requests.
+    /// Latest of the windows that the uncertainties of t0 and of the gateway's clock may explain, of those whose
+    /// terminations lost requests.
     pub unresolved_window: Option<UnresolvedWindow>,
 }
 
-/// A window that the width of t0 alone may explain.
+/// A window that the uncertainties of t0 and of the gateway's clock may explain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnresolvedWindow {
     /// Width of t0 in seconds.
     pub t0_width_s: f64,
+    /// Width of the bounds on the gateway's clock in seconds.
+    pub clock_width_s: f64,
     /// True if the watch had written beats.
     pub has_beats: bool,
 }
@@ -96,6 +99,13 @@ pub struct LongestWindow {
     pub has_beats: bool,
 }
 
+impl UnresolvedWindow {
+    /// Creates an unresolved window of this termination.
+    pub fn of(end: &WatchedTermination, traffic: &TerminationTraffic) -> Self {
+        Self { t0_width_s: end.t0_width_s(), clock_width_s: traffic.clock_width_s, has_beats: end.has_beats }
+    }
+}
+
 impl WorkloadTraffic {
     fn add(&mut self, end: &WatchedTermination) {
         let Some(traffic) = &end.traffic else { return };
@@ -112,9 +122,8 @@ impl WorkloadTraffic {
         // A pod that lost nothing may have slept through its window.
         let windows = traffic.windows.iter().filter(|_| traffic.lost.at_most > 0);
         for window in windows {
-            let (t0_width_s, has_beats) = (end.t0_width_s(), end.has_beats);
             if window.is_unresolved() {
-                self.unresolved_window = Some(UnresolvedWindow { t0_width_s, has_beats });
+                self.unresolved_window = Some(UnresolvedWindow::of(end, traffic));
             }
             let Some(lower_s) = window.lower_s.filter(|lower_s| *lower_s > 0.0) else { continue };
             if self.longest_window.as_ref().is_none_or(|longest| longest.lower_s < lower_s) {
@@ -124,8 +133,8 @@ impl WorkloadTraffic {
                     consumer: window.consumer.clone(),
                     mode: end.mode,
                     pre_stop_sleep_s: end.pre_stop_sleep_s,
-                    t0_width_s,
-                    has_beats,
+                    t0_width_s: end.t0_width_s(),
+                    has_beats: end.has_beats,
                 });
             }
         }
@@ -213,7 +222,7 @@ impl WorkloadRanking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{GraceUse, T0Basis, TerminationTraffic, Window};
+    use crate::model::{GraceUse, T0Basis, Window};
     use rolldrop_record::Stamp;
 
     fn end(workload: &str, likely_s: Option<f64>, killed: Option<bool>) -> WatchedTermination {
@@ -292,6 +301,7 @@ mod tests {
                 lost: Bounded::exactly(lost),
                 background,
                 windows: vec![window(lower_s)],
+                clock_width_s: 0.2,
                 ..TerminationTraffic::default()
             }),
             ..end("Deployment web", Some(1.0), Some(false))
@@ -310,7 +320,7 @@ mod tests {
         assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(8), 6));
         let longest = traffic.longest_window.as_ref().expect("a window");
         assert_eq!((longest.lower_s, longest.t0_width_s, longest.has_beats), (1.4, 0.5, true));
-        let unresolved = UnresolvedWindow { t0_width_s: 0.5, has_beats: false };
+        let unresolved = UnresolvedWindow { t0_width_s: 0.5, clock_width_s: 0.2, has_beats: false };
         assert_eq!(traffic.unresolved_window, Some(unresolved), "a window without losses does not count");
         assert_eq!(ranked[1].traffic, None);
     }

@@ -37,8 +37,8 @@ impl Window {
         self.censored_reason != Some(NoBound::NeverRouted)
     }
 
-    /// Returns true if the consumer is not known to have used the pod after t0 latest, so that the width of t0 alone may
-    /// explain the window.
+    /// Returns true if the consumer is not known to have used the pod after t0 latest, so that the uncertainties of t0
+    /// and of the consumer's clock may explain the window.
     pub fn is_unresolved(&self) -> bool {
         self.is_one() && self.lower_s.is_none()
     }

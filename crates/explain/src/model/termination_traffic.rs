@@ -27,6 +27,9 @@ pub struct TerminationTraffic {
     pub background: Option<Bounded>,
     /// Window for each gateway pod and route, in seconds since t0.
     pub windows: Vec<Window>,
+    /// Width of the bounds on the clock of the gateway's log in seconds; of several logs, the largest.
+    #[serde(default)]
+    pub clock_width_s: f64,
     /// Periods in which lines may be missing, so that losses may be too.
     pub gaps: Vec<LogGap>,
 }
