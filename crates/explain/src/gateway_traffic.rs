@@ -211,11 +211,9 @@ impl GatewayTraffic {
         let gone = pod.gone.or(end.ended_ns).unwrap_or(end.t0_latest_ns);
         let t0 = end.t0_earliest_ns;
         let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
-        let choose = |from: Stamp| {
-            let period = TimeSpan { from, until: span.until };
-            (period, self.attempts.choose(&consumers, period, |source| self.clock_of(source)))
-        };
-        let (period, chosen) = choose(t0.shifted_ns(-BEFORE_NS));
+        let period = TimeSpan { from: t0.shifted_ns(-BEFORE_NS), until: span.until };
+        let offset = |source: &Arc<str>| self.clock_of(source);
+        let chosen = self.attempts.choose(&consumers, period, offset);
         let (log, rows) = (self.log(&chosen, period), Arc::new(chosen));
         let fates = Arc::clone(&rows);
         let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates);
@@ -225,8 +223,9 @@ impl GatewayTraffic {
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
         traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
         traffic.not_observable = fates.unobserved_at(address, ending);
-        let (around, nearby) = choose(t0.shifted_ns(-BACKGROUND_NS));
-        traffic.background = background(&nearby, ending, &self.well_pods(around));
+        let around = TimeSpan { from: t0.shifted_ns(-BACKGROUND_NS), until: span.until };
+        let lost = self.attempts.choose_lost(&consumers, around, offset);
+        traffic.background = background(&lost, ending, &self.well_pods(around));
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         traffic.gaps = self.gaps_of(&fates, TimeSpan { from: span.from, until: complete_at });
         if until < complete_at {

@@ -137,6 +137,26 @@ impl KeptAttempts {
         period: TimeSpan,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
     ) -> ChosenAttempts {
+        self.choose_if(consumers, period, offset, |_| true)
+    }
+
+    /// Same, for attempts that lost their requests. These are few, while a busy log has a million attempts.
+    pub(super) fn choose_lost(
+        &self,
+        consumers: &[Consumer],
+        period: TimeSpan,
+        offset: impl Fn(&Arc<str>) -> ClockOffset,
+    ) -> ChosenAttempts {
+        self.choose_if(consumers, period, offset, KeptAttempt::is_lost)
+    }
+
+    fn choose_if(
+        &self,
+        consumers: &[Consumer],
+        period: TimeSpan,
+        offset: impl Fn(&Arc<str>) -> ClockOffset,
+        is_meant: impl Fn(&KeptAttempt<AddressNumber>) -> bool,
+    ) -> ChosenAttempts {
         let mut chosen = ChosenAttempts::default();
         for consumer in consumers {
             let (source, route) = self.consumer(*consumer);
@@ -144,7 +164,8 @@ impl KeptAttempts {
             let log = || ChosenLog { clock: offset(source), attempts: Vec::new() };
             chosen.logs.entry(Arc::clone(source)).or_insert_with(log);
         }
-        for attempt in self.attempts.iter().filter(|attempt| chosen.targets.contains_key(&attempt.consumer)) {
+        let is_chosen = |of: &&KeptAttempt<_>| chosen.targets.contains_key(&of.consumer) && is_meant(of);
+        for attempt in self.attempts.iter().filter(is_chosen) {
             let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).0) else { continue };
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
@@ -295,12 +316,8 @@ impl ChosenAttempts {
         address: IpAddr,
         is_meant: impl Fn(Outcome) -> bool,
     ) -> impl Iterator<Item = Stamp> {
-        self.all().filter_map(move |of| {
-            let outcome =
-                of.outcome.filter(|_| of.address == Some(address) && of.fate == AttemptFate::Last)?;
-            let is_lost = OutcomeClass::of_answer(outcome, of.status, None) == OutcomeClass::Dropped;
-            (is_lost && is_meant(outcome)).then_some(of.begun)
-        })
+        let lost = self.all().filter(move |of| of.address == Some(address) && of.is_lost());
+        lost.filter(move |of| of.outcome.is_some_and(&is_meant)).map(|of| of.begun)
     }
 
     /// Returns the number of attempts at an address that may have been under way in a period, and whose outcome the log
@@ -321,6 +338,13 @@ impl ChosenAttempts {
 }
 
 impl<A: Copy> KeptAttempt<A> {
+    /// Returns true if the request was lost for its client.
+    fn is_lost(&self) -> bool {
+        let is_dropped =
+            |outcome| OutcomeClass::of_answer(outcome, self.status, None) == OutcomeClass::Dropped;
+        self.fate == AttemptFate::Last && self.outcome.is_some_and(is_dropped)
+    }
+
     /// Returns the attempt with a different name for its address.
     fn named<B>(self, name: impl FnOnce(A) -> B) -> KeptAttempt<B> {
         let Self {
