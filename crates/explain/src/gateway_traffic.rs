@@ -39,8 +39,10 @@ const BEFORE_NS: i64 = 60 * SECOND_NS;
 const MARGIN_NS: i64 = 10 * SECOND_NS;
 /// Time before a termination that is searched for losses at pods that are well.
 const BACKGROUND_NS: i64 = 600 * SECOND_NS;
-/// Time after which a pod that is gone, and attempts, are forgotten.
+/// Time after which a pod that is gone, and lost attempts, are forgotten.
 const KEPT_NS: i64 = 720 * SECOND_NS;
+/// Time after which other attempts are forgotten, as long as no pod is ending that may have got them.
+const RECENT_NS: i64 = 180 * SECOND_NS;
 /// Number of most recent events of a pod to keep. A pod that changes more often keeps changing in the same way.
 const EVENTS_KEPT: usize = 24;
 /// Number of samples of the API server's clock to keep.
@@ -171,14 +173,23 @@ impl GatewayTraffic {
 
     /// Forgets what no later termination needs.
     pub fn forget_before(&mut self, now: Stamp) {
-        let before = now.shifted_ns(-KEPT_NS);
-        self.attempts.forget_before(before);
+        let needed = self.needed_from(now);
+        let before = now.shifted_ns(-KEPT_NS).min(needed);
+        self.attempts.forget_before(needed, before);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
         let events = self.pods.values().flat_map(|pod| &pod.events);
         let deletions = events.filter(|(_, event)| event.deletion_timestamp.is_some());
         self.beats.forget_before(before, deletions.map(|(_, event)| event.resource_version.as_str()));
+    }
+
+    /// Returns the time since which all attempts are needed: from before the deletions that are not explained yet.
+    fn needed_from(&self, now: Stamp) -> Stamp {
+        let may_be_unexplained =
+            |pod: &&PodHistory| pod.gone.is_none_or(|gone| now.ns_since(gone) <= RECENT_NS);
+        let deleting = self.pods.values().filter(may_be_unexplained).filter_map(|pod| pod.deleting).min();
+        deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
 
     /// Explains what a termination did to the gateways' requests; `None` if no log names the pod's address. `until` is

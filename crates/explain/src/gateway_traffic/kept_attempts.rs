@@ -1,6 +1,6 @@
 //! Attempts of gateways in memory, as rows that the explanation of runs reads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -63,6 +63,10 @@ struct KeptAttempt<A = IpAddr> {
 #[derive(Debug, Default)]
 pub(super) struct KeptAttempts {
     attempts: VecDeque<KeptAttempt<AddressNumber>>,
+    /// Those that lost their requests, for longer, as they are few.
+    lost: VecDeque<KeptAttempt<AddressNumber>>,
+    /// When each consumer last sent a request to an address.
+    used: HashMap<AddressNumber, BTreeMap<Consumer, Stamp>>,
     addresses: AddressTable,
     /// Log and route by number.
     consumers: Vec<(Arc<str>, Option<Arc<str>>)>,
@@ -106,16 +110,31 @@ impl KeptAttempts {
         let answered = shown.iter().filter(|attempt| attempt.outcome == Some(Outcome::Ok));
         let latest = |of: &KeptAttempt| of.begun + Duration::from_micros(of.unsure_us.into());
         let reached = answered.filter_map(|of| Some((of.address?, latest(of)))).collect();
-        let addresses = &mut self.addresses;
-        self.attempts.extend(shown.into_iter().map(|of| of.named(|address| addresses.number_of(address))));
+        for attempt in shown {
+            let attempt = attempt.named(|address| self.addresses.number_of(address));
+            if attempt.is_lost() {
+                self.lost.push_back(attempt);
+            }
+            if let Some(address) = attempt.address {
+                self.used.entry(address).or_default().insert(consumer, attempt.begun);
+            }
+            self.attempts.push_back(attempt);
+        }
         reached
     }
 
-    /// Forgets attempts that began before a time on their gateway's clock.
-    pub(super) fn forget_before(&mut self, before: Stamp) {
-        while self.attempts.front().is_some_and(|attempt| attempt.begun < before) {
-            self.attempts.pop_front();
+    /// Forgets attempts that began before `before` on their gateway's clock, and those that lost their requests, and
+    /// who used an address, before `lost_before`.
+    pub(super) fn forget_before(&mut self, before: Stamp, lost_before: Stamp) {
+        for (attempts, before) in [(&mut self.attempts, before), (&mut self.lost, lost_before)] {
+            while attempts.front().is_some_and(|attempt| attempt.begun < before) {
+                attempts.pop_front();
+            }
         }
+        self.used.retain(|_, consumers| {
+            consumers.retain(|_, last| *last >= lost_before);
+            !consumers.is_empty()
+        });
     }
 
     /// Returns the log and the route of a consumer.
@@ -125,9 +144,8 @@ impl KeptAttempts {
 
     /// Returns the consumers that sent requests to an address.
     pub(super) fn consumers_of(&self, address: IpAddr) -> Vec<Consumer> {
-        let Some(number) = self.addresses.numbers.get(&address) else { return Vec::new() };
-        let at_it = self.attempts.iter().filter(|attempt| attempt.address.as_ref() == Some(number));
-        at_it.map(|attempt| attempt.consumer).collect::<BTreeSet<_>>().into_iter().collect()
+        let consumers = self.addresses.numbers.get(&address).and_then(|number| self.used.get(number));
+        consumers.into_iter().flatten().map(|(consumer, _)| *consumer).collect()
     }
 
     /// Returns the attempts of these consumers that were under way in a period. `offset` is each log's clock.
@@ -137,25 +155,25 @@ impl KeptAttempts {
         period: TimeSpan,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
     ) -> ChosenAttempts {
-        self.choose_if(consumers, period, offset, |_| true)
+        self.choose_from(&self.attempts, consumers, period, offset)
     }
 
-    /// Same, for attempts that lost their requests. These are few, while a busy log has a million attempts.
+    /// Same, for attempts that lost their requests.
     pub(super) fn choose_lost(
         &self,
         consumers: &[Consumer],
         period: TimeSpan,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
     ) -> ChosenAttempts {
-        self.choose_if(consumers, period, offset, KeptAttempt::is_lost)
+        self.choose_from(&self.lost, consumers, period, offset)
     }
 
-    fn choose_if(
+    fn choose_from(
         &self,
+        attempts: &VecDeque<KeptAttempt<AddressNumber>>,
         consumers: &[Consumer],
         period: TimeSpan,
         offset: impl Fn(&Arc<str>) -> ClockOffset,
-        is_meant: impl Fn(&KeptAttempt<AddressNumber>) -> bool,
     ) -> ChosenAttempts {
         let mut chosen = ChosenAttempts::default();
         for consumer in consumers {
@@ -164,8 +182,7 @@ impl KeptAttempts {
             let log = || ChosenLog { clock: offset(source), attempts: Vec::new() };
             chosen.logs.entry(Arc::clone(source)).or_insert_with(log);
         }
-        let is_chosen = |of: &&KeptAttempt<_>| chosen.targets.contains_key(&of.consumer) && is_meant(of);
-        for attempt in self.attempts.iter().filter(is_chosen) {
+        for attempt in attempts.iter().filter(|attempt| chosen.targets.contains_key(&attempt.consumer)) {
             let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).0) else { continue };
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;

@@ -63,18 +63,26 @@ impl World {
 
     /// Deletes a pod, whose containers end 1 s later. 1.3 s after its deletion, the pod is gone.
     fn delete(&mut self, ms: i64, name: &'static str) {
+        self.delete_until(ms, name, ms + 1000, 30);
+    }
+
+    /// Same, for a pod whose containers end at `ended_ms`.
+    fn delete_until(&mut self, ms: i64, name: &'static str, ended_ms: i64, grace_s: i64) {
         let pod = self.pods.get_mut(name).unwrap();
         pod["change"] = "applied".into();
-        pod["deletion_grace_s"] = 30.into();
-        pod["deletion_timestamp"] = json!(at((ms / 1000 + 30) * 1000));
+        pod["deletion_grace_s"] = grace_s.into();
+        pod["deletion_timestamp"] = json!(at((ms / 1000 + grace_s) * 1000));
         self.show(ms, name);
+        for s in (ms / 1000..ended_ms / 1000).step_by(10) {
+            self.traffic.forget_before(at(s * 1000));
+        }
         let pod = self.pods.get_mut(name).unwrap();
         pod["ready"] = false.into();
         pod["containers"][0]["state"] = "terminated".into();
         pod["containers"][0]["exit_code"] = 0.into();
-        self.show(ms + 1000, name);
+        self.show(ended_ms, name);
         self.pods.get_mut(name).unwrap()["change"] = "deleted".into();
-        self.show(ms + 1300, name);
+        self.show(ended_ms + 300, name);
     }
 
     /// Logs a request that began at `ms` and took 2 ms, which is read 30 ms later.
@@ -299,6 +307,36 @@ fn clients_that_give_up_count_as_lost() {
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(10))]));
+}
+
+/// Nothing that a termination needs is forgotten before it is explained.
+#[test]
+fn forgetting_changes_no_explanation() {
+    let explained = |forgets: bool| {
+        let mut world = World::new();
+        roll(&mut world, |world, ms| {
+            world.log(ms, 502, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
+        });
+        if forgets {
+            (0..400).for_each(|turn| world.traffic.forget_before(at(turn * 500)));
+        }
+        world.explain(200_000)
+    };
+    assert_eq!(explained(true), explained(false));
+}
+
+#[test]
+fn long_termination_keeps_its_first_losses() {
+    let mut world = World::new();
+    for ms in (0..100_000).step_by(100) {
+        world.log(ms, 200, fine("10.0.0.2"));
+    }
+    for ms in (100_500..103_000).step_by(100) {
+        world.log(ms, 502, vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)]);
+    }
+    world.delete_until(100_000, "b", 1_500_000, 3_600);
+    let (_, traffic) = world.explain(1_600_000);
+    assert_eq!(traffic.lost, Bounded::exactly(25), "{traffic:?}");
 }
 
 #[test]
