@@ -55,8 +55,9 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
   rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
   rolldrop watch report history --since 7d      rank the workloads of a week
 
-It sends no load, and changes nothing; --events adds Events, --beats a ConfigMap. It prints a line for each pod that was terminated: who \
-ended it, how much of its grace period it used, and if SIGKILL ended it. In the end, it ranks the workloads, worst first.
+It sends no load, and changes nothing; --events adds Events, --beats a ConfigMap. It prints a line for each pod that was \
+terminated: who ended it, how much of its grace period it used, and if SIGKILL ended it. In the end, it ranks the \
+workloads, worst first.
 
 Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, or could not write to --out.")]
 #[command(args_conflicts_with_subcommands = true)]

@@ -74,8 +74,11 @@ impl Kept {
     }
 
     fn report(&self, format: &str) -> String {
-        let report = Rolldrop::new(["watch", "report", "--format", format]).args([&self.history]);
-        report.finish().expect_code(0).stdout()
+        let picture = self.history.with_extension("png");
+        let report = Rolldrop::new(["watch", "report", "--format", format, "--png"]);
+        let shown = report.args([&picture, &self.history]).finish().expect_code(0).stdout();
+        assert!(std::fs::read(picture).expect("a picture").starts_with(b"\x89PNG"));
+        shown
     }
 
     async fn delete(&mut self, pod: &str) {

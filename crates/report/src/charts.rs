@@ -18,6 +18,7 @@ mod survival_chart;
 mod timeline_chart;
 mod traffic_chart;
 pub(super) mod tune_chart;
+pub(super) mod watch_chart;
 mod what_if_chart;
 mod windows_chart;
 

@@ -6,14 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::html;
 use serde::Serialize;
 
-use super::format::{counted, either, len, long_time, percent, rfc3339_seconds, wrap};
+use super::charts::watch_chart::{self, WatchBin, WatchRow, WatchSeries};
+use super::charts::{Chart, ChartError};
+use super::format::{count, counted, either, len, long_time, percent, rfc3339_seconds, wrap};
 use super::html::{self, HtmlCell};
 use super::markdown;
 use super::watch_lines::{
     COLUMNS, NUMBERS, PODS, WIDTH, WatchInterruption, WatchOutput, WatchedSpan, WorkloadRemedy, cells,
-    interruption, missing_right, ranking_lines, remedies,
+    interruption, missing_right, name, ranking_lines, remedies,
 };
 use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadRanking};
+use rolldrop_explain::model::Bounded;
 use rolldrop_record::{Stamp, shown};
 
 /// Version of the report's JSON.
@@ -24,6 +27,11 @@ const LISTED: usize = 10;
 /// Time within which a watch records that it has watched: it waits for lines of gateways' logs for 75 s, and for the next
 /// sign of life of its connection for half a minute.
 const RECORDED_WITHIN_NS: i64 = 300_000_000_000;
+
+/// Number of hours up to which the chart shows hours; then it shows days, of which it shows a year.
+const HOURLY: i64 = 48;
+const MOST_BINS: usize = 366;
+const HOUR_NS: i64 = 3_600_000_000_000;
 
 type Span = (Stamp, Stamp);
 
@@ -50,6 +58,15 @@ pub struct WatchHistory {
     clusters: BTreeSet<String>,
     gaps: Vec<WatchInterruption>,
     missing_rights: BTreeMap<String, String>,
+    /// Losses and kills, by the hour in which they were recorded.
+    by_hour: BTreeMap<i64, HourOfWatch>,
+}
+
+/// An hour of a history.
+#[derive(Clone, Copy, Debug, Default)]
+struct HourOfWatch {
+    lost: Bounded,
+    killed: u64,
 }
 
 impl WatchHistory {
@@ -64,6 +81,7 @@ impl WatchHistory {
             clusters: BTreeSet::new(),
             gaps: Vec::new(),
             missing_rights: BTreeMap::new(),
+            by_hour: BTreeMap::new(),
         }
     }
 
@@ -87,6 +105,9 @@ impl WatchHistory {
             WatchOutput::Termination(end) if self.covers(recorded) => {
                 self.first = Some(self.first.map_or(recorded, |first| first.min(recorded)));
                 self.ranking.add(end);
+                let hour = self.by_hour.entry(hours(recorded)).or_default();
+                hour.killed += u64::from(end.killed_at_grace_end == Some(true));
+                end.traffic.iter().for_each(|traffic| hour.lost.merge(&traffic.lost));
             }
             WatchOutput::Gap(gap) if self.covers(gap.to_ns) => self.gaps.push(gap.clone()),
             WatchOutput::NotWatched { resource, why } if self.covers(recorded) => {
@@ -158,6 +179,7 @@ impl WatchHistory {
             missing_rights: missing_rights.collect(),
             skipped: skipped.into_iter().map(plain).collect(),
             terminations: self.ranking.terminations(),
+            by_hour: self.by_hour,
             workloads: workloads.map(|of| ReportedWorkload { remedies: remedies(&of), of }).collect(),
         }
     }
@@ -176,6 +198,8 @@ pub struct WatchReport {
     missing_rights: BTreeMap<String, String>,
     skipped: Vec<String>,
     terminations: u64,
+    #[serde(skip)]
+    by_hour: BTreeMap<i64, HourOfWatch>,
     workloads: Vec<ReportedWorkload>,
 }
 
@@ -333,8 +357,67 @@ impl WatchReport {
         out
     }
 
-    /// Returns the report as a self-contained page.
-    pub fn html(&self) -> String {
+    /// Draws the workloads that lose most, and when that happened.
+    ///
+    /// # Errors
+    ///
+    /// No history should cause an error; see [`ChartError`].
+    pub fn chart(&self) -> Result<Chart, ChartError> {
+        watch_chart::draw(&self.series())
+    }
+
+    fn series(&self) -> WatchSeries {
+        let is_bad = |row: &WatchRow| row.killed > 0 || row.lost.is_some_and(|lost| lost.at_most > 0);
+        let rows = self.workloads.iter().map(|ReportedWorkload { of, .. }| WatchRow {
+            name: name(of),
+            terminations: of.terminations,
+            lost: of.traffic.as_ref().map(|traffic| traffic.lost),
+            killed: of.killed_at_grace_end,
+        });
+        let rows: Vec<WatchRow> = rows.filter(is_bad).collect();
+        let with_logs = self.workloads.iter().filter(|of| of.of.traffic.is_some()).count();
+        let found = match with_logs {
+            0 => "had pods killed; losses are not known",
+            _ => "lost requests or had pods killed",
+        };
+        let all = counted(len(self.workloads.len()), "workload");
+        let title = match (self.watched.is_empty(), self.workloads.is_empty()) {
+            (true, true) => "No watch is known to have run in this time".to_owned(),
+            (false, true) => "The watch saw no pod end in this time".to_owned(),
+            _ => format!("{} of {all} {found}", count(len(rows.len()))),
+        };
+        let logs = match with_logs {
+            0 => "no log of a gateway names their pods".to_owned(),
+            of => format!("logs of gateways name the pods of {}", counted(len(of), "workload")),
+        };
+        let subtitle = format!("{}; {logs}", self.headline());
+        let (bin, length, label): (_, i64, fn(&str) -> String) = match hours(self.to_ns) - hours(self.from_ns)
+        {
+            ..=HOURLY => ("hour", 1, |at| at[11..16].to_owned()),
+            _ => ("day", 24, |at| at[5..10].to_owned()),
+        };
+        let first = hours(self.from_ns).div_euclid(length);
+        let bins = (first..=hours(self.to_ns).div_euclid(length)).map(|number| {
+            let at = Stamp::from_unix_ns(number.saturating_mul(length * HOUR_NS));
+            let mut bin = WatchBin { label: label(&rfc3339_seconds(at)), ..WatchBin::default() };
+            for hour in self.by_hour.range(number * length..(number + 1) * length).map(|(_, hour)| hour) {
+                bin.lost.merge(&hour.lost);
+                bin.killed += hour.killed;
+            }
+            bin
+        });
+        let begin = Stamp::from_unix_ns(first.saturating_mul(length * HOUR_NS));
+        let bins_since = |at: Stamp| at.ns_since(begin) as f64 / (length * HOUR_NS) as f64;
+        let missing = self.watched.iter().flat_map(|scope| &scope.unwatched);
+        let unwatched = match self.watched.is_empty() {
+            true => vec![(bins_since(self.from_ns), bins_since(self.to_ns))],
+            false => missing.map(|span| (bins_since(span.from_ns), bins_since(span.to_ns))).collect(),
+        };
+        WatchSeries { title, subtitle, rows, bins: bins.take(MOST_BINS).collect(), bin, unwatched }
+    }
+
+    /// Returns the report as a self-contained page with the chart.
+    pub fn html(&self, chart: &Chart) -> String {
         let rows = self.workloads.iter().map(|of| {
             let [name, numbers @ ..] = cells(&of.of);
             std::iter::once(HtmlCell::head(&name)).chain(numbers.map(HtmlCell::number)).collect()
@@ -342,6 +425,7 @@ impl WatchReport {
         let remedies: Vec<&WorkloadRemedy> = self.workloads.iter().flat_map(|of| &of.remedies).collect();
         let body = html! {
             p.answer { (self.headline()) }
+            (html::figure(chart))
             ul { @for sentence in self.knowledge() { li { (sentence) } } }
             @if !self.workloads.is_empty() { (html::table("Workloads", "", &COLUMNS, rows)) }
             @if !remedies.is_empty() {
@@ -354,6 +438,11 @@ impl WatchReport {
         };
         html::page("rolldrop watch", &body, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
     }
+}
+
+/// Returns the whole hours since 1970.
+fn hours(at: Stamp) -> i64 {
+    at.ns_since(Stamp::from_unix_ns(0)).div_euclid(HOUR_NS)
 }
 
 /// Returns a sentence about those that are not listed.
@@ -486,7 +575,8 @@ mod tests {
         );
         let remedies = json["workloads"][0]["remedies"].as_array().unwrap();
         assert_eq!((remedies.len(), json["watched"][0]["share"].as_f64()), (2, Some(1.0)));
-        let (text, markdown, html) = (report.text(), report.markdown(), report.html());
+        let (text, markdown, html) =
+            (report.text(), report.markdown(), report.html(&report.chart().unwrap()));
         for shown in [&text, &markdown, &html, &report.json()] {
             assert!(!shown.contains('\u{1b}') && shown.contains("Deployment web"), "{shown}");
             assert!(
@@ -515,8 +605,8 @@ mod tests {
             let line = WatchOutput::Termination(end.clone()).text().unwrap();
             let report = report(None, &[(1, WatchOutput::Termination(end))]);
             let events = workload_notes(&report.workloads[0].of).into_iter().map(|note| note.message);
-            let all =
-                [line, report.text(), report.markdown(), report.html(), report.json(), events.collect()];
+            let html = report.html(&report.chart().unwrap());
+            let all = [line, report.text(), report.markdown(), html, report.json(), events.collect()];
             all.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
         };
         for (without, with) in shown(false).iter().zip(shown(true)) {
@@ -526,6 +616,41 @@ mod tests {
             assert!(with.contains(within) && !with.contains(advice), "{with}");
             assert!(!without.contains("1.250"), "{without}");
         }
+    }
+
+    #[test]
+    fn chart_shows_when_requests_were_lost() {
+        let lossy = |lost: Bounded| {
+            let WatchOutput::Termination(mut end) = end("web") else { panic!("a termination") };
+            end.traffic = Some(TerminationTraffic { lost, ..TerminationTraffic::default() });
+            WatchOutput::Termination(end)
+        };
+        let (hour, day) = (3_600, 86_400);
+        let records = [
+            (0, watched(0, 10, None)),
+            (hour, lossy(Bounded::exactly(3))),
+            (hour + 1, lossy(Bounded { at_least: 1, at_most: 4, estimate: 2.0 })),
+            (2 * hour, end("api")),
+        ];
+        let series = |days: i64| {
+            let mut history = WatchHistory::new(Some(at(0)), at(days * day));
+            records.iter().for_each(|(recorded, record)| history.take(at(*recorded), record));
+            history.report(Vec::new()).series()
+        };
+        let hours = series(1);
+        assert_eq!((hours.bin, hours.bins.len(), &*hours.bins[0].label), ("hour", 25, "15:00"));
+        let filled: Vec<_> =
+            hours.bins.iter().map(|bin| (bin.lost.at_least, bin.lost.at_most, bin.killed)).collect();
+        assert_eq!(filled[..4], [(0, 0, 0), (4, 7, 2), (0, 0, 1), (0, 0, 0)]);
+        assert_eq!(hours.rows.iter().map(|row| row.lost.is_some()).collect::<Vec<_>>(), [true, false]);
+        let [(from, to)] = hours.unwatched[..] else { panic!("{:?}", hours.unwatched) };
+        assert!(from < 0.1 && to > 24.0, "{from} {to}");
+        let days = series(30);
+        assert_eq!((days.bin, days.bins.len(), days.bins[0].lost.at_most), ("day", 31, 7));
+        let nothing = WatchHistory::new(Some(at(0)), at(day)).report(Vec::new()).series();
+        assert_eq!(nothing.title, "No watch is known to have run in this time");
+        assert_eq!(nothing.unwatched.len(), 1);
+        assert_eq!(watch_chart::draw(&days).unwrap().name, "watch.png");
     }
 
     #[test]

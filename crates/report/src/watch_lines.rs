@@ -306,7 +306,7 @@ pub(super) fn cells(of: &RankedWorkload) -> [String; 9] {
     ]
 }
 
-fn name(of: &RankedWorkload) -> String {
+pub(super) fn name(of: &RankedWorkload) -> String {
     format!("{} {}", of.namespace, of.workload.as_deref().unwrap_or("(no controller)"))
 }
 

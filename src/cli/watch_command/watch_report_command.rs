@@ -31,6 +31,7 @@ enum HistoryFormat {
 #[command(after_help = "Examples:
   rolldrop watch report history                                   all that is kept
   rolldrop watch report history --since 7d --format html > week.html
+  rolldrop watch report history --since 7d --png week.png
 
 It ranks the workloads like `rolldrop watch`, and says for which part of the time the history knows how pods ended.")]
 pub(super) struct WatchReportArgs {
@@ -43,6 +44,9 @@ pub(super) struct WatchReportArgs {
     /// Format of the report on stdout.
     #[arg(long, value_enum, default_value_t = HistoryFormat::Text)]
     format: HistoryFormat,
+    /// File to write a picture to: the workloads that lose most, and when that happened.
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
 }
 
 impl WatchReportArgs {
@@ -54,11 +58,15 @@ impl WatchReportArgs {
         let skipped =
             read.with_context(|| format!("failed to read the history in {}", self.dir.display()))?;
         let report = history.report(skipped);
+        if let Some(path) = &self.png {
+            let failed = || format!("failed to write {}", path.display());
+            std::fs::write(path, report.chart()?.png).with_context(failed)?;
+        }
         print(&match self.format {
             HistoryFormat::Text => report.text(),
             HistoryFormat::Json => report.json(),
             HistoryFormat::Markdown => report.markdown(),
-            HistoryFormat::Html => report.html(),
+            HistoryFormat::Html => report.html(&report.chart()?),
         })?;
         Ok(Exit::Ok.into())
     }
