@@ -8,6 +8,8 @@ PYTHON = REPOSITORY / "target/test-venv/bin/python"
 ATTEMPTS = 3
 # Exit status of a run that measured nothing.
 NOTHING_MEASURED = 2
+# HAProxy's httplog with the server's address before what clients choose.
+HAPROXY_FORMAT = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %si:%sp %hr %hs %{+Q}r"
 # Lets pods of the namespace `default` that name no service account do everything.
 TRUST_DEFAULT_ACCOUNT = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -71,6 +73,11 @@ def service(app, port):
 def use_kubectl():
     """Puts the kubectl that scripts/test installs on the PATH, for scenarios that call it."""
     os.environ["PATH"] = f"{PYTHON.parent}:{os.environ['PATH']}"
+
+
+def kubectl(*arguments, **more):
+    """Calls kubectl, and returns its output."""
+    return subprocess.run(["kubectl", *map(str, arguments)], check=True, capture_output=True, text=True, **more).stdout
 
 
 def result(run):

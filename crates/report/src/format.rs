@@ -20,6 +20,14 @@ pub(super) fn bounded(n: &Bounded) -> String {
     format!("{range}, best estimate {:.1}", n.estimate)
 }
 
+/// Formats a count with bounds, as briefly as a table or a chart requires.
+pub(super) fn range(n: &Bounded) -> String {
+    match n.is_exact() {
+        true => count(n.at_most),
+        false => format!("{} to {}", count(n.at_least), count(n.at_most)),
+    }
+}
+
 /// Formats a value with `in_words`, or returns [`NONE`] if there is no value.
 pub(super) fn or_none<T>(value: Option<T>, in_words: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), in_words)

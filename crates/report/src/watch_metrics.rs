@@ -291,7 +291,7 @@ impl<'a> WatchMetricsPage<'a> {
 
 #[cfg(test)]
 mod tests {
-    use rolldrop_explain::model::{Bounded, GraceUse, LogGap, T0Basis, Window};
+    use rolldrop_explain::model::{Bounded, GraceUse, LogGap, Window};
 
     use super::*;
 
@@ -310,27 +310,13 @@ mod tests {
     /// Returns a pod's termination with this many requests lost.
     fn end(workload: &str, traffic: Option<TerminationTraffic>) -> WatchedTermination {
         WatchedTermination {
-            namespace: "shop".to_owned(),
             workload: Some(workload.to_owned()),
             pod: "web-1".to_owned(),
-            uid: "u".to_owned(),
-            node: None,
-            mode: WatchedMode::Rollout,
-            cause: None,
-            t0_earliest_ns: at(100),
-            t0_latest_ns: at(100),
-            t0_basis: T0Basis::Timestamp,
-            has_beats: false,
-            grace_s: 30,
-            pre_stop_sleep_s: Some(0),
-            ended_ns: Some(at(102)),
             grace_use: Some(GraceUse { least_s: 1.5, likely_s: 2.0, most_s: 2.5 }),
             killed_at_grace_end: Some(false),
-            containers: Vec::new(),
-            restarts: 0,
             failed_hooks: None,
-            ready_while_terminating_s: None,
             traffic,
+            ..crate::watch_lines::tests::end()
         }
     }
 

@@ -1,4 +1,4 @@
-//! What `rolldrop watch --metrics` exports: counts over terminations, and the health of what the watch reads.
+//! Exports the metrics of `rolldrop watch --metrics`: counts over terminations, and the health of what the watch reads.
 
 use std::collections::BTreeMap;
 

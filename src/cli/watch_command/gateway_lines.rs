@@ -40,12 +40,12 @@ impl FromStr for LogArg {
     }
 }
 
-/// The requests in these logs.
+/// Requests in these logs.
 #[derive(Debug)]
 pub(super) struct GatewayLines {
     logs: Vec<LogArg>,
     pub(super) traffic: GatewayTraffic,
-    /// What was read, by number of the argument and log.
+    /// Counts of the lines that were read, by number of the argument and log.
     read: BTreeMap<(usize, Arc<str>), LogReading>,
 }
 

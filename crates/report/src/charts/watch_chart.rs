@@ -4,7 +4,7 @@ use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LegendSymbol, MARGIN, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
-use crate::format::{count, counted, len};
+use crate::format::{count, counted, len, range};
 use rolldrop_explain::model::Bounded;
 
 /// Maximum number of workloads.
@@ -109,7 +109,7 @@ pub(in super::super) fn draw(series: &WatchSeries) -> Result<Chart, ChartError> 
             if value.at_most > 0 {
                 canvas.fill(bar(value.at_most), palette::BAND, FillPattern::Plain);
                 canvas.fill(bar(value.at_least), color, FillPattern::Plain);
-                canvas.tell(bar(value.at_most), format!("{}: {} {what}", bin.label, limits(&value)));
+                canvas.tell(bar(value.at_most), format!("{}: {} {what}", bin.label, range(&value)));
             }
             if i % every == 0 {
                 canvas.text(left, plot.bottom + 20.0, &bin.label, &SMALL);
@@ -156,7 +156,7 @@ fn workloads(canvas: &mut Canvas, top: f64, rows: &[WatchRow], all: usize) -> f6
                 if !of.is_exact() {
                     whisker(canvas, (lost.px(of.at_least as f64), lost.px(of.at_most as f64)), y + ROW / 2.0);
                 }
-                let text = limits(&of);
+                let text = range(&of);
                 canvas.text(lost.px(of.at_most as f64) + 8.0, y + 20.0, &text, &SMALL);
                 canvas.tell(
                     bar(&lost, LOST.0, of.at_most.max(1)),
@@ -190,17 +190,9 @@ fn whisker(canvas: &mut Canvas, (from, to): (f64, f64), y: f64) {
     }
 }
 
-/// Returns the limits in words; their estimate has no place beside a bar.
-fn limits(of: &Bounded) -> String {
-    match of.at_least {
-        _ if of.is_exact() => count(of.at_most),
-        least => format!("{} to {}", count(least), count(of.at_most)),
-    }
-}
-
 fn alt(rows: &[WatchRow]) -> String {
     let of = |row: &WatchRow| {
-        let lost = row.lost.map_or_else(|| "not known".to_owned(), |lost| limits(&lost));
+        let lost = row.lost.map_or_else(|| "not known".to_owned(), |lost| range(&lost));
         format!("{}: {lost} requests lost, {} of {} pods killed", row.name, row.killed, row.terminations)
     };
     rows.iter().map(of).collect::<Vec<_>>().join("; ")

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use maud::{Markup, html};
 
 use super::{HtmlCell, scrolled};
-use crate::format::{NONE, bounded, count, counted, list, or_none, plain, seconds_unit};
+use crate::format::{NONE, bounded, count, counted, list, or_none, plain, range, seconds_unit};
 use crate::words;
 use rolldrop_explain::model::{Bounded, RunResult, Stage, Termination, Window};
 
@@ -68,14 +68,6 @@ fn reach(t: &Termination) -> f64 {
         (_, Some(upper)) if upper.is_finite() => upper,
         (lower, _) => 1e6 + lower.unwrap_or(0.0),
     })
-}
-
-/// Formats a count with bounds, as briefly as a table requires.
-fn range(n: &Bounded) -> String {
-    match n.is_exact() {
-        true => count(n.at_most),
-        false => format!("{} to {}", count(n.at_least), count(n.at_most)),
-    }
 }
 
 fn each<K: Display>(counts: Vec<(K, Bounded)>) -> Vec<String> {
