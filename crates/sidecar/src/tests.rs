@@ -269,6 +269,12 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
     (row.request.as_ref().unwrap().seq, row.status, row.ended, row.conn, row.conn_first_request)
 }
 
+/// A process that a test starts holds the listeners of all other tests until it runs its program.
+#[test]
+fn snapshot_tests_start_no_process() {
+    assert!(std::env::var_os("INSTA_WORKSPACE_ROOT").is_some(), ".cargo/config.toml sets it");
+}
+
 #[tokio::test]
 async fn bind_rejects_busy_port_and_bad_pod_name() {
     let (_app, address) = app().await;
