@@ -1,25 +1,47 @@
 #!/usr/bin/env python3
-"""Processes a chart in charts/ with Helm's own code (helm-python-sdk), without asking a cluster.
+"""Processes a chart in charts/ with Helm's own code (helm-python-sdk).
 
     target/test-venv/bin/python scripts/helm.py lint CHART [VALUES.yaml]
     target/test-venv/bin/python scripts/helm.py template CHART [VALUES.yaml]
+    target/test-venv/bin/python scripts/helm.py install NAME FOLDER -n NAMESPACE [--create-namespace] [--set KEY=VALUE]...
 
 `lint` treats warnings as errors. `template` prints the objects of a release "rolldrop" in the namespace
-"default", as JSON: {"objects": TEXT OF YAML, "notes": TEXT}.
+"default", as JSON: {"objects": TEXT OF YAML, "notes": TEXT}. Neither asks a cluster. `install` stands in for
+`helm install`, for which the registries have no program; it takes the cluster of KUBECONFIG.
 """
 
+import argparse
 import json
+import os
 import pathlib
 import sys
 
-from helm_python import Chart, HelmError
+from helm_python import Chart, Config, HelmError, parse_set_string
 from helm_python.chart import lint, values_from_yaml
 
 CHARTS = pathlib.Path(__file__).resolve().parent.parent / "charts"
 
 
+def install(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="helm install")
+    parser.add_argument("name")
+    parser.add_argument("folder")
+    parser.add_argument("-n", "--namespace", required=True)
+    parser.add_argument("--create-namespace", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
+    args = parser.parse_args(words)
+    values = parse_set_string(",".join(args.set))
+    cluster = Config(kubeconfig_path=os.environ["KUBECONFIG"], namespace=args.namespace)
+    with Chart.load(args.folder) as chart:
+        release = cluster.install(chart, args.name, values, create_namespace=args.create_namespace)
+    print(release["notes"])
+    return 0
+
+
 def main() -> int:
     verb, name, *files = sys.argv[1:]
+    if verb == "install":
+        return install(sys.argv[2:])
     chart_folder = CHARTS / name
     values = values_from_yaml(pathlib.Path(files[0]).read_text()) if files else {}
     try:

@@ -157,12 +157,16 @@ impl WatchArgs {
             });
             KeptHistory::open(&dir, &title, namespace, begun, &pods.collect())
         };
+        let how_to_rank = match &self.out {
+            Some(dir) => format!("`rolldrop watch report {}` ranks the workloads", dir.display()),
+            None => "press Ctrl-C for the ranking".to_owned(),
+        };
         let history = self.out.map(open).transpose()?;
         let sources: Vec<LogSource> = self.logs.iter().map(|log| log.source.clone()).collect();
         let logs = GatewayLogs::begin(&client, &sources, begun, self.max_log_rate, clock);
         let Some(logs) = stop.run_until_cancelled(logs).await else { return Ok(()) };
         let mut logs = logs.context("failed to follow the logs")?;
-        say(&format!("watching pod terminations in {what} of {title}; press Ctrl-C for the ranking"));
+        say(&format!("watching pod terminations in {what} of {title}; {how_to_rank}"));
         let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs));
         let events = self.events.then(|| WorkloadEvents::of(client.clone()));
         let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs));
