@@ -251,11 +251,11 @@ async fn client_respects_server_stream_limit() {
     assert_agree(&rows, &server.log);
     assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}");
     let log = server.log.lock().unwrap();
-    assert!(log.values().map(|truth| truth.open).max().unwrap() <= 8, "{log:?}");
-    // Requests that were in transit when the limit was lowered may still arrive.
-    let mut later: Vec<_> = log.values().filter(|truth| truth.stream > 2 * (20 + 16)).collect();
-    later.sort_by_key(|truth| (truth.peer, truth.stream));
-    assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
+    for truth in log.values() {
+        let limit = [usize::MAX, 8, 1][truth.settings_known];
+        assert!(truth.open <= limit, "{truth:?}");
+    }
+    assert!(log.values().any(|truth| truth.settings_known == 2), "{log:?}");
     let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
     assert!(connections.len() > 8, "other connections were opened instead: {connections:?}");
 }
@@ -277,7 +277,9 @@ async fn requests_beyond_stream_limit_are_not_sent() {
     };
     let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
     let (_, rows) = run_until(settings, full, Control::abort).await;
-    assert_eq!(rows.iter().filter(|row| row.stream.is_some()).count(), 6);
+    assert!(rows.iter().filter(|row| row.stream.is_some()).count() >= 6);
+    let log = server.log.lock().unwrap().clone();
+    assert!(log.values().all(|truth| truth.open <= 3 || truth.settings_known == 0), "{log:?}");
     let reasons: BTreeSet<_> = rows.iter().filter_map(|row| row.not_sent_reason.as_deref()).collect();
     assert_eq!(reasons, ["max_concurrent_streams"].into());
 }

@@ -38,6 +38,8 @@ pub(super) struct Http2Truth {
     pub(super) is_hidden_by_go: bool,
     /// Number of pending requests on the connection when this one arrived, including itself.
     pub(super) open: usize,
+    /// Number of the server's SETTINGS frames that the client had acknowledged before. Until then, it may not know them.
+    pub(super) settings_known: usize,
     /// Number of times the request has arrived.
     pub(super) times: usize,
 }
@@ -99,6 +101,7 @@ impl Http2Server {
                         peer,
                         decoder: Decoder::default(),
                         requests: 0,
+                        settings_known: 0,
                         open: Arc::default(),
                         tasks: JoinSet::new(),
                         habits,
@@ -121,6 +124,7 @@ struct FaultyConnection {
     peer: SocketAddr,
     decoder: Decoder<'static>,
     requests: usize,
+    settings_known: usize,
     /// Number of pending requests.
     open: Arc<Mutex<usize>>,
     /// Delayed responses.
@@ -170,6 +174,7 @@ impl FaultyConnection {
         let mut close_next = false;
         while let Some(frame) = self.next().await {
             match (frame.kind, frame.flags) {
+                (SETTINGS, 1) => self.settings_known += 1,
                 (SETTINGS, 0) => self.write(&faulty_frames::frame(SETTINGS, 1, 0, &[])).await,
                 (PING, 0) => self.write(&faulty_frames::frame(PING, 1, 0, &frame.payload)).await,
                 (HEADERS, _) => match self.request(frame, close_next).await {
@@ -227,6 +232,7 @@ impl FaultyConnection {
             answer_bytes: message_bytes(&answer),
             is_hidden_by_go: script.is_hidden_by_go(stream),
             open,
+            settings_known: self.settings_known,
             times: 1,
         };
         let is_left_out = self.habits.goaway_after.is_some_and(|(after, _)| self.requests > after);
