@@ -81,6 +81,8 @@ struct PodHistory {
     /// Time at which the watch first showed the pod as being deleted.
     deleting: Option<Stamp>,
     gone: Option<Stamp>,
+    /// True if its termination was explained.
+    is_explained: bool,
     events: Vec<(Stamp, PodEvent)>,
 }
 
@@ -99,6 +101,10 @@ impl PodHistory {
         if self.events.len() >= EVENTS_KEPT {
             // The first event shows since when the pod exists.
             self.events.remove(1);
+        }
+        if self.events.is_empty() {
+            // Most pods do not change.
+            self.events.reserve_exact(1);
         }
         self.events.push((at, event.clone()));
     }
@@ -186,8 +192,9 @@ impl GatewayTraffic {
 
     /// Returns the time since which all attempts are needed: from before the deletions that are not explained yet.
     fn needed_from(&self, now: Stamp) -> Stamp {
-        let may_be_unexplained =
-            |pod: &&PodHistory| pod.gone.is_none_or(|gone| now.ns_since(gone) <= RECENT_NS);
+        let may_be_unexplained = |pod: &&PodHistory| {
+            !pod.is_explained && pod.gone.is_none_or(|gone| now.ns_since(gone) <= RECENT_NS)
+        };
         let deleting = self.pods.values().filter(may_be_unexplained).filter_map(|pod| pod.deleting).min();
         deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
@@ -206,6 +213,7 @@ impl GatewayTraffic {
         // The watch may not have shown the end of the pod.
         if let Some(pod) = self.pods.get_mut(&end.uid) {
             pod.gone.get_or_insert(until);
+            pod.is_explained = true;
         }
         traffic
     }
