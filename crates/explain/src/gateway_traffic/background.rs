@@ -30,8 +30,8 @@ pub(super) fn background(
     for (address, TimeSpan { from, until }) in well {
         let periods = usize::try_from(until.ns_since(*from) / length_ns).unwrap_or(0);
         let mut of_pod = vec![0; periods];
-        for begun in attempts.lost_at(*address, |outcome| !needs_dead_pod(outcome)) {
-            let period = usize::try_from(begun.ns_since(*from).div_euclid(length_ns));
+        for at in attempts.lost_at(*address, |outcome| !needs_dead_pod(outcome)) {
+            let period = usize::try_from(at.ns_since(*from).div_euclid(length_ns));
             if let Some(count) = period.ok().and_then(|period| of_pod.get_mut(period)) {
                 *count += 1;
             }

@@ -46,7 +46,8 @@ struct KeptAttempt<A = IpAddr> {
     begun: Stamp,
     /// Longest time after that at which it may have begun, in microseconds.
     unsure_us: u32,
-    took_us: u32,
+    /// In milliseconds, as a stream may take days.
+    took_ms: u32,
     /// `None` if the log does not show it.
     address: Option<A>,
     /// `None` if the log does not show it.
@@ -116,18 +117,19 @@ impl KeptAttempts {
                 self.lost.push_back(attempt);
             }
             if let Some(address) = attempt.address {
-                self.used.entry(address).or_default().insert(consumer, attempt.begun);
+                let last = self.used.entry(address).or_default().entry(consumer).or_default();
+                *last = attempt.ended().max(*last);
             }
             self.attempts.push_back(attempt);
         }
         reached
     }
 
-    /// Forgets attempts that began before `before` on their gateway's clock, and those that lost their requests, and
+    /// Forgets attempts that ended before `before` on their gateway's clock, and those that lost their requests, and
     /// who used an address, before `lost_before`.
     pub(super) fn forget_before(&mut self, before: Stamp, lost_before: Stamp) {
         for (attempts, before) in [(&mut self.attempts, before), (&mut self.lost, lost_before)] {
-            while attempts.front().is_some_and(|attempt| attempt.begun < before) {
+            while attempts.front().is_some_and(|attempt| attempt.ended() < before) {
                 attempts.pop_front();
             }
         }
@@ -186,7 +188,7 @@ impl KeptAttempts {
             let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).0) else { continue };
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
-            if period.meets(begun, begun + Duration::from_micros(attempt.took_us.into())) {
+            if period.meets(begun, begun + attempt.took()) {
                 let attempt = attempt.named(|number| self.addresses.address(number));
                 log.attempts.push(KeptAttempt { begun, ..attempt });
             }
@@ -234,7 +236,8 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
             consumer,
             begun: line.earliest + passed,
             unsure_us: resolution_us.saturating_add(if is_placed { 0 } else { us(took) }),
-            took_us: us(attempt.took.unwrap_or(took.saturating_sub(passed))),
+            took_ms: u32::try_from(attempt.took.unwrap_or(took.saturating_sub(passed)).as_millis())
+                .unwrap_or(u32::MAX),
             address: match attempt.upstream {
                 LoggedUpstream::Address(address) => Some(address.ip()),
                 LoggedUpstream::Unnamed => None,
@@ -327,14 +330,14 @@ impl ChosenAttempts {
         Some(self.logs.get(&row.source)?.attempts.get(number)?.fate)
     }
 
-    /// Returns when requests began that were lost at an address with such an outcome.
+    /// Returns when requests were lost at an address with such an outcome. A stream may have begun long before.
     pub(super) fn lost_at(
         &self,
         address: IpAddr,
         is_meant: impl Fn(Outcome) -> bool,
     ) -> impl Iterator<Item = Stamp> {
         let lost = self.all().filter(move |of| of.address == Some(address) && of.is_lost());
-        lost.filter(move |of| of.outcome.is_some_and(&is_meant)).map(|of| of.begun)
+        lost.filter(move |of| of.outcome.is_some_and(&is_meant)).map(KeptAttempt::ended)
     }
 
     /// Returns the number of attempts at an address that may have been under way in a period, and whose outcome the log
@@ -362,17 +365,25 @@ impl<A: Copy> KeptAttempt<A> {
         self.fate == AttemptFate::Last && self.outcome.is_some_and(is_dropped)
     }
 
+    fn took(&self) -> Duration {
+        Duration::from_millis(self.took_ms.into())
+    }
+
+    fn ended(&self) -> Stamp {
+        self.begun + self.took()
+    }
+
     /// Returns the attempt with a different name for its address.
     fn named<B>(self, name: impl FnOnce(A) -> B) -> KeptAttempt<B> {
         let Self {
-            consumer, begun, unsure_us, took_us, outcome, is_certain, status, is_answer, fate, ..
+            consumer, begun, unsure_us, took_ms, outcome, is_certain, status, is_answer, fate, ..
         } = self;
         let address = self.address.map(name);
         KeptAttempt {
             consumer,
             begun,
             unsure_us,
-            took_us,
+            took_ms,
             address,
             outcome,
             is_certain,
@@ -384,10 +395,6 @@ impl<A: Copy> KeptAttempt<A> {
 }
 
 impl KeptAttempt {
-    fn ended(&self) -> Stamp {
-        self.begun + Duration::from_micros(self.took_us.into())
-    }
-
     /// Writes the attempt to a row, of which everything else is already that of an attempt.
     fn fill(&self, row: &mut RequestRow) {
         (row.scheduled, row.sent, row.end) = (self.begun, Some(self.begun), self.ended());

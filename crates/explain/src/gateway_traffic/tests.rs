@@ -96,6 +96,14 @@ impl World {
         self.traffic.add(&"gw".into(), at(ms + 32), &line);
     }
 
+    /// Logs a response that began at `begun_ms` and ended at `ended_ms`; its line is read 30 ms later.
+    fn log_stream(&mut self, begun_ms: i64, ended_ms: i64, attempt: LoggedAttempt) {
+        let (begun, took) = (at(begun_ms), Duration::from_millis((ended_ms - begun_ms).try_into().unwrap()));
+        let stream = line(Some(200), vec![LoggedAttempt { took: Some(took), ..attempt }]);
+        let stream = LoggedRequest { earliest: begun, latest: begun, took: Some(took), ..stream };
+        self.traffic.add(&"gw".into(), at(ended_ms + 30), &stream);
+    }
+
     /// Explains the only termination.
     fn explain(&mut self, ms: i64) -> (WatchedTermination, TerminationTraffic) {
         let mut settled = self.watch.settled(at(ms));
@@ -247,6 +255,41 @@ fn unproven_responses_are_not_observable() {
     // With the gateway's clock, the first may have been under way, too; the last came when the pod was gone.
     assert_eq!(traffic.not_observable, 3, "{traffic:?}");
     assert_eq!(traffic.lost, Bounded::exactly(0));
+}
+
+fn cut(address: &str) -> LoggedAttempt {
+    attempt(address, Outcome::TruncatedBody, Some(200))
+}
+
+#[test]
+fn gateway_with_only_streams_shows_losses() {
+    let mut world = World::new();
+    for second in 0..100 {
+        world.traffic.forget_before(at(second * 1000));
+    }
+    world.delete(100_000, "b");
+    for begun_ms in [-36_000_000, -400_000, 99_000] {
+        world.log_stream(begun_ms, 100_500, cut("10.0.0.2"));
+        world.traffic.forget_before(at(101_000));
+    }
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!(traffic.lost, Bounded::exactly(3), "{traffic:?}");
+}
+
+/// A stream began while its pod was well, but the pod's own termination cut it.
+#[test]
+fn stream_cut_with_its_pod_is_no_background() {
+    let mut world = World::new();
+    world.delete(90_000, "a");
+    for second in 0..80 {
+        world.log_stream(second * 1000, 90_500, cut("10.0.0.1"));
+    }
+    let first = world.watch.settled(at(99_000));
+    assert_eq!(first.len(), 1);
+    roll(&mut world, |_, _| {});
+    world.log_stream(50_000, 100_500, cut("10.0.0.2"));
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!((traffic.lost, traffic.background), (Bounded::exactly(1), Some(Bounded::default())));
 }
 
 #[test]
