@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::conclude::explained::Explained;
 use crate::explain_span;
-use crate::model::{LogGap, TerminationTraffic, WatchedTermination};
+use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
 use crate::timeline::{BeatCollector, TimeSpan, Unread};
 use background::background;
 use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts};
@@ -242,6 +242,8 @@ impl GatewayTraffic {
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
         traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
         traffic.not_observable = fates.unobserved_at(address, ending);
+        let may_hide_cuts = fates.may_hide_cuts_at(address, ending);
+        traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
         let around = TimeSpan { from: t0.shifted_ns(-BACKGROUND_NS), until: span.until };
         let lost = self.attempts.choose_lost(&consumers, around, offset);
         traffic.background = background(&lost, ending, &self.well_pods(around));
@@ -349,18 +351,23 @@ fn traffic(uid: &str, explained: &Explained<'_>, fates: &ChosenAttempts) -> Opti
         windows: termination.windows.clone(),
         ..TerminationTraffic::default()
     };
+    let mut streams_cut = Bounded::default();
     for judged in &explained.judged {
         let candidate = judged.candidates.iter().find(|candidate| candidate.termination == number);
         let Some(share) = candidate.map(|candidate| candidate.share) else { continue };
         match fates.fate(&judged.request.row) {
             Some(AttemptFate::Last) => {
                 traffic.lost.add(share);
+                if judged.request.row.outcome.is_incomplete() {
+                    streams_cut.add(share);
+                }
                 traffic.by_cause.entry(judged.cause).or_default().add(share);
             }
             Some(AttemptFate::Saved) => traffic.saved_by_retries.add(share),
             Some(AttemptFate::Repeated) | None => {}
         }
     }
+    traffic.streams_cut = Some(streams_cut);
     Some(traffic)
 }
 

@@ -67,6 +67,11 @@ impl Outcome {
         matches!(self, Self::ResetMidResponse | Self::TruncatedBody) || self.is_broken_stream()
     }
 
+    /// Returns true if part of the response arrived, and the rest did not, in time or at all.
+    pub const fn is_incomplete(self) -> bool {
+        matches!(self, Self::BodyTimeout | Self::StreamStalled) || self.is_cut_off()
+    }
+
     /// Returns true if a stream had begun, and ended incomplete for a reason other than a timeout.
     pub const fn is_broken_stream(self) -> bool {
         matches!(self, Self::StreamCut | Self::StreamUnfinished | Self::StreamAborted)

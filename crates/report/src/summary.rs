@@ -345,14 +345,15 @@ fn close(page: &mut TextPage, result: &RunResult, files: Option<&str>) {
 }
 
 /// Aligns rows in columns, two spaces apart. The columns listed in `right` hold numbers.
-pub(super) fn columns<const N: usize>(rows: &[[String; N]], right: &[usize]) -> Vec<String> {
-    let widths: [usize; N] =
-        std::array::from_fn(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
+pub(super) fn columns<Row: AsRef<[String]>>(rows: &[Row], right: &[usize]) -> Vec<String> {
+    let number = rows.first().map_or(0, |row| row.as_ref().len());
+    let width = |i: usize| rows.iter().map(|row| row.as_ref()[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..number).map(width).collect();
     let cell = |(i, text): (usize, &String)| match (right.contains(&i), widths[i]) {
         (true, width) => format!("{text:>width$}"),
         (false, width) => format!("{text:width$}"),
     };
-    rows.iter().map(|row| row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")).collect()
+    rows.iter().map(|row| row.as_ref().iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")).collect()
 }
 
 fn share(part: u64, whole: u64) -> f64 {

@@ -12,8 +12,8 @@ use super::format::{count, counted, either, len, long_time, percent, rfc3339_sec
 use super::html::{self, HtmlCell};
 use super::markdown;
 use super::watch_lines::{
-    COLUMNS, NUMBERS, PODS, WIDTH, WatchInterruption, WatchOutput, WatchedSpan, WorkloadRemedy, cells,
-    interruption, missing_right, name, ranking_lines, remedies,
+    PODS, RankingTable, WIDTH, WatchInterruption, WatchOutput, WatchedSpan, WorkloadRemedy, interruption,
+    missing_right, name, ranking_lines, remedies,
 };
 use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadRanking};
 use rolldrop_explain::model::Bounded;
@@ -325,6 +325,10 @@ impl WatchReport {
         sentences
     }
 
+    fn table(&self) -> RankingTable {
+        RankingTable::new(self.workloads.iter().map(|of| &of.of))
+    }
+
     /// Returns the report for a terminal.
     pub fn text(&self) -> String {
         let mut lines = vec![self.headline()];
@@ -345,9 +349,9 @@ impl WatchReport {
         };
         markdown::section(&mut out, &items(&self.knowledge()));
         if !self.workloads.is_empty() {
-            let rows =
-                self.workloads.iter().map(|of| cells(&of.of).map(|cell| markdown::escape(&cell)).to_vec());
-            markdown::table(&mut out, &COLUMNS, NUMBERS, rows);
+            let table = self.table();
+            let rows = table.rows.iter().map(|row| row.iter().map(|cell| markdown::escape(cell)).collect());
+            markdown::table(&mut out, &table.header, &table.numbers(), rows);
         }
         let advice = self.workloads.iter().flat_map(|of| &of.remedies).map(|remedy| {
             remedy.sentence.clone()
@@ -418,16 +422,20 @@ impl WatchReport {
 
     /// Returns the report as a self-contained page with the chart.
     pub fn html(&self, chart: &Chart) -> String {
-        let rows = self.workloads.iter().map(|of| {
-            let [name, numbers @ ..] = cells(&of.of);
-            std::iter::once(HtmlCell::head(&name)).chain(numbers.map(HtmlCell::number)).collect()
+        let table = self.table();
+        let rows = table.rows.into_iter().map(|row| {
+            let cell = |(column, text): (usize, String)| match column {
+                0 => HtmlCell::head(&text),
+                _ => HtmlCell::number(text),
+            };
+            row.into_iter().enumerate().map(cell).collect()
         });
         let remedies: Vec<&WorkloadRemedy> = self.workloads.iter().flat_map(|of| &of.remedies).collect();
         let body = html! {
             p.answer { (self.headline()) }
             (html::figure(chart))
             ul { @for sentence in self.knowledge() { li { (sentence) } } }
-            @if !self.workloads.is_empty() { (html::table("Workloads", "", &COLUMNS, rows)) }
+            @if !self.workloads.is_empty() { (html::table("Workloads", "", &table.header, rows)) }
             @if !remedies.is_empty() {
                 h2 { "Remedies" }
                 @for remedy in remedies {
@@ -615,6 +623,51 @@ mod tests {
             assert!([part, within, advice].iter().all(|part| without.contains(part)), "{without}");
             assert!(with.contains(within) && !with.contains(advice), "{with}");
             assert!(!without.contains("1.250"), "{without}");
+        }
+    }
+
+    #[test]
+    fn report_formats_show_streams_cut() {
+        let with = |pod: &str, cut: Option<Bounded>| {
+            let WatchOutput::Termination(mut end) = end(pod) else { panic!("a termination") };
+            let lost = Bounded::exactly(12);
+            let by_cause = BTreeMap::from([(Cause::KilledInFlight, lost)]);
+            end.traffic = Some(TerminationTraffic {
+                lost,
+                by_cause,
+                streams_cut: cut,
+                ..TerminationTraffic::default()
+            });
+            WatchOutput::Termination(end)
+        };
+        // A record of an earlier version has no such field.
+        let mut earlier: Value = serde_json::from_str(&with("old", None).json()).unwrap();
+        earlier["traffic"].as_object_mut().unwrap().remove("streams_cut").expect("the field");
+        let earlier = WatchOutput::read(earlier.to_string().as_bytes()).unwrap();
+        let records = [(1, earlier), (2, with("web", Some(Bounded::exactly(9)))), (3, end("api"))];
+        let report = report(None, &records);
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
+        let of = |number: usize| &json["workloads"][number]["traffic"];
+        assert_eq!(of(0)["streams_cut"], json!({"at_least": 9, "at_most": 9, "estimate": 9.0}));
+        assert_eq!((&of(0)["streams_cut_unknown"], &of(1)["streams_cut_unknown"]), (&json!(0), &json!(1)));
+        assert_eq!(of(2), &Value::Null);
+        let html = report.html(&report.chart().unwrap());
+        for text in [report.text(), report.markdown(), html, report.json()] {
+            let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(flat.contains("Streams cut among them: 9. "), "{text}");
+            assert!(
+                flat.contains("For 1 of the terminations, it is not known which streams were cut."),
+                "{text}"
+            );
+        }
+        let markdown = report.markdown();
+        for row in [
+            "| workload | terminations | requests lost | streams cut | killed |",
+            "| shop Deployment web | 1 | 12 | 9 | 1 |",
+            "| shop Deployment old | 1 | 12 | unknown | 1 |",
+            "| shop Deployment api | 1 | unknown | unknown | 1 |",
+        ] {
+            assert!(markdown.contains(row), "{row}\n{markdown}");
         }
     }
 

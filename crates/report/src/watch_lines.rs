@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding_words::objection;
-use super::format::{count, counted, list, percent, rfc3339_seconds, wrap};
+use super::format::{count, counted, list, percent, range, rfc3339_seconds, wrap};
 use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
-use rolldrop_explain::count::workload_ranking::RankedWorkload;
+use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadTraffic};
 use rolldrop_explain::model::account::{BeatsState, Objection};
 use rolldrop_explain::model::{ContainerEnd, LogGap, WatchedTermination};
 use rolldrop_record::{Stamp, shown};
@@ -15,6 +15,8 @@ use rolldrop_record::{Stamp, shown};
 pub(super) const WIDTH: usize = 100;
 /// Resource that must be watched to see any termination.
 pub(super) const PODS: &str = "pods";
+/// Cell of the ranking whose value is not known.
+const UNKNOWN: &str = "unknown";
 
 /// One line of the output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -263,8 +265,7 @@ pub(super) fn ranking_lines(ranked: &[RankedWorkload]) -> Vec<String> {
     let mut lines = Vec::new();
     if !ranked.is_empty() {
         lines.push(String::new());
-        let rows = std::iter::once(COLUMNS.map(str::to_owned)).chain(ranked.iter().map(cells));
-        lines.extend(columns(&rows.collect::<Vec<_>>(), NUMBERS));
+        lines.extend(RankingTable::new(ranked.iter()).text());
     }
     for remedy in ranked.iter().flat_map(remedies) {
         lines.push(String::new());
@@ -274,28 +275,45 @@ pub(super) fn ranking_lines(ranked: &[RankedWorkload]) -> Vec<String> {
     lines
 }
 
-/// Columns of the ranking: names on the left, numbers on the right.
-pub(super) const COLUMNS: [&str; 9] = [
-    "workload",
-    "terminations",
-    "killed",
-    ">= 90%",
-    "unknown",
-    "failed hooks",
-    "grace period",
-    "used, median",
-    "used, max",
-];
+/// The ranking as a table: names in the first column, numbers in the others.
+pub(super) struct RankingTable {
+    pub(super) header: Vec<&'static str>,
+    pub(super) rows: Vec<Vec<String>>,
+}
 
-/// Columns of the ranking that hold numbers.
-pub(super) const NUMBERS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8];
+impl RankingTable {
+    /// Creates the table. Requests have columns only if a log of a gateway names any of the pods.
+    pub(super) fn new<'a>(ranked: impl Iterator<Item = &'a RankedWorkload> + Clone) -> Self {
+        let has_traffic = ranked.clone().any(|of| of.traffic.is_some());
+        let of_requests = ["requests lost", "streams cut"].into_iter().filter(|_| has_traffic);
+        let of_ends =
+            ["killed", ">= 90%", "unknown", "failed hooks", "grace period", "used, median", "used, max"];
+        let header = ["workload", "terminations"].into_iter().chain(of_requests).chain(of_ends).collect();
+        Self { header, rows: ranked.map(|of| cells(of, has_traffic)).collect() }
+    }
+
+    /// Returns the columns that hold numbers.
+    pub(super) fn numbers(&self) -> Vec<usize> {
+        (1..self.header.len()).collect()
+    }
+
+    fn text(&self) -> Vec<String> {
+        let header = self.header.iter().map(|name| (*name).to_owned()).collect();
+        let rows: Vec<Vec<String>> = std::iter::once(header).chain(self.rows.iter().cloned()).collect();
+        columns(&rows, &self.numbers())
+    }
+}
 
 /// Returns a row of the ranking.
-pub(super) fn cells(of: &RankedWorkload) -> [String; 9] {
-    let share = |share: Option<f64>| share.map_or_else(|| "unknown".to_owned(), percent);
-    [
-        shown::one_line(&name(of)).into_owned(),
-        count(of.terminations),
+fn cells(of: &RankedWorkload, has_traffic: bool) -> Vec<String> {
+    let unknown = || UNKNOWN.to_owned();
+    let share = |share: Option<f64>| share.map_or_else(unknown, percent);
+    let traffic = of.traffic.as_ref();
+    let of_requests = [traffic.map(|traffic| range(&traffic.lost)), traffic.map(streams_cut)];
+    let of_requests = of_requests.into_iter().filter(|_| has_traffic);
+    let mut cells = vec![shown::one_line(&name(of)).into_owned(), count(of.terminations)];
+    cells.extend(of_requests.map(|cell| cell.unwrap_or_else(unknown)));
+    cells.extend([
         count(of.killed_at_grace_end),
         count(of.nearly_killed),
         count(of.unknown),
@@ -303,7 +321,16 @@ pub(super) fn cells(of: &RankedWorkload) -> [String; 9] {
         graces(of),
         share(of.median_share_of_grace),
         share(of.max_share_of_grace),
-    ]
+    ]);
+    cells
+}
+
+fn streams_cut(traffic: &WorkloadTraffic) -> String {
+    match (traffic.streams_cut_unknown, traffic.streams_cut.at_least) {
+        (0, _) => range(&traffic.streams_cut),
+        (_, 0) => UNKNOWN.to_owned(),
+        (_, least) => format!("at least {}", count(least)),
+    }
 }
 
 pub(super) fn name(of: &RankedWorkload) -> String {
@@ -403,7 +430,7 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use rolldrop_explain::model::{GraceUse, T0Basis, WatchedMode};
+    use rolldrop_explain::model::{Bounded, GraceUse, T0Basis, WatchedMode};
 
     const T0: Stamp = Stamp::from_unix_ns(1_767_366_245_678_000_000);
 
@@ -509,10 +536,28 @@ pub(super) mod tests {
             assert!(flat.contains(part), "{part}\n{text}");
         }
         assert_eq!(text.matches("Deployment fine").count(), 1, "{text}");
+        assert!(!text.contains("streams cut"), "no log names the pods\n{text}");
         let none = WatchSummary { terminations: 0, workloads: 0, still_terminating: 0, ..summary };
         assert_eq!(
             watch_ranking(&none, &[]),
             "0 terminations of 0 workloads from 2026-01-02T15:04:05Z to 2026-01-02T15:04:05Z\n"
         );
+    }
+
+    #[test]
+    fn ranking_shows_streams_cut_as_far_as_known() {
+        let row = |traffic: Option<WorkloadTraffic>| {
+            cells(&RankedWorkload { traffic, ..RankedWorkload::default() }, true)[2..4].join(", ")
+        };
+        let cut = |lost, streams_cut, streams_cut_unknown| {
+            Some(WorkloadTraffic { lost, streams_cut, streams_cut_unknown, ..WorkloadTraffic::default() })
+        };
+        let (none, some) = (Bounded::default(), Bounded::exactly(7));
+        assert_eq!(row(None), "unknown, unknown");
+        assert_eq!(row(cut(none, none, 0)), "0, 0");
+        assert_eq!(row(cut(some, some, 0)), "7, 7");
+        assert_eq!(row(cut(some, none, 1)), "7, unknown");
+        assert_eq!(row(cut(some, Bounded { at_most: 9, ..some }, 1)), "7, at least 7");
+        assert_eq!(row(cut(some, Bounded { at_least: 3, ..some }, 0)), "7, 3 to 7");
     }
 }

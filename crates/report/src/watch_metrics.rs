@@ -91,6 +91,7 @@ impl RequestCount {
 struct WorkloadMetrics {
     terminations: BTreeMap<(WatchedMode, TerminationResult), u64>,
     lost: BTreeMap<(Cause, CountEvidence), RequestCount>,
+    streams_cut: BTreeMap<CountEvidence, RequestCount>,
     masked: BTreeMap<CountEvidence, RequestCount>,
     windows: Distribution<{ WINDOW_BOUNDS_S.len() + 1 }>,
     durations: Distribution<{ TERMINATION_BOUNDS_S.len() + 1 }>,
@@ -142,9 +143,13 @@ impl WorkloadMetrics {
             let key = (*cause, evidence(lost.is_exact()));
             self.lost.entry(key).or_default().add(of_pod(lost.at_least));
         }
-        let saved = &traffic.saved_by_retries;
-        if saved.at_least > 0 {
-            self.masked.entry(evidence(saved.is_exact())).or_default().add(of_pod(saved.at_least));
+        let counts = [
+            (&mut self.streams_cut, traffic.streams_cut.unwrap_or_default()),
+            (&mut self.masked, traffic.saved_by_retries),
+        ];
+        for (counted, requests) in counts.into_iter().filter(|(_, requests)| requests.at_least > 0) {
+            let key = evidence(requests.is_exact());
+            counted.entry(key).or_default().add(of_pod(requests.at_least));
         }
     }
 }
@@ -245,10 +250,22 @@ impl<'a> WatchMetricsPage<'a> {
                 self.text.sample_with(name, &[of, labels].concat(), count.total, count.last.as_ref());
             }
         }
+        let name = "rolldrop_streams_cut_total";
+        let help = "Lost requests whose responses had begun, such as downloads and streams, at least.";
+        self.by_evidence(name, help, |metrics| &metrics.streams_cut);
         let name = "rolldrop_masked_requests_total";
         let help = "Requests that failed at terminating pods, and that gateways' retries saved, at least.";
+        self.by_evidence(name, help, |metrics| &metrics.masked);
+    }
+
+    fn by_evidence(
+        &mut self,
+        name: &str,
+        help: &str,
+        counts: fn(&WorkloadMetrics) -> &BTreeMap<CountEvidence, RequestCount>,
+    ) {
         for (of, metrics) in self.family(name, MetricKind::Counter, help) {
-            for (evidence, count) in &metrics.masked {
+            for (evidence, count) in counts(metrics) {
                 let labels = [&of[..], &[("evidence", evidence.as_str())]].concat();
                 self.text.sample_with(name, &labels, count.total, count.last.as_ref());
             }
@@ -296,9 +313,9 @@ mod tests {
     use super::*;
 
     /// Maximum number of series of a workload: terminations by mode and result, lost requests by cause and evidence,
-    /// masked ones by evidence, both histograms with sum and count, and three others.
+    /// streams cut and masked requests by evidence, both histograms with sum and count, and three others.
     const MAX_SERIES_OF_WORKLOAD: usize = WatchedMode::ALL.len() * TerminationResult::ALL.len()
-        + (Cause::ALL.len() + 1) * CountEvidence::ALL.len()
+        + (Cause::ALL.len() + 2) * CountEvidence::ALL.len()
         + (WINDOW_BOUNDS_S.len() + 3)
         + (TERMINATION_BOUNDS_S.len() + 3)
         + 3;
@@ -366,6 +383,8 @@ mod tests {
         let mut metrics = WatchMetrics::default();
         metrics.add(at(200), &end("Deployment web", Some(lost(Bounded::exactly(7)))));
         metrics.add(at(201), &end("Deployment web", Some(lost(between(2, 9)))));
+        let cut = TerminationTraffic { streams_cut: Some(Bounded::exactly(6)), ..lost(Bounded::exactly(7)) };
+        metrics.add(at(200), &end("Deployment api", Some(cut)));
         let mut missing = lost(Bounded::exactly(3));
         (missing.gaps, missing.saved_by_retries) = (vec![gap()], Bounded::exactly(4));
         missing.windows = vec![window(None), window(Some(0.4)), window(Some(3.0))];
@@ -388,6 +407,8 @@ mod tests {
             format!(
                 r#"rolldrop_masked_requests_total{{{web},evidence="at_least"}} 4 # {{pod="web-1"}} 4 202.000"#
             ),
+            r#"rolldrop_streams_cut_total{namespace="shop",workload="Deployment api",evidence="exact"} 6 # {pod="web-1"} 6 200.000"#
+                .to_owned(),
             format!(r#"rolldrop_window_seconds_bucket{{{web},le="2.0"}} 0"#),
             format!(r#"rolldrop_window_seconds_bucket{{{web},le="5.0"}} 1"#),
             format!(r#"rolldrop_window_seconds_sum{{{web}}} 3"#),
@@ -421,12 +442,13 @@ mod tests {
             {
                 let mut traffic = lost(bounds);
                 (traffic.by_cause, traffic.saved_by_retries) = (causes(bounds), bounds);
+                traffic.streams_cut = Some(bounds);
                 metrics.add(at(1), &WatchedTermination { mode: *mode, ..end(&name, Some(traffic)) });
             }
             assert_eq!(metrics.has_others(), number >= MAX_WORKLOADS);
         }
         let most = (MAX_WORKLOADS + 1) * MAX_SERIES_OF_WORKLOAD;
-        assert_eq!((series(&metrics), most), (most, 85_085), "docs/watch.md states it");
+        assert_eq!((series(&metrics), most), (most, 87_087), "docs/watch.md states it");
         metrics.set_terminating(BTreeMap::from([(("new".to_owned(), None), 1)]));
         assert_eq!(series(&metrics), most);
         let text = metrics.render(MetricsFormat::Prometheus, []);

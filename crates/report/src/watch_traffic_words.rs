@@ -16,6 +16,11 @@ const WIDE: f64 = 0.1;
 /// Returns the parts of a termination's line that concern requests.
 pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &TerminationTraffic) -> Vec<String> {
     let mut parts = vec![lost_requests(&traffic.lost, traffic.requests, traffic.by_cause.keys())];
+    match traffic.streams_cut {
+        Some(cut) if cut.at_most > 0 => parts.push(format!("streams cut: {}", bounded(&cut))),
+        Some(_) => {}
+        None => parts.push("streams cut: not observable".to_owned()),
+    }
     parts.extend(background(traffic.background.as_ref(), &traffic.lost));
     if traffic.saved_by_retries.at_most > 0 {
         parts.push(format!("saved by retries: {}", bounded(&traffic.saved_by_retries)));
@@ -101,6 +106,13 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
         counted(traffic.requests, "request"),
         counted(traffic.terminations, "terminating pod")
     )];
+    if traffic.streams_cut.at_most > 0 {
+        sentences.push(format!("Streams cut among them: {}.", bounded(&traffic.streams_cut)));
+    }
+    if traffic.streams_cut_unknown > 0 {
+        let unknown = count(traffic.streams_cut_unknown);
+        sentences.push(format!("For {unknown} of the terminations, it is not known which streams were cut."));
+    }
     if traffic.saved_by_retries.at_most > 0 {
         sentences.push(format!("Retries saved {} more.", bounded(&traffic.saved_by_retries)));
     }
@@ -139,7 +151,17 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
             }
         });
     }
-    if lost_by(&[Cause::KilledInFlight, Cause::CutAtSigterm]) {
+    let in_flight = [Cause::KilledInFlight, Cause::CutAtSigterm].map(|cause| traffic.by_cause.get(&cause));
+    let in_flight: u64 = in_flight.into_iter().flatten().map(|lost| lost.at_most).sum();
+    if traffic.streams_cut.at_most > 0 {
+        remedies.push(
+            "A preStop sleep saves only streams that end before it does: the app should end its streams on SIGTERM. \
+             If that takes longer than the rest of the grace period, raise terminationGracePeriodSeconds; `rolldrop tune \
+             --grace` finds how long streams need."
+                .to_owned(),
+        );
+    }
+    if in_flight > traffic.streams_cut.at_least {
         remedies.push(
             "Some pods exited with requests in flight: the app should stop accepting connections at SIGTERM, and \
              finish what it has accepted."
@@ -236,6 +258,7 @@ mod tests {
         let traffic = TerminationTraffic {
             requests: 1234,
             lost,
+            streams_cut: Some(Bounded::exactly(1)),
             by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, lost)]),
             saved_by_retries: Bounded { at_least: 1, at_most: 2, estimate: 1.5 },
             not_observable: 1,
@@ -255,12 +278,15 @@ mod tests {
         };
         assert_eq!(
             termination_traffic(&dated(false), &traffic).join("; "),
-            "LOST 3 of 1,234 requests (gateway_to_dead_pod); without the termination, up to 1, best estimate 0.2 would be \
+            "LOST 3 of 1,234 requests (gateway_to_dead_pod); streams cut: 1; without the termination, up to 1, best estimate 0.2 would be \
              expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not tell; edge/envoy used it \
              for at least 0.400 s, at most 1.250 s, with its deletion known to within 0.800 s; edge/envoy used it for at \
              least 0.500 s, at most 8.500 s; lines of edge/envoy may be missing"
         );
-        let none = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
+        let unseen = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
+        let not_observable = "streams cut: not observable";
+        assert_eq!(termination_traffic(&dated(false), &unseen), ["lost none of 1 request", not_observable]);
+        let none = TerminationTraffic { streams_cut: Some(Bounded::default()), ..unseen };
         assert_eq!(termination_traffic(&dated(false), &none), ["lost none of 1 request"]);
     }
 
@@ -357,5 +383,33 @@ mod tests {
             "{text}"
         );
         assert_eq!(workload_traffic("web", &WorkloadTraffic::default()), None);
+    }
+
+    #[test]
+    fn streams_cut_have_remedy_of_their_own() {
+        let lost = Bounded::exactly(31);
+        let (streams, in_flight) = ("A preStop sleep saves only streams", "stop accepting connections");
+        for (cut, parts) in [
+            (lost, [true, false]),
+            (Bounded::exactly(30), [true, true]),
+            (Bounded { at_least: 0, at_most: 31, estimate: 9.0 }, [true, true]),
+            (Bounded::default(), [false, true]),
+        ] {
+            let traffic = WorkloadTraffic {
+                streams_cut: cut,
+                streams_cut_unknown: 2,
+                lost,
+                by_cause: BTreeMap::from([(Cause::KilledInFlight, lost)]),
+                ..WorkloadTraffic::default()
+            };
+            let text = workload_traffic("web", &traffic).unwrap();
+            assert_eq!([streams, in_flight].map(|part| text.contains(part)), parts, "{text}");
+            let said = format!(" Streams cut among them: {}.", bounded(&cut));
+            assert_eq!(text.contains(&said), parts[0], "{text}");
+            assert!(
+                text.contains("For 2 of the terminations, it is not known which streams were cut."),
+                "{text}"
+            );
+        }
     }
 }

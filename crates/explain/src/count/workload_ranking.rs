@@ -54,6 +54,10 @@ pub struct WorkloadTraffic {
     pub requests: u64,
     /// Lost requests.
     pub lost: Bounded,
+    /// Streams cut, a part of the lost requests.
+    pub streams_cut: Bounded,
+    /// Number of the terminations for which the logs do not show which streams were cut.
+    pub streams_cut_unknown: u64,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
     /// Requests that a retry saved.
@@ -113,6 +117,8 @@ impl WorkloadTraffic {
         self.with_gaps += u64::from(!traffic.gaps.is_empty());
         self.requests += traffic.requests;
         self.lost.merge(&traffic.lost);
+        self.streams_cut.merge(&traffic.streams_cut.unwrap_or_default());
+        self.streams_cut_unknown += u64::from(traffic.streams_cut.is_none());
         for (cause, lost) in &traffic.by_cause {
             self.by_cause.entry(*cause).or_default().merge(lost);
         }
@@ -181,8 +187,8 @@ impl WorkloadRanking {
         shares.extend(share);
     }
 
-    /// Returns the workloads, worst first: by requests lost, by pods killed, by pods nearly killed, by failed hooks, and
-    /// by the largest share of the grace period.
+    /// Returns the workloads, worst first: by requests lost, by streams cut, by pods killed, by pods nearly killed, by
+    /// failed hooks, and by the largest share of the grace period.
     pub fn ranked(&self) -> Vec<RankedWorkload> {
         let named = self.0.iter().map(|((namespace, workload), counted)| {
             let mut shares = counted.shares.clone();
@@ -199,7 +205,8 @@ impl WorkloadRanking {
         let mut ranked: Vec<RankedWorkload> = named.collect();
         let badness = |of: &RankedWorkload| {
             let lost = of.traffic.as_ref().map_or(0, WorkloadTraffic::surely_lost);
-            (lost, of.killed_at_grace_end, of.nearly_killed, of.failed_hooks)
+            let cut = of.traffic.as_ref().map_or(0, |traffic| traffic.streams_cut.at_least.min(lost));
+            (lost, cut, of.killed_at_grace_end, of.nearly_killed, of.failed_hooks)
         };
         let share = |of: &RankedWorkload| of.max_share_of_grace.unwrap_or(0.0);
         ranked.sort_by(|a, b| {
@@ -294,11 +301,12 @@ mod tests {
             rate_before: 1.0,
             late_arrivals: 0,
         };
-        let seen = |lost, background, lower_s| WatchedTermination {
+        let seen = |lost, background: Option<Bounded>, lower_s| WatchedTermination {
             t0_latest_ns: Stamp::from_unix_ns(500_000_000),
             traffic: Some(TerminationTraffic {
                 requests: 50,
                 lost: Bounded::exactly(lost),
+                streams_cut: Some(Bounded::exactly(lost / 2)).filter(|_| background.is_none()),
                 background,
                 windows: vec![window(lower_s)],
                 clock_width_s: 0.2,
@@ -318,6 +326,7 @@ mod tests {
         let traffic = ranked[0].traffic.as_ref().expect("lost requests rank before kills");
         assert_eq!((ranked[0].terminations, traffic.terminations, traffic.requests), (6, 5, 250));
         assert_eq!((traffic.lost, traffic.surely_lost()), (Bounded::exactly(8), 6));
+        assert_eq!((traffic.streams_cut, traffic.streams_cut_unknown), (Bounded::exactly(2), 1));
         let longest = traffic.longest_window.as_ref().expect("a window");
         assert_eq!((longest.lower_s, longest.t0_width_s, longest.has_beats), (1.4, 0.5, true));
         let unresolved = UnresolvedWindow { t0_width_s: 0.5, clock_width_s: 0.2, has_beats: false };

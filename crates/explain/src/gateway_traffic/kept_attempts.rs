@@ -52,7 +52,8 @@ struct KeptAttempt<A = IpAddr> {
     address: Option<A>,
     /// `None` if the log does not show it.
     outcome: Option<Outcome>,
-    /// False if the log does not show that the response was complete, although it has a good status.
+    /// False if the log does not show that the response was complete, although it has a good status. A response of the
+    /// gateway itself is none of a pod.
     is_certain: bool,
     status: Option<u16>,
     /// True if the upstream responded with this status.
@@ -243,7 +244,10 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
                 LoggedUpstream::Unnamed => None,
             },
             outcome,
-            is_certain: !is_last || attempt.outcome.is_some() || outcome != Some(Outcome::Ok),
+            is_certain: !is_last
+                || attempt.outcome.is_some()
+                || outcome != Some(Outcome::Ok)
+                || line.attempts.is_empty(),
             status,
             is_answer: attempt.outcome == Some(Outcome::HttpError),
             fate: if is_last { AttemptFate::Last } else { earlier },
@@ -341,15 +345,27 @@ impl ChosenAttempts {
     }
 
     /// Returns the number of attempts at an address that may have been under way in a period, and whose outcome the log
-    /// does not show, or not with certainty.
+    /// does not show, or not with certainty. Logs may leave out the address where a response was cut.
     pub(super) fn unobserved_at(&self, address: IpAddr, period: TimeSpan) -> u64 {
+        self.unobserved(address, period).count() as u64
+    }
+
+    /// Returns true if any of these attempts had a response, which may have been cut.
+    pub(super) fn may_hide_cuts_at(&self, address: IpAddr, period: TimeSpan) -> bool {
+        self.unobserved(address, period).any(|of| of.status.is_some())
+    }
+
+    fn unobserved(&self, address: IpAddr, period: TimeSpan) -> impl Iterator<Item = &KeptAttempt> {
         let is_unsure = |of: &&KeptAttempt| of.outcome.is_none() || !of.is_certain;
-        let of_log = |log: &ChosenLog| {
-            let period = period.widened(log.uncertainty_ns());
-            let at_address = log.attempts.iter().filter(|of| of.address == Some(address));
-            at_address.filter(is_unsure).filter(|of| period.meets(of.begun, of.ended())).count() as u64
+        let may_be_there = move |of: &&KeptAttempt| match of.address {
+            Some(of) => of == address,
+            None => of.status.is_some(),
         };
-        self.logs.values().map(of_log).sum()
+        self.logs.values().flat_map(move |log| {
+            let period = period.widened(log.uncertainty_ns());
+            let unsure = log.attempts.iter().filter(is_unsure).filter(may_be_there);
+            unsure.filter(move |of| period.meets(of.begun, of.ended()))
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = &KeptAttempt> {

@@ -257,8 +257,31 @@ fn unproven_responses_are_not_observable() {
     assert_eq!(traffic.lost, Bounded::exactly(0));
 }
 
+/// Returns a response of which the log does not show if it was complete.
+fn endless(address: &str) -> LoggedAttempt {
+    LoggedAttempt { outcome: None, ..attempt(address, Outcome::Ok, Some(200)) }
+}
+
 fn cut(address: &str) -> LoggedAttempt {
     attempt(address, Outcome::TruncatedBody, Some(200))
+}
+
+#[test]
+fn responses_that_had_begun_count_as_streams_cut() {
+    let mut world = World::new();
+    roll(&mut world, |world, ms| {
+        if ms == 100_210 {
+            // One began long before the watch.
+            for begun_ms in [-36_000_000, 30_000, 99_000] {
+                world.log_stream(begun_ms, 100_150, cut("10.0.0.2"));
+            }
+            world.log_stream(99_500, 100_160, attempt("10.0.0.2", Outcome::BodyTimeout, Some(200)));
+            world.log_stream(90_000, 100_160, attempt("10.0.0.2", Outcome::Ok, Some(200)));
+        }
+        world.log(ms, 502, vec![attempt("10.0.0.2", Outcome::EofBeforeResponse, None)]);
+    });
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!((traffic.lost, traffic.streams_cut), (Bounded::exactly(14), Some(Bounded::exactly(4))));
 }
 
 #[test]
@@ -274,6 +297,31 @@ fn gateway_with_only_streams_shows_losses() {
     }
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(3), "{traffic:?}");
+}
+
+#[test]
+fn unseen_ends_leave_streams_cut_open() {
+    let streams_cut = |log: &dyn Fn(&mut World)| {
+        let mut world = World::new();
+        roll(&mut world, |_, _| {});
+        log(&mut world);
+        let (_, traffic) = world.explain(180_000);
+        (traffic.streams_cut, traffic.not_observable)
+    };
+    let none = (Some(Bounded::default()), 0);
+    assert_eq!(streams_cut(&|_| {}), none);
+    assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, endless("10.0.0.2"))), (None, 1));
+    // Caddy logs no address with a response that was cut.
+    let nameless = LoggedAttempt { upstream: LoggedUpstream::Unnamed, ..endless("10.0.0.2") };
+    assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, nameless)), (None, 1));
+    assert_eq!(streams_cut(&|world| world.log(100_100, 200, Vec::new())), none, "the gateway's own response");
+    assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, endless("10.0.0.1"))), none);
+    assert_eq!(streams_cut(&|world| world.log_stream(90_000, 95_000, endless("10.0.0.2"))), none);
+    let both = streams_cut(&|world| {
+        world.log_stream(98_000, 100_100, endless("10.0.0.2"));
+        world.log_stream(98_000, 100_100, cut("10.0.0.2"));
+    });
+    assert_eq!(both, (Some(Bounded::exactly(1)), 1));
 }
 
 /// A stream began while its pod was well, but the pod's own termination cut it.

@@ -15,11 +15,15 @@ pub struct TerminationTraffic {
     pub requests: u64,
     /// Requests lost for their clients.
     pub lost: Bounded,
+    /// Streams cut: the part of the lost requests whose responses had begun, such as downloads. `None` if none was seen
+    /// to be cut, but some responses in `not_observable` may have been, and in records of earlier versions.
+    pub streams_cut: Option<Bounded>,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
     /// Requests that failed at the pod and were saved because the gateway tried again.
     pub saved_by_retries: Bounded,
     /// Requests to the pod whose outcome the logs do not show, such as responses with status 200 that may have been cut.
+    /// Among them are those that may have been at a different pod, as their lines name none.
     pub not_observable: u64,
     /// Number of the lost requests that would be expected without the termination: losses of the same kinds at pods
     /// that were well, in periods as long as the termination. Not among them are connections that nobody accepted,

@@ -15,8 +15,8 @@ use rolldrop_record::Cause;
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 
 /// Limits of `expect` that a history can be judged by.
-pub const OF_HISTORIES: [&str; 7] =
-    ["dropped", "causes", "terminations", "exits", "killed", "failedHooks", "windows.max"];
+pub const OF_HISTORIES: [&str; 8] =
+    ["dropped", "causes", "streams.cut", "terminations", "exits", "killed", "failedHooks", "windows.max"];
 
 /// Sums over the terminations of a history.
 #[derive(Debug, Default)]
@@ -37,6 +37,9 @@ struct HistoryLosses {
     requests: u64,
     lost: Bounded,
     by_cause: BTreeMap<Cause, Bounded>,
+    streams_cut: Bounded,
+    /// Number of terminations for which the logs do not show which streams were cut.
+    streams_cut_unknown: u64,
     /// Losses that would be expected without the terminations.
     background: Bounded,
     not_observable: u64,
@@ -87,13 +90,20 @@ impl HistorySums {
         let is_default = expect.is_empty() || expect.limits == Some(Limits::Default);
         let none = is_default.then(|| Bounds { max: Some(0), ..Bounds::default() });
         let none_lost = is_default.then(|| Bounds { max: Some(Amount::Count(0)), ..Bounds::default() });
+        let missing = self.losses.doubts(unwatched.as_ref());
         let mut checks = Vec::new();
         if let Some(bounds) = expect.dropped.map(|limits| limits.total()).or(none_lost) {
-            checks.extend(self.lost("dropped", self.losses.lost, bounds, unwatched.as_ref()));
+            checks.extend(self.lost("dropped", self.losses.lost, bounds, &missing));
         }
         for (cause, bounds) in &expect.causes {
             let lost = self.losses.by_cause.get(cause).copied().unwrap_or_default();
-            checks.extend(self.lost(&format!("causes.{cause}"), lost, *bounds, unwatched.as_ref()));
+            checks.extend(self.lost(&format!("causes.{cause}"), lost, *bounds, &missing));
+        }
+        if let Some(bounds) = expect.streams.and_then(|limits| limits.cut) {
+            let unknown = Some(self.losses.streams_cut_unknown).filter(|unknown| *unknown > 0);
+            let unknown = unknown.map(FigureDoubt::StreamsCutUnknown);
+            let missing: Vec<FigureDoubt> = missing.iter().cloned().chain(unknown).collect();
+            checks.extend(self.lost("streams.cut", self.losses.streams_cut, bounds, &missing));
         }
         if let Some(bounds) = expect.terminations {
             let n = PodTally { happened: self.terminations, unknown: 0 };
@@ -115,7 +125,7 @@ impl HistorySums {
             checks.extend(failed.within("failedHooks", bounds.map(|n| n as f64)));
         }
         if let Some(max) = expect.windows.and_then(|limits| limits.max) {
-            let longest = self.windows.longest(self.losses.doubts(unwatched.as_ref()));
+            let longest = self.windows.longest(missing);
             checks.push(longest.at_most("windows", max.seconds()));
         }
         checks.extend(self.nothing_ended(expect));
@@ -137,16 +147,10 @@ impl HistorySums {
         Some(check)
     }
 
-    /// Checks a number of lost requests, or their share of the requests to terminating pods.
-    fn lost(
-        &self,
-        name: &str,
-        lost: Bounded,
-        bounds: Bounds<Amount>,
-        unwatched: Option<&FigureDoubt>,
-    ) -> Vec<Check> {
+    /// Checks a number of lost requests, or their share of the requests to terminating pods. `missing` says why there may
+    /// be others.
+    fn lost(&self, name: &str, lost: Bounded, bounds: Bounds<Amount>, missing: &[FigureDoubt]) -> Vec<Check> {
         let HistoryLosses { requests, background, not_observable, .. } = self.losses;
-        let missing = self.losses.doubts(unwatched);
         let most = missing.is_empty().then_some((lost.at_most + not_observable) as f64);
         let shared = lost.at_most - lost.at_least;
         let further = [
@@ -155,7 +159,7 @@ impl HistorySums {
             (shared, FigureDoubt::MayBeOthers),
         ];
         let further = further.into_iter().filter(|(n, _)| *n > 0).map(|(n, doubt)| doubt(n));
-        let doubts: Vec<FigureDoubt> = missing.into_iter().chain(further).collect();
+        let doubts: Vec<FigureDoubt> = missing.iter().cloned().chain(further).collect();
         let basis = if doubts.is_empty() { Basis::Observed } else { Basis::Open(doubts) };
         let least = lost.at_least.saturating_sub(background.at_most) as f64;
         let number = Measured::between(Unit::Count, Some(least), None, most).because(basis.clone());
@@ -179,6 +183,8 @@ impl HistoryLosses {
         for (cause, lost) in &traffic.by_cause {
             self.by_cause.entry(*cause).or_default().merge(lost);
         }
+        self.streams_cut.merge(&traffic.streams_cut.unwrap_or_default());
+        self.streams_cut_unknown += u64::from(traffic.streams_cut.is_none());
         self.background.merge(&traffic.background.unwrap_or_default());
         self.not_observable += traffic.not_observable;
         self.with_gaps += u64::from(!traffic.gaps.is_empty());
@@ -236,13 +242,17 @@ fn exit_code(end: &WatchedTermination) -> Option<i32> {
 pub fn needs_run(expect: &Expect) -> Option<String> {
     let dropped = expect.dropped.unwrap_or_default();
     let windows = expect.windows.unwrap_or_default();
+    let streams = expect.streams.unwrap_or_default();
     let of_runs = [
         ("dropped.perTermination", dropped.per_termination.is_some()),
         ("dropped.perGroup", dropped.per_group.is_some()),
         ("appErrors", expect.app_errors.is_some()),
         ("requests", expect.requests.is_some()),
         ("outcomes", !expect.outcomes.is_empty()),
-        ("streams", expect.streams.is_some()),
+        ("streams.unfinished", streams.unfinished.is_some()),
+        ("streams.aborted", streams.aborted.is_some()),
+        ("streams.stalled", streams.stalled.is_some()),
+        ("streams.eventsLost", streams.events_lost.is_some()),
         ("restarts", expect.restarts.is_some()),
         ("stages", !expect.stages.is_empty()),
         ("outage", expect.outage.is_some()),

@@ -143,6 +143,8 @@ pub enum FigureDoubt {
     LinesMissing(u64),
     /// Number of requests whose outcome the logs do not show.
     NotObservable(u64),
+    /// Number of terminations for which the logs do not show which streams were cut.
+    StreamsCutUnknown(u64),
     /// Number of the lost requests that may have failed without any termination.
     Background(u64),
     /// Number of lost requests that may belong to other terminations.

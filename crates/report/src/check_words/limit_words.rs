@@ -168,6 +168,9 @@ fn doubt(doubt: &FigureDoubt) -> String {
         FigureDoubt::NotObservable(n) => {
             format!("the logs do not show if {} succeeded", counted(*n, "further request"))
         }
+        FigureDoubt::StreamsCutUnknown(n) => {
+            format!("the logs do not show which streams were cut by {}", counted(*n, "termination"))
+        }
         FigureDoubt::Background(n) => format!("{} may have failed without a termination", count(*n)),
         FigureDoubt::MayBeOthers(n) => format!("{} may belong to other terminations", count(*n)),
         FigureDoubt::NoRequests => "no request reached a terminating pod".to_owned(),
@@ -190,7 +193,9 @@ const fn settle_doubt(doubt: &FigureDoubt) -> &'static str {
              gateways (--workload)"
         }
         FigureDoubt::LinesMissing(_) => "keep the logs and the watch readable",
-        FigureDoubt::NotObservable(_) => "a log format that shows which responses were complete",
+        FigureDoubt::NotObservable(_) | FigureDoubt::StreamsCutUnknown(_) => {
+            "a log format that shows which responses were complete"
+        }
         FigureDoubt::NoRequests => "judge a longer time (--since)",
         FigureDoubt::KilledUnknown(_) | FigureDoubt::ExitCodesUnseen(_) => UNTIL_GONE,
         FigureDoubt::HooksUnknown(_) => "allow to watch Events",

@@ -36,6 +36,7 @@ fn end(lost: (u64, u64)) -> WatchedTermination {
         traffic: Some(TerminationTraffic {
             requests: 100,
             lost,
+            streams_cut: Some(Bounded::default()),
             by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, lost)]),
             background: Some(Bounded::default()),
             windows: vec![window(Some(1.5))],
@@ -130,6 +131,26 @@ fn unseen_losses_never_pass() {
 }
 
 #[test]
+fn streams_cut_are_judged_as_far_as_known() {
+    let cut = |lost: (u64, u64), cut: Option<(u64, u64)>| {
+        let mut end = end(lost);
+        let bounded = |(at_least, at_most)| Bounded { at_least, at_most, estimate: 0.0 };
+        end.traffic.as_mut().unwrap().streams_cut = cut.map(bounded);
+        end
+    };
+    let none = || json!({"streams": {"cut": {"max": 0}}});
+    assert_eq!(verdict(&[cut((3, 3), Some((0, 0)))], none(), 0.0), Pass, "others were lost");
+    assert_eq!(verdict(&[cut((3, 3), Some((2, 2)))], none(), 0.0), Fail);
+    assert_eq!(verdict(&[cut((3, 3), Some((0, 2)))], none(), 0.0), Inconclusive);
+    assert_eq!(verdict(&[cut((3, 3), None)], json!({"streams": {"cut": {"max": 50}}}), 0.0), Inconclusive);
+    assert_eq!(verdict(&[cut((3, 3), Some((2, 2))), cut((0, 0), None)], none(), 0.0), Fail);
+    assert_eq!(verdict(&[cut((3, 3), Some((0, 0)))], none(), 1.0), Inconclusive);
+    let share = |percent: &str| json!({"streams": {"cut": {"max": percent}}});
+    assert_eq!(verdict(&[cut((3, 3), Some((2, 2)))], share("2%"), 0.0), Pass);
+    assert_eq!(verdict(&[cut((3, 3), Some((2, 2)))], share("1%"), 0.0), Fail);
+}
+
+#[test]
 fn background_alone_does_not_fail() {
     let mut one = end((3, 3));
     one.traffic.as_mut().unwrap().background = Some(Bounded { at_least: 0, at_most: 3, estimate: 1.0 });
@@ -191,6 +212,8 @@ fn limits_of_runs_are_refused() {
         (json!({"dropped": {"perTermination": {"max": 0}}}), "dropped.perTermination"),
         (json!({"windows": {"max": "1s", "p90": {"max": "1s"}}}), "windows.p90"),
         (json!({"dropped": {"worse": "10%"}}), "dropped.worse"),
+        (json!({"streams": {"cut": {"max": 0}, "stalled": {"max": 0}}}), "streams.stalled"),
+        (json!({"streams": {"cut": {"worse": "10%"}}}), "streams.cut.worse"),
     ] {
         let expect: Expect = serde_json::from_value(limits).unwrap();
         assert_eq!(needs_run(&expect).as_deref(), Some(key));
