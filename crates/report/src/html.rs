@@ -53,7 +53,7 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
             },
         ),
         ("Endpoint-propagation windows", windows(result)),
-        ("With another preStop sleep", what_if(result)),
+        ("With a different preStop sleep", what_if(result)),
         ("Requests", requests(result)),
         ("Latency", latency(result)),
         ("Starts", starts(result)),
@@ -279,8 +279,8 @@ fn what_if(result: &RunResult) -> Markup {
         ("drops avoided", |w| HtmlCell::number(count(w.drops_avoided))),
         ("drops left", |w| HtmlCell::number(count(w.drops_left))),
     ];
-    let note = "What other settings would have changed for the terminations of this run; not a prediction.";
-    table_of("With another preStop sleep", note, &columns, &result.what_if)
+    let note = "How the terminations of this run would have ended with other settings; not a prediction.";
+    table_of("With a different preStop sleep", note, &columns, &result.what_if)
 }
 
 fn requests(result: &RunResult) -> Markup {

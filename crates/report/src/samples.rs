@@ -112,7 +112,7 @@ pub(super) fn partial() -> Analysis {
     result.verdict = Verdict::Partial { why: vec!["interrupted 8 s into the run".into()] };
     let window = &mut result.terminations[0].windows[0];
     window.upper_s = None;
-    window.censored = Some("the pod exited while new connections still arrived".into());
+    window.censored = Some("the pod exited while it still got new connections".into());
     result.terminations[0].exit_code = None;
     result.terminations[0].disruption = None;
     let why = "evicted by the kubelet of node node-1: The node was low on resource: memory.";

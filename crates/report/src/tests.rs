@@ -193,7 +193,7 @@ fn text_report_shows_partial_run() {
     ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
       other; 1 of 1 not fully bounded)
-      1 window could not be fully bounded: the pod exited while new connections still arrived
+      1 window could not be fully bounded: the pod exited while it still got new connections
 
     PRESTOP SLEEP   for pods that end in another way
       This run is not enough for a recommendation. The only window is censored.

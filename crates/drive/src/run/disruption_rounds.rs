@@ -218,7 +218,7 @@ impl Measuring<'_> {
                 Err(end) => break end,
             };
             if done == most {
-                break (RoundsEnd::MostRounds, format!("no rounds are left after {most}: {said}"));
+                break (RoundsEnd::MostRounds, format!("the limit of {most} rounds is reached: {said}"));
             }
             run.viewer.say(&format!("{said}; starting another round"));
             until = Some(Until::Terminations(next));

@@ -123,7 +123,7 @@ fn reason(Worsening { unit, now, by, grounds, .. }: &Worsening) -> String {
         BaselineGrounds::Unknown(NoFigure::Absent) => "the run has no such figure".to_owned(),
         BaselineGrounds::Unknown(NoFigure::Unbounded(basis)) => limit_words::reason(basis),
         BaselineGrounds::FewFigures { known, runs: all, without, .. } => {
-            let known = format!("{known} of {} of the baseline have this figure", runs(*all));
+            let known = format!("{known} of the baseline's {} have this figure", runs(*all));
             match without {
                 None => known,
                 Some((run, NoFigure::Absent)) => format!("{known} ({run}: it has no such figure)"),

@@ -297,7 +297,7 @@ fn worse_limit_states_grounds() {
     assert_eq!(
         without(few),
         format!(
-            "{limit}: 0 of 6 runs of the baseline have this figure (a run: no rollout was measured); at least 5 such runs"
+            "{limit}: 0 of the baseline's 6 runs have this figure (a run: no rollout was measured); at least 5 such runs"
         )
     );
     let allowed = Some(MarginLimit { allowed: 22.0, usual: 20.0 });
