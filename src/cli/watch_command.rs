@@ -1,5 +1,6 @@
 //! `rolldrop watch`: shows pod terminations as they happen, and ranks the workloads, worst first.
 
+mod declared_consumers;
 mod exported_metrics;
 mod gateway_lines;
 mod kept_history;
@@ -267,7 +268,7 @@ impl ShownWatch {
     fn take(&mut self, WatchedEvent { at, namespace, kind }: &WatchedEvent) -> anyhow::Result<()> {
         self.watch.observe(*at, namespace.as_deref(), kind);
         if let Some(lines) = &mut self.lines {
-            lines.traffic.observe(*at, kind);
+            lines.observe(*at, namespace.as_deref(), kind);
         }
         if let Some(metrics) = &mut self.metrics {
             metrics.observe(*at, kind);
@@ -312,7 +313,7 @@ impl ShownWatch {
             self.waiting.pop_front_if(|(at, _)| now.ns_since(*at) >= wait_ns)
         {
             if let Some(lines) = &mut self.lines {
-                termination.traffic = lines.traffic.explain(&termination, now)?;
+                termination.traffic = lines.explain(&termination, now)?;
             }
             self.ranking.add(&termination);
             if let Some(metrics) = &mut self.metrics {
@@ -324,7 +325,7 @@ impl ShownWatch {
             self.report(now, &WatchOutput::Termination(Box::new(termination)))?;
         }
         if let Some(lines) = &mut self.lines {
-            lines.traffic.forget_before(now);
+            lines.forget_before(now);
         }
         Ok(())
     }

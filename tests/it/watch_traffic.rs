@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{LIMIT, wait_for};
 use crate::ingress::{answers, ask_through_traefik, serve, until_only};
-use crate::pods::{PODS, on_with};
-use crate::watch::{Watching, create_block_of_page, kubeconfig_of_page};
+use crate::pods::{PODS, on_with, shell};
+use crate::watch::{DEPLOYMENTS, PROMPT, Watching, create_block_of_page, deployment, kubeconfig_of_page};
 use crate::watch_metrics::{OPEN_METRICS, ScrapedMetrics};
 
 /// Returns a termination of this pod.
@@ -53,6 +53,13 @@ fn gateway_log_shows_lost_requests() {
         until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
         let kubeconfig = kubeconfig_of_page(&lab).await;
         create_block_of_page(&lab, 2).await;
+        for (name, consumers) in
+            [("declares", "default/pod/traefik"), ("misspells", "default/service/traefik")]
+        {
+            let mut none = deployment(name, 0, 30, &shell("app", PROMPT));
+            none["metadata"]["annotations"] = json!({"rolldrop.dev/consumers": consumers});
+            lab.create(DEPLOYMENTS, &none).await;
+        }
         let options = ["-n", "default", "--logs", "default/pod/traefik=traefik-json"];
         let more = ["--events", "--format", "json", "--metrics", "0"];
         let mut watch = Watching::begin(&[&options[..], &more].concat(), &kubeconfig);
@@ -104,6 +111,16 @@ fn gateway_log_shows_lost_requests() {
         assert_eq!(serves_on["traffic"]["lost"]["at_most"], 0, "{serves_on:#}");
         let window = &serves_on["traffic"]["windows"][0];
         assert!((0.0..8.0).contains(&window["lower_s"].as_f64().unwrap_or(0.0)), "{serves_on:#}");
+
+        let consumers = json!({"seen": ["default/pod/traefik"], "with_gaps": [], "declared": null});
+        assert_eq!(serves_on["traffic"]["consumers"], consumers, "{serves_on:#}");
+        let warnings = watch.read("stderr.log");
+        let ignored = "the annotation rolldrop.dev/consumers of Deployment misspells in default is ignored";
+        assert_eq!(
+            (warnings.matches(ignored).count(), warnings.contains("declares")),
+            (1, false),
+            "{warnings}"
+        );
 
         let logs = watch.lines("log");
         let [log] = &logs[..] else { panic!("{output}") };

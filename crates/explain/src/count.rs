@@ -3,6 +3,7 @@
 pub(crate) mod outages;
 pub(crate) mod reached;
 pub(crate) mod request_counts;
+pub mod sleep_evidence;
 mod steady_streams;
 pub(crate) mod stream_records;
 pub(crate) mod stream_totals;

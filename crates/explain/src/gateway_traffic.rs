@@ -63,6 +63,8 @@ pub struct GatewayTraffic {
     id: RunId,
     attempts: KeptAttempts,
     clocks: BTreeMap<Arc<str>, LogClock>,
+    /// Sources of the logs, by log.
+    sources: BTreeMap<Arc<str>, String>,
     pods: BTreeMap<String, PodHistory>,
     /// Pods that became ready under the watch and that alone had their address, with that time.
     started: HashMap<IpAddr, Stamp>,
@@ -117,6 +119,7 @@ impl GatewayTraffic {
             id,
             attempts: KeptAttempts::default(),
             clocks: BTreeMap::new(),
+            sources: BTreeMap::new(),
             pods: BTreeMap::new(),
             started: HashMap::new(),
             samples: Vec::new(),
@@ -159,6 +162,11 @@ impl GatewayTraffic {
         } else if let (Some(ready), Some(started)) = (pod.ready, self.started.get_mut(&address)) {
             *started = ready;
         }
+    }
+
+    /// Adds a log of this source, such as one of the pods of a Deployment.
+    pub fn add_log(&mut self, log: Arc<str>, source: String) {
+        self.sources.insert(log, source);
     }
 
     /// Adds a line of a log, which was read at `arrived`.
@@ -248,7 +256,12 @@ impl GatewayTraffic {
         let lost = self.attempts.choose_lost(&consumers, around, offset);
         traffic.background = background(&lost, ending, &self.well_pods(around));
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
-        traffic.gaps = self.gaps_of(&fates, TimeSpan { from: span.from, until: complete_at });
+        let needed = TimeSpan { from: span.from, until: complete_at };
+        traffic.gaps = self.gaps_of(&fates, needed);
+        traffic.consumers.seen = fates.logs().filter_map(|(log, _)| self.sources.get(log)).cloned().collect();
+        let with_gaps = self.gaps_in(needed).filter_map(|gap| self.sources.get(&*gap.source));
+        let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
+        traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
         if until < complete_at {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),
@@ -269,11 +282,15 @@ impl GatewayTraffic {
         self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
     }
 
+    /// Returns the periods in which lines of any log may be missing.
+    fn gaps_in(&self, span: TimeSpan) -> impl Iterator<Item = &LogGap> {
+        self.gaps.iter().filter(move |gap| span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until)))
+    }
+
     /// Returns the periods in which lines of these logs may be missing.
     fn gaps_of(&self, chosen: &ChosenAttempts, span: TimeSpan) -> Vec<LogGap> {
-        let meets = |gap: &&LogGap| span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until));
         let is_of = |gap: &&LogGap| chosen.logs().any(|(source, _)| **source == *gap.source);
-        self.gaps.iter().filter(meets).filter(is_of).cloned().collect()
+        self.gaps_in(span).filter(is_of).cloned().collect()
     }
 
     /// Returns when pods were ready and not being deleted, by address.

@@ -27,6 +27,7 @@ pub use chart_series::{
     PodTraffic, RunSecond, SleepNeeded, Traffic,
 };
 pub use outside_terminations::OutsideCounts;
+pub(crate) use propagation_window::separate_ends;
 pub use propagation_window::{NoBound, Unbounded, Window, WindowBasis, apart};
 pub use reported_findings::{CheckText, CheckVerdict, Figure, FindingKind, FindingText, Severity, Unit};
 pub use run_aim::Aim;
@@ -36,7 +37,7 @@ pub use stream_results::{
 };
 pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};
-pub use termination_traffic::{LogGap, TerminationTraffic};
+pub use termination_traffic::{LogGap, SeenConsumers, TerminationTraffic};
 pub use watched_termination::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 
 use account::Account;

@@ -282,6 +282,8 @@ sparse! {
         pub strategy: Option<Replacement> = default,
         /// `maxUnavailable` of the rolling update as written: a number or a percentage.
         pub max_unavailable: Option<String> = default,
+        /// Value of the annotation `rolldrop.dev/consumers`; absent for ReplicaSets.
+        pub consumers: Option<String> = default,
     }
 }
 

@@ -14,6 +14,7 @@ mod format;
 mod github;
 mod html;
 mod junit;
+mod long_sleep_words;
 mod lost;
 mod markdown;
 mod methods;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding_words::objection;
 use super::format::{count, counted, list, percent, range, rfc3339_seconds, wrap};
+use super::long_sleep_words::long_sleep;
 use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
 use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadTraffic};
@@ -351,7 +352,18 @@ pub(super) struct WorkloadRemedy {
     pub(super) command: Option<String>,
 }
 
+/// Returns the advice in a ranking.
 pub(super) fn remedies(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
+    let long = of.long_sleep.as_ref().map(|sleep| WorkloadRemedy {
+        reason: "SleepTooLong",
+        sentence: format!("{}: {}", name(of), long_sleep(sleep)),
+        command: None,
+    });
+    failures(of).into_iter().chain(long).collect()
+}
+
+/// Returns the advice that follows from failures.
+fn failures(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
     let (name, graces) = (name(of), graces(of));
     let of_all = |n: u64| format!("{} of {}", count(n), counted(of.terminations, "pod"));
     let lost = of.traffic.as_ref().and_then(|traffic| workload_traffic(&name, traffic));
@@ -406,13 +418,13 @@ pub struct WorkloadNote {
 
 /// Returns what is worth an Event about a workload.
 pub fn workload_notes(of: &RankedWorkload) -> Vec<WorkloadNote> {
-    let (name, remedies) = (format!("{}: ", name(of)), remedies(of));
+    let (name, failures) = (format!("{}: ", name(of)), failures(of));
     let note = |WorkloadRemedy { reason, sentence, command }: WorkloadRemedy| {
         let message = sentence.strip_prefix(&name).unwrap_or(&sentence);
         let command = command.map(|command| format!(" {command}")).unwrap_or_default();
         WorkloadNote { reason, message: shown::one_line(&format!("{message}{command}")).into_owned() }
     };
-    remedies.into_iter().map(note).collect()
+    failures.into_iter().map(note).collect()
 }
 
 /// Returns a sentence about beats that cannot be used, if that is certain.

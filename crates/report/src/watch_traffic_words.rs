@@ -275,6 +275,7 @@ mod tests {
                 to_ns: None,
                 why: None,
             }],
+            ..TerminationTraffic::default()
         };
         assert_eq!(
             termination_traffic(&dated(false), &traffic).join("; "),

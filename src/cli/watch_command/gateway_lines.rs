@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use anyhow::bail;
 
+use super::declared_consumers::DeclaredConsumers;
 use crate::cli::say::say;
 use rolldrop_accesslog::LogFormat;
 use rolldrop_drive::observe::{LogDelivery, LogDeliveryKind, LogSource};
 use rolldrop_explain::gateway_traffic::GatewayTraffic;
-use rolldrop_explain::model::LogGap;
-use rolldrop_record::{RunId, Stamp};
+use rolldrop_explain::model::{LogGap, TerminationTraffic, WatchedTermination};
+use rolldrop_record::{EventKind, RunId, Stamp};
 use rolldrop_report::LogReading;
 
 /// Number of lines that are read before a log counts as one in a different format.
@@ -44,14 +45,49 @@ impl FromStr for LogArg {
 #[derive(Debug)]
 pub(super) struct GatewayLines {
     logs: Vec<LogArg>,
-    pub(super) traffic: GatewayTraffic,
+    traffic: GatewayTraffic,
+    declared: DeclaredConsumers,
     /// Counts of the lines that were read, by number of the argument and log.
     read: BTreeMap<(usize, Arc<str>), LogReading>,
 }
 
 impl GatewayLines {
     pub(super) fn of(logs: &[LogArg]) -> Self {
-        Self { logs: logs.to_vec(), traffic: GatewayTraffic::new(RunId::random()), read: BTreeMap::new() }
+        Self {
+            logs: logs.to_vec(),
+            traffic: GatewayTraffic::new(RunId::random()),
+            declared: DeclaredConsumers::default(),
+            read: BTreeMap::new(),
+        }
+    }
+
+    /// Processes an event of the watches.
+    pub(super) fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
+        self.traffic.observe(at, kind);
+        if let EventKind::Workload(event) = kind {
+            self.declared.observe(namespace.unwrap_or_default(), event);
+        }
+    }
+
+    /// Explains what a termination did to the gateways' requests.
+    ///
+    /// # Errors
+    /// Does not fail, as all requests are in memory.
+    pub(super) fn explain(
+        &mut self,
+        end: &WatchedTermination,
+        until: Stamp,
+    ) -> anyhow::Result<Option<TerminationTraffic>> {
+        let mut traffic = self.traffic.explain(end, until)?;
+        if let Some(traffic) = &mut traffic {
+            traffic.consumers.declared = self.declared.of(end).cloned();
+        }
+        Ok(traffic)
+    }
+
+    /// Forgets what no later termination needs.
+    pub(super) fn forget_before(&mut self, now: Stamp) {
+        self.traffic.forget_before(now);
     }
 
     /// Takes what a log delivered. Returns the gap, if lines may be missing from now on.
@@ -60,7 +96,10 @@ impl GatewayLines {
     /// Fails if none of the first lines of a log is in its format.
     pub(super) fn take(&mut self, now: Stamp, delivery: LogDelivery) -> anyhow::Result<Option<LogGap>> {
         let LogDelivery { number, source, kind } = delivery;
-        let reading = || LogReading { source: source.to_string(), ..LogReading::default() };
+        let reading = || {
+            self.traffic.add_log(Arc::clone(&source), self.logs[number].source.to_string());
+            LogReading { source: source.to_string(), ..LogReading::default() }
+        };
         let read = self.read.entry((number, Arc::clone(&source))).or_insert_with(reading);
         match kind {
             LogDeliveryKind::Line { arrived, bytes, .. } => match self.logs[number].format.parse(&bytes) {

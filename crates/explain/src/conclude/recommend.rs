@@ -106,7 +106,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> (Recommendation, Grounds) {
     refusals.extend(in_phase.map(|met| NoRecommendation::InPhase(met.clock.clone())));
     // Never suggest less than a bound shown in the same report.
     let covers_all = (n > 0 && unbounded == 0 && is_sound && windows().next().is_some())
-        .then(|| stats::ceil_seconds(largest.max(lasted_at_least_s.unwrap_or(0.0))));
+        .then(|| stats::covering_sleep(largest, lasted_at_least_s));
     let set = TerminationSettings::of(of_mode().map(|(_, end)| end));
     // Never advise less than the current setting.
     let pre_stop =

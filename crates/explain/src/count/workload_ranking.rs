@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::sleep_evidence::{LongSleep, SleepEvidence};
 use crate::model::figure_text::len;
 use crate::model::{Bounded, Cause, TerminationTraffic, WatchedMode, WatchedTermination};
 
@@ -41,6 +42,8 @@ pub struct RankedWorkload {
     pub grace_periods_s: BTreeSet<i64>,
     /// Requests at these pods, according to the logs of gateways; `None` if no log names their addresses.
     pub traffic: Option<WorkloadTraffic>,
+    /// The preStop sleep, if it is longer than the consumers seen need.
+    pub long_sleep: Option<LongSleep>,
 }
 
 /// Requests of gateways at a workload's terminating pods.
@@ -160,12 +163,13 @@ pub struct WorkloadRanking(BTreeMap<(String, Option<String>), Counted>);
 struct Counted {
     ranked: RankedWorkload,
     shares: Vec<f64>,
+    sleep: SleepEvidence,
 }
 
 impl WorkloadRanking {
     /// Adds a termination.
     pub fn add(&mut self, end: &WatchedTermination) {
-        let Counted { ranked, shares } =
+        let Counted { ranked, shares, sleep } =
             self.0.entry((end.namespace.clone(), end.workload.clone())).or_default();
         let share = end.share_of_grace();
         ranked.terminations += 1;
@@ -181,8 +185,9 @@ impl WorkloadRanking {
         }
         ranked.failed_hooks += u64::from(end.failed_hooks.as_ref().is_some_and(|failed| !failed.is_empty()));
         ranked.grace_periods_s.insert(end.grace_s);
-        if end.traffic.is_some() {
+        if let Some(traffic) = &end.traffic {
             ranked.traffic.get_or_insert_default().add(end);
+            sleep.add(end, traffic);
         }
         shares.extend(share);
     }
@@ -199,6 +204,7 @@ impl WorkloadRanking {
                 // Takes the lower of the middle two so that the median is the share of an actual pod.
                 median_share_of_grace: shares.get(shares.len().saturating_sub(1) / 2).copied(),
                 max_share_of_grace: shares.last().copied(),
+                long_sleep: counted.sleep.long_sleep(),
                 ..counted.ranked.clone()
             }
         });

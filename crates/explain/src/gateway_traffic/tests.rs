@@ -1,13 +1,13 @@
 //! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Bounded, Cause, T0Basis};
+use crate::model::{Bounded, Cause, SeenConsumers, T0Basis};
 use crate::timeline::TerminationWatch;
 use crate::timeline::clocks::API_SERVER;
 use rolldrop_record::{LoggedAttempt, LoggedUpstream, Outcome};
@@ -460,4 +460,31 @@ fn missing_lines_leave_window_open() {
     assert_eq!(traffic.gaps.last(), Some(&late));
     world.traffic.forget_before(at(120_000 + 3_600_000));
     assert_eq!(world.traffic.explain(&end, at(3_700_000)).unwrap(), None, "no line names the pod any more");
+}
+
+#[test]
+fn consumers_are_sources_whose_logs_name_pod() {
+    let mut world = World::new();
+    let (of_gateway, other) = ("edge/deployment/envoy", "edge/deployment/traefik");
+    for (log, source) in [("gw", of_gateway), ("gw-2", of_gateway), ("other", other)] {
+        world.traffic.add_log(log.into(), source.to_owned());
+    }
+    roll(&mut world, |_, _| {});
+    let (end, traffic) = world.explain(260_000);
+    let only = BTreeSet::from([of_gateway.to_owned()]);
+    let mut expected = SeenConsumers { seen: only.clone(), ..SeenConsumers::default() };
+    assert_eq!(traffic.consumers, expected);
+    let mut seen_with = |gap| {
+        world.traffic.add_gap(gap);
+        world.traffic.explain(&end, at(260_000)).unwrap().unwrap().consumers
+    };
+    let gap = |source: &str| LogGap {
+        source: source.to_owned(),
+        from_ns: at(100_500),
+        to_ns: Some(at(101_000)),
+        why: None,
+    };
+    assert_eq!(seen_with(gap("other")), expected, "this log does not name the pod");
+    expected.with_gaps = only;
+    assert_eq!(seen_with(gap("gw-2")), expected, "another pod of the gateway may have used it");
 }

@@ -120,6 +120,11 @@ pub fn ceil_seconds(seconds: f64) -> u64 {
     whole
 }
 
+/// Returns the shortest sleep, in whole seconds, that covers the largest of the windows' upper and lower bounds.
+pub fn covering_sleep(upper_s: f64, lower_s: Option<f64>) -> u64 {
+    ceil_seconds(upper_s.max(lower_s.unwrap_or(0.0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -147,16 +147,22 @@ pub fn apart<'a>(
         let upper_s = window.and_then(|w| w.upper_s).unwrap_or(f64::INFINITY);
         (t.t0_s + lower_s, t.t0_s - t.t0_uncertainty_s + upper_s, (t, window))
     };
-    let mut ends: Vec<_> = windows.map(end).collect();
+    separate_ends(windows.map(end))
+}
+
+/// Splits the ends of windows into blocks that certainly ended separately. Each end has its earliest and latest possible
+/// time, in seconds.
+pub(crate) fn separate_ends<T>(ends: impl Iterator<Item = (f64, f64, T)>) -> Vec<Vec<T>> {
+    let mut ends: Vec<_> = ends.collect();
     ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut blocks: Vec<Vec<_>> = Vec::new();
+    let mut blocks: Vec<Vec<T>> = Vec::new();
     let mut last = f64::NEG_INFINITY;
-    for (from, to, window) in ends {
+    for (from, to, of) in ends {
         match blocks.last_mut() {
-            Some(block) if from <= last => block.push(window),
+            Some(block) if from <= last => block.push(of),
             _ => {
                 last = to;
-                blocks.push(vec![window]);
+                blocks.push(vec![of]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Real traffic around a termination, as the access logs of gateways show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,20 @@ pub struct TerminationTraffic {
     pub clock_width_s: f64,
     /// Periods in which lines may be missing, so that losses may be too.
     pub gaps: Vec<LogGap>,
+    /// Sources of the logs, and those that the workload declares.
+    #[serde(default)]
+    pub consumers: SeenConsumers,
+}
+
+/// Consumers of a pod, as the sources of their logs name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenConsumers {
+    /// Sources of the logs that name the pod's address.
+    pub seen: BTreeSet<String>,
+    /// Those of which any log may lack lines around the termination, even a log that does not name the pod.
+    pub with_gaps: BTreeSet<String>,
+    /// Sources that the workload declares to be all; `None` if it declares none.
+    pub declared: Option<BTreeSet<String>>,
 }
 
 /// Period in which lines of a log may be missing.

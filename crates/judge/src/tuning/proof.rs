@@ -121,7 +121,7 @@ impl LongestWindows {
 
     /// Returns the shortest sleep, in whole seconds, that covers all bounded windows; `None` if there are none.
     pub fn covers_s(&self) -> Option<u64> {
-        self.longest_upper_seconds.map(|upper_s| stats::ceil_seconds(upper_s).max(self.least_s()))
+        self.longest_upper_seconds.map(|upper_s| stats::covering_sleep(upper_s, self.longest_lower_seconds))
     }
 
     /// Returns the shortest sleep, in whole seconds, that no window is known to have outlasted.

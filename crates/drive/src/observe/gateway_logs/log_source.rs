@@ -41,6 +41,16 @@ impl fmt::Display for LogPods {
     }
 }
 
+impl fmt::Display for LogSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pods { namespace, pods, container: None } => write!(f, "{namespace}/{pods}"),
+            Self::Pods { namespace, pods, container: Some(name) } => write!(f, "{namespace}/{pods}:{name}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
 impl FromStr for LogSource {
     type Err = String;
 
@@ -91,14 +101,14 @@ mod tests {
             ("edge/statefulset/web", "edge", of(WorkloadKind::StatefulSet, "web"), None),
             ("edge/pod/web-0:app", "edge", LogPods::Named("web-0".to_owned()), Some("app")),
         ] {
-            let named = format!("{namespace}/{pods}");
-            assert!(text.to_lowercase().starts_with(&named), "{named}");
             let container = container.map(str::to_owned);
             let expected = LogSource::Pods { namespace: namespace.to_owned(), pods, container };
+            assert_eq!(expected.to_string(), text.to_lowercase());
             assert_eq!(text.parse(), Ok(expected));
         }
         for file in ["/var/log/nginx/access.log", "./a/deployment/b", "../x", "access.log"] {
             assert_eq!(file.parse(), Ok(LogSource::File(file.into())));
+            assert_eq!(LogSource::File(file.into()).to_string(), file);
         }
     }
 

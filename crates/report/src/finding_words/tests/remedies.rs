@@ -183,6 +183,7 @@ pub(super) fn replaced(
         owner: None,
         strategy,
         max_unavailable: max_unavailable.map(str::to_owned),
+        consumers: None,
     };
     records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
     records.events.sort_by_key(|event| event.at);
@@ -345,6 +346,7 @@ fn remedy_targets_lossy_workload() {
             owner: None,
             strategy: Some(Replacement::RollingUpdate),
             max_unavailable: None,
+            consumers: None,
         };
         records.events.push(Event::new(at(-900), "coordinator", EventKind::Workload(workload)));
     }
