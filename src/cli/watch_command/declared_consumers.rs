@@ -81,4 +81,31 @@ mod tests {
         }
         assert!(read(&"a/pod/b,".repeat(1000)).unwrap_err().contains("longer than 4096 bytes"));
     }
+
+    #[test]
+    fn workload_declares_its_latest_value() {
+        let mut declared = DeclaredConsumers::default();
+        let mut after = |change: Change, consumers: Option<&str>| {
+            let event = WorkloadEvent {
+                change,
+                workload: "Deployment/web".to_owned(),
+                replicas: Some(1),
+                template: String::new(),
+                owner: None,
+                strategy: None,
+                max_unavailable: None,
+                consumers: consumers.map(str::to_owned),
+            };
+            declared.observe("shop", &event);
+            let known = declared.0.get(&("shop".to_owned(), "Deployment web".to_owned()));
+            known.map(|known| known.sources.as_ref().map(BTreeSet::len))
+        };
+        assert_eq!(after(Change::Listed, Some("a/pod/b,a/pod/c")), Some(Some(2)));
+        assert_eq!(after(Change::Applied, Some("a/pod/b")), Some(Some(1)));
+        assert_eq!(after(Change::Applied, Some("b")), Some(Some(1)), "a file");
+        assert_eq!(after(Change::Applied, Some("a/b")), Some(None), "ignored, and not warned about again");
+        assert_eq!(after(Change::Applied, None), None);
+        assert_eq!(after(Change::Applied, Some("a/pod/b")), Some(Some(1)));
+        assert_eq!(after(Change::Deleted, Some("a/pod/b")), None);
+    }
 }
