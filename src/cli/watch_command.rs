@@ -168,7 +168,7 @@ impl WatchArgs {
         let Some(logs) = stop.run_until_cancelled(logs).await else { return Ok(()) };
         let mut logs = logs.context("failed to follow the logs")?;
         say(&format!("watching pod terminations in {what} of {title}; {how_to_rank}"));
-        let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs));
+        let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs, clock.now()));
         let events = self.events.then(|| WorkloadEvents::of(client.clone()));
         let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs));
         let mut shown = ShownWatch::begin(begun, self.format, history, lines, events, metrics);

@@ -125,11 +125,12 @@ impl FollowedGateway {
         wait_for(&format!("the end of run {run}"), LIMIT, || self.runs().get(run)?.written);
     }
 
-    /// Returns everything but lines.
+    /// Returns everything but lines and interruptions that are over.
     fn facts(&self) -> Vec<LogDeliveryKind> {
+        use LogDeliveryKind::{Interrupted, Line, Resumed};
         let delivered = self.delivered.lock().expect("no panic");
         let kinds = delivered.iter().map(|delivery| delivery.kind.clone());
-        kinds.filter(|kind| !matches!(kind, LogDeliveryKind::Line { .. })).collect()
+        kinds.filter(|kind| !matches!(kind, Line { .. } | Interrupted { .. } | Resumed)).collect()
     }
 }
 

@@ -47,6 +47,12 @@ const RECENT_NS: i64 = 180 * SECOND_NS;
 const EVENTS_KEPT: usize = 24;
 /// Number of samples of the API server's clock to keep.
 const SAMPLES_KEPT: usize = 6;
+/// Time within which further unreadable lines of a log belong to the same gap.
+const NEAR_NS: i64 = 10 * SECOND_NS;
+/// Reasons of gaps.
+const INTERRUPTED: &str = "log interrupted";
+const UNREADABLE: &str = "unreadable line";
+const UNKNOWN: &str = "earlier lines unknown";
 /// Source of the events of watches.
 const COORDINATOR: &str = "coordinator";
 /// Number of terminations whose upper bounds hold together: each is stated alone.
@@ -72,6 +78,10 @@ pub struct GatewayTraffic {
     samples: Vec<Event>,
     beats: BeatCollector,
     gaps: Vec<LogGap>,
+    /// Logs that cannot be read at the moment, with the time of the last line that was read.
+    interrupted: BTreeMap<Arc<str>, Stamp>,
+    /// Time since which the logs are read.
+    known_from: Stamp,
 }
 
 /// What the watch showed of a pod.
@@ -110,11 +120,24 @@ impl PodHistory {
         }
         self.events.push((at, event.clone()));
     }
+
+    /// Returns true if the pod may have been deleted before the watch began.
+    fn may_precede_watch(&self) -> bool {
+        self.events.first().is_none_or(|(_, first)| first.deletion_timestamp.is_some())
+    }
+
+    /// Returns the time from which the pod certainly responded to nothing. The app of a pod that was deleted by force
+    /// may still run.
+    fn silent_from(&self) -> Option<Stamp> {
+        let (_, last) = self.events.last()?;
+        let has_ended = last.containers.iter().all(|of| of.state.as_deref() == Some("terminated"));
+        self.gone.filter(|_| has_ended)
+    }
 }
 
 impl GatewayTraffic {
-    /// Starts without any traffic. `id` names the rows, as in a run.
-    pub fn new(id: RunId) -> Self {
+    /// Starts without any traffic. `id` names the rows, as in a run; `begun` is the time since which logs are read.
+    pub fn new(id: RunId, begun: Stamp) -> Self {
         Self {
             id,
             attempts: KeptAttempts::default(),
@@ -125,6 +148,8 @@ impl GatewayTraffic {
             samples: Vec::new(),
             beats: BeatCollector::default(),
             gaps: Vec::new(),
+            interrupted: BTreeMap::new(),
+            known_from: begun,
         }
     }
 
@@ -185,6 +210,33 @@ impl GatewayTraffic {
         self.gaps.push(gap);
     }
 
+    /// Notes that a log cannot be read at the moment. `from` is the time of the last line that was read.
+    pub fn interrupt(&mut self, source: &Arc<str>, from: Stamp) {
+        self.interrupted.insert(Arc::clone(source), from);
+    }
+
+    /// Notes that a log is read again, or has ended.
+    pub fn resume(&mut self, source: &str) {
+        self.interrupted.remove(source);
+    }
+
+    /// Notes that a line could not be read. It may be that of any request so far.
+    pub fn add_unreadable(&mut self, source: &str, arrived: Stamp) {
+        let is_near = |gap: &&mut LogGap| {
+            let is_same = gap.source == *source && gap.why.as_deref() == Some(UNREADABLE);
+            is_same && gap.to_ns.is_some_and(|to| arrived.ns_since(to) <= NEAR_NS)
+        };
+        match self.gaps.iter_mut().rfind(is_near) {
+            Some(gap) => gap.to_ns = gap.to_ns.max(Some(arrived)),
+            None => self.gaps.push(LogGap {
+                source: source.to_owned(),
+                from_ns: arrived,
+                to_ns: Some(arrived),
+                why: Some(UNREADABLE.to_owned()),
+            }),
+        }
+    }
+
     /// Forgets what no later termination needs.
     pub fn forget_before(&mut self, now: Stamp) {
         let needed = self.needed_from(now);
@@ -217,6 +269,7 @@ impl GatewayTraffic {
         end: &WatchedTermination,
         until: Stamp,
     ) -> Result<Option<TerminationTraffic>, PartError> {
+        self.bound_clocks(until);
         let traffic = self.traffic_of(end, until);
         // The watch may not have shown the end of the pod.
         if let Some(pod) = self.pods.get_mut(&end.uid) {
@@ -224,6 +277,21 @@ impl GatewayTraffic {
             pod.is_explained = true;
         }
         traffic
+    }
+
+    /// Bounds the clocks of logs that show a response of a pod that is gone: it responded before.
+    fn bound_clocks(&mut self, now: Stamp) {
+        let mut gone: HashMap<IpAddr, Option<Stamp>> = HashMap::new();
+        for pod in self.pods.values() {
+            let Some(address) = pod.address else { continue };
+            // Where several pods had the address, any of them may have responded.
+            gone.entry(address).and_modify(|gone| *gone = None).or_insert(pod.silent_from());
+        }
+        for (source, address, begun) in self.attempts.responses() {
+            if let (Some(clock), Some(Some(gone))) = (self.clocks.get_mut(source), gone.get(&address)) {
+                clock.begun_before(begun, *gone, now);
+            }
+        }
     }
 
     fn traffic_of(
@@ -254,14 +322,26 @@ impl GatewayTraffic {
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
         let around = TimeSpan { from: t0.shifted_ns(-BACKGROUND_NS), until: span.until };
         let lost = self.attempts.choose_lost(&consumers, around, offset);
-        traffic.background = background(&lost, ending, &self.well_pods(around));
+        // Losses just before or after count as losses of the termination, too, if the clock allows that.
+        traffic.background = background(&lost, ending.widened(uncertainty_ns), &self.well_pods(around));
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         let needed = TimeSpan { from: span.from, until: complete_at };
-        traffic.gaps = self.gaps_of(&fates, needed);
+        let interrupted = self.interrupted.iter().map(|(source, from)| LogGap {
+            source: source.to_string(),
+            from_ns: *from,
+            to_ns: Some(until),
+            why: Some(INTERRUPTED.to_owned()),
+        });
+        let gaps: Vec<LogGap> = self.gaps.iter().cloned().chain(interrupted).collect();
         traffic.consumers.seen = fates.logs().filter_map(|(log, _)| self.sources.get(log)).cloned().collect();
-        let with_gaps = self.gaps_in(needed).filter_map(|gap| self.sources.get(&*gap.source));
+        let is_meant = |gap: &&LogGap| needed.meets(gap.from_ns, gap.to_ns.unwrap_or(needed.until));
+        let with_gaps = gaps.iter().filter(is_meant).filter_map(|gap| self.sources.get(&*gap.source));
         let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
         traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
+        traffic.gaps = gaps.into_iter().filter(|gap| self.may_miss(gap, &fates, needed)).collect();
+        if pod.may_precede_watch() {
+            traffic.gaps.extend(self.unknown_before(&fates, t0));
+        }
         if until < complete_at {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),
@@ -282,15 +362,31 @@ impl GatewayTraffic {
         self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
     }
 
-    /// Returns the periods in which lines of any log may be missing.
-    fn gaps_in(&self, span: TimeSpan) -> impl Iterator<Item = &LogGap> {
-        self.gaps.iter().filter(move |gap| span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until)))
+    /// Returns true if lines of these logs and of this period may be missing because of the gap.
+    fn may_miss(&self, gap: &LogGap, chosen: &ChosenAttempts, span: TimeSpan) -> bool {
+        let Some(clock) = self.clocks.get(&*gap.source).map(LogClock::offset) else {
+            // A log of which no line was read, or pods of a gateway that nobody saw, may have any request.
+            return span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until));
+        };
+        // The times of a gap are partly those of the log's clock.
+        let span = span.widened(clock.offset_ns.saturating_abs().saturating_add(clock.uncertainty_ns));
+        chosen.logs().any(|(source, _)| **source == *gap.source)
+            && span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
     }
 
-    /// Returns the periods in which lines of these logs may be missing.
-    fn gaps_of(&self, chosen: &ChosenAttempts, span: TimeSpan) -> Vec<LogGap> {
-        let is_of = |gap: &&LogGap| chosen.logs().any(|(source, _)| **source == *gap.source);
-        self.gaps_in(span).filter(is_of).cloned().collect()
+    /// Returns the periods from t0 on of which these logs were not read.
+    fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp) -> Vec<LogGap> {
+        let unknown = |(source, _): (&Arc<str>, i64)| {
+            let ClockOffset { offset_ns, uncertainty_ns } = self.clock_of(source);
+            let until = self.known_from.shifted_ns(uncertainty_ns.saturating_sub(offset_ns));
+            (t0 < until).then(|| LogGap {
+                source: source.to_string(),
+                from_ns: t0,
+                to_ns: Some(until),
+                why: Some(UNKNOWN.to_owned()),
+            })
+        };
+        chosen.logs().filter_map(unknown).collect()
     }
 
     /// Returns when pods were ready and not being deleted, by address.

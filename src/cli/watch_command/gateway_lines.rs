@@ -1,6 +1,6 @@
 //! The access logs that `--logs` names: reads their lines, and counts those that it cannot read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -47,17 +47,21 @@ pub(super) struct GatewayLines {
     logs: Vec<LogArg>,
     traffic: GatewayTraffic,
     declared: DeclaredConsumers,
-    /// Counts of the lines that were read, by number of the argument and log.
-    read: BTreeMap<(usize, Arc<str>), LogReading>,
+    /// Counts of the lines that were read, by log, with the number of the first argument that names it.
+    read: BTreeMap<Arc<str>, (usize, LogReading)>,
+    /// Logs that further arguments name, too.
+    named_twice: BTreeSet<Arc<str>>,
 }
 
 impl GatewayLines {
-    pub(super) fn of(logs: &[LogArg]) -> Self {
+    /// Starts without lines. `begun` is the time since which the logs are read.
+    pub(super) fn of(logs: &[LogArg], begun: Stamp) -> Self {
         Self {
             logs: logs.to_vec(),
-            traffic: GatewayTraffic::new(RunId::random()),
+            traffic: GatewayTraffic::new(RunId::random(), begun),
             declared: DeclaredConsumers::default(),
             read: BTreeMap::new(),
+            named_twice: BTreeSet::new(),
         }
     }
 
@@ -98,18 +102,26 @@ impl GatewayLines {
         let LogDelivery { number, source, kind } = delivery;
         let reading = || {
             self.traffic.add_log(Arc::clone(&source), self.logs[number].source.to_string());
-            LogReading { source: source.to_string(), ..LogReading::default() }
+            (number, LogReading { source: source.to_string(), ..LogReading::default() })
         };
-        let read = self.read.entry((number, Arc::clone(&source))).or_insert_with(reading);
+        let (first, read) = self.read.entry(Arc::clone(&source)).or_insert_with(reading);
+        if *first != number {
+            // Each of its requests would count twice.
+            if self.named_twice.insert(Arc::clone(&source)) {
+                say(&format!("warning: --logs names the log {source} twice: only the first one counts"));
+            }
+            return Ok(None);
+        }
+        let traffic = &mut self.traffic;
         match kind {
             LogDeliveryKind::Line { arrived, bytes, .. } => match self.logs[number].format.parse(&bytes) {
                 Ok(None) => {}
                 Ok(Some(line)) if line.earliest == Stamp::default() => {
-                    unreadable(read, || "it does not show how long the request took".to_owned());
+                    unreadable(read, traffic, now, "it does not show how long the request took".to_owned());
                 }
                 Ok(Some(line)) => {
                     read.lines += 1;
-                    self.traffic.add(&source, arrived, &line);
+                    traffic.add(&source, arrived, &line);
                 }
                 // A client can make a line of its own unreadable, but not all of them.
                 Err(error) if read.lines == 0 && read.unreadable + 1 >= TRIED => {
@@ -118,11 +130,13 @@ impl GatewayLines {
                         "none of the first {TRIED} lines of the log {source} is in the format {format}: {error}"
                     );
                 }
-                Err(error) => unreadable(read, || error.to_string()),
+                Err(error) => unreadable(read, traffic, now, error.to_string()),
             },
             LogDeliveryKind::LongLine { length, .. } => {
-                unreadable(read, || format!("it has {length} bytes"));
+                unreadable(read, traffic, now, format!("it has {length} bytes"));
             }
+            LogDeliveryKind::Interrupted { from } => traffic.interrupt(&source, from),
+            LogDeliveryKind::Resumed => traffic.resume(&source),
             LogDeliveryKind::Gap { from, to, why } => {
                 let gap = LogGap {
                     source: source.to_string(),
@@ -130,12 +144,13 @@ impl GatewayLines {
                     to_ns: Some(to),
                     why: Some(why.to_owned()),
                 };
-                self.traffic.add_gap(gap.clone());
+                traffic.add_gap(gap.clone());
                 return Ok(Some(gap));
             }
             LogDeliveryKind::Stopped { why } => {
+                traffic.resume(&source);
                 let gap = LogGap { source: source.to_string(), from_ns: now, to_ns: None, why: Some(why) };
-                self.traffic.add_gap(gap.clone());
+                traffic.add_gap(gap.clone());
                 return Ok(Some(gap));
             }
         }
@@ -149,21 +164,41 @@ impl GatewayLines {
 
     /// Returns the number of lines that could not be read, for each log of a pod or file by the name of its source.
     pub(super) fn unread(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.read.iter().map(|((number, _), read)| (self.logs[*number].name.as_str(), read.unreadable))
+        self.read.values().map(|(number, read)| (self.logs[*number].name.as_str(), read.unreadable))
     }
 
     /// Returns what was read of each log.
     pub(super) fn readings(&self) -> impl Iterator<Item = &LogReading> {
-        self.read.values()
+        self.read.values().map(|(_, read)| read)
     }
 }
 
 /// Counts a line that could not be read, and warns about the first one.
-fn unreadable(read: &mut LogReading, why: impl FnOnce() -> String) {
+fn unreadable(read: &mut LogReading, traffic: &mut GatewayTraffic, now: Stamp, why: String) {
+    traffic.add_unreadable(&read.source, now);
     read.unreadable += 1;
     if read.example.is_none() {
-        let why = why();
         say(&format!("warning: a line of the log {} could not be read: {why}", read.source));
         read.example = Some(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_named_twice_counts_once() {
+        let logs = ["edge/deployment/web=caddy", "edge/pod/web-x=caddy"].map(|log| log.parse().unwrap());
+        let mut lines = GatewayLines::of(&logs, Stamp::default());
+        let bytes = br#"{"level":"info","logger":"http.log.access","ts":1795947833.5,"request":{},"duration":0.1,"size":2,"status":200}"#;
+        for number in [1, 0, 1, 1] {
+            let (arrived, bytes) = (Stamp::default(), bytes[..].into());
+            let kind = LogDeliveryKind::Line { written: None, arrived, bytes };
+            let delivery = LogDelivery { number, source: "edge/web-x/web".into(), kind };
+            assert_eq!(lines.take(arrived, delivery).unwrap(), None);
+        }
+        let read: Vec<_> = lines.readings().map(|read| (read.lines, read.unreadable)).collect();
+        assert_eq!((read, lines.unread().next()), (vec![(3, 0)], Some(("edge/pod/web-x", 0))));
     }
 }

@@ -139,7 +139,8 @@ impl<'a> Tuner<'a> {
             names => names,
         };
         if self.streams.is_some() && self.names == PodNaming::Unknown {
-            let why = format!("{NO_NAMES}, but a grace period for streams depends on that: add --evidence auto");
+            let why =
+                format!("{NO_NAMES}, but a grace period for streams depends on that: add --evidence auto");
             return Err(Halt::NotShown(vec![why]));
         }
         let (sleep_s, has_lost) = (set.pre_stop_seconds, for_a_sleep(&before) > 0);

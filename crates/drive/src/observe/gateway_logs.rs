@@ -75,6 +75,13 @@ pub enum LogDeliveryKind {
         /// Reason.
         why: &'static str,
     },
+    /// The log cannot be read at the moment. Lines may arrive later.
+    Interrupted {
+        /// Time of the last line that was read.
+        from: Stamp,
+    },
+    /// The log is read again.
+    Resumed,
     /// The source is not read any more.
     Stopped {
         /// Reason.

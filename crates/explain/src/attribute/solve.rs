@@ -16,6 +16,7 @@ use crate::route::balanced_reach;
 use crate::route::death::Death;
 use crate::route::facts::Facts;
 use crate::timeline::{PodEnd, Request};
+use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::Balances;
 use rolldrop_record::{Outcome, Stamp};
 
@@ -100,6 +101,11 @@ impl<'s> Pass<'s> {
         for candidate in found.candidates.iter().filter(|candidate| is_after(candidate.termination)) {
             let tail = &mut self.tails[candidate.termination][target];
             tail.last_possible = tail.last_possible.max(Some(begun));
+        }
+        // An address that changed hands names no pod: its next pod may have failed.
+        let is_logged = timeline.info.targets[target].routing == Some(Routing::LoggingGateway);
+        if is_logged && r.row.routed_to.is_some() && r.pod().is_none() {
+            return;
         }
         if let Some(only) = found.only() {
             let end = &timeline.ends[only];

@@ -140,6 +140,15 @@ impl KeptAttempts {
         });
     }
 
+    /// Returns the log, the address and the earliest time of each attempt that certainly got a good response.
+    pub(super) fn responses(&self) -> impl Iterator<Item = (&Arc<str>, IpAddr, Stamp)> {
+        let is_good = |of: &&KeptAttempt<_>| of.outcome == Some(Outcome::Ok) && of.is_certain;
+        let answered = self.attempts.iter().filter(is_good);
+        answered.filter_map(|of| {
+            Some((&self.consumer(of.consumer).0, self.addresses.address(of.address?), of.begun))
+        })
+    }
+
     /// Returns the log and the route of a consumer.
     pub(super) fn consumer(&self, consumer: Consumer) -> &(Arc<str>, Option<Arc<str>>) {
         &self.consumers[consumer as usize]

@@ -27,7 +27,10 @@ pub(super) struct LogClock(VecDeque<PeriodBounds>);
 struct PeriodBounds {
     period: i64,
     lines: u64,
+    /// From the times at which lines were read.
     least_ns: i64,
+    /// From the ends of pods.
+    least_by_ends_ns: i64,
     most_ns: i64,
 }
 
@@ -46,13 +49,20 @@ impl LogClock {
         bounds.most_ns = bounds.most_ns.min(begun.ns_since(ready.shifted_ns(-PASSED_ON_WITHIN_NS)));
     }
 
+    /// Adds a request that began at `begun` on the gateway's clock, and to which a pod responded that was gone at `gone`.
+    pub(super) fn begun_before(&mut self, begun: Stamp, gone: Stamp, now: Stamp) {
+        let bounds = self.of_period(now);
+        bounds.least_by_ends_ns = bounds.least_by_ends_ns.max(begun.ns_since(gone));
+    }
+
     fn of_period(&mut self, read: Stamp) -> &mut PeriodBounds {
         let period = read.unix_ns() / PERIOD_NS;
         if self.0.back().is_none_or(|last| last.period < period) {
             if self.0.len() >= PERIODS {
                 self.0.pop_front();
             }
-            self.0.push_back(PeriodBounds { period, lines: 0, least_ns: i64::MIN, most_ns: i64::MAX });
+            let (lines, least_ns, most_ns) = (0, i64::MIN, i64::MAX);
+            self.0.push_back(PeriodBounds { period, lines, least_ns, least_by_ends_ns: i64::MIN, most_ns });
         }
         let last = self.0.len() - 1;
         &mut self.0[last]
@@ -64,7 +74,13 @@ impl LogClock {
         let most_ns = self.0.iter().map(|bounds| bounds.most_ns).min().unwrap_or(0);
         let is_many = self.0.iter().map(|bounds| bounds.lines).sum::<u64>() >= MANY;
         let read_within_ns = if is_many { READ_WITHIN_NS } else { FEW_READ_WITHIN_NS };
-        let most_ns = most_ns.min(least_ns.saturating_add(read_within_ns));
+        let by_ends_ns = self.0.iter().map(|bounds| bounds.least_by_ends_ns).max().unwrap_or(i64::MIN);
+        let assumed_ns = least_ns.saturating_add(read_within_ns);
+        let most_ns = match by_ends_ns > assumed_ns {
+            // All lines are late, or something else has a pod's address.
+            true => by_ends_ns.max(most_ns.min(by_ends_ns.saturating_add(FEW_READ_WITHIN_NS))),
+            false => most_ns.min(assumed_ns),
+        };
         // The bounds of a gateway that uses pods before they are ready contradict each other; the offset may be any
         // in between.
         let (least_ns, most_ns) = (least_ns.min(most_ns), least_ns.max(most_ns));
@@ -104,6 +120,20 @@ mod tests {
         // The watch showed a pod as ready at 5.1 s, which was then at most 0.5 s ago; it got a request at 4.7 s.
         clock.begun_after(at(4700 + 300), at(5100), at(5300));
         assert_eq!(bounds_ms(&clock), (280, 400));
+    }
+
+    #[test]
+    fn late_lines_do_not_move_clock() {
+        let mut clock = LogClock::default();
+        for _ in 0..100 {
+            clock.ended_before(at(1000), at(21_000));
+        }
+        assert_eq!(bounds_ms(&clock), (-20_000, -19_500));
+        // A pod responded to a request of 30.0 s, and was gone at 30.4 s.
+        clock.begun_before(at(30_000), at(30_400), at(60_000));
+        assert_eq!(bounds_ms(&clock), (-20_000, 9_600));
+        clock.begun_after(at(40_000), at(39_900), at(60_000));
+        assert_eq!(bounds_ms(&clock), (-20_000, 600));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
 
+mod mangled_logs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +31,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let traffic = GatewayTraffic::new("k3v9x2abcdef".parse().unwrap());
+        let traffic = GatewayTraffic::new("k3v9x2abcdef".parse().unwrap(), at(0));
         let (watch, pods) = (TerminationWatch::default(), BTreeMap::new());
         let mut world = Self { watch, traffic, pods, ahead_ms: 0 };
         let offset = ClockOffset { offset_ns: 0, uncertainty_ns: 1_000 };
@@ -51,12 +53,7 @@ impl World {
     }
 
     fn begin(&mut self, ms: i64, name: &'static str, address: &str, change: &str) {
-        let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
-            "state": "running", "reason": null, "exit_code": null, "restarts": 0});
-        let pod = json!({"change": change, "namespace": "shop", "name": name, "uid": format!("uid-{name}"),
-            "resource_version": "1", "node": "n1", "ip": address, "phase": "Running", "ready": true,
-            "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
-            "owner": "ReplicaSet/web-7d9f", "containers": [app]});
+        let pod = pod_event(name, &format!("uid-{name}"), address, change);
         self.pods.insert(name, pod);
         self.show(ms, name);
     }
@@ -112,6 +109,15 @@ impl World {
         let traffic = self.traffic.explain(&end, at(ms)).unwrap().unwrap();
         (end, traffic)
     }
+}
+
+/// Returns the event of a pod that is ready.
+fn pod_event(name: &str, uid: &str, address: &str, change: &str) -> Value {
+    let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
+        "state": "running", "reason": null, "exit_code": null, "restarts": 0});
+    json!({"change": change, "namespace": "shop", "name": name, "uid": uid, "resource_version": "1", "node": "n1",
+        "ip": address, "phase": "Running", "ready": true, "deletion_timestamp": null, "deletion_grace_s": null,
+        "grace_s": 30, "disruption_target": null, "owner": "ReplicaSet/web-7d9f", "containers": [app]})
 }
 
 fn line(status: Option<u16>, attempts: Vec<LoggedAttempt>) -> LoggedRequest {
@@ -487,4 +493,68 @@ fn consumers_are_sources_whose_logs_name_pod() {
     assert_eq!(seen_with(gap("other")), expected, "this log does not name the pod");
     expected.with_gaps = only;
     assert_eq!(seen_with(gap("gw-2")), expected, "another pod of the gateway may have used it");
+}
+
+#[test]
+fn unread_log_leaves_gap() {
+    let gap_of = |hide: &dyn Fn(&mut GatewayTraffic)| {
+        let mut world = World::new();
+        roll(&mut world, |_, _| {});
+        hide(&mut world.traffic);
+        let (_, traffic) = world.explain(180_000);
+        assert!(traffic.gaps.is_empty() || traffic.windows[0].upper_s.is_none());
+        let times = |gap: &LogGap| (gap.from_ns.unix_ns() / MS, gap.to_ns.unwrap().unix_ns() / MS);
+        traffic
+            .gaps
+            .iter()
+            .map(times)
+            .map(|(from, to)| (from - at(0).unix_ns() / MS, to - at(0).unix_ns() / MS))
+            .collect::<Vec<_>>()
+    };
+    let gw = Arc::from("gw");
+    assert_eq!(gap_of(&|_| {}), []);
+    // It cannot be read, or could not be read for a while.
+    assert_eq!(gap_of(&|traffic| traffic.interrupt(&gw, at(150_000))), [(150_000, 180_000)]);
+    assert_eq!(gap_of(&|traffic| traffic.interrupt(&gw, at(179_000))), [], "all lines were read before");
+    let resume = |traffic: &mut GatewayTraffic| {
+        traffic.interrupt(&gw, at(150_000));
+        traffic.resume("gw");
+    };
+    assert_eq!(gap_of(&resume), []);
+    // Unreadable lines near each other are one gap.
+    let add = |traffic: &mut GatewayTraffic| {
+        [20_000, 110_000, 111_000, 119_000, 140_000]
+            .iter()
+            .for_each(|ms| traffic.add_unreadable("gw", at(*ms)));
+    };
+    assert_eq!(gap_of(&add), [(110_000, 119_000), (140_000, 140_000)]);
+    // No line of this one was read; that of another gateway shows nothing about this pod.
+    let add_gap = |traffic: &mut GatewayTraffic, source: &str| {
+        let (from_ns, to_ns) = (at(100_000), Some(at(105_000)));
+        traffic.add_gap(LogGap { source: source.to_owned(), from_ns, to_ns, why: None });
+    };
+    assert_eq!(gap_of(&|traffic| add_gap(traffic, "edge/deployment/gw")), [(100_000, 105_000)]);
+    let add_elsewhere = |traffic: &mut GatewayTraffic| {
+        let elsewhere =
+            LoggedRequest { earliest: at(90_000), latest: at(90_000), ..line(Some(200), fine("10.9.9.9")) };
+        traffic.add(&"elsewhere".into(), at(90_010), &elsewhere);
+        add_gap(traffic, "elsewhere");
+    };
+    assert_eq!(gap_of(&add_elsewhere), []);
+}
+
+/// A watch that begins after a deletion does not know what was lost before.
+#[test]
+fn unknown_start_of_termination_is_gap() {
+    for was_listed in [true, false] {
+        let mut world = World::new();
+        world.traffic.known_from = at(100_200);
+        if !was_listed {
+            world.traffic.pods.remove("uid-b");
+        }
+        roll(&mut world, |_, _| {});
+        let (end, traffic) = world.explain(180_000);
+        assert_eq!(traffic.gaps.len(), usize::from(!was_listed), "{traffic:?}");
+        assert!(traffic.gaps.iter().all(|gap| gap.from_ns == end.t0_earliest_ns), "{traffic:?}");
+    }
 }

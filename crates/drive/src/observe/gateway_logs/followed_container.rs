@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::continuity::{Continuity, LineDecision, LineMark, LogStart};
 use super::log_lines::{LineRate, LineSplitter, RawLine, stamp_of};
-use super::{LogOutlet, LogStop};
+use super::{LogDeliveryKind, LogOutlet, LogStop};
 use crate::api::{Pauses, page, retry_after};
 use crate::error::CoordinatorError;
 use rolldrop_kubernetes::guard::distrust;
@@ -74,6 +74,8 @@ pub(super) struct FollowedContainer {
     pub(super) restarts: i32,
     pub(super) continuity: Continuity,
     pub(super) rate: LineRate,
+    /// True from when the log could not be read until it is read again.
+    pub(super) is_interrupted: bool,
     pub(super) outlet: LogOutlet,
     pub(super) hasher: RandomState,
 }
@@ -155,6 +157,9 @@ impl FollowedContainer {
             if self.continuity.last() != last {
                 (pauses, silence) = (Pauses::default(), FIRST_SILENCE);
             }
+            if matches!(ended, Err(LogBreak::Cut(_))) {
+                self.interrupt().await?;
+            }
             match ended {
                 // Without a proof, the log has nothing but the kubelet's message that the container is gone.
                 Ok(()) if self.continuity.is_proven() || last.is_none() => complete = Some(seen.restarts),
@@ -176,7 +181,7 @@ impl FollowedContainer {
             let gap = self.continuity.gap_until(self.outlet.now());
             self.outlet.gap(gap, "the pod was deleted before its log was read to the end").await?;
         }
-        Ok(())
+        self.resume().await
     }
 
     /// Waits until the watch shows a change, but not for long, because the watch may be interrupted.
@@ -216,7 +221,25 @@ impl FollowedContainer {
             log.consume_unpin(length);
             if self.continuity.is_proven() {
                 self.restarts = self.restarts.max(seen.restarts);
+                self.resume().await?;
             }
+        }
+    }
+
+    /// Delivers, once, that the log cannot be read.
+    async fn interrupt(&mut self) -> Result<(), LogStop> {
+        if std::mem::replace(&mut self.is_interrupted, true) {
+            return Ok(());
+        }
+        let (from, _) = self.continuity.gap_until(self.outlet.now());
+        self.outlet.send(LogDeliveryKind::Interrupted { from }).await
+    }
+
+    /// Delivers, once after an interruption, that it is over.
+    async fn resume(&mut self) -> Result<(), LogStop> {
+        match std::mem::take(&mut self.is_interrupted) {
+            true => self.outlet.send(LogDeliveryKind::Resumed).await,
+            false => Ok(()),
         }
     }
 

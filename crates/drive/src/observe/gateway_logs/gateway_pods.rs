@@ -165,6 +165,7 @@ impl GatewayPods {
             restarts,
             continuity,
             rate: LineRate::new(order.max_rate),
+            is_interrupted: false,
             outlet,
             hasher: self.hasher.clone(),
         };

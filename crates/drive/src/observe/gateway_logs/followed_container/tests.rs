@@ -12,6 +12,7 @@ use rolldrop_record::Clock;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::super::LogDeliveryKind;
 use super::*;
@@ -42,15 +43,30 @@ struct Scripted {
 
 impl Scripted {
     fn follow(script: Script) -> Self {
+        Self::follow_through(Duration::ZERO, script)
+    }
+
+    /// Same, but the API server is away for this long after its first response.
+    fn follow_through(outage: Duration, script: Script) -> Self {
         let (asked, uid) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new("old")));
         let (queries, own) = (Arc::clone(&asked), Arc::clone(&uid));
         let mut script: VecDeque<_> = script.iter().copied().collect();
+        let (responses, mut away_until) = (script.len(), None);
         let mut respond = move |request: &Request<Body>| {
             let query = request.uri().query().unwrap_or_default();
-            if !request.uri().path().ends_with("/log") {
+            let (is_log, is_previous) =
+                (request.uri().path().ends_with("/log"), query.contains("previous=true"));
+            if is_log && !is_previous && script.len() < responses {
+                away_until.get_or_insert(Instant::now() + outage);
+            }
+            if away_until.is_some_and(|until| Instant::now() < until) {
+                queries.lock().unwrap().push("away".to_owned());
+                return (503, String::new(), Clean);
+            }
+            if !is_log {
                 return (200, list_of(*own.lock().unwrap()).to_string(), Clean);
             }
-            if query.contains("previous=true") {
+            if is_previous {
                 return (400, String::new(), Clean);
             }
             queries.lock().unwrap().push(query.to_owned());
@@ -83,6 +99,7 @@ impl Scripted {
             restarts: 0,
             continuity: Continuity::begin(None, clock.now()),
             rate: LineRate::new(100),
+            is_interrupted: false,
             outlet: LogOutlet::of(0, "log".to_owned(), clock, &sender),
             hasher: RandomState::new(),
         };
@@ -94,12 +111,18 @@ impl Scripted {
 
     /// Returns the next line, or the reason of a fact.
     async fn next(&mut self) -> Option<String> {
-        Some(match self.deliveries.recv().await?.kind {
+        Some(Self::text(self.deliveries.recv().await?.kind))
+    }
+
+    fn text(kind: LogDeliveryKind) -> String {
+        match kind {
             LogDeliveryKind::Line { bytes, .. } => String::from_utf8(bytes.into()).unwrap(),
             LogDeliveryKind::LongLine { length, .. } => format!("{length} bytes"),
             LogDeliveryKind::Gap { why, .. } => why.to_owned(),
+            LogDeliveryKind::Interrupted { .. } => INTERRUPTED.to_owned(),
+            LogDeliveryKind::Resumed => RESUMED.to_owned(),
             LogDeliveryKind::Stopped { why } => why,
-        })
+        }
     }
 
     /// Waits for so many requests for the log.
@@ -123,6 +146,8 @@ fn list_of(uid: &str) -> Value {
 }
 
 const GAP: &str = "the last line that was read is no longer kept: the log was rotated, or the container restarted repeatedly";
+const INTERRUPTED: &str = "interrupted";
+const RESUMED: &str = "resumed";
 const CUT_SHORT: &str = "the pod was deleted before its log was read to the end";
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +158,7 @@ async fn half_line_is_read_again() {
         (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02.5Z bc\n", Clean),
         (200, ":02Z the end of a line\n2026-01-01T00:00:02.5Z bc\n2026-01-01T00:00:03Z d\n", Never),
     ]);
-    for line in ["a", "bc", "d"] {
+    for line in ["a", INTERRUPTED, "bc", RESUMED, "d"] {
         assert_eq!(log.next().await.unwrap(), line);
     }
     let asked = log.asked.lock().unwrap().clone();
@@ -156,6 +181,39 @@ async fn silent_log_is_opened_again() {
     }
 }
 
+/// The API server is away for 20 minutes. Then the log still has the last line, or was rotated meanwhile.
+#[tokio::test(start_paused = true)]
+async fn long_outage_loses_no_line_unsaid() {
+    const OUTAGE: Duration = Duration::from_secs(1200);
+    const BEFORE: &str = "2026-01-01T00:00:01Z a\n";
+    const WHOLE: Script = &[
+        (200, BEFORE, Failed),
+        (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:10:00Z b\n2026-01-01T00:20:30Z c\n", Never),
+    ];
+    const ROTATED: Script = &[
+        (200, BEFORE, Failed),
+        (200, "2026-01-01T00:15:00Z b\n2026-01-01T00:20:30Z c\n", Failed),
+        (200, "2026-01-01T00:20:30Z c\n2026-01-01T00:21:00Z d\n", Never),
+    ];
+    let resumed = [INTERRUPTED, "b", "c", RESUMED];
+    let with_gap = [INTERRUPTED, GAP, "b", "c", RESUMED, INTERRUPTED, "d", RESUMED];
+    for (script, expected) in [(WHOLE, &resumed[..]), (ROTATED, &with_gap)] {
+        let begun = Instant::now();
+        let mut log = Scripted::follow_through(OUTAGE, script);
+        assert_eq!(log.next().await.unwrap(), "a");
+        for expected in expected {
+            let kind = log.deliveries.recv().await.unwrap().kind;
+            if let LogDeliveryKind::Gap { from, to, .. } = kind {
+                assert_eq!(to.ns_since(from), 899_000_000_000, "from the last line to the next one");
+            }
+            assert_eq!(Scripted::text(kind), **expected);
+        }
+        assert!(begun.elapsed() >= OUTAGE);
+        let asked = log.asked.lock().unwrap().iter().filter(|query| **query == "away").count();
+        assert!((20..1300).contains(&asked), "about once a second: {asked} times");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn log_of_next_pod_is_left_to_it() {
     let mut log = Scripted::follow(&[
@@ -173,9 +231,11 @@ async fn log_of_next_pod_is_left_to_it() {
 async fn interrupted_log_of_deleted_pod_has_gap() {
     let mut log = Scripted::follow(&[(200, "2026-01-01T00:00:01Z a\n", Failed), (404, "", Clean)]);
     assert_eq!(log.next().await.unwrap(), "a");
+    assert_eq!(log.next().await.unwrap(), INTERRUPTED);
     log.until_asked(2).await;
     log.delete();
     assert_eq!(log.next().await.unwrap(), CUT_SHORT);
+    assert_eq!(log.next().await.unwrap(), RESUMED);
     assert_eq!(log.next().await, None);
 }
 
