@@ -334,9 +334,10 @@ fn unseen_ends_leave_streams_cut_open() {
 #[test]
 fn stream_cut_with_its_pod_is_no_background() {
     let mut world = World::new();
-    world.delete(90_000, "a");
+    world.begin(0, "d", "10.0.0.4", "listed");
+    world.delete(90_000, "d");
     for second in 0..80 {
-        world.log_stream(second * 1000, 90_500, cut("10.0.0.1"));
+        world.log_stream(second * 1000, 90_500, cut("10.0.0.4"));
     }
     let first = world.watch.settled(at(99_000));
     assert_eq!(first.len(), 1);
