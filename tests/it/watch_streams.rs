@@ -23,14 +23,15 @@ async fn address_of(lab: &Lab, pod: &str) -> String {
     }
 }
 
-/// Runs HAProxy in front of these pods. It logs as docs/access-logs.md advises.
+/// Runs HAProxy in front of these pods. It logs as docs/access-logs.md advises, and uses a pod that has exited for
+/// at least 0.6 s.
 async fn balance(lab: &Lab, pods: [&str; 2]) -> String {
     let page = tracked("docs/access-logs.md");
     let format = page.split("```haproxy\n").nth(1).and_then(|rest| rest.lines().next()).expect("a format");
     let mut config = format!(
         "global\n log stdout format raw local0 info\ndefaults\n mode http\n log global\n retries 0\n timeout connect 1s\n \
          timeout client 600s\n timeout server 600s\nfrontend edge\n bind :8000\n {format}\n default_backend web\n\
-         backend web\n option httpchk GET /readyz\n default-server check inter 500ms fall 1\n"
+         backend web\n option httpchk GET /readyz\n default-server check inter 300ms fall 3\n"
     );
     for pod in pods {
         config += &format!(" server {pod} {}:8080\n", address_of(lab, pod).await);
