@@ -82,6 +82,8 @@ pub struct GatewayTraffic {
     interrupted: BTreeMap<Arc<str>, Stamp>,
     /// Time since which the logs are read.
     known_from: Stamp,
+    /// Time before which attempts are forgotten.
+    forgotten: Stamp,
 }
 
 /// What the watch showed of a pod.
@@ -150,6 +152,7 @@ impl GatewayTraffic {
             gaps: Vec::new(),
             interrupted: BTreeMap::new(),
             known_from: begun,
+            forgotten: Stamp::default(),
         }
     }
 
@@ -220,6 +223,11 @@ impl GatewayTraffic {
         self.interrupted.remove(source);
     }
 
+    /// Returns the logs that cannot be read at the moment.
+    pub fn interrupted(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.interrupted.keys()
+    }
+
     /// Notes that a line could not be read. It may be that of any request so far.
     pub fn add_unreadable(&mut self, source: &str, arrived: Stamp) {
         let is_near = |gap: &&mut LogGap| {
@@ -242,6 +250,7 @@ impl GatewayTraffic {
         let needed = self.needed_from(now);
         let before = now.shifted_ns(-KEPT_NS).min(needed);
         self.attempts.forget_before(needed, before);
+        self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
@@ -339,9 +348,12 @@ impl GatewayTraffic {
         let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
         traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
         traffic.gaps = gaps.into_iter().filter(|gap| self.may_miss(gap, &fates, needed)).collect();
-        if pod.may_precede_watch() {
-            traffic.gaps.extend(self.unknown_before(&fates, t0));
-        }
+        // A deletion that is shown late may be that of a pod whose attempts are forgotten.
+        let known_from = match pod.may_precede_watch() {
+            true => self.known_from.max(self.forgotten),
+            false => self.forgotten,
+        };
+        traffic.gaps.extend(self.unknown_before(&fates, t0, known_from));
         if until < complete_at {
             let unread = |(source, _): (&Arc<str>, i64)| LogGap {
                 source: source.to_string(),
@@ -374,11 +386,11 @@ impl GatewayTraffic {
             && span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
     }
 
-    /// Returns the periods from t0 on of which these logs were not read.
-    fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp) -> Vec<LogGap> {
+    /// Returns the periods from t0 on whose lines in these logs are unknown, as lines are known only from `known_from` on.
+    fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp, known_from: Stamp) -> Vec<LogGap> {
         let unknown = |(source, _): (&Arc<str>, i64)| {
             let ClockOffset { offset_ns, uncertainty_ns } = self.clock_of(source);
-            let until = self.known_from.shifted_ns(uncertainty_ns.saturating_sub(offset_ns));
+            let until = known_from.shifted_ns(uncertainty_ns.saturating_sub(offset_ns));
             (t0 < until).then(|| LogGap {
                 source: source.to_string(),
                 from_ns: t0,

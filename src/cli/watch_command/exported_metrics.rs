@@ -1,6 +1,6 @@
 //! Exports the metrics of `rolldrop watch --metrics`: counts over terminations, and the health of what the watch reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gateway_lines::{GatewayLines, LogArg};
 use super::metrics_port::MetricsPort;
@@ -86,7 +86,12 @@ impl ExportedMetrics {
             for (source, unread) in lines.iter().flat_map(|lines| lines.unread()) {
                 *sources.entry(source.to_owned()).or_default().unread.get_or_insert(0) += unread;
             }
-            metrics.render(format, sources.iter().map(|(name, health)| (name.as_str(), *health)))
+            let interrupted: BTreeSet<&str> = lines.iter().flat_map(|lines| lines.interrupted()).collect();
+            let shown = |(name, health): (&'_ String, &SourceHealth)| SourceHealth {
+                is_up: health.is_up && !interrupted.contains(name.as_str()),
+                ..*health
+            };
+            metrics.render(format, sources.iter().map(|source| (source.0.as_str(), shown(source))))
         });
     }
 }

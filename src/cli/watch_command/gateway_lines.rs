@@ -167,6 +167,12 @@ impl GatewayLines {
         self.read.values().map(|(number, read)| (self.logs[*number].name.as_str(), read.unreadable))
     }
 
+    /// Returns the sources with a log that cannot be read at the moment.
+    pub(super) fn interrupted(&self) -> impl Iterator<Item = &str> {
+        let read = self.traffic.interrupted().filter_map(|log| self.read.get(log));
+        read.map(|(number, _)| self.logs[*number].name.as_str())
+    }
+
     /// Returns what was read of each log.
     pub(super) fn readings(&self) -> impl Iterator<Item = &LogReading> {
         self.read.values().map(|(_, read)| read)

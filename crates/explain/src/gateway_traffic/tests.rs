@@ -544,6 +544,30 @@ fn unread_log_leaves_gap() {
     assert_eq!(gap_of(&add_elsewhere), []);
 }
 
+/// The API server was away, and the log was not.
+#[test]
+fn deletion_shown_late_has_gap_where_lines_are_forgotten() {
+    for (forgotten_ms, has_gap) in [(99_000, false), (100_200, true)] {
+        let mut world = World::new();
+        for n in 0..12_000 {
+            world.log(n * 10, 200, fine(ADDRESSES[usize::try_from(n % 3).unwrap()]));
+        }
+        world.traffic.forget_before(at(forgotten_ms).shifted_ns(RECENT_NS));
+        let pod = world.pods.get_mut("b").unwrap();
+        pod["change"] = "applied".into();
+        pod["deletion_grace_s"] = 30.into();
+        pod["deletion_timestamp"] = json!(at(130_000));
+        world.show(281_000, "b");
+        let pod = world.pods.get_mut("b").unwrap();
+        pod["containers"][0]["state"] = "terminated".into();
+        pod["change"] = "deleted".into();
+        world.show(281_300, "b");
+        let (end, traffic) = world.explain(370_000);
+        assert!(end.t0_earliest_ns < at(100_200), "{end:?}");
+        assert_eq!(!traffic.gaps.is_empty(), has_gap, "{traffic:?}");
+    }
+}
+
 /// A watch that begins after a deletion does not know what was lost before.
 #[test]
 fn unknown_start_of_termination_is_gap() {
