@@ -343,8 +343,8 @@ impl GatewayTraffic {
         });
         let gaps: Vec<LogGap> = self.gaps.iter().cloned().chain(interrupted).collect();
         traffic.consumers.seen = fates.logs().filter_map(|(log, _)| self.sources.get(log)).cloned().collect();
-        let is_meant = |gap: &&LogGap| needed.meets(gap.from_ns, gap.to_ns.unwrap_or(needed.until));
-        let with_gaps = gaps.iter().filter(is_meant).filter_map(|gap| self.sources.get(&*gap.source));
+        let with_gaps =
+            gaps.iter().filter(|gap| overlaps(gap, needed)).filter_map(|gap| self.sources.get(&*gap.source));
         let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
         traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
         traffic.gaps = gaps.into_iter().filter(|gap| self.may_miss(gap, &fates, needed)).collect();
@@ -378,12 +378,11 @@ impl GatewayTraffic {
     fn may_miss(&self, gap: &LogGap, chosen: &ChosenAttempts, span: TimeSpan) -> bool {
         let Some(clock) = self.clocks.get(&*gap.source).map(LogClock::offset) else {
             // A log of which no line was read, or pods of a gateway that nobody saw, may have any request.
-            return span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until));
+            return overlaps(gap, span);
         };
         // The times of a gap are partly those of the log's clock.
         let span = span.widened(clock.offset_ns.saturating_abs().saturating_add(clock.uncertainty_ns));
-        chosen.logs().any(|(source, _)| **source == *gap.source)
-            && span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
+        chosen.logs().any(|(source, _)| **source == *gap.source) && overlaps(gap, span)
     }
 
     /// Returns the periods from t0 on whose lines in these logs are unknown, as lines are known only from `known_from` on.
@@ -465,6 +464,11 @@ impl GatewayTraffic {
         };
         RunLog { info, events, torn: Vec::new(), corrupt: Vec::new(), altered: Vec::new() }
     }
+}
+
+/// Returns true if a gap reaches into a period. A gap without an end lasts.
+fn overlaps(gap: &LogGap, span: TimeSpan) -> bool {
+    span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
 }
 
 /// Returns a termination's part of what was explained.

@@ -38,7 +38,7 @@ pub struct LongSleep {
     pub all_consumers_seen: bool,
 }
 
-/// What the terminations of one workload show about its latest preStop sleep.
+/// Evidence of one workload's terminations about its latest preStop sleep.
 #[derive(Debug, Default)]
 pub(super) struct SleepEvidence {
     pre_stop_sleep_s: Option<i64>,

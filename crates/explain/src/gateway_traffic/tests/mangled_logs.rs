@@ -21,7 +21,7 @@ const OVER_MS: i64 = 125_000;
 /// Duration after which a line is late, in milliseconds.
 const LATE_MS: i64 = 20_000;
 
-/// What happens to the logs.
+/// Faults of the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mangling {
     /// Lines arrive within a moment, nearly in order.
