@@ -1,23 +1,25 @@
 //! Report on the history of `rolldrop watch`: the workloads, worst first, and for which part of the time the history
 //! knows how pods ended.
 
+mod watch_series;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::html;
 use serde::Serialize;
 
-use super::charts::watch_chart::{self, WatchBin, WatchRow, WatchSeries};
+use super::charts::watch_chart;
 use super::charts::{Chart, ChartError};
-use super::format::{count, counted, either, len, long_time, percent, rfc3339_seconds, wrap};
+use super::format::{counted, either, len, long_time, percent, rfc3339_seconds, wrap};
 use super::html::{self, HtmlCell};
 use super::markdown;
 use super::watch_lines::{
     PODS, RankingTable, WIDTH, WatchInterruption, WatchOutput, WatchedSpan, WorkloadRemedy, interruption,
-    missing_right, name, ranking_lines, remedies,
+    missing_right, ranking_lines, remedies,
 };
 use rolldrop_explain::count::workload_ranking::{RankedWorkload, WorkloadRanking};
-use rolldrop_explain::model::Bounded;
 use rolldrop_record::{Stamp, shown};
+use watch_series::{HourOfWatch, hours};
 
 /// Version of the report's JSON.
 const REPORT_VERSION: u32 = 1;
@@ -27,11 +29,6 @@ const LISTED: usize = 10;
 /// Time within which a watch records that it has watched: it waits for lines of gateways' logs for 75 s, and for the next
 /// sign of life of its connection for half a minute.
 const RECORDED_WITHIN_NS: i64 = 300_000_000_000;
-
-/// Number of hours up to which the chart shows hours; then it shows days, of which it shows a year.
-const HOURLY: i64 = 48;
-const MOST_BINS: usize = 366;
-const HOUR_NS: i64 = 3_600_000_000_000;
 
 type Span = (Stamp, Stamp);
 
@@ -60,13 +57,6 @@ pub struct WatchHistory {
     missing_rights: BTreeMap<String, String>,
     /// Losses and kills, by the hour in which they were recorded.
     by_hour: BTreeMap<i64, HourOfWatch>,
-}
-
-/// An hour of a history.
-#[derive(Clone, Copy, Debug, Default)]
-struct HourOfWatch {
-    lost: Bounded,
-    killed: u64,
 }
 
 impl WatchHistory {
@@ -370,56 +360,6 @@ impl WatchReport {
         watch_chart::draw(&self.series())
     }
 
-    fn series(&self) -> WatchSeries {
-        let is_bad = |row: &WatchRow| row.killed > 0 || row.lost.is_some_and(|lost| lost.at_most > 0);
-        let rows = self.workloads.iter().map(|ReportedWorkload { of, .. }| WatchRow {
-            name: name(of),
-            terminations: of.terminations,
-            lost: of.traffic.as_ref().map(|traffic| traffic.lost),
-            killed: of.killed_at_grace_end,
-        });
-        let rows: Vec<WatchRow> = rows.filter(is_bad).collect();
-        let with_logs = self.workloads.iter().filter(|of| of.of.traffic.is_some()).count();
-        let found = match with_logs {
-            0 => "had pods killed; losses are not known",
-            _ => "lost requests or had pods killed",
-        };
-        let all = counted(len(self.workloads.len()), "workload");
-        let title = match (self.watched.is_empty(), self.workloads.is_empty()) {
-            (true, true) => "No watch is known to have run in this time".to_owned(),
-            (false, true) => "The watch saw no pod end in this time".to_owned(),
-            _ => format!("{} of {all} {found}", count(len(rows.len()))),
-        };
-        let logs = match with_logs {
-            0 => "no log of a gateway names their pods".to_owned(),
-            of => format!("logs of gateways name the pods of {}", counted(len(of), "workload")),
-        };
-        let subtitle = format!("{}; {logs}", self.headline());
-        let (bin, length, label): (_, i64, fn(&str) -> String) = match hours(self.to_ns) - hours(self.from_ns)
-        {
-            ..=HOURLY => ("hour", 1, |at| at[11..16].to_owned()),
-            _ => ("day", 24, |at| at[5..10].to_owned()),
-        };
-        let first = hours(self.from_ns).div_euclid(length);
-        let bins = (first..=hours(self.to_ns).div_euclid(length)).map(|number| {
-            let at = Stamp::from_unix_ns(number.saturating_mul(length * HOUR_NS));
-            let mut bin = WatchBin { label: label(&rfc3339_seconds(at)), ..WatchBin::default() };
-            for hour in self.by_hour.range(number * length..(number + 1) * length).map(|(_, hour)| hour) {
-                bin.lost.merge(&hour.lost);
-                bin.killed += hour.killed;
-            }
-            bin
-        });
-        let begin = Stamp::from_unix_ns(first.saturating_mul(length * HOUR_NS));
-        let bins_since = |at: Stamp| at.ns_since(begin) as f64 / (length * HOUR_NS) as f64;
-        let missing = self.watched.iter().flat_map(|scope| &scope.unwatched);
-        let unwatched = match self.watched.is_empty() {
-            true => vec![(bins_since(self.from_ns), bins_since(self.to_ns))],
-            false => missing.map(|span| (bins_since(span.from_ns), bins_since(span.to_ns))).collect(),
-        };
-        WatchSeries { title, subtitle, rows, bins: bins.take(MOST_BINS).collect(), bin, unwatched }
-    }
-
     /// Returns the report as a self-contained page with the chart.
     pub fn html(&self, chart: &Chart) -> String {
         let table = self.table();
@@ -446,11 +386,6 @@ impl WatchReport {
         };
         html::page("rolldrop watch", &body, concat!("rolldrop ", env!("CARGO_PKG_VERSION")))
     }
-}
-
-/// Returns the whole hours since 1970.
-fn hours(at: Stamp) -> i64 {
-    at.ns_since(Stamp::from_unix_ns(0)).div_euclid(HOUR_NS)
 }
 
 /// Returns a sentence about those that are not listed.
