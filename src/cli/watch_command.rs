@@ -29,7 +29,8 @@ use kept_history::KeptHistory;
 use metrics_port::MetricsPort;
 use rolldrop_drive::cluster::{ChosenCluster, Cluster};
 use rolldrop_drive::observe::{
-    BeatObject, GatewayLogs, LogDelivery, LogSource, TerminationWatches, WatchScope, WatchedEvent,
+    BeatObject, GatewayLogs, LogDelivery, LogSource, TerminationWatchOptions, TerminationWatches, WatchScope,
+    WatchedEvent,
 };
 use rolldrop_explain::count::workload_ranking::WorkloadRanking;
 use rolldrop_explain::gateway_traffic::LINES_WITHIN_NS;
@@ -144,7 +145,10 @@ impl WatchArgs {
         let stop = &signals.interrupts.stop;
         let own = if self.in_cluster { cluster.default_namespace() } else { namespace };
         let beats = self.beats.map(|name| BeatObject { namespace: own.to_owned(), name });
-        let begun = stop.run_until_cancelled(TerminationWatches::begin(&client, &scope, beats, clock)).await;
+        // Without logs, nothing names the addresses of Services.
+        let options = TerminationWatchOptions { beats, with_services: !self.logs.is_empty() };
+        let begun =
+            stop.run_until_cancelled(TerminationWatches::begin(&client, &scope, options, clock)).await;
         let Some(begun) = begun else { return Ok(()) };
         let mut watches = begun?;
         let title = cluster.title().unwrap_or_default();

@@ -51,7 +51,7 @@ use rolldrop_record::run_info::EventsWritten;
 use rolldrop_record::{Clock, EventKind, RunDir, Stamp};
 pub(crate) use rollout_wait::Workloads;
 pub use sinks::WatchScope;
-pub use termination_watches::{TerminationWatches, WatchedEvent};
+pub use termination_watches::{TerminationWatchOptions, TerminationWatches, WatchedEvent};
 pub(crate) use waiting::Waiting;
 pub(crate) use ways::Way;
 

@@ -6,7 +6,9 @@
 
 mod background;
 mod kept_attempts;
+mod known_services;
 mod log_clock;
+mod service_times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -18,8 +20,9 @@ use crate::conclude::explained::Explained;
 use crate::explain_span;
 use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
 use crate::timeline::{BeatCollector, TimeSpan, Unread};
-use background::background;
-use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts};
+use background::{background, needs_dead_pod};
+use kept_attempts::{AttemptFate, ChosenAttempts, Consumer, KeptAttempts, Upstream};
+use known_services::{KnownServices, ServiceNumber};
 use log_clock::LogClock;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::parts::PartError;
@@ -72,6 +75,7 @@ pub struct GatewayTraffic {
     /// Sources of the logs, by log.
     sources: BTreeMap<Arc<str>, String>,
     pods: BTreeMap<String, PodHistory>,
+    services: KnownServices,
     /// Pods that became ready under the watch and that alone had their address, with that time.
     started: HashMap<IpAddr, Stamp>,
     /// Samples of the API server's clock.
@@ -123,6 +127,12 @@ impl PodHistory {
         self.events.push((at, event.clone()));
     }
 
+    /// Returns the first event and the address of a pod that has an address.
+    fn shown(&self) -> Option<(&PodEvent, IpAddr)> {
+        let (_, first) = self.events.first()?;
+        Some((first, self.address?))
+    }
+
     /// Returns true if the pod may have been deleted before the watch began.
     fn may_precede_watch(&self) -> bool {
         self.events.first().is_none_or(|(_, first)| first.deletion_timestamp.is_some())
@@ -146,6 +156,7 @@ impl GatewayTraffic {
             clocks: BTreeMap::new(),
             sources: BTreeMap::new(),
             pods: BTreeMap::new(),
+            services: KnownServices::default(),
             started: HashMap::new(),
             samples: Vec::new(),
             beats: BeatCollector::default(),
@@ -159,6 +170,7 @@ impl GatewayTraffic {
     /// Processes an event of the watches.
     pub fn observe(&mut self, at: Stamp, kind: &EventKind) {
         self.beats.observe(at, kind);
+        self.services.observe(at, kind);
         match kind {
             EventKind::Pod(pod) => self.observe_pod(at, pod),
             EventKind::ClockSample { .. } => {
@@ -201,7 +213,7 @@ impl GatewayTraffic {
     pub fn add(&mut self, source: &Arc<str>, arrived: Stamp, line: &LoggedRequest) {
         let clock = self.clocks.entry(Arc::clone(source)).or_default();
         clock.ended_before(line.earliest + line.took.unwrap_or_default(), arrived);
-        for (address, begun) in self.attempts.add(source, line) {
+        for (address, begun) in self.attempts.add(source, line, |address| self.services.at(address)) {
             if let Some(ready) = self.started.get(&address) {
                 clock.begun_after(begun, *ready, arrived);
             }
@@ -252,6 +264,7 @@ impl GatewayTraffic {
         self.attempts.forget_before(needed, before);
         self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
+        self.services.forget_before(before);
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
         let events = self.pods.values().flat_map(|pod| &pod.events);
@@ -268,8 +281,8 @@ impl GatewayTraffic {
         deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
 
-    /// Explains what a termination did to the gateways' requests; `None` if no log names the pod's address. `until` is
-    /// the time up to which the logs have been read.
+    /// Explains what a termination did to the gateways' requests; `None` if no log names the address of the pod or of one
+    /// of its Services. `until` is the time up to which the logs have been read.
     ///
     /// # Errors
     /// Does not fail, as all attempts are in memory.
@@ -311,7 +324,7 @@ impl GatewayTraffic {
         let Some((pod, address)) = self.pods.get(&end.uid).and_then(|pod| Some((pod, pod.address?))) else {
             return Ok(None);
         };
-        let consumers = self.attempts.consumers_of(address);
+        let consumers = self.attempts.consumers_of(address, &self.services_of(pod));
         let gone = pod.gone.or(end.ended_ns).unwrap_or(end.t0_latest_ns);
         let t0 = end.t0_earliest_ns;
         let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
@@ -320,19 +333,27 @@ impl GatewayTraffic {
         let chosen = self.attempts.choose(&consumers, period, offset);
         let (log, rows) = (self.log(&chosen, period), Arc::new(chosen));
         let fates = Arc::clone(&rows);
-        let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates);
-        let unread = Unread::of(log, span).dated_by(self.beats.judged());
-        let Some(mut traffic) = explain_span(unread, rows, TOGETHER, take)? else { return Ok(None) };
         let ending = TimeSpan { from: t0, until: gone };
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
+        let at_services = fates.at_services(ending);
+        let only_ends = |service: &ServiceNumber| {
+            let spans = service_times::refused_by_terminating(self.pods_of(*service), period);
+            (*service, spans.into_iter().map(|span| span.widened(-uncertainty_ns)).collect())
+        };
+        let only_ends: BTreeMap<_, _> = at_services.keys().map(only_ends).collect();
+        let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates, &only_ends);
+        let unread = Unread::of(log, span).dated_by(self.beats.judged());
+        let Some(mut traffic) = explain_span(unread, rows, TOGETHER, take)? else { return Ok(None) };
         traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
         traffic.not_observable = fates.unobserved_at(address, ending);
         let may_hide_cuts = fates.may_hide_cuts_at(address, ending);
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
-        let around = TimeSpan { from: t0.shifted_ns(-BACKGROUND_NS), until: span.until };
-        let lost = self.attempts.choose_lost(&consumers, around, offset);
-        // Losses just before or after count as losses of the termination, too, if the clock allows that.
-        traffic.background = background(&lost, ending.widened(uncertainty_ns), &self.well_pods(around));
+        let ending_or_near = ending.widened(uncertainty_ns);
+        traffic.background =
+            self.background_of(&consumers, address, ending_or_near, at_services.keys().copied());
+        traffic
+            .by_services
+            .extend(at_services.into_iter().map(|(of, number)| (self.services.name(of), number)));
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         let needed = TimeSpan { from: span.from, until: complete_at };
         let interrupted = self.interrupted.iter().map(|(source, from)| LogGap {
@@ -370,6 +391,30 @@ impl GatewayTraffic {
         Ok(Some(traffic))
     }
 
+    /// Returns the number of losses to expect in a period without a termination: at a pod, if these consumers use its
+    /// address, and at these Services. Losses just before or after the termination count as its own, too, if the clock
+    /// allows that, and the period includes them.
+    fn background_of(
+        &self,
+        consumers: &[Consumer],
+        address: IpAddr,
+        ending: TimeSpan,
+        services: impl Iterator<Item = ServiceNumber>,
+    ) -> Option<Bounded> {
+        let (earliest, latest) = (ending.from.shifted_ns(-BACKGROUND_NS), ending.until.shifted_ns(MARGIN_NS));
+        let around = TimeSpan { from: earliest, until: latest };
+        let lost = self.attempts.choose_lost(consumers, around, |source: &Arc<str>| self.clock_of(source));
+        let at_services = services.map(|service| {
+            let well = service_times::well(self.pods_of(service), around).into_iter();
+            let well: Vec<_> = well.map(|span| (Upstream::Service(service), span)).collect();
+            // Losses that time alone joins may also be later.
+            background(&lost, TimeSpan { until: latest, ..ending }, &well)
+        });
+        let is_used = !self.attempts.consumers_of(address, &[]).is_empty();
+        let at_pod = is_used.then(|| background(&lost, ending, &self.well_pods(around)));
+        at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
+    }
+
     fn clock_of(&self, source: &Arc<str>) -> ClockOffset {
         self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
     }
@@ -400,12 +445,26 @@ impl GatewayTraffic {
         chosen.logs().filter_map(unknown).collect()
     }
 
+    fn services_of(&self, pod: &PodHistory) -> Vec<ServiceNumber> {
+        let found = pod.shown().map(|(of, address)| self.services.of_pod(&of.namespace, &of.name, address));
+        found.unwrap_or_default()
+    }
+
+    /// Returns the pods that are or were behind a Service.
+    fn pods_of(&self, service: ServiceNumber) -> impl Iterator<Item = &PodHistory> {
+        let is_behind = move |pod: &&PodHistory| {
+            pod.shown()
+                .is_some_and(|(of, address)| self.services.has_pod(service, &of.namespace, &of.name, address))
+        };
+        self.pods.values().filter(is_behind)
+    }
+
     /// Returns when pods were ready and not being deleted, by address.
-    fn well_pods(&self, span: TimeSpan) -> Vec<(IpAddr, TimeSpan)> {
+    fn well_pods(&self, span: TimeSpan) -> Vec<(Upstream, TimeSpan)> {
         let well = |pod: &PodHistory| {
             let from = pod.ready?.max(span.from);
             let until = pod.deleting.map_or(span.until, |deleting| deleting.min(span.until));
-            Some((pod.address?, TimeSpan { from, until }))
+            Some((Upstream::Pod(pod.address?), TimeSpan { from, until }))
         };
         self.pods.values().filter_map(well).collect()
     }
@@ -419,18 +478,24 @@ impl GatewayTraffic {
             clock_uncertainty_ns: Some(uncertainty_ns),
             rows: None,
         });
-        let targets = chosen.targets().map(|name| Target {
-            name: name.to_string(),
+        let targets = chosen.targets().map(|target| Target {
+            name: target.name.to_string(),
             url: String::new(),
-            consumer: name.to_string(),
+            consumer: target.name.to_string(),
             balances: Balances::Requests,
             balances_because: BalancesBecause::Stated,
-            service: None,
+            service: target.service.map(|service| self.services.name(service)),
             routing: Some(Routing::LoggingGateway),
             node: None,
         });
         let addresses = chosen.addresses();
-        let is_reached = |pod: &&PodHistory| pod.address.is_some_and(|address| addresses.contains(&address));
+        let services = chosen.at_services(period);
+        let is_reached = |pod: &&PodHistory| {
+            pod.shown().is_some_and(|(of, address)| {
+                let is_behind = |number| self.services.has_pod(number, &of.namespace, &of.name, address);
+                addresses.contains(&address) || services.keys().copied().any(is_behind)
+            })
+        };
         let pods = self.pods.values().filter(is_reached).flat_map(|pod| &pod.events);
         let mut events: Vec<Event> = pods
             .map(|(at, pod)| Event::new(*at, COORDINATOR, EventKind::Pod(pod.clone())))
@@ -471,29 +536,47 @@ fn overlaps(gap: &LogGap, span: TimeSpan) -> bool {
     span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
 }
 
-/// Returns a termination's part of what was explained.
-fn traffic(uid: &str, explained: &Explained<'_>, fates: &ChosenAttempts) -> Option<TerminationTraffic> {
+/// Returns a termination's part of what was explained. `only_ends` are the times in which only the end of a pod explains
+/// that a Service accepted no connection.
+fn traffic(
+    uid: &str,
+    explained: &Explained<'_>,
+    fates: &ChosenAttempts,
+    only_ends: &BTreeMap<ServiceNumber, Vec<TimeSpan>>,
+) -> Option<TerminationTraffic> {
     let number = explained.terminations.iter().position(|termination| termination.uid == uid)?;
     let termination = &explained.terminations[number];
+    // Time alone shows no window.
+    let windows = termination.windows.iter().zip(fates.targets());
+    let of_pods = windows.filter(|(_, target)| target.service.is_none());
     let mut traffic = TerminationTraffic {
         requests: termination.requests.seen.unwrap_or(0),
-        windows: termination.windows.clone(),
+        windows: of_pods.map(|(window, _)| window.clone()).collect(),
         ..TerminationTraffic::default()
     };
     let mut streams_cut = Bounded::default();
     for judged in &explained.judged {
         let candidate = judged.candidates.iter().find(|candidate| candidate.termination == number);
         let Some(share) = candidate.map(|candidate| candidate.share) else { continue };
-        match fates.fate(&judged.request.row) {
-            Some(AttemptFate::Last) => {
-                traffic.lost.add(share);
-                if judged.request.row.outcome.is_incomplete() {
-                    streams_cut.add(share);
+        let row = &judged.request.row;
+        let Some((fate, service)) = fates.fate(row) else { continue };
+        // Other pods of a Service may fail at the same time, without any termination.
+        let is_pods = service.is_none_or(|service| {
+            let is_then = |span: &TimeSpan| span.from <= row.scheduled && row.end <= span.until;
+            needs_dead_pod(row.outcome)
+                && only_ends.get(&service).is_some_and(|ends| ends.iter().any(is_then))
+        });
+        let add = if is_pods { Bounded::add } else { Bounded::add_possible };
+        match fate {
+            AttemptFate::Last => {
+                add(&mut traffic.lost, share);
+                if row.outcome.is_incomplete() {
+                    add(&mut streams_cut, share);
                 }
-                traffic.by_cause.entry(judged.cause).or_default().add(share);
+                add(traffic.by_cause.entry(judged.cause).or_default(), share);
             }
-            Some(AttemptFate::Saved) => traffic.saved_by_retries.add(share),
-            Some(AttemptFate::Repeated) | None => {}
+            AttemptFate::Saved => add(&mut traffic.saved_by_retries, share),
+            AttemptFate::Repeated => {}
         }
     }
     traffic.streams_cut = Some(streams_cut);

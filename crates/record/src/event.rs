@@ -3,6 +3,7 @@
 //! One JSON object per line. The source that saw an event stamps it with its own clock. Readers skip unknown kinds.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +152,8 @@ pub enum EventKind {
     Workload(WorkloadEvent),
     /// State of a node, from a watch: at the start and on each change.
     Node(NodeEvent),
+    /// Addresses of a Service, from a watch outside a run: at the start and on each change.
+    Service(ServiceEvent),
     /// Load on the source and its machine over the interval that ends at the event's stamp.
     Machine(MachineSample),
     /// Counts, over a whole load, of response headers that show who sent a target's responses.
@@ -312,6 +315,21 @@ pub struct NodeEvent {
     pub ready: bool,
     /// True if the node is cordoned.
     pub unschedulable: bool,
+}
+
+/// Addresses under which the Service proxies of all nodes route to a Service's pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceEvent {
+    /// Kind of change that the watch reported.
+    pub change: Change,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Cluster IPs; none for a headless Service.
+    pub cluster_ips: Vec<IpAddr>,
+    /// Ports that any node's address has for it.
+    pub node_ports: Vec<u16>,
 }
 
 sparse! {

@@ -1,12 +1,12 @@
 //! Processes the objects from the watches: pods and EndpointSlices for the view and the record; workloads, nodes and
 //! Events to explain terminations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -19,7 +19,7 @@ use rolldrop_kubernetes::Listed;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::{
-    Change, EndpointSliceEvent, EndpointState, NodeEvent, PodEvent, Replacement, WorkloadEvent,
+    Change, EndpointSliceEvent, EndpointState, NodeEvent, PodEvent, Replacement, ServiceEvent, WorkloadEvent,
 };
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 use rolldrop_sidecar::observed::{controller, pod_event, statuses};
@@ -73,6 +73,13 @@ impl Watches<'_> {
     pub(super) fn follow_terminations(&mut self) {
         self.follow(Need::Must, None, self.scope.api::<ListedPod>(self.client), BarePodSink);
         self.follow_causes("involvedObject.kind=Pod,reason=FailedPreStopHook");
+    }
+
+    /// Starts the watches that show which pods are behind the addresses of Services.
+    pub(super) fn follow_services(&mut self) {
+        let (scope, client) = (self.scope, self.client);
+        self.follow(Need::Helps, None, scope.api(client), Changed::of(service));
+        self.follow(Need::Helps, None, scope.api::<EndpointSlice>(client), BareSliceSink);
     }
 
     /// Starts the watches that help to explain pod terminations; `events` selects the Events.
@@ -186,6 +193,21 @@ impl Sink<EndpointSlice> for SliceSink {
     }
 }
 
+/// Shows slices without keeping them in the view.
+struct BareSliceSink;
+
+impl Sink<EndpointSlice> for BareSliceSink {
+    type Seen = EndpointSliceEvent;
+
+    fn see(&self, change: Change, slice: EndpointSlice) -> EndpointSliceEvent {
+        slice_event(change, &slice)
+    }
+
+    fn take(&mut self, _: Change, seen: EndpointSliceEvent) -> Option<EventKind> {
+        Some(EventKind::EndpointSlice(seen))
+    }
+}
+
 struct ClusterEventSink;
 
 impl Sink<ClusterEvent> for ClusterEventSink {
@@ -240,7 +262,8 @@ impl<K: ResourceExt> Sink<K> for Changed<K> {
         };
         let is_news = change == Change::Deleted || before.as_ref() != Some(&kind);
         if let EventKind::Workload(WorkloadEvent { change: said, .. })
-        | EventKind::Node(NodeEvent { change: said, .. }) = &mut kind
+        | EventKind::Node(NodeEvent { change: said, .. })
+        | EventKind::Service(ServiceEvent { change: said, .. }) = &mut kind
         {
             *said = change;
         }
@@ -326,6 +349,21 @@ fn node(object: &Node) -> EventKind {
         node: object.name_any(),
         ready: conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         unschedulable: object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+    })
+}
+
+fn service(object: &Service) -> EventKind {
+    let spec = object.spec.as_ref();
+    let first = spec.and_then(|spec| spec.cluster_ip.as_ref());
+    let ips = spec.into_iter().flat_map(|spec| spec.cluster_ips.iter().flatten()).chain(first);
+    let ports = spec.into_iter().flat_map(|spec| spec.ports.iter().flatten());
+    EventKind::Service(ServiceEvent {
+        change: Change::Applied,
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        // A headless Service has "None".
+        cluster_ips: ips.filter_map(|ip| ip.parse().ok()).collect::<BTreeSet<_>>().into_iter().collect(),
+        node_ports: ports.filter_map(|port| u16::try_from(port.node_port?).ok()).collect(),
     })
 }
 

@@ -32,6 +32,15 @@ pub struct WatchedEvent {
     pub kind: EventKind,
 }
 
+/// Part of what [`TerminationWatches`] do.
+#[derive(Clone, Debug, Default)]
+pub struct TerminationWatchOptions {
+    /// Object to write beats to while pods end.
+    pub beats: Option<BeatObject>,
+    /// True to follow Services and EndpointSlices, too, where this is allowed.
+    pub with_services: bool,
+}
+
 /// Watches of pods, their workloads, nodes, and the Events of failed preStop hooks.
 #[derive(Debug)]
 pub struct TerminationWatches {
@@ -61,8 +70,8 @@ impl WatchListener for WatchForwarder {
 }
 
 impl TerminationWatches {
-    /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Writes beats to
-    /// `beats` while pods end. Needs a tokio runtime.
+    /// Starts the watches, and waits for their first lists so that nothing that happens later is missed. Needs a tokio
+    /// runtime.
     ///
     /// # Errors
     /// Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are reported as
@@ -70,7 +79,7 @@ impl TerminationWatches {
     pub async fn begin(
         client: &Client,
         scope: &WatchScope,
-        beats: Option<BeatObject>,
+        options: TerminationWatchOptions,
         clock: Clock,
     ) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
@@ -81,7 +90,11 @@ impl TerminationWatches {
         let (tasks, views) = (&mut watches.tasks, &watches.views);
         let asking = client.clone();
         let [of_clock, of_beats] = [(); 2].map(|()| Arc::clone(&listener));
-        Watches { client, scope, limits, listener, views, tasks }.follow_terminations();
+        let mut following = Watches { client, scope, limits, listener, views, tasks };
+        following.follow_terminations();
+        if options.with_services {
+            following.follow_services();
+        }
         watches.tasks.spawn(async move {
             loop {
                 let sample = server_clock::sample(&asking, clock, limits).await;
@@ -90,7 +103,7 @@ impl TerminationWatches {
             }
         });
         await_first_lists(&watches.views).await?;
-        if let Some(object) = beats {
+        if let Some(object) = options.beats {
             let (client, pods) = (client.clone(), scope.api(client));
             watches.tasks.spawn(async move {
                 beat_while_pods_end(&client, &object, pods, &*of_beats, known).await;

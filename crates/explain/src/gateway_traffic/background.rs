@@ -1,9 +1,7 @@
 //! Losses that real traffic has without terminations.
 
-use std::net::IpAddr;
-
 use super::SECOND_NS;
-use super::kept_attempts::ChosenAttempts;
+use super::kept_attempts::{ChosenAttempts, Upstream};
 use crate::model::Bounded;
 use crate::timeline::TimeSpan;
 use rolldrop_record::Outcome;
@@ -14,29 +12,29 @@ const BEYOND: f64 = 0.025;
 const LEAST_NS: i64 = SECOND_NS;
 
 /// Returns true if only a dead pod explains this outcome of an attempt at its address.
-const fn needs_dead_pod(outcome: Outcome) -> bool {
+pub(super) const fn needs_dead_pod(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
 }
 
-/// Returns the number of losses to expect in a period as long as `ending`, from such periods of pods that were well:
-/// the middle 95 % of periods, and their mean. Returns `None` if no pod was well for that long.
+/// Returns the number of losses to expect in a period as long as `ending`, from such periods of upstreams that were
+/// well: the middle 95 % of periods, and their mean. Returns `None` if none was well for that long.
 pub(super) fn background(
     attempts: &ChosenAttempts,
     ending: TimeSpan,
-    well: &[(IpAddr, TimeSpan)],
+    well: &[(Upstream, TimeSpan)],
 ) -> Option<Bounded> {
     let length_ns = ending.until.ns_since(ending.from).max(LEAST_NS);
     let mut counts: Vec<u64> = Vec::new();
-    for (address, TimeSpan { from, until }) in well {
+    for (upstream, TimeSpan { from, until }) in well {
         let periods = usize::try_from(until.ns_since(*from) / length_ns).unwrap_or(0);
-        let mut of_pod = vec![0; periods];
-        for at in attempts.lost_at(*address, |outcome| !needs_dead_pod(outcome)) {
+        let mut counted = vec![0; periods];
+        for at in attempts.lost_at(*upstream, |outcome| !needs_dead_pod(outcome)) {
             let period = usize::try_from(at.ns_since(*from).div_euclid(length_ns));
-            if let Some(count) = period.ok().and_then(|period| of_pod.get_mut(period)) {
+            if let Some(count) = period.ok().and_then(|period| counted.get_mut(period)) {
                 *count += 1;
             }
         }
-        counts.extend(of_pod);
+        counts.extend(counted);
     }
     counts.sort_unstable();
     let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;

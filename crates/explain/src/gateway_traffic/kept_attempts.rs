@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::known_services::ServiceNumber;
 use crate::timeline::TimeSpan;
 use crate::timeline::drop_policy::OutcomeClass;
 use rolldrop_record::parts::{Lane, PartError};
@@ -21,8 +22,33 @@ const BAD_GATEWAY: u16 = 502;
 /// Maximum number of attempts that a line only counts to believe.
 const MOST_HIDDEN: usize = 20;
 
-/// Number of a consumer: a gateway's log, and a route in it.
+/// Number of a consumer: a gateway's log, a route in it, and the Service whose address it uses instead of the pods'.
 pub(super) type Consumer = u32;
+
+/// Place that requests are sent to, as a log names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Upstream<A = IpAddr> {
+    /// The pod with this address.
+    Pod(A),
+    /// One of the pods of a Service.
+    Service(ServiceNumber),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ConsumerKey {
+    log: Arc<str>,
+    route: Option<Arc<str>>,
+    service: Option<ServiceNumber>,
+}
+
+/// Upstreams that the lines of a log and route have named so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum NamedUpstreams {
+    #[default]
+    None,
+    OnlyService(ServiceNumber),
+    Others,
+}
 
 /// What became of a request after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +94,12 @@ pub(super) struct KeptAttempts {
     /// Those that lost their requests, for longer, as they are few.
     lost: VecDeque<KeptAttempt<AddressNumber>>,
     /// When each consumer last sent a request to an address.
-    used: HashMap<AddressNumber, BTreeMap<Consumer, Stamp>>,
+    used: HashMap<Upstream<AddressNumber>, BTreeMap<Consumer, Stamp>>,
     addresses: AddressTable,
-    /// Log and route by number.
-    consumers: Vec<(Arc<str>, Option<Arc<str>>)>,
-    numbers: HashMap<(Arc<str>, Option<Arc<str>>), Consumer>,
+    consumers: Vec<ConsumerKey>,
+    numbers: HashMap<ConsumerKey, Consumer>,
+    /// Upstreams that lines named, by the consumer without a Service.
+    named: HashMap<Consumer, NamedUpstreams>,
 }
 
 /// Addresses that attempts were made at. None is forgotten, as there are far fewer of them than attempts.
@@ -99,31 +126,53 @@ impl AddressTable {
 }
 
 impl KeptAttempts {
-    /// Adds the attempts of a line. Returns the addresses that responded, with the latest time at which these attempts
-    /// may have begun.
-    pub(super) fn add(&mut self, source: &Arc<str>, line: &LoggedRequest) -> Vec<(IpAddr, Stamp)> {
-        let key = (Arc::clone(source), line.route.clone());
-        let next = Consumer::try_from(self.consumers.len()).unwrap_or(Consumer::MAX);
-        let consumer = *self.numbers.entry(key).or_insert_with_key(|key| {
-            self.consumers.push(key.clone());
-            next
-        });
+    /// Adds the attempts of a line. `service_at` returns the Service that has an address. Returns the addresses of pods
+    /// that responded, with the latest time at which these attempts may have begun.
+    pub(super) fn add(
+        &mut self,
+        source: &Arc<str>,
+        line: &LoggedRequest,
+        service_at: impl Fn(SocketAddr) -> Option<ServiceNumber>,
+    ) -> Vec<(IpAddr, Stamp)> {
+        let key = |service| ConsumerKey { log: Arc::clone(source), route: line.route.clone(), service };
+        let consumer = self.number_of(key(None));
         let shown = attempts(consumer, line);
-        let answered = shown.iter().filter(|attempt| attempt.outcome == Some(Outcome::Ok));
-        let latest = |of: &KeptAttempt| of.begun + Duration::from_micros(of.unsure_us.into());
-        let reached = answered.filter_map(|of| Some((of.address?, latest(of)))).collect();
+        let named = self.named.entry(consumer).or_default();
+        let of_line = named.add(shown.iter().filter_map(|attempt| attempt.address).map(&service_at));
+        let mut reached = Vec::new();
         for attempt in shown {
-            let attempt = attempt.named(|address| self.addresses.number_of(address));
+            let service = match attempt.address {
+                Some(address) => service_at(address),
+                None => of_line.filter(|_| !line.attempts.is_empty() || attempt.is_lost()),
+            };
+            let attempt = match service {
+                Some(_) => KeptAttempt { consumer: self.number_of(key(service)), address: None, ..attempt },
+                None => attempt,
+            };
+            let attempt = attempt.named(|address: SocketAddr| self.addresses.number_of(address.ip()));
+            if let Some(address) = attempt.address.filter(|_| attempt.outcome == Some(Outcome::Ok)) {
+                let latest = attempt.begun + Duration::from_micros(attempt.unsure_us.into());
+                reached.push((self.addresses.address(address), latest));
+            }
             if attempt.is_lost() {
                 self.lost.push_back(attempt);
             }
-            if let Some(address) = attempt.address {
-                let last = self.used.entry(address).or_default().entry(consumer).or_default();
+            let upstream = service.map(Upstream::Service).or(attempt.address.map(Upstream::Pod));
+            if let Some(upstream) = upstream {
+                let last = self.used.entry(upstream).or_default().entry(attempt.consumer).or_default();
                 *last = attempt.ended().max(*last);
             }
             self.attempts.push_back(attempt);
         }
         reached
+    }
+
+    fn number_of(&mut self, key: ConsumerKey) -> Consumer {
+        let next = Consumer::try_from(self.consumers.len()).unwrap_or(Consumer::MAX);
+        *self.numbers.entry(key).or_insert_with_key(|key| {
+            self.consumers.push(key.clone());
+            next
+        })
     }
 
     /// Forgets attempts that ended before `before` on their gateway's clock, and those that lost their requests, and
@@ -145,19 +194,20 @@ impl KeptAttempts {
         let is_good = |of: &&KeptAttempt<_>| of.outcome == Some(Outcome::Ok) && of.is_certain;
         let answered = self.attempts.iter().filter(is_good);
         answered.filter_map(|of| {
-            Some((&self.consumer(of.consumer).0, self.addresses.address(of.address?), of.begun))
+            Some((&self.consumer(of.consumer).log, self.addresses.address(of.address?), of.begun))
         })
     }
 
-    /// Returns the log and the route of a consumer.
-    pub(super) fn consumer(&self, consumer: Consumer) -> &(Arc<str>, Option<Arc<str>>) {
+    fn consumer(&self, consumer: Consumer) -> &ConsumerKey {
         &self.consumers[consumer as usize]
     }
 
-    /// Returns the consumers that sent requests to an address.
-    pub(super) fn consumers_of(&self, address: IpAddr) -> Vec<Consumer> {
-        let consumers = self.addresses.numbers.get(&address).and_then(|number| self.used.get(number));
-        consumers.into_iter().flatten().map(|(consumer, _)| *consumer).collect()
+    /// Returns the consumers that sent requests to a pod's address, or to one of these Services.
+    pub(super) fn consumers_of(&self, address: IpAddr, services: &[ServiceNumber]) -> Vec<Consumer> {
+        let pod = self.addresses.numbers.get(&address).map(|number| Upstream::Pod(*number));
+        let upstreams = services.iter().map(|service| Upstream::Service(*service)).chain(pod);
+        let consumers = upstreams.filter_map(|upstream| self.used.get(&upstream)).flatten();
+        consumers.map(|(consumer, _)| *consumer).collect()
     }
 
     /// Returns the attempts of these consumers that were under way in a period. `offset` is each log's clock.
@@ -189,13 +239,14 @@ impl KeptAttempts {
     ) -> ChosenAttempts {
         let mut chosen = ChosenAttempts::default();
         for consumer in consumers {
-            let (source, route) = self.consumer(*consumer);
-            chosen.targets.insert(*consumer, target_name(source, route.as_deref()).into());
-            let log = || ChosenLog { clock: offset(source), attempts: Vec::new() };
-            chosen.logs.entry(Arc::clone(source)).or_insert_with(log);
+            let ConsumerKey { log, route, service } = self.consumer(*consumer);
+            let name = target_name(log, route.as_deref(), *service).into();
+            chosen.targets.insert(*consumer, ChosenTarget { name, service: *service });
+            let begin = || ChosenLog { clock: offset(log), attempts: Vec::new() };
+            chosen.logs.entry(Arc::clone(log)).or_insert_with(begin);
         }
         for attempt in attempts.iter().filter(|attempt| chosen.targets.contains_key(&attempt.consumer)) {
-            let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).0) else { continue };
+            let Some(log) = chosen.logs.get_mut(&self.consumer(attempt.consumer).log) else { continue };
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
             if period.meets(begun, begun + attempt.took()) {
@@ -207,16 +258,35 @@ impl KeptAttempts {
     }
 }
 
-/// Returns the name of a consumer, as reports show it.
-pub(super) fn target_name(source: &str, route: Option<&str>) -> String {
-    match route {
-        Some(route) => format!("{source} (route {route})"),
-        None => source.to_owned(),
+impl NamedUpstreams {
+    /// Adds the upstreams of a line, each with its Service, if it is one. Returns the Service that attempts without an
+    /// upstream belong to, which is the line's or, if it names none, the only upstream so far.
+    fn add(&mut self, of_line: impl Iterator<Item = Option<ServiceNumber>>) -> Option<ServiceNumber> {
+        let mut first = None;
+        for service in of_line {
+            first = first.or(service);
+            *self = match (*self, service) {
+                (Self::None, Some(service)) => Self::OnlyService(service),
+                (Self::OnlyService(known), Some(service)) if known == service => *self,
+                _ => Self::Others,
+            };
+        }
+        first.or(match self {
+            Self::OnlyService(service) => Some(*service),
+            Self::None | Self::Others => None,
+        })
     }
 }
 
+/// Returns the name of a consumer. Reports show that of a consumer that uses pods' own addresses.
+fn target_name(source: &str, route: Option<&str>, service: Option<ServiceNumber>) -> String {
+    let route = route.map(|route| format!(" (route {route})")).unwrap_or_default();
+    let service = service.map(|service| format!(" (Service {service})")).unwrap_or_default();
+    format!("{source}{route}{service}")
+}
+
 /// Returns the attempts of a line, including those that it only counts.
-fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
+fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<SocketAddr>> {
     let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let took = line.took.unwrap_or_default();
     let resolution_us =
@@ -231,7 +301,7 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
     };
     let made = line.attempts_made.map_or(0, |made| made as usize);
     let hidden = made.saturating_sub(shown.len()).min(MOST_HIDDEN);
-    let mut all: Vec<KeptAttempt> = Vec::with_capacity(hidden + shown.len());
+    let mut all: Vec<KeptAttempt<SocketAddr>> = Vec::with_capacity(hidden + shown.len());
     let mut passed = Duration::ZERO;
     // Without the durations of all earlier attempts, an attempt may have begun at any time during the request.
     let mut is_placed = hidden == 0;
@@ -249,7 +319,7 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt> {
             took_ms: u32::try_from(attempt.took.unwrap_or(took.saturating_sub(passed)).as_millis())
                 .unwrap_or(u32::MAX),
             address: match attempt.upstream {
-                LoggedUpstream::Address(address) => Some(address.ip()),
+                LoggedUpstream::Address(address) => Some(address),
                 LoggedUpstream::Unnamed => None,
             },
             outcome,
@@ -298,7 +368,16 @@ fn earlier_outcome(attempt: &LoggedAttempt) -> (Option<Outcome>, Option<u16>) {
 pub(super) struct ChosenAttempts {
     logs: BTreeMap<Arc<str>, ChosenLog>,
     /// Targets of the rows, by consumer.
-    targets: BTreeMap<Consumer, Arc<str>>,
+    targets: BTreeMap<Consumer, ChosenTarget>,
+}
+
+/// Target of chosen rows.
+#[derive(Debug)]
+pub(super) struct ChosenTarget {
+    /// Name of the target.
+    pub(super) name: Arc<str>,
+    /// Service whose address the consumer uses; `None` for the pods' own.
+    pub(super) service: Option<ServiceNumber>,
 }
 
 /// Chosen attempts of one log. The position of an attempt is the number of its row.
@@ -327,9 +406,25 @@ impl ChosenAttempts {
         self.logs.iter().map(|(source, log)| (source, log.uncertainty_ns()))
     }
 
-    /// Returns the names of the targets.
-    pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<str>> {
+    /// Returns the targets.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &ChosenTarget> {
         self.targets.values()
+    }
+
+    /// Returns the number of attempts in a period at each Service that attempts were made at.
+    pub(super) fn at_services(&self, period: TimeSpan) -> BTreeMap<ServiceNumber, u64> {
+        let mut at_services = BTreeMap::new();
+        for attempt in self.all() {
+            if let Some(service) = self.service_of(attempt) {
+                *at_services.entry(service).or_default() +=
+                    u64::from(period.meets(attempt.begun, attempt.ended()));
+            }
+        }
+        at_services
+    }
+
+    fn service_of(&self, attempt: &KeptAttempt) -> Option<ServiceNumber> {
+        self.targets.get(&attempt.consumer)?.service
     }
 
     /// Returns the addresses that attempts were made at.
@@ -337,19 +432,24 @@ impl ChosenAttempts {
         self.all().filter_map(|attempt| attempt.address).collect()
     }
 
-    /// Returns what became of the request of a row.
-    pub(super) fn fate(&self, row: &RequestRow) -> Option<AttemptFate> {
+    /// Returns what became of the request of a row, and the Service that the attempt was made at, if it names no pod.
+    pub(super) fn fate(&self, row: &RequestRow) -> Option<(AttemptFate, Option<ServiceNumber>)> {
         let number = usize::try_from(row.seq).ok()?;
-        Some(self.logs.get(&row.source)?.attempts.get(number)?.fate)
+        let attempt = self.logs.get(&row.source)?.attempts.get(number)?;
+        Some((attempt.fate, self.service_of(attempt)))
     }
 
-    /// Returns when requests were lost at an address with such an outcome. A stream may have begun long before.
+    /// Returns when requests were lost at an upstream with such an outcome. A stream may have begun long before.
     pub(super) fn lost_at(
         &self,
-        address: IpAddr,
+        upstream: Upstream,
         is_meant: impl Fn(Outcome) -> bool,
     ) -> impl Iterator<Item = Stamp> {
-        let lost = self.all().filter(move |of| of.address == Some(address) && of.is_lost());
+        let is_there = move |of: &&KeptAttempt| match upstream {
+            Upstream::Pod(address) => of.address == Some(address),
+            Upstream::Service(service) => self.service_of(of) == Some(service),
+        };
+        let lost = self.all().filter(is_there).filter(|of| of.is_lost());
         lost.filter(move |of| of.outcome.is_some_and(&is_meant)).map(KeptAttempt::ended)
     }
 
@@ -446,7 +546,7 @@ impl RowSource for ChosenAttempts {
             for (seq, attempt) in (0..).zip(&log.attempts) {
                 row.seq = seq;
                 if let Some(target) = self.targets.get(&attempt.consumer) {
-                    row.target = Arc::clone(target);
+                    row.target = Arc::clone(&target.name);
                 }
                 attempt.fill(&mut row);
                 lane.row().clone_from(&row);

@@ -1,6 +1,7 @@
 //! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
 
 mod mangled_logs;
+mod service_lines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -112,7 +113,7 @@ impl World {
 }
 
 /// Returns the event of a pod that is ready.
-fn pod_event(name: &str, uid: &str, address: &str, change: &str) -> Value {
+pub(super) fn pod_event(name: &str, uid: &str, address: &str, change: &str) -> Value {
     let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
         "state": "running", "reason": null, "exit_code": null, "restarts": 0});
     json!({"change": change, "namespace": "shop", "name": name, "uid": uid, "resource_version": "1", "node": "n1",

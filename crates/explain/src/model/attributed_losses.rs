@@ -39,9 +39,21 @@ impl Bounded {
         self.estimate += other.estimate;
     }
 
+    /// Returns the sum of both counts.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.merge(other);
+        self
+    }
+
     /// Adds a request with this share: 1 if nothing else explains it.
     pub fn add(&mut self, share: f64) {
         self.at_least += u64::from(share >= CERTAIN);
+        self.add_possible(share);
+    }
+
+    /// Same, for a request that may have another explanation, whatever its share.
+    pub fn add_possible(&mut self, share: f64) {
         self.at_most += 1;
         self.estimate += share;
     }

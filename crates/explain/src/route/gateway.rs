@@ -39,6 +39,7 @@ use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{PodEnd, Request, Timeline};
 use no_server::{KnownPod, Refusals};
+use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::{Balances, Target};
 use rolldrop_record::{Outcome, RequestRow, Stamp};
 
@@ -107,6 +108,10 @@ impl Watching {
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
         let deaths = deaths.iter().map(|death| death.widened(uncertainty_ns)).collect();
         let failed: Vec<Stamp> = failed.into_iter().map(|r| sent(&r.row)).collect();
+        if info.routing == Some(Routing::LoggingGateway) && info.service.is_some() {
+            // A Service balances connections, which the gateway keeps: those to other pods show nothing about a dead one.
+            return Self { enough: u64::MAX, ..Self::of(deaths, &failed, 1) };
+        }
         let endpoints = timeline.endpoints.most(info.service.as_deref());
         let endpoints = if endpoints == 0 { timeline.pods.len() } else { endpoints };
         let refusals = Refusals::new(of_target);
