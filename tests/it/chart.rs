@@ -144,6 +144,11 @@ fn watch_chart_grants_only_documented_rights() {
     let [of_logs] = roles[..] else { panic!("{roles:?}") };
     assert_eq!(of_logs["metadata"]["namespace"], "edge");
     assert!(of_logs["rules"].to_string().contains(r#"["pods/log"],"verbs":["get"]"#), "{of_logs}");
+    // Logs may name Services of all namespaces that are watched.
+    let of_services: Value = role(&block(2));
+    let rules = role(&charts("{logs: [edge/deployment/envoy=envoy-json], events: false}"));
+    let rules = rules.as_array().expect("rules");
+    assert_eq!(rules[2..], of_services.as_array().expect("rules")[..]);
     // For beats, one more right, as on the page, in the release's own namespace.
     let of_page = block(3);
     let of_page = of_kind(&of_page, "Role").next().expect("a Role")["rules"].to_string();

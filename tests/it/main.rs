@@ -91,6 +91,7 @@ mod watch;
 mod watch_gate;
 mod watch_history;
 mod watch_metrics;
+mod watch_services;
 mod watch_streams;
 mod watch_traffic;
 mod web;

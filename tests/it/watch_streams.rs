@@ -13,7 +13,7 @@ use crate::watch::{Watching, create_block_of_page, kubeconfig_of_page};
 /// Number of streams through each gateway.
 const STREAMS: usize = 8;
 
-async fn address_of(lab: &Lab, pod: &str) -> String {
+pub(crate) async fn address_of(lab: &Lab, pod: &str) -> String {
     loop {
         let found = lab.call("GET", &format!("{PODS}/{pod}"), None).await;
         if let Some(address) = found.body["status"]["podIP"].as_str() {
@@ -23,19 +23,15 @@ async fn address_of(lab: &Lab, pod: &str) -> String {
     }
 }
 
-/// Runs HAProxy in front of these pods. It logs as docs/access-logs.md advises, and uses a pod that has exited for
-/// at least 0.6 s.
-async fn balance(lab: &Lab, pods: [&str; 2]) -> String {
+/// Runs HAProxy in front of these servers, and returns its address. It logs as docs/access-logs.md advises.
+pub(crate) async fn balance(lab: &Lab, servers: &str) -> String {
     let page = tracked("docs/access-logs.md");
     let format = page.split("```haproxy\n").nth(1).and_then(|rest| rest.lines().next()).expect("a format");
-    let mut config = format!(
+    let config = format!(
         "global\n log stdout format raw local0 info\ndefaults\n mode http\n log global\n retries 0\n timeout connect 1s\n \
          timeout client 600s\n timeout server 600s\nfrontend edge\n bind :8000\n {format}\n default_backend web\n\
-         backend web\n option httpchk GET /readyz\n default-server check inter 300ms fall 3\n"
+         backend web\n{servers}\n"
     );
-    for pod in pods {
-        config += &format!(" server {pod} {}:8080\n", address_of(lab, pod).await);
-    }
     let file = lab.dir().join("haproxy.cfg");
     std::fs::write(&file, config).expect("a file");
     let haproxy = json!({"name": "haproxy", "image": "host", "command": ["haproxy", "-db", "-f", file]});
@@ -98,7 +94,12 @@ fn gateway_log_shows_streams_cut() {
         serve(&lab, pods[1], Value::Null).await;
         ask_through_traefik(&lab, &["--accesslog=true", "--accesslog.format=json"]).await;
         until_only(&lab, 0, &pods).await;
-        let (haproxy, traefik) = (balance(&lab, pods).await, address_of(&lab, "traefik").await);
+        // HAProxy uses a pod that has exited for at least 0.6 s.
+        let mut servers = " option httpchk GET /readyz\n default-server check inter 300ms fall 3".to_owned();
+        for pod in pods {
+            servers += &format!("\n server {pod} {}:8080", address_of(&lab, pod).await);
+        }
+        let (haproxy, traefik) = (balance(&lab, &servers).await, address_of(&lab, "traefik").await);
         let ask = format!(
             "while :; do curl -s -o /dev/null -w '%{{http_code}} %header{{rolldrop-pod}}\\n' http://{haproxy}:8000/; \
              sleep 0.03; done"

@@ -31,6 +31,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "watch.rules" -}}
 - {apiGroups: [""], resources: [pods, events{{ if not .Values.namespace }}, nodes{{ end }}], verbs: [list, watch]}
 - {apiGroups: [apps], resources: [deployments, statefulsets, daemonsets, replicasets], verbs: [list, watch]}
+{{- if .Values.logs }}
+- {apiGroups: [""], resources: [services], verbs: [list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
+{{- end }}
 {{- if .Values.events }}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 {{- end }}

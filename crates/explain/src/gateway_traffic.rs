@@ -20,7 +20,7 @@ use crate::conclude::explained::Explained;
 use crate::explain_span;
 use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
 use crate::timeline::{BeatCollector, TimeSpan, Unread};
-use background::{background, needs_dead_pod};
+use background::{background, is_no_connection};
 use kept_attempts::{AttemptFate, ChosenAttempts, Consumer, KeptAttempts, Upstream};
 use known_services::{KnownServices, ServiceNumber};
 use log_clock::LogClock;
@@ -563,7 +563,7 @@ fn traffic(
         // Other pods of a Service may fail at the same time, without any termination.
         let is_pods = service.is_none_or(|service| {
             let is_then = |span: &TimeSpan| span.from <= row.scheduled && row.end <= span.until;
-            needs_dead_pod(row.outcome)
+            is_no_connection(row.outcome)
                 && only_ends.get(&service).is_some_and(|ends| ends.iter().any(is_then))
         });
         let add = if is_pods { Bounded::add } else { Bounded::add_possible };

@@ -177,6 +177,7 @@ pub(super) fn missing_right(resource: &str, why: &str) -> String {
 fn without(resource: &str) -> &'static str {
     match resource {
         "events" => "failed preStop hooks are not seen",
+        "services" | "endpointslices" => "lines of logs that name a Service, not its pods, say nothing",
         "nodes" => "drains cannot be told from other evictions",
         _ => "rollouts and scale-downs of these cannot be told from other deletions",
     }

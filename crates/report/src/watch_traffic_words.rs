@@ -1,5 +1,7 @@
 //! What logs of gateways show of terminations, in words.
 
+use std::collections::BTreeMap;
+
 use rolldrop_explain::count::workload_ranking::{LongestWindow, UnresolvedWindow, WorkloadTraffic};
 use rolldrop_explain::model::{
     Bounded, Cause, NoBound, TerminationTraffic, WatchedMode, WatchedTermination, Window,
@@ -15,7 +17,9 @@ const WIDE: f64 = 0.1;
 
 /// Returns the parts of a termination's line that concern requests.
 pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &TerminationTraffic) -> Vec<String> {
-    let mut parts = vec![lost_requests(&traffic.lost, traffic.requests, traffic.by_cause.keys())];
+    let of_requests = requests(traffic.requests, &traffic.by_services);
+    let mut parts = vec![lost_requests(&traffic.lost, &of_requests, traffic.by_cause.keys())];
+    parts.extend(named_services(&traffic.by_services).map(|named| format!("{named}: joined by time alone")));
     match traffic.streams_cut {
         Some(cut) if cut.at_most > 0 => parts.push(format!("streams cut: {}", bounded(&cut))),
         Some(_) => {}
@@ -47,12 +51,24 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     parts
 }
 
-fn lost_requests<'c>(lost: &Bounded, requests: u64, causes: impl Iterator<Item = &'c Cause>) -> String {
+/// Returns the number of requests that reached pods, or may have, as one of their Services.
+fn requests(at_pods: u64, by_services: &BTreeMap<String, u64>) -> String {
+    let up_to = if by_services.is_empty() { "" } else { "up to " };
+    format!("{up_to}{}", counted(at_pods + by_services.values().sum::<u64>(), "request"))
+}
+
+/// Says which Services logs name instead of pods, if they do.
+fn named_services(by_services: &BTreeMap<String, u64>) -> Option<String> {
+    let names: Vec<String> = by_services.keys().map(|name| format!("Service {name}")).collect();
+    (!names.is_empty()).then(|| format!("the log names {}, not its pods", list(&names)))
+}
+
+fn lost_requests<'c>(lost: &Bounded, requests: &str, causes: impl Iterator<Item = &'c Cause>) -> String {
     let causes: Vec<String> = causes.map(ToString::to_string).collect();
     let causes = if causes.is_empty() { String::new() } else { format!(" ({})", list(&causes)) };
     match lost.at_most {
-        0 => format!("lost none of {}", counted(requests, "request")),
-        _ => format!("LOST {} of {}{causes}", bounded(lost), counted(requests, "request")),
+        0 => format!("lost none of {requests}"),
+        _ => format!("LOST {} of {requests}{causes}", bounded(lost)),
     }
 }
 
@@ -103,7 +119,7 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
     let mut sentences = vec![format!(
         "{name}: {} of {} were lost at {}.",
         bounded(&traffic.lost),
-        counted(traffic.requests, "request"),
+        requests(traffic.requests, &traffic.by_services),
         counted(traffic.terminations, "terminating pod")
     )];
     if traffic.streams_cut.at_most > 0 {
@@ -123,6 +139,13 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
     if traffic.with_gaps > 0 {
         let gaps = count(traffic.with_gaps);
         sentences.push(format!("For {gaps} of the terminations, lines may be missing, and so may losses."));
+    }
+    if let Some(named) = named_services(&traffic.by_services) {
+        let named = named.replacen("the log", "The log", 1);
+        sentences.push(format!(
+            "{named}: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
+             has the settings with which gateways log pods' addresses."
+        ));
     }
     sentences.extend(remedies(traffic));
     Some(sentences.join(" "))
@@ -221,8 +244,6 @@ fn sleep(longest: &LongestWindow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use rolldrop_explain::model::LogGap;
     use rolldrop_record::Stamp;
@@ -289,6 +310,30 @@ mod tests {
         assert_eq!(termination_traffic(&dated(false), &unseen), ["lost none of 1 request", not_observable]);
         let none = TerminationTraffic { streams_cut: Some(Bounded::default()), ..unseen };
         assert_eq!(termination_traffic(&dated(false), &none), ["lost none of 1 request"]);
+    }
+
+    #[test]
+    fn services_in_logs_are_named() {
+        let lost = Bounded { at_least: 0, at_most: 4, estimate: 3.5 };
+        let by_services = BTreeMap::from([("shop/web".to_owned(), 120)]);
+        let traffic =
+            TerminationTraffic { lost, by_services: by_services.clone(), ..TerminationTraffic::default() };
+        assert_eq!(
+            termination_traffic(&dated(false), &traffic)[..2],
+            [
+                "LOST 0 to 4, best estimate 3.5 of up to 120 requests",
+                "the log names Service shop/web, not its pods: joined by time alone"
+            ]
+        );
+        let none = TerminationTraffic { lost: Bounded::default(), ..traffic };
+        assert_eq!(termination_traffic(&dated(false), &none)[0], "lost none of up to 120 requests");
+        let workload = WorkloadTraffic { terminations: 2, lost, by_services, ..WorkloadTraffic::default() };
+        assert_eq!(
+            workload_traffic("web", &workload).unwrap(),
+            "web: 0 to 4, best estimate 3.5 of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
+             not its pods: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
+             has the settings with which gateways log pods' addresses."
+        );
     }
 
     #[test]

@@ -401,3 +401,34 @@ fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {
         endpoints: endpoints.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn services_are_shown_when_their_addresses_change() {
+        let mut sink = Changed::of(service);
+        let mut shown = |change: Change, spec: Value| {
+            let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": spec});
+            let seen = sink.see(change, serde_json::from_value::<Service>(object).unwrap());
+            sink.take(change, seen).map(|kind| match kind {
+                EventKind::Service(event) => {
+                    let ips: Vec<String> = event.cluster_ips.iter().map(ToString::to_string).collect();
+                    (event.change, ips.join(" "), event.node_ports)
+                }
+                other => panic!("{other:?}"),
+            })
+        };
+        let both = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"],
+            "ports": [{"port": 80, "nodePort": 30_080}, {"port": 81}]});
+        let expected = |change| Some((change, "10.96.0.1 fd00::1".to_owned(), vec![30_080]));
+        assert_eq!(shown(Change::Listed, both.clone()), expected(Change::Listed));
+        assert_eq!(shown(Change::Applied, both.clone()), None, "nothing has changed");
+        let headless = json!({"clusterIP": "None", "clusterIPs": ["None"]});
+        assert_eq!(shown(Change::Applied, headless), Some((Change::Applied, String::new(), Vec::new())));
+        assert_eq!(shown(Change::Deleted, both), expected(Change::Deleted));
+    }
+}

@@ -67,7 +67,9 @@ impl BoundedUse {
         let has_slept = end.grace_use.is_some_and(|used| used.most_s >= slept_s)
             && end.failed_hooks.as_ref().is_none_or(BTreeSet::is_empty);
         let has_gaps = !traffic.gaps.is_empty() || !traffic.consumers.with_gaps.is_empty();
-        if end.mode != WatchedMode::Rollout || !has_slept || has_gaps || traffic.consumers.seen.is_empty() {
+        // Lines that name a Service do not show until when its pods were used.
+        let is_shown = !traffic.consumers.seen.is_empty() && traffic.by_services.is_empty();
+        if end.mode != WatchedMode::Rollout || !has_slept || has_gaps || !is_shown {
             return None;
         }
         let windows = || traffic.windows.iter().filter(|window| window.is_one());
@@ -285,7 +287,7 @@ mod tests {
     fn terminations_without_bound_do_not_count() {
         let gap =
             || LogGap { source: "edge/envoy".to_owned(), from_ns: Stamp::default(), to_ns: None, why: None };
-        let changes: [(&str, Change<'_>); 11] = [
+        let changes: [(&str, Change<'_>); 12] = [
             ("a gap", &|_, _, traffic| traffic.gaps.push(gap())),
             ("a gap of another pod of the gateway", &|_, _, traffic| {
                 traffic.consumers.with_gaps = names(&[ENVOY]);
@@ -294,6 +296,9 @@ mod tests {
             ("no upper bound for one of two", &|_, _, traffic| traffic.windows[1].upper_s = None),
             ("not resolved", &|_, _, traffic| traffic.windows[0].lower_s = None),
             ("no window", &|_, _, traffic| traffic.windows.clear()),
+            ("a log that names a Service", &|_, _, traffic| {
+                traffic.by_services.insert("shop/web".to_owned(), 1);
+            }),
             ("no source", &|_, _, traffic| traffic.consumers.seen.clear()),
             ("not in a rollout", &|_, end, _| end.mode = WatchedMode::Drain),
             ("a failed hook", &|_, end, _| end.failed_hooks = Some(names(&["app"]))),

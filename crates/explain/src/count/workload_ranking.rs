@@ -55,6 +55,9 @@ pub struct WorkloadTraffic {
     pub with_gaps: u64,
     /// Requests from t0 on.
     pub requests: u64,
+    /// Requests at Services of the pods while these ended, whose lines name no pod, by namespace and name of the Service.
+    #[serde(default)]
+    pub by_services: BTreeMap<String, u64>,
     /// Lost requests.
     pub lost: Bounded,
     /// Streams cut, a part of the lost requests.
@@ -119,6 +122,9 @@ impl WorkloadTraffic {
         self.terminations += 1;
         self.with_gaps += u64::from(!traffic.gaps.is_empty());
         self.requests += traffic.requests;
+        for (service, requests) in &traffic.by_services {
+            *self.by_services.entry(service.clone()).or_default() += requests;
+        }
         self.lost.merge(&traffic.lost);
         self.streams_cut.merge(&traffic.streams_cut.unwrap_or_default());
         self.streams_cut_unknown += u64::from(traffic.streams_cut.is_none());

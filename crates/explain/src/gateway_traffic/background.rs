@@ -12,8 +12,13 @@ const BEYOND: f64 = 0.025;
 const LEAST_NS: i64 = SECOND_NS;
 
 /// Returns true if only a dead pod explains this outcome of an attempt at its address.
-pub(super) const fn needs_dead_pod(outcome: Outcome) -> bool {
+const fn needs_dead_pod(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+}
+
+/// Returns true if an attempt had no connection. Where the log does not tell why, this is also part of the background.
+pub(super) const fn is_no_connection(outcome: Outcome) -> bool {
+    needs_dead_pod(outcome) || matches!(outcome, Outcome::ConnectError)
 }
 
 /// Returns the number of losses to expect in a period as long as `ending`, from such periods of upstreams that were

@@ -200,6 +200,10 @@ impl HistoryLosses {
 
 impl HistoryWindows {
     fn add(&mut self, pod: &str, traffic: &TerminationTraffic) {
+        // Lines that name a Service do not show until when the pod was used.
+        let is_hidden = u64::from(!traffic.by_services.is_empty());
+        self.number += is_hidden;
+        self.unbounded += is_hidden;
         for window in traffic.windows.iter().filter(|window| window.is_one()) {
             self.number += 1;
             self.unbounded += u64::from(window.upper_s.is_none());

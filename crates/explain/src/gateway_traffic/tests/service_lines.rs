@@ -190,6 +190,17 @@ fn background_of_service_is_from_times_without_ends() {
     assert_eq!(traffic.lost.at_least, 10, "{traffic:?}");
 }
 
+/// The gateway keeps its connections to other pods, whose responses do not show that a dead one is out of use.
+#[test]
+fn kept_connections_exclude_no_dead_pod() {
+    let mut world = behind_service();
+    roll_service(&mut world, WEB, &failed(WEB));
+    // The pod was gone at 101.3 s. A node still routes to it.
+    world.log(107_000, 502, failed(WEB));
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!(traffic.lost, up_to(11), "{traffic:?}");
+}
+
 /// A pod without a probe may be ready before it listens, and refuse connections like one that has ended.
 #[test]
 fn starting_pods_leave_refused_connections_open() {
@@ -219,7 +230,6 @@ fn failures_without_upstream_belong_to_only_service() {
 #[test]
 fn retries_at_service_may_have_been_saved_from_pod() {
     let mut world = behind_service();
-    let mut number = 0;
     for ms in (0..120_000).step_by(10) {
         if ms == 100_000 {
             world.delete(ms, "b");
@@ -228,14 +238,9 @@ fn retries_at_service_may_have_been_saved_from_pod() {
             true => world.log(ms, 200, [failed(WEB), fine(WEB)].concat()),
             false => world.log(ms, 200, fine(WEB)),
         }
-        number += 1;
     }
     let (_, traffic) = world.explain(180_000);
-    assert_eq!(
-        (traffic.lost, traffic.saved_by_retries),
-        (Bounded::default(), up_to(10)),
-        "{number} {traffic:?}"
-    );
+    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::default(), up_to(10)), "{traffic:?}");
 }
 
 /// Lines that name pods keep their windows beside lines that name the Service.

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -184,6 +184,8 @@ fn longest_window_needs_all_upper_bounds() {
     assert_eq!(verdict(&[end((0, 0))], max("2s"), 0.0), Pass);
     assert_eq!(verdict(&[end((0, 0))], max("500ms"), 0.0), Fail);
     let open = with(|traffic| traffic.windows.push(window(None)));
+    let by_time = with(|traffic| traffic.by_services = BTreeMap::from([("shop/web".to_owned(), 1)]));
+    assert_eq!(verdict(&[by_time], max("2s"), 0.0), Inconclusive, "a log names a Service, not the pod");
     assert_eq!(verdict(&[open], max("2s"), 0.0), Inconclusive);
     assert_eq!(verdict(&[end((0, 0))], max("2s"), 1.0), Inconclusive);
     assert_eq!(verdict(&[with(|traffic| traffic.windows.clear())], max("2s"), 0.0), Inconclusive);
