@@ -15,7 +15,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 #[test]
 fn losses_behind_service_lie_within_bounds() {
-    let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
+    let latencies = json!({"deletionToSlice": "3s", "terminatedToSlice": "3s"});
     on_with("kernel", json!({"latencies": latencies}), async |lab| {
         serve(&lab, "serves-on", json!({"sleep": {"seconds": 4}})).await;
         serve(&lab, "exits", Value::Null).await;

@@ -78,7 +78,7 @@ fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
     for (at, address) in addresses.iter().enumerate() {
         let upstream = read_upstream(address);
         // The name of a group of servers of which none could be tried.
-        if upstream == LoggedUpstream::Unnamed && !address.starts_with("unix:") {
+        if !matches!(upstream, LoggedUpstream::Address(_)) && !address.starts_with("unix:") {
             continue;
         }
         let is_last = at + 1 == addresses.len();

@@ -100,7 +100,7 @@ fn recorded_upstreams_are_the_servers() {
     for (format, recorded, _) in RECORDED {
         for (case, _, line) in cases(recorded) {
             let request = read(format, line);
-            let last = request.attempts.last().map(|attempt| attempt.upstream);
+            let last = request.attempts.last().map(|attempt| attempt.upstream.clone());
             let expected = match case {
                 "ok" => "10.1.0.10:8080",
                 "refused" => "10.1.0.20:8080",
@@ -180,7 +180,7 @@ fn truncated_lines_name_no_other_upstream() {
         for (case, _, line) in cases(recorded) {
             let upstreams = |line: &[u8]| {
                 let request = format.parse(line).ok()??;
-                Some(request.attempts.iter().map(|attempt| attempt.upstream).collect::<Vec<_>>())
+                Some(request.attempts.iter().map(|attempt| attempt.upstream.clone()).collect::<Vec<_>>())
             };
             let whole = upstreams(line.as_bytes()).unwrap();
             for end in 1..line.len() {
@@ -224,7 +224,7 @@ fn nginx_lists_are_split_at_both_separators() {
     let line = r#"{"at":"2026-11-29T03:00:00+01:00","t":0.250,"s":"200","u":"10.0.0.1:80, unix:/run/a.sock : [fd00::2]:81","us":"502, 504 : 200"}"#;
     let request = read(name, line);
     assert_eq!(request.attempts_made, Some(3));
-    let upstreams: Vec<_> = request.attempts.iter().map(|attempt| attempt.upstream).collect();
+    let upstreams: Vec<_> = request.attempts.iter().map(|attempt| attempt.upstream.clone()).collect();
     let address = |text: &str| LoggedUpstream::Address(text.parse().unwrap());
     assert_eq!(upstreams, [address("10.0.0.1:80"), LoggedUpstream::Unnamed, address("[fd00::2]:81")]);
     assert_eq!(

@@ -1,16 +1,19 @@
-//! Addresses of upstreams.
+//! Addresses and host names of upstreams.
 
 use std::net::{IpAddr, SocketAddr};
 
 use rolldrop_record::LoggedUpstream;
 
-/// Reads `10.1.0.7:8080`, `[fd00::7]:8080`, or HAProxy's `fd00::7:8080`.
+/// Maximum length of a name in DNS.
+const LONGEST_NAME: usize = 253;
+
+/// Reads `10.1.0.7:8080`, `[fd00::7]:8080`, HAProxy's `fd00::7:8080`, or `web.shop:8080`.
 pub(crate) fn read_upstream(text: &str) -> LoggedUpstream {
     let bare = || {
         let (ip, port) = text.rsplit_once(':')?;
         Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
     };
-    text.parse().ok().or_else(bare).map_or(LoggedUpstream::Unnamed, at)
+    text.parse().ok().or_else(bare).map_or_else(|| host_with_port(text), at)
 }
 
 /// Reads the address of a URL, such as `http://10.1.0.7:8080/`.
@@ -21,10 +24,48 @@ pub(crate) fn read_upstream_url(text: &str) -> LoggedUpstream {
         let ip: IpAddr = authority.trim_matches(['[', ']']).parse().ok()?;
         Some(SocketAddr::new(ip, if scheme == "https" { 443 } else { 80 }))
     };
-    authority.parse().ok().or_else(without_port).map_or(LoggedUpstream::Unnamed, at)
+    let named = || match authority.contains(':') {
+        true => host_with_port(authority),
+        false => host(authority),
+    };
+    authority.parse().ok().or_else(without_port).map_or_else(named, at)
+}
+
+/// Reads a host name with a port, which a path of a socket and a name of a group of servers do not have.
+fn host_with_port(text: &str) -> LoggedUpstream {
+    let host_of = |(name, port): (&str, &str)| port.parse::<u16>().is_ok().then(|| host(name));
+    text.split_once(':').and_then(host_of).unwrap_or(LoggedUpstream::Unnamed)
+}
+
+fn host(name: &str) -> LoggedUpstream {
+    let is_in_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.len() <= LONGEST_NAME
+        && name.bytes().all(is_in_name);
+    if is_name { LoggedUpstream::Host(name.into()) } else { LoggedUpstream::Unnamed }
 }
 
 /// Returns this address; an IPv4 address in the form of IPv6 becomes IPv4, as in the status of a pod.
 fn at(address: SocketAddr) -> LoggedUpstream {
     LoggedUpstream::Address(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_hosts_are_kept() {
+        let host = |name: &str| LoggedUpstream::Host(name.into());
+        assert_eq!(read_upstream("web.shop.svc:8080"), host("web.shop.svc"));
+        assert_eq!(read_upstream_url("http://web:8080/path"), host("web"));
+        assert_eq!(read_upstream_url("http://web.shop/path"), host("web.shop"));
+        for text in
+            ["web", "unix:/run/a.sock", "/run/a.sock:80", "{web:80}", "web:80:80", "web:x", "10.0:80", ":80"]
+        {
+            assert_eq!(read_upstream(text), LoggedUpstream::Unnamed, "{text}");
+        }
+        assert_eq!(read_upstream(&format!("{}:80", "a".repeat(254))), LoggedUpstream::Unnamed);
+        assert_eq!(read_upstream_url("http://user@web/"), LoggedUpstream::Unnamed);
+    }
 }

@@ -213,7 +213,10 @@ impl GatewayTraffic {
     pub fn add(&mut self, source: &Arc<str>, arrived: Stamp, line: &LoggedRequest) {
         let clock = self.clocks.entry(Arc::clone(source)).or_default();
         clock.ended_before(line.earliest + line.took.unwrap_or_default(), arrived);
-        for (address, begun) in self.attempts.add(source, line, |address| self.services.at(address)) {
+        // The log of a pod is NAMESPACE/POD/CONTAINER.
+        let namespace = source.split_once('/').map(|(namespace, _)| namespace);
+        let service_of = |upstream: &_| self.services.named(upstream, namespace);
+        for (address, begun) in self.attempts.add(source, line, service_of) {
             if let Some(ready) = self.started.get(&address) {
                 clock.begun_after(begun, *ready, arrived);
             }
@@ -348,12 +351,13 @@ impl GatewayTraffic {
         traffic.not_observable = fates.unobserved_at(address, ending);
         let may_hide_cuts = fates.may_hide_cuts_at(address, ending);
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
-        let ending_or_near = ending.widened(uncertainty_ns);
-        traffic.background =
-            self.background_of(&consumers, address, ending_or_near, at_services.keys().copied());
-        traffic
-            .by_services
-            .extend(at_services.into_iter().map(|(of, number)| (self.services.name(of), number)));
+        // Losses just before or after count as losses of the termination, too, if the clock allows that.
+        let near = ending.widened(uncertainty_ns);
+        let services = at_services.keys().copied();
+        traffic.background = self.background_of(&consumers, address, near, span.until, services);
+        let named =
+            at_services.into_iter().map(|(service, requests)| (self.services.name(service), requests));
+        traffic.by_services = named.collect();
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         let needed = TimeSpan { from: span.from, until: complete_at };
         let interrupted = self.interrupted.iter().map(|(source, from)| LogGap {
@@ -391,24 +395,22 @@ impl GatewayTraffic {
         Ok(Some(traffic))
     }
 
-    /// Returns the number of losses to expect in a period without a termination: at a pod, if these consumers use its
-    /// address, and at these Services. Losses just before or after the termination count as its own, too, if the clock
-    /// allows that, and the period includes them.
+    /// Returns the number of losses to expect without a termination in the period `ending` at a pod, if these consumers use
+    /// its address, and until `until` at these Services, because losses that time alone joins may be later.
     fn background_of(
         &self,
         consumers: &[Consumer],
         address: IpAddr,
         ending: TimeSpan,
+        until: Stamp,
         services: impl Iterator<Item = ServiceNumber>,
     ) -> Option<Bounded> {
-        let (earliest, latest) = (ending.from.shifted_ns(-BACKGROUND_NS), ending.until.shifted_ns(MARGIN_NS));
-        let around = TimeSpan { from: earliest, until: latest };
+        let around = TimeSpan { from: ending.from.shifted_ns(-BACKGROUND_NS), until };
         let lost = self.attempts.choose_lost(consumers, around, |source: &Arc<str>| self.clock_of(source));
         let at_services = services.map(|service| {
             let well = service_times::well(self.pods_of(service), around).into_iter();
             let well: Vec<_> = well.map(|span| (Upstream::Service(service), span)).collect();
-            // Losses that time alone joins may also be later.
-            background(&lost, TimeSpan { until: latest, ..ending }, &well)
+            background(&lost, TimeSpan { until: until.max(ending.until), ..ending }, &well)
         });
         let is_used = !self.attempts.consumers_of(address, &[]).is_empty();
         let at_pod = is_used.then(|| background(&lost, ending, &self.well_pods(around)));

@@ -31,7 +31,7 @@ pub struct LoggedRequest {
 }
 
 /// An attempt to pass a request to an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedAttempt {
     /// The upstream that was chosen.
     pub upstream: LoggedUpstream,
@@ -45,10 +45,12 @@ pub struct LoggedAttempt {
 }
 
 /// An upstream as a gateway logged it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LoggedUpstream {
-    /// An address with a port.
+    /// An address with a port. It may be that of a Service.
     Address(SocketAddr),
-    /// A Service, a host name or a socket's path, which names no pod.
+    /// A host name, which may be that of a Service.
+    Host(Arc<str>),
+    /// A socket's path, or something else that names neither.
     Unnamed,
 }

@@ -126,30 +126,33 @@ impl AddressTable {
 }
 
 impl KeptAttempts {
-    /// Adds the attempts of a line. `service_at` returns the Service that has an address. Returns the addresses of pods
+    /// Adds the attempts of a line. `service_of` returns the Service that an upstream is. Returns the addresses of pods
     /// that responded, with the latest time at which these attempts may have begun.
     pub(super) fn add(
         &mut self,
         source: &Arc<str>,
         line: &LoggedRequest,
-        service_at: impl Fn(SocketAddr) -> Option<ServiceNumber>,
+        service_of: impl Fn(&LoggedUpstream) -> Option<ServiceNumber>,
     ) -> Vec<(IpAddr, Stamp)> {
         let key = |service| ConsumerKey { log: Arc::clone(source), route: line.route.clone(), service };
         let consumer = self.number_of(key(None));
         let shown = attempts(consumer, line);
         let named = self.named.entry(consumer).or_default();
-        let of_line = named.add(shown.iter().filter_map(|attempt| attempt.address).map(&service_at));
+        let of_line = named.add(shown.iter().filter_map(|attempt| attempt.address).map(&service_of));
         let mut reached = Vec::new();
         for attempt in shown {
             let service = match attempt.address {
-                Some(address) => service_at(address),
+                Some(upstream) => service_of(upstream),
                 None => of_line.filter(|_| !line.attempts.is_empty() || attempt.is_lost()),
             };
             let attempt = match service {
                 Some(_) => KeptAttempt { consumer: self.number_of(key(service)), address: None, ..attempt },
                 None => attempt,
             };
-            let attempt = attempt.named(|address: SocketAddr| self.addresses.number_of(address.ip()));
+            let attempt = attempt.named(|upstream| match upstream {
+                LoggedUpstream::Address(address) => Some(self.addresses.number_of(address.ip())),
+                LoggedUpstream::Host(_) | LoggedUpstream::Unnamed => None,
+            });
             if let Some(address) = attempt.address.filter(|_| attempt.outcome == Some(Outcome::Ok)) {
                 let latest = attempt.begun + Duration::from_micros(attempt.unsure_us.into());
                 reached.push((self.addresses.address(address), latest));
@@ -250,7 +253,7 @@ impl KeptAttempts {
             let unsure = Duration::from_micros(attempt.unsure_us.into());
             let begun = attempt.begun.shifted_ns(-log.clock.offset_ns) + unsure / 2;
             if period.meets(begun, begun + attempt.took()) {
-                let attempt = attempt.named(|number| self.addresses.address(number));
+                let attempt = attempt.named(|number| Some(self.addresses.address(number)));
                 log.attempts.push(KeptAttempt { begun, ..attempt });
             }
         }
@@ -286,27 +289,27 @@ fn target_name(source: &str, route: Option<&str>, service: Option<ServiceNumber>
 }
 
 /// Returns the attempts of a line, including those that it only counts.
-fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<SocketAddr>> {
+fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<&LoggedUpstream>> {
     let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let took = line.took.unwrap_or_default();
     let resolution_us =
         us(Duration::from_nanos(u64::try_from(line.latest.ns_since(line.earliest)).unwrap_or_default()));
     let was_saved = line.status.is_some_and(|status| status < SERVER_ERROR);
     let earlier = if was_saved { AttemptFate::Saved } else { AttemptFate::Repeated };
-    let nothing =
+    const NOTHING: LoggedAttempt =
         LoggedAttempt { upstream: LoggedUpstream::Unnamed, outcome: None, status: None, took: None };
     let shown: Vec<&LoggedAttempt> = match line.attempts.is_empty() {
-        true => vec![&nothing],
+        true => vec![&NOTHING],
         false => line.attempts.iter().collect(),
     };
     let made = line.attempts_made.map_or(0, |made| made as usize);
     let hidden = made.saturating_sub(shown.len()).min(MOST_HIDDEN);
-    let mut all: Vec<KeptAttempt<SocketAddr>> = Vec::with_capacity(hidden + shown.len());
+    let mut all: Vec<KeptAttempt<&LoggedUpstream>> = Vec::with_capacity(hidden + shown.len());
     let mut passed = Duration::ZERO;
     // Without the durations of all earlier attempts, an attempt may have begun at any time during the request.
     let mut is_placed = hidden == 0;
     let count = hidden + shown.len();
-    for (number, attempt) in std::iter::repeat_n(&nothing, hidden).chain(shown).enumerate() {
+    for (number, attempt) in std::iter::repeat_n(&NOTHING, hidden).chain(shown).enumerate() {
         let is_last = number + 1 == count;
         let (outcome, status) = match is_last {
             true => last_outcome(attempt, line),
@@ -318,10 +321,7 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<SocketA
             unsure_us: resolution_us.saturating_add(if is_placed { 0 } else { us(took) }),
             took_ms: u32::try_from(attempt.took.unwrap_or(took.saturating_sub(passed)).as_millis())
                 .unwrap_or(u32::MAX),
-            address: match attempt.upstream {
-                LoggedUpstream::Address(address) => Some(address),
-                LoggedUpstream::Unnamed => None,
-            },
+            address: Some(&attempt.upstream).filter(|upstream| **upstream != LoggedUpstream::Unnamed),
             outcome,
             is_certain: !is_last
                 || attempt.outcome.is_some()
@@ -498,12 +498,12 @@ impl<A: Copy> KeptAttempt<A> {
         self.begun + self.took()
     }
 
-    /// Returns the attempt with a different name for its address.
-    fn named<B>(self, name: impl FnOnce(A) -> B) -> KeptAttempt<B> {
+    /// Returns the attempt with a different name for its address, if it has one.
+    fn named<B>(self, name: impl FnOnce(A) -> Option<B>) -> KeptAttempt<B> {
         let Self {
             consumer, begun, unsure_us, took_ms, outcome, is_certain, status, is_answer, fate, ..
         } = self;
-        let address = self.address.map(name);
+        let address = self.address.and_then(name);
         KeptAttempt {
             consumer,
             begun,

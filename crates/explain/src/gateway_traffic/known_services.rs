@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rolldrop_record::event::{Change, EndpointSliceEvent, ServiceEvent};
-use rolldrop_record::{EventKind, Stamp};
+use rolldrop_record::{EventKind, LoggedUpstream, Stamp};
 
 /// Number of a Service, which takes fewer bytes than its name.
 pub(super) type ServiceNumber = u32;
@@ -93,9 +93,24 @@ impl KnownServices {
         })
     }
 
+    /// Returns the Service that a log names, by its address or its name in DNS. `namespace` is the gateway's, in which
+    /// its own name suffices.
+    pub(super) fn named(&self, upstream: &LoggedUpstream, namespace: Option<&str>) -> Option<ServiceNumber> {
+        let host = match upstream {
+            LoggedUpstream::Address(address) => return self.at(*address),
+            LoggedUpstream::Host(host) => host,
+            LoggedUpstream::Unnamed => return None,
+        };
+        let mut labels = host.split('.');
+        let name = labels.next()?;
+        let namespace = labels.next().or(namespace)?;
+        let is_service = labels.next().is_none_or(|label| label == "svc");
+        self.numbers.get(&(namespace.to_owned(), name.to_owned())).copied().filter(|_| is_service)
+    }
+
     /// Returns the Service that has this address: a cluster IP, or a node's address with a node port. A pod in the
     /// network of its node may listen on a port with the number of its own Service's node port.
-    pub(super) fn at(&self, address: SocketAddr) -> Option<ServiceNumber> {
+    fn at(&self, address: SocketAddr) -> Option<ServiceNumber> {
         let by_node_port = || {
             let number = *self.by_node_port.get(&address.port())?;
             let first = (address.ip(), String::new());
@@ -197,6 +212,19 @@ mod tests {
         assert_eq!(at_address(&known, "10.96.0.1:80").as_deref(), Some("shop/api"));
         known.observe(at(3), &EventKind::WatchGap { resource: "services".to_owned(), from: at(2) });
         assert_eq!(at_address(&known, "10.96.0.1:80"), None, "it may have been deleted");
+    }
+
+    #[test]
+    fn names_in_dns_name_services() {
+        let mut known = KnownServices::default();
+        known.observe(at(0), &slice("web-x", Change::Listed, &[("a", "10.0.0.1")]));
+        let is_web =
+            |host: &str, namespace| known.named(&LoggedUpstream::Host(host.into()), namespace).is_some();
+        for host in ["web.shop", "web.shop.svc", "web.shop.svc.cluster.local", "web.shop.svc.example.org."] {
+            assert!(is_web(host, None) && is_web(host, Some("edge")), "{host}");
+        }
+        assert!(is_web("web", Some("shop")) && !is_web("web", Some("edge")) && !is_web("web", None));
+        assert!(!is_web("web.shop.example.org", None) && !is_web("web.edge", Some("shop")));
     }
 
     #[test]

@@ -121,8 +121,11 @@ mod tests {
         Stamp::from_unix_ns(s * SECOND_NS)
     }
 
-    /// Returns a pod that was shown like this at these times.
-    fn pod(shown: &[(i64, &dyn Fn(&mut PodEvent))]) -> PodHistory {
+    /// A second, and what the pod's event then has.
+    type Shown<'a> = (i64, &'a dyn Fn(&mut PodEvent));
+
+    /// Returns a pod that was shown like this.
+    fn pod(shown: &[Shown<'_>]) -> PodHistory {
         let mut history = PodHistory::default();
         for (s, change) in shown {
             let mut event: PodEvent =

@@ -1,6 +1,7 @@
 //! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
 
 mod mangled_logs;
+mod rolling_service;
 mod service_lines;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -320,7 +321,7 @@ fn unseen_ends_leave_streams_cut_open() {
     assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, endless("10.0.0.2"))), (None, 1));
     // Caddy logs no address with a response that was cut.
     let nameless = LoggedAttempt { upstream: LoggedUpstream::Unnamed, ..endless("10.0.0.2") };
-    assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, nameless)), (None, 1));
+    assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, nameless.clone())), (None, 1));
     assert_eq!(streams_cut(&|world| world.log(100_100, 200, Vec::new())), none, "the gateway's own response");
     assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, endless("10.0.0.1"))), none);
     assert_eq!(streams_cut(&|world| world.log_stream(90_000, 95_000, endless("10.0.0.2"))), none);

@@ -4,16 +4,16 @@ use serde_json::json;
 
 use super::*;
 
-const WEB: &str = "10.96.0.1";
+pub(super) const WEB: &str = "10.96.0.1";
 const API: &str = "10.96.0.2";
 
-fn show_service(world: &mut World, ms: i64, name: &str, address: &str) {
+pub(super) fn show_service(world: &mut World, ms: i64, name: &str, address: &str) {
     let service = json!({"kind": "service", "change": "listed", "namespace": "shop", "name": name,
         "cluster_ips": [address], "node_ports": [30_080]});
     world.observe(ms, &serde_json::from_value(service).unwrap());
 }
 
-fn show_slice(world: &mut World, ms: i64, service: &str, pods: &[&str]) {
+pub(super) fn show_slice(world: &mut World, ms: i64, service: &str, pods: &[&str]) {
     let endpoint = |pod: &&str| {
         json!({"pod": pod, "address": world.pods[*pod]["ip"], "ready": true, "serving": true,
             "terminating": false})
@@ -96,6 +96,28 @@ fn node_ports_are_addresses_of_their_service() {
         let lost = (10_010..10_020).contains(&n);
         let shown = if lost { node(Outcome::ConnectRefused, None) } else { node(Outcome::Ok, Some(200)) };
         world.log(n * 10, if lost { 502 } else { 200 }, shown);
+    }
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
+}
+
+#[test]
+fn host_names_of_services_join_by_time() {
+    let mut world = behind_service();
+    let host = |host: &str, outcome, status| {
+        let upstream = LoggedUpstream::Host(host.into());
+        vec![LoggedAttempt { upstream, ..attempt(WEB, outcome, status) }]
+    };
+    for (n, ms) in (0..120_000).step_by(10).enumerate() {
+        if ms == 100_000 {
+            world.delete(ms, "b");
+        }
+        match (100_100..100_200).contains(&ms) {
+            true => world.log(ms, 502, host("web.shop.svc", Outcome::ConnectRefused, None)),
+            // Another host fails all the time.
+            false if n % 2 == 0 => world.log(ms, 502, host("example.com", Outcome::ConnectRefused, None)),
+            false => world.log(ms, 200, host("web.shop", Outcome::Ok, Some(200))),
+        }
     }
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
