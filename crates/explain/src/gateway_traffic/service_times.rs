@@ -122,10 +122,10 @@ mod tests {
     }
 
     /// A second, and what the pod's event then has.
-    type Shown<'a> = (i64, &'a dyn Fn(&mut PodEvent));
+    type ShownPod<'a> = (i64, &'a dyn Fn(&mut PodEvent));
 
     /// Returns a pod that was shown like this.
-    fn pod(shown: &[Shown<'_>]) -> PodHistory {
+    fn pod(shown: &[ShownPod<'_>]) -> PodHistory {
         let mut history = PodHistory::default();
         for (s, change) in shown {
             let mut event: PodEvent =

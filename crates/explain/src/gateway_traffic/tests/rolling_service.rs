@@ -28,7 +28,7 @@ struct RollingPod {
     lost: u64,
 }
 
-type Action = Box<dyn FnOnce(&mut World)>;
+type WorldStep = Box<dyn FnOnce(&mut World)>;
 
 /// Returns pods that replace each other. The new one is ready before the old one is deleted.
 fn rolling_pods(random: &mut StdRng) -> Vec<RollingPod> {
@@ -63,17 +63,17 @@ fn rolling_pods(random: &mut StdRng) -> Vec<RollingPod> {
     pods
 }
 
-fn shows(name: &'static str, change: impl Fn(&mut Value) + 'static, ms: i64) -> (i64, Action) {
-    let act = move |world: &mut World| {
+fn shows(name: &'static str, change: impl Fn(&mut Value) + 'static, ms: i64) -> (i64, WorldStep) {
+    let step = move |world: &mut World| {
         change(world.pods.get_mut(name).unwrap());
         world.show(ms, name);
     };
-    (ms, Box::new(act))
+    (ms, Box::new(step))
 }
 
 /// Returns the events of the watches.
-fn events(pods: &[RollingPod]) -> Vec<(i64, Action)> {
-    let mut all: Vec<(i64, Action)> = Vec::new();
+fn events(pods: &[RollingPod]) -> Vec<(i64, WorldStep)> {
+    let mut all: Vec<(i64, WorldStep)> = Vec::new();
     for of in pods {
         let RollingPod { name, is_probed, ready_ms, deleted_ms, ended_ms, .. } = *of;
         let address = of.address.clone();
@@ -110,8 +110,8 @@ fn events(pods: &[RollingPod]) -> Vec<(i64, Action)> {
 
 /// Returns the lines of the gateway, and counts what pods lose. `shows_why` is true if its log tells why there was no
 /// connection.
-fn lines(pods: &mut [RollingPod], fails: f64, shows_why: bool, random: &mut StdRng) -> Vec<(i64, Action)> {
-    let mut all: Vec<(i64, Action)> = Vec::new();
+fn lines(pods: &mut [RollingPod], fails: f64, shows_why: bool, random: &mut StdRng) -> Vec<(i64, WorldStep)> {
+    let mut all: Vec<(i64, WorldStep)> = Vec::new();
     for ms in (0..OVER_MS).step_by(usize::try_from(EVERY_MS).unwrap()) {
         let is_routed = |of: &&mut RollingPod| (of.routed_ms.0..of.routed_ms.1).contains(&ms);
         let mut routed: Vec<&mut RollingPod> = pods.iter_mut().filter(is_routed).collect();
@@ -142,13 +142,13 @@ fn losses_behind_rolling_service_lie_within_bounds() {
         let mut pods = rolling_pods(random);
         let fails = [0.0, 0.003][random.random_range(0..2)];
         let lines = lines(&mut pods, fails, seed % 2 == 0, random);
-        let mut actions: Vec<(i64, Action)> = events(&pods).into_iter().chain(lines).collect();
-        actions.sort_by_key(|(ms, _)| *ms);
+        let mut steps: Vec<(i64, WorldStep)> = events(&pods).into_iter().chain(lines).collect();
+        steps.sort_by_key(|(ms, _)| *ms);
         let mut world = World::new();
         show_service(&mut world, 0, "web", WEB);
         let mut settled = Vec::new();
-        for (ms, act) in actions {
-            act(&mut world);
+        for (ms, step) in steps {
+            step(&mut world);
             if ms % 1_000 == 0 {
                 settled.extend(world.watch.settled(at(ms)).into_iter().map(|end| (ms, end)));
                 let explained = settled.extract_if(.., |(from, _)| ms - *from >= 76_000).collect::<Vec<_>>();
