@@ -338,13 +338,13 @@ impl GatewayTraffic {
         let fates = Arc::clone(&rows);
         let ending = TimeSpan { from: t0, until: gone };
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
-        let at_services = fates.at_services(ending);
-        let only_ends = |service: &ServiceNumber| {
-            let spans = service_times::refused_by_terminating(self.pods_of(*service), period);
-            (*service, spans.into_iter().map(|span| span.widened(-uncertainty_ns)).collect())
+        let at_service = |(service, requests)| {
+            let spans = service_times::refused_by_terminating(self.pods_of(service), period);
+            let only_ends = spans.into_iter().map(|span| span.widened(-uncertainty_ns)).collect();
+            (service, AtService { requests, only_ends })
         };
-        let only_ends: BTreeMap<_, _> = at_services.keys().map(only_ends).collect();
-        let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates, &only_ends);
+        let mut services: BTreeMap<_, _> = fates.at_services(ending).into_iter().map(at_service).collect();
+        let take = |explained: Explained<'_>| traffic(&end.uid, &explained, &fates, ending, &mut services);
         let unread = Unread::of(log, span).dated_by(self.beats.judged());
         let Some(mut traffic) = explain_span(unread, rows, TOGETHER, take)? else { return Ok(None) };
         traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
@@ -353,11 +353,10 @@ impl GatewayTraffic {
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
         // Losses just before or after count as losses of the termination, too, if the clock allows that.
         let near = ending.widened(uncertainty_ns);
-        let services = at_services.keys().copied();
-        traffic.background = self.background_of(&consumers, address, near, span.until, services);
-        let named =
-            at_services.into_iter().map(|(service, requests)| (self.services.name(service), requests));
-        traffic.by_services = named.collect();
+        traffic.background =
+            self.background_of(&consumers, address, near, span.until, services.keys().copied());
+        traffic.by_services =
+            services.into_iter().map(|(service, at)| (self.services.name(service), at.requests)).collect();
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         let needed = TimeSpan { from: span.from, until: complete_at };
         let interrupted = self.interrupted.iter().map(|(source, from)| LogGap {
@@ -538,13 +537,22 @@ fn overlaps(gap: &LogGap, span: TimeSpan) -> bool {
     span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
 }
 
-/// Returns a termination's part of what was explained. `only_ends` are the times in which only the end of a pod explains
-/// that a Service accepted no connection.
+/// Requests to a Service of a pod that ends.
+#[derive(Debug)]
+struct AtService {
+    /// Number of those that may have reached the pod.
+    requests: u64,
+    /// Times in which only the end of a pod explains that the Service accepted no connection.
+    only_ends: Vec<TimeSpan>,
+}
+
+/// Returns a termination's part of what was explained, and adds to `services` what was lost at them after `ending`.
 fn traffic(
     uid: &str,
     explained: &Explained<'_>,
     fates: &ChosenAttempts,
-    only_ends: &BTreeMap<ServiceNumber, Vec<TimeSpan>>,
+    ending: TimeSpan,
+    services: &mut BTreeMap<ServiceNumber, AtService>,
 ) -> Option<TerminationTraffic> {
     let number = explained.terminations.iter().position(|termination| termination.uid == uid)?;
     let termination = &explained.terminations[number];
@@ -563,10 +571,10 @@ fn traffic(
         let row = &judged.request.row;
         let Some((fate, service)) = fates.fate(row) else { continue };
         // Other pods of a Service may fail at the same time, without any termination.
-        let is_pods = service.is_none_or(|service| {
+        let is_pods = service.and_then(|service| services.get_mut(&service)).is_none_or(|at| {
+            at.requests += u64::from(!ending.meets(row.scheduled, row.end));
             let is_then = |span: &TimeSpan| span.from <= row.scheduled && row.end <= span.until;
-            is_no_connection(row.outcome)
-                && only_ends.get(&service).is_some_and(|ends| ends.iter().any(is_then))
+            is_no_connection(row.outcome) && at.only_ends.iter().any(is_then)
         });
         let add = if is_pods { Bounded::add } else { Bounded::add_possible };
         match fate {

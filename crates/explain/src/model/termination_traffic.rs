@@ -13,9 +13,9 @@ use rolldrop_record::Stamp;
 pub struct TerminationTraffic {
     /// Attempts that reached the pod from t0 on, or were lost there.
     pub requests: u64,
-    /// Requests to Services of the pod from t0 until it was gone, by namespace and name of the Service, whose lines name
-    /// no pod. Those lost among them are joined by time: they count as certainly lost at the pod only if nothing else
-    /// explains them, and yield no windows. Empty if lines name pods' own addresses.
+    /// Requests to Services of the pod that may have reached it, by namespace and name of the Service: those from t0 until
+    /// it was gone, and later ones that were lost. Their lines name no pod. Those lost are joined by time: they count as
+    /// certainly lost at the pod only if nothing else explains them, and yield no windows.
     #[serde(default)]
     pub by_services: BTreeMap<String, u64>,
     /// Requests lost for their clients.

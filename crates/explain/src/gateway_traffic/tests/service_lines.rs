@@ -221,6 +221,12 @@ fn kept_connections_exclude_no_dead_pod() {
     world.log(107_000, 502, failed(WEB));
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, up_to(11), "{traffic:?}");
+    let earlier = {
+        let mut world = behind_service();
+        roll_service(&mut world, WEB, &failed(WEB));
+        world.explain(180_000).1.by_services["shop/web"]
+    };
+    assert_eq!(traffic.by_services["shop/web"], earlier + 1, "the late one may have reached the pod, too");
 }
 
 /// A pod without a probe may be ready before it listens, and refuse connections like one that has ended.
