@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             termination_traffic(&dated(false), &traffic)[..2],
             [
-                "LOST 0 to 4, best estimate 3.5 of up to 120 requests",
+                "LOST up to 4, best estimate 3.5 of up to 120 requests",
                 "the log names Service shop/web, not its pods: joined by time alone"
             ]
         );
@@ -330,7 +330,7 @@ mod tests {
         let workload = WorkloadTraffic { terminations: 2, lost, by_services, ..WorkloadTraffic::default() };
         assert_eq!(
             workload_traffic("web", &workload).unwrap(),
-            "web: 0 to 4, best estimate 3.5 of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
+            "web: up to 4, best estimate 3.5 of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
              not its pods: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
              has the settings with which gateways log pods' addresses."
         );
