@@ -1,31 +1,37 @@
 //! Collects records from the recording proxies in pods, through the API server's pod proxy.
 //!
 //! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and compares
-//! clocks during that time. A restarted container is another recorder, with its own clock.
+//! clocks during that time. A restarted container is another recorder, with its own clock. Outside a run,
+//! [`sidecar_journals`] does this for pods that are being deleted.
 
 mod endpoint;
 pub(crate) mod lines;
+mod proxy_listener;
+mod sidecar_journals;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{AsyncBufRead, StreamExt};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Caller, Pauses, TimeLimits};
+use crate::error::CoordinatorError;
 use crate::observe::{Observer, View};
 use crate::tasks::BackgroundTasks;
-use endpoint::{Context, Endpoint, SILENCE, wants_token};
+use endpoint::{Context, Endpoint, SILENCE, WantedRows, wants_token};
 use lines::lines;
+use proxy_listener::ProxyNews;
 use rolldrop_record::run_info::{Role, Rows, Source};
-use rolldrop_record::wire::{AdminToken, ProxyLine, ROWS_PATH};
+use rolldrop_record::wire::{AdminToken, ClockAnswer, ProxyLine, ROWS_PATH};
 use rolldrop_record::{ClockOffset, EventKind, Offsets, ServedEnd, ServedRow, Stamp};
+pub use sidecar_journals::{JournalDelivery, JournalDeliveryKind, SidecarJournals, SidecarSource};
 
 /// Pause between attempts at the first clock exchanges with a proxy.
 const RETRY: Duration = Duration::from_millis(100);
@@ -40,10 +46,12 @@ const BATCH: usize = 128;
 /// Everything that is known about the proxies.
 #[derive(Clone, Default)]
 pub(crate) struct Collector {
-    /// Recorders in the order of their start; each is a separate source. A recorder's index is its ID.
-    recorders: Arc<Mutex<Vec<Recorder>>>,
+    /// Recorders by ID, in the order of their start; each is a separate source.
+    recorders: Arc<Mutex<Recorders>>,
     progress: Arc<Notify>,
 }
+
+type Recorders = BTreeMap<usize, Recorder>;
 
 /// A recording proxy from its start until it exits.
 struct Recorder {
@@ -74,10 +82,15 @@ impl Collector {
         admin_token: Option<AdminToken>,
         tasks: &mut BackgroundTasks,
     ) -> Self {
+        let listener = Arc::new(observer.recorder().clone());
+        let context =
+            Context { client: caller.client.clone(), listener, admin_token, wanted: WantedRows::All };
+        Self::follow(context, observer.views().subscribe(), tasks)
+    }
+
+    /// Starts following every proxy that the views show.
+    fn follow(context: Context, views: watch::Receiver<View>, tasks: &mut BackgroundTasks) -> Self {
         let collector = Self::default();
-        let (client, namespace) = (caller.client.clone(), caller.namespace.clone());
-        let context = Context { client, namespace, recorder: observer.recorder().clone(), admin_token };
-        let views = observer.views().subscribe();
         tasks.spawn_stoppable(|stop| run(collector.clone(), context, views, stop));
         collector
     }
@@ -88,7 +101,7 @@ impl Collector {
         let live: Vec<Endpoint> = {
             let (recorders, mut seen) = (self.lock(), HashSet::new());
             let is_last = |r: &&Recorder| seen.insert(r.endpoint.pod.clone()) && r.ended.is_none();
-            recorders.iter().rev().filter(is_last).map(|r| r.endpoint.clone()).collect()
+            recorders.values().rev().filter(is_last).map(|r| r.endpoint.clone()).collect()
         };
         let each = live.iter().map(|endpoint| async {
             let Some(answer) = endpoint.last_clock(limits).await else {
@@ -98,7 +111,7 @@ impl Collector {
             let caught_up = async {
                 loop {
                     let progress = self.progress.notified();
-                    if self.lock()[id].rows.received >= answer.recorded {
+                    if self.lock().get(&id).is_none_or(|r| r.rows.received >= answer.recorded) {
                         return;
                     }
                     progress.await;
@@ -124,38 +137,52 @@ impl Collector {
             }
         };
         let recorders = self.lock();
-        let mut by_pod: Vec<&Recorder> = recorders.iter().collect();
+        let mut by_pod: Vec<&Recorder> = recorders.values().collect();
         by_pod.sort_by_key(|recorder| &recorder.endpoint.pod);
         by_pod.iter().map(source).collect()
     }
 
     /// Adds a proxy that nothing else is known about yet, and returns its ID.
-    fn add(recorders: &mut Vec<Recorder>, endpoint: &Endpoint) -> usize {
-        let earlier = recorders.iter().filter(|r| r.endpoint.pod == endpoint.pod).count();
+    fn add(recorders: &mut Recorders, endpoint: &Endpoint) -> usize {
+        let name = |of: &Endpoint| (of.namespace.clone(), of.pod.clone());
+        let earlier = recorders.values().filter(|r| name(&r.endpoint) == name(endpoint)).count();
         let source = match earlier {
             0 => endpoint.pod.clone(),
             _ => format!("{}~{earlier}", endpoint.pod),
         };
         let (rows, samples) = (Rows::default(), Vec::new());
-        recorders.push(Recorder {
-            endpoint: endpoint.clone(),
-            source,
-            started: None,
-            rows,
-            ended: None,
-            samples,
-        });
-        recorders.len() - 1
+        let recorder =
+            Recorder { endpoint: endpoint.clone(), source, started: None, rows, ended: None, samples };
+        let id = recorders.last_key_value().map_or(0, |(last, _)| last + 1);
+        recorders.insert(id, recorder);
+        id
+    }
+
+    /// Forgets this pod's recorders.
+    fn forget(&self, endpoint: &Endpoint) {
+        let forgotten: Vec<Recorder> =
+            self.lock().extract_if(.., |_, r| r.is_of(endpoint)).map(|(_, r)| r).collect();
+        forgotten.iter().for_each(|r| endpoint.tell(&r.source, ProxyNews::Forgotten));
+    }
+
+    /// Tells news of this pod's latest recorder.
+    fn tell_latest(&self, endpoint: &Endpoint, news: ProxyNews) {
+        let latest = self.lock().values().rfind(|r| r.is_of(endpoint)).map(|r| r.source.clone());
+        if let Some(source) = latest {
+            endpoint.tell(&source, news);
+        }
     }
 
     /// Returns true if this pod's proxy is known to have recorded more than has arrived.
     fn is_behind(&self, endpoint: &Endpoint) -> bool {
         let is_behind = |r: &Recorder| r.ended.is_none() && r.rows.known > r.rows.received;
-        self.lock().iter().any(|r| r.is_of(endpoint) && is_behind(r))
+        self.lock().values().any(|r| r.is_of(endpoint) && is_behind(r))
     }
 
     fn change(&self, id: usize, change: impl FnOnce(&mut Recorder)) {
-        change(&mut self.lock()[id]);
+        if let Some(recorder) = self.lock().get_mut(&id) {
+            change(recorder);
+        }
         self.progress.notify_waiters();
     }
 
@@ -164,10 +191,13 @@ impl Collector {
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> (usize, String) {
         let is_it = |r: &Recorder| r.is_of(endpoint) && r.started.is_none_or(|known| known == started);
         let mut recorders = self.lock();
-        let known = recorders.iter().position(is_it);
+        let known = recorders.iter().find(|(_, r)| is_it(r)).map(|(id, _)| *id);
         let id = known.unwrap_or_else(|| Self::add(&mut recorders, endpoint));
-        recorders[id].started = Some(started);
-        let source = recorders[id].source.clone();
+        let mut source = String::new();
+        if let Some(recorder) = recorders.get_mut(&id) {
+            recorder.started = Some(started);
+            source.clone_from(&recorder.source);
+        }
         drop(recorders);
         if known.is_none() {
             self.end_all_but(endpoint, Some(id));
@@ -179,7 +209,8 @@ impl Collector {
     fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
         let own: Vec<usize> = {
             let recorders = self.lock();
-            (0..recorders.len()).filter(|id| recorders[*id].is_of(endpoint) && Some(*id) != but).collect()
+            let own = recorders.iter().filter(|(id, r)| r.is_of(endpoint) && Some(**id) != but);
+            own.map(|(id, _)| *id).collect()
         };
         own.into_iter().for_each(|id| self.end(id, None));
     }
@@ -194,12 +225,12 @@ impl Collector {
                 ended = Some((recorder.endpoint.clone(), recorder.source.clone(), rows));
             }
         });
-        if let Some((Endpoint { context, pod, uid, .. }, of, rows)) = ended {
-            context.recorder.record(EventKind::ProxyEnded { pod, uid, of, rows });
+        if let Some((endpoint, source, rows)) = ended {
+            endpoint.tell(&source, ProxyNews::Ended(rows));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Recorder>> {
+    fn lock(&self) -> MutexGuard<'_, Recorders> {
         self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -216,10 +247,14 @@ async fn run(
     loop {
         let running: Vec<Endpoint> = {
             let view = views.borrow_and_update();
+            if view.pods_listed {
+                met.retain(|uid| view.pods.contains_key(uid));
+            }
             let pods = view.pods.values().filter_map(|seen| Some((&seen.event, seen.admin_port?)));
             pods.filter(|(pod, _)| !met.contains(&pod.uid))
                 .map(|(pod, port)| Endpoint {
                     context: context.clone(),
+                    namespace: pod.namespace.clone(),
                     pod: pod.name.clone(),
                     uid: pod.uid.clone(),
                     port,
@@ -250,6 +285,14 @@ async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiv
         () = follow_rows(collector, endpoint, of_rows) => collector.end_all_but(endpoint, None),
         () = follow_clock(collector, endpoint, of_clock) => {}
     }
+    if let WantedRows::Latest(_) = endpoint.context.wanted {
+        collector.forget(endpoint);
+    }
+}
+
+fn is_gone(endpoint: &Endpoint, views: &watch::Receiver<View>) -> bool {
+    let view = views.borrow();
+    view.pods_listed && !view.pods.contains_key(&endpoint.uid)
 }
 
 /// Waits until the proxy's container is running; returns false once its pod is gone.
@@ -268,11 +311,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
     let (mut place, mut was_refused, mut pauses) = (None, false, Pauses::default());
     let mut is_unreadable = false;
     while runs(endpoint, &mut views).await {
-        let from = place.as_ref().map_or_else(String::new, |place: &StreamPlace| {
-            format!("?from={}&of={}", place.next, place.started.unix_ns())
-        });
-        let Ok(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
-        match timeout(SILENCE, endpoint.context.client.request_stream(request)).await {
+        match timeout(SILENCE, open_rows(collector, endpoint, &mut place)).await {
             Ok(Ok(reader)) => {
                 let mut batches = pin!(lines(reader).ready_chunks(BATCH));
                 let mut notes = 0;
@@ -282,7 +321,8 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             let mut unreadable = batch.iter().filter_map(|line| line.as_ref().err());
                             let why = unreadable.find(|error| error.kind() == ErrorKind::InvalidData);
                             if let Some(why) = why.filter(|_| !std::mem::replace(&mut is_unreadable, true)) {
-                                endpoint.warn(&format!("sends unreadable data: {why}"));
+                                let what = format!("sends unreadable data: {why}");
+                                collector.tell_latest(endpoint, ProxyNews::Warning(what));
                             }
                             if !is_unreadable {
                                 pauses = Pauses::default();
@@ -291,20 +331,59 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                         }
                         Ok(None) => break,
                         // The proxy may have nothing to send, or the stream may have broken silently.
-                        Err(_) if collector.is_behind(endpoint) => break,
+                        Err(_) if collector.is_behind(endpoint) || is_gone(endpoint, &views) => break,
                         Err(_) => {}
                     }
                 }
             }
-            Ok(Err(error)) if wants_token(&error) && !was_refused => {
-                was_refused = true;
-                endpoint.warn("requires a token (--admin-token-file)");
+            Ok(Err(error)) => {
+                let warning = lasting_trouble(&error, endpoint).filter(|_| !was_refused);
+                if let Some(what) = warning {
+                    was_refused = true;
+                    collector.tell_latest(endpoint, ProxyNews::Warning(what));
+                }
+                collector.tell_latest(endpoint, ProxyNews::Failed(CoordinatorError::why(&error)));
             }
-            // The proxy is starting or has exited, which its pod will show, or the API server is down.
-            Ok(Err(_)) | Err(_) => {}
+            Err(_) => collector.tell_latest(endpoint, ProxyNews::Failed("it did not respond".to_owned())),
         }
         sleep(pauses.next()).await;
     }
+}
+
+/// Returns the trouble that will last, as the end of a sentence about the proxy. Otherwise the proxy is starting or has
+/// exited, which its pod will show, or the API server is down.
+fn lasting_trouble(error: &kube::Error, endpoint: &Endpoint) -> Option<String> {
+    match error {
+        error if wants_token(error) && endpoint.context.admin_token.is_some() => {
+            Some("does not accept the token (--admin-token-file)".to_owned())
+        }
+        error if wants_token(error) => Some("requires a token (--admin-token-file)".to_owned()),
+        kube::Error::Api(status) if status.code == 403 => {
+            Some(format!("cannot be read: {}", CoordinatorError::why(error)))
+        }
+        _ => None,
+    }
+}
+
+/// Opens the row stream where the last one broke off, or at the first row that is wanted.
+async fn open_rows(
+    collector: &Collector,
+    endpoint: &Endpoint,
+    place: &mut Option<StreamPlace>,
+) -> kube::Result<impl AsyncBufRead + Unpin + use<>> {
+    if let (None, WantedRows::Latest(rows)) = (&place, endpoint.context.wanted) {
+        let (id, source, answer) = exchange(collector, endpoint).await?;
+        let next = answer.recorded.saturating_sub(rows);
+        // Rows that are not wanted count as received.
+        collector.change(id, |recorder| recorder.rows.arrive(next));
+        let (source, started) = (source.into(), answer.started_ns);
+        *place = Some(StreamPlace { id, source, started, next, notes: 0 });
+    }
+    let from = place
+        .as_ref()
+        .map_or_else(String::new, |place| format!("?from={}&of={}", place.next, place.started.unix_ns()));
+    let request = endpoint.get(&format!("{ROWS_PATH}{from}")).map_err(kube::Error::HttpError)?;
+    endpoint.context.client.request_stream(request).await
 }
 
 /// Position from which a reader resumes a broken stream.
@@ -327,7 +406,7 @@ fn take(
     place: &mut Option<StreamPlace>,
     told: &mut usize,
 ) {
-    let Endpoint { context, pod, .. } = endpoint;
+    let pod = &endpoint.pod;
     let mut rows: Vec<ServedRow> = Vec::new();
     let keep = |place: &StreamPlace, rows: Vec<ServedRow>| {
         if !rows.is_empty() {
@@ -341,7 +420,7 @@ fn take(
             });
             // The proxy also records requests after the run, which are not part of the run.
             if !is_over {
-                context.recorder.served(&place.source, rows);
+                endpoint.tell(&place.source, ProxyNews::Rows(rows));
             }
         }
     };
@@ -363,8 +442,11 @@ fn take(
                 keep(place, std::mem::take(&mut rows));
             }
             let (id, source) = collector.speaks(endpoint, started_ns);
-            let notes =
-                place.as_ref().filter(|place| place.started == started_ns).map_or(0, |place| place.notes);
+            let same = place.as_ref().filter(|place| place.started == started_ns);
+            let (wanted, notes) = same.map_or((0, 0), |place| (place.next, place.notes));
+            if next > wanted {
+                endpoint.tell(&source, ProxyNews::RowsMissing);
+            }
             *place = Some(StreamPlace { id, source: source.into(), started: started_ns, next, notes });
             continue;
         }
@@ -381,12 +463,13 @@ fn take(
             ProxyLine::Phase { phase, t_ns } => {
                 if place.is_news(told) {
                     let kind = EventKind::ProxyPhase { pod: pod.clone(), phase };
-                    context.recorder.event_of(&place.source, t_ns, kind);
+                    endpoint.tell(&place.source, ProxyNews::Event(Box::new((t_ns, kind))));
                 }
             }
             ProxyLine::Pod { t_ns, seen } => {
                 if place.is_news(told) {
-                    context.recorder.event_of(&place.source, t_ns, EventKind::OwnPod(seen));
+                    let event = Box::new((t_ns, EventKind::OwnPod(seen)));
+                    endpoint.tell(&place.source, ProxyNews::Event(event));
                 }
             }
             ProxyLine::State { recorded, in_flight } => {
@@ -418,20 +501,26 @@ impl StreamPlace {
 async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
     let mut taken = 0;
     while runs(endpoint, &mut views).await {
-        let clock = endpoint.context.recorder.clock();
-        let sent = clock.now();
-        if let Some(answer) = endpoint.clock().await {
-            let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
-            let (id, source) = collector.speaks(endpoint, answer.started_ns);
-            endpoint.context.recorder.event(sent, EventKind::clock_sample(&source, sample));
-            collector.change(id, |recorder| {
-                recorder.samples.push((sent, sample));
-                recorder.rows.hear(answer.recorded, None);
-            });
+        if let Ok(Ok(_)) = timeout(SILENCE, exchange(collector, endpoint)).await {
             taken += 1;
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;
     }
     // Rows that have not arrived by now may still be in flight.
     std::future::pending().await
+}
+
+/// Compares clocks once. Returns the recorder's ID and source, and its answer.
+async fn exchange(collector: &Collector, endpoint: &Endpoint) -> kube::Result<(usize, String, ClockAnswer)> {
+    let clock = endpoint.context.listener.clock();
+    let sent = clock.now();
+    let answer = endpoint.ask_clock().await?;
+    let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
+    let (id, source) = collector.speaks(endpoint, answer.started_ns);
+    endpoint.tell(&source, ProxyNews::Clock(sent, sample));
+    collector.change(id, |recorder| {
+        recorder.samples.push((sent, sample));
+        recorder.rows.hear(answer.recorded, None);
+    });
+    Ok((id, source, answer))
 }

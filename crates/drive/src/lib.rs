@@ -7,7 +7,7 @@
 pub mod act;
 pub mod api;
 pub mod cluster;
-mod collect;
+pub mod collect;
 pub mod embedded;
 #[expect(missing_docs, reason = "the error messages say what the fields are")]
 pub mod error;

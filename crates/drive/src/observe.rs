@@ -5,6 +5,7 @@
 
 mod beat_occasions;
 pub(crate) mod beat_writer;
+mod ending_pods;
 mod event_recorder;
 pub(crate) mod foreign_changes;
 mod found_targets;
@@ -37,6 +38,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use crate::viewer::Viewer;
 pub use beat_occasions::BeatObject;
+pub(crate) use ending_pods::follow_ending_pods;
 use event_recorder::EventRecorder;
 pub(crate) use event_recorder::{RecorderHandle, SOURCE};
 pub use foreign_changes::changed as changed_by_others;

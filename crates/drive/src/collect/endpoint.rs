@@ -1,14 +1,15 @@
 //! The admin port of a proxy in a pod, reached through the API server's pod proxy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::AsyncReadExt;
 use http::Request;
 use kube::Client;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
+use super::proxy_listener::{ProxyListener, ProxyNews};
 use crate::api::{Pauses, TimeLimits, is_passing};
-use crate::observe::RecorderHandle;
 use rolldrop_kubernetes::guard::object_names::in_path;
 use rolldrop_record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER, TOKEN_WANTED};
 
@@ -22,27 +23,33 @@ const CLOCK_BYTES: u64 = 4096;
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) client: Client,
-    pub(super) namespace: String,
-    pub(super) recorder: RecorderHandle,
+    pub(super) listener: Arc<dyn ProxyListener>,
     /// Token for the admin ports.
     pub(super) admin_token: Option<AdminToken>,
+    pub(super) wanted: WantedRows,
+}
+
+/// Rows to read from each proxy.
+#[derive(Clone, Copy)]
+pub(super) enum WantedRows {
+    /// All rows. Proxies that are gone are remembered, because a run needs their counts.
+    All,
+    /// This many rows from before the first contact, and all later ones. Proxies that are gone are forgotten.
+    Latest(u64),
 }
 
 /// Admin port of a proxy, reached through the API server.
 #[derive(Clone)]
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     pub(super) context: Context,
+    pub(super) namespace: String,
     pub(super) pod: String,
     pub(super) uid: String,
     pub(super) port: u16,
 }
 
 impl Endpoint {
-    pub(super) async fn clock(&self) -> Option<ClockAnswer> {
-        timeout(SILENCE, self.ask_clock()).await.ok()?.ok()
-    }
-
-    async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
+    pub(super) async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
         let request = self.get(CLOCK_PATH).map_err(kube::Error::HttpError)?;
         let answer = self.context.client.request_stream(request).await?;
         let mut text = Vec::new();
@@ -72,13 +79,14 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn warn(&self, what: &str) {
-        self.context.recorder.warn(format!("the proxy of pod {} {what}", self.pod));
+    /// Tells the listener news of the recorder with this name as a source.
+    pub(super) fn tell(&self, source: &str, news: ProxyNews) {
+        self.context.listener.take(self, source, news);
     }
 
     pub(super) fn get(&self, path: &str) -> http::Result<Request<Vec<u8>>> {
-        let Self { context, pod, port, .. } = self;
-        let (namespace, pod) = (in_path(&context.namespace), in_path(pod));
+        let Self { namespace, pod, port, .. } = self;
+        let (namespace, pod) = (in_path(namespace), in_path(pod));
         let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
         let mut request = Request::get(uri);
         if let Some(token) = &self.context.admin_token {

@@ -20,6 +20,7 @@ use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use followed_file::FollowedFile;
 use gateway_pods::LogOrder;
+pub(super) use gateway_pods::selectors;
 use log_lines::RawLine;
 pub use log_source::{LogPods, LogSource};
 use rolldrop_record::{Clock, Stamp};

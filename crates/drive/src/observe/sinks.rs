@@ -127,7 +127,7 @@ impl Sink<ListedPod> for PodSink {
     type Seen = SeenPod;
 
     fn see(&self, change: Change, ListedPod(pod): ListedPod) -> SeenPod {
-        SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) }
+        seen_pod(change, &pod)
     }
 
     fn take(&mut self, change: Change, seen: SeenPod) -> Option<EventKind> {
@@ -367,17 +367,25 @@ fn service(object: &Service) -> EventKind {
     })
 }
 
-/// Returns the admin port of the recording proxy; `None` unless its container runs.
-fn admin_port(pod: &Pod) -> Option<u16> {
+/// Returns the parts of a pod that the view keeps.
+pub(super) fn seen_pod(change: Change, pod: &Pod) -> SeenPod {
+    SeenPod { admin_port: admin_port(pod), event: pod_event(change, pod) }
+}
+
+/// Returns the container of the recording proxy, and its admin port.
+pub(super) fn proxy_container(pod: &Pod) -> Option<(&str, i32)> {
     let spec = pod.spec.as_ref()?;
     let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let (name, port) = containers.flat_map(|c| c.ports.iter().flatten().map(|p| (&c.name, p))).find_map(
-        |(container, port)| {
-            (port.name.as_deref() == Some(ADMIN_PORT_NAME)).then_some((container, port.container_port))
-        },
-    )?;
-    let runs =
-        statuses(pod).any(|s| s.name == *name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
+    let mut ports = containers.flat_map(|c| c.ports.iter().flatten().map(|p| (c.name.as_str(), p)));
+    ports.find_map(|(container, port)| {
+        (port.name.as_deref() == Some(ADMIN_PORT_NAME)).then_some((container, port.container_port))
+    })
+}
+
+/// Returns the admin port of the recording proxy; `None` unless its container runs.
+fn admin_port(pod: &Pod) -> Option<u16> {
+    let (name, port) = proxy_container(pod)?;
+    let runs = statuses(pod).any(|s| s.name == name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
     runs.then(|| u16::try_from(port).ok()).flatten()
 }
 

@@ -9,6 +9,7 @@ mod holding;
 mod load_job;
 mod phases;
 mod planning;
+mod reading_sidecars;
 mod service_proxy;
 mod unready;
 

@@ -47,10 +47,7 @@ pub(super) struct LogOrder {
 
 /// Starts to watch pods and to follow their logs, and waits for the first list.
 pub(super) async fn follow(order: LogOrder, pods: &LogPods, tasks: &mut BackgroundTasks) -> Result<()> {
-    let (labels, fields) = match pods {
-        LogPods::Of(workload) => (Some(selector_of(&order, workload).await?), None),
-        LogPods::Named(name) => (None, Some(format!("metadata.name={name}"))),
-    };
+    let (labels, fields) = selectors(&order.client, &order.namespace, pods).await?;
     let source = format!("{}/{pods}", order.namespace);
     let outlet = LogOutlet::of(order.number, source, order.clock, &order.sender);
     let gap = Arc::<Mutex<Option<Stamp>>>::default();
@@ -81,18 +78,30 @@ pub(super) async fn follow(order: LogOrder, pods: &LogPods, tasks: &mut Backgrou
     await_first_lists(&views).await
 }
 
+/// Returns the label selector and the field selector of these pods.
+pub(in super::super) async fn selectors(
+    client: &Client,
+    namespace: &str,
+    pods: &LogPods,
+) -> Result<(Option<String>, Option<String>)> {
+    Ok(match pods {
+        LogPods::Of(workload) => (Some(selector_of(client, namespace, workload).await?), None),
+        LogPods::Named(name) => (None, Some(format!("metadata.name={name}"))),
+    })
+}
+
 /// Returns the label selector of a workload's pods.
-async fn selector_of(order: &LogOrder, workload: &Workload) -> Result<String> {
-    let (client, namespace) = (order.client.clone(), order.namespace.clone());
+async fn selector_of(client: &Client, namespace: &str, workload: &Workload) -> Result<String> {
     let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
-    let caller = Caller { client, warnings: Warnings::default(), namespace, limits, stop };
+    let (warnings, namespace) = (Warnings::default(), namespace.to_owned());
+    let caller = Caller { client: client.clone(), warnings, namespace, limits, stop };
     let what = format!("find {workload}");
     // A list needs no other right than a watch's.
     let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
     let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
     let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };
     let Some(found) = found.pop() else {
-        return Err(failed(format!("there is none in namespace {}", order.namespace)));
+        return Err(failed(format!("there is none in namespace {}", caller.namespace)));
     };
     let selector = serde_json::from_value::<LabelSelector>(found.data["spec"]["selector"].clone());
     let selector = Selector::try_from(selector.map_err(|error| failed(error.to_string()))?);
