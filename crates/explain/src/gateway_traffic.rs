@@ -8,6 +8,8 @@ mod background;
 mod kept_attempts;
 mod known_services;
 mod log_clock;
+mod pod_journals;
+mod served_requests;
 mod service_times;
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,9 +23,10 @@ use crate::explain_span;
 use crate::model::{Bounded, LogGap, TerminationTraffic, WatchedTermination};
 use crate::timeline::{BeatCollector, TimeSpan, Unread};
 use background::{background, is_no_connection};
-use kept_attempts::{AttemptFate, ChosenAttempts, Consumer, KeptAttempts, Upstream};
+use kept_attempts::{AttemptFate, ChosenAttempts, KeptAttempts, Upstream};
 use known_services::{KnownServices, ServiceNumber};
 use log_clock::LogClock;
+use pod_journals::{PodJournal, PodJournals, limit_to_journals};
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::parts::PartError;
 use rolldrop_record::routing::Routing;
@@ -72,6 +75,7 @@ pub struct GatewayTraffic {
     id: RunId,
     attempts: KeptAttempts,
     clocks: BTreeMap<Arc<str>, LogClock>,
+    journals: PodJournals,
     /// Sources of the logs, by log.
     sources: BTreeMap<Arc<str>, String>,
     pods: BTreeMap<String, PodHistory>,
@@ -154,6 +158,7 @@ impl GatewayTraffic {
             id,
             attempts: KeptAttempts::default(),
             clocks: BTreeMap::new(),
+            journals: PodJournals::default(),
             sources: BTreeMap::new(),
             pods: BTreeMap::new(),
             services: KnownServices::default(),
@@ -268,6 +273,7 @@ impl GatewayTraffic {
         self.forgotten = self.forgotten.max(needed);
         self.pods.retain(|_, pod| pod.gone.is_none_or(|gone| gone >= before));
         self.services.forget_before(before);
+        self.journals.retain(|uid| self.pods.contains_key(uid));
         self.gaps.retain(|gap| gap.to_ns.is_none_or(|to| to >= before));
         self.started.retain(|_, ready| *ready >= before);
         let events = self.pods.values().flat_map(|pod| &pod.events);
@@ -284,8 +290,8 @@ impl GatewayTraffic {
         deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
 
-    /// Explains what a termination did to the gateways' requests; `None` if no log names the address of the pod or of one
-    /// of its Services. `until` is the time up to which the logs have been read.
+    /// Explains what a termination did to requests; `None` if no log names the address of the pod or of one of its
+    /// Services. `until` is the time up to which the logs have been read.
     ///
     /// # Errors
     /// Does not fail, as all attempts are in memory.
@@ -327,14 +333,14 @@ impl GatewayTraffic {
         let Some((pod, address)) = self.pods.get(&end.uid).and_then(|pod| Some((pod, pod.address?))) else {
             return Ok(None);
         };
-        let consumers = self.attempts.consumers_of(address, &self.services_of(pod));
+        let (consumers, journals) = self.witnesses(&end.uid, address, &self.services_of(pod));
         let gone = pod.gone.or(end.ended_ns).unwrap_or(end.t0_latest_ns);
         let t0 = end.t0_earliest_ns;
         let span = TimeSpan { from: t0.shifted_ns(-MARGIN_NS), until: gone.shifted_ns(MARGIN_NS).min(until) };
         let period = TimeSpan { from: t0.shifted_ns(-BEFORE_NS), until: span.until };
-        let offset = |source: &Arc<str>| self.clock_of(source);
-        let chosen = self.attempts.choose(&consumers, period, offset);
-        let (log, rows) = (self.log(&chosen, period), Arc::new(chosen));
+        let chosen =
+            self.attempts.choose(&consumers, period, |source: &Arc<str>| self.clock_in(&journals, source));
+        let (log, rows) = (self.log(&chosen, period, journals.first().copied()), Arc::new(chosen));
         let fates = Arc::clone(&rows);
         let ending = TimeSpan { from: t0, until: gone };
         let uncertainty_ns = fates.logs().map(|(_, uncertainty_ns)| uncertainty_ns).max().unwrap_or(0);
@@ -353,10 +359,21 @@ impl GatewayTraffic {
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
         // Losses just before or after count as losses of the termination, too, if the clock allows that.
         let near = ending.widened(uncertainty_ns);
-        traffic.background =
-            self.background_of(&consumers, address, near, span.until, services.keys().copied());
+        let around = TimeSpan { from: near.from.shifted_ns(-BACKGROUND_NS), until: span.until };
+        let lost = self
+            .attempts
+            .choose_lost(&consumers, around, |source: &Arc<str>| self.clock_in(&journals, source));
+        traffic.background = match journals.is_empty() {
+            true => self.background_of(&lost, address, near, around, services.keys().copied()),
+            false => background(&lost, near, &self.well_in_journals(address, &journals, around)),
+        };
         traffic.by_services =
             services.into_iter().map(|(service, at)| (self.services.name(service), at.requests)).collect();
+        if !journals.is_empty() {
+            limit_to_journals(&mut traffic, &journals, TimeSpan { from: t0, until: span.until });
+            traffic.gaps.extend(self.unknown_before(&fates, t0, self.forgotten));
+            return Ok(Some(traffic));
+        }
         let complete_at = gone.shifted_ns(LINES_WITHIN_NS);
         let needed = TimeSpan { from: span.from, until: complete_at };
         let interrupted = self.interrupted.iter().map(|(source, from)| LogGap {
@@ -394,26 +411,30 @@ impl GatewayTraffic {
         Ok(Some(traffic))
     }
 
-    /// Returns the number of losses to expect without a termination in the period `ending` at a pod, if these consumers use
-    /// its address, and until `until` at these Services, because losses that time alone joins may be later.
+    /// Returns the number of losses to expect without a termination, according to those `around` it: in the period `ending`
+    /// at a pod, if a log names its address, and later, too, at these Services, because losses that time alone joins may be
+    /// later.
     fn background_of(
         &self,
-        consumers: &[Consumer],
+        lost: &ChosenAttempts,
         address: IpAddr,
         ending: TimeSpan,
-        until: Stamp,
+        around: TimeSpan,
         services: impl Iterator<Item = ServiceNumber>,
     ) -> Option<Bounded> {
-        let around = TimeSpan { from: ending.from.shifted_ns(-BACKGROUND_NS), until };
-        let lost = self.attempts.choose_lost(consumers, around, |source: &Arc<str>| self.clock_of(source));
         let at_services = services.map(|service| {
             let well = service_times::well(self.pods_of(service), around).into_iter();
             let well: Vec<_> = well.map(|span| (Upstream::Service(service), span)).collect();
-            background(&lost, TimeSpan { until: until.max(ending.until), ..ending }, &well)
+            background(lost, TimeSpan { until: around.until.max(ending.until), ..ending }, &well)
         });
         let is_used = !self.attempts.consumers_of(address, &[]).is_empty();
-        let at_pod = is_used.then(|| background(&lost, ending, &self.well_pods(around)));
+        let at_pod = is_used.then(|| background(lost, ending, &self.well_pods(around)));
         at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
+    }
+
+    /// Returns the offset of a log's clock, as measured if it is one of these journals.
+    fn clock_in(&self, journals: &[&PodJournal], source: &Arc<str>) -> ClockOffset {
+        PodJournal::clock_among(journals, source).unwrap_or_else(|| self.clock_of(source))
     }
 
     fn clock_of(&self, source: &Arc<str>) -> ClockOffset {
@@ -470,8 +491,9 @@ impl GatewayTraffic {
         self.pods.values().filter_map(well).collect()
     }
 
-    /// Returns the record of a run whose load sources are the gateways.
-    fn log(&self, chosen: &ChosenAttempts, period: TimeSpan) -> RunLog {
+    /// Returns the record of a run whose load sources are the gateways or, if only a sidecar shows the requests, its
+    /// journal.
+    fn log(&self, chosen: &ChosenAttempts, period: TimeSpan, journal: Option<&PodJournal>) -> RunLog {
         let sources = chosen.logs().map(|(name, uncertainty_ns)| Source {
             name: name.to_string(),
             role: Role::Load,
@@ -482,11 +504,11 @@ impl GatewayTraffic {
         let targets = chosen.targets().map(|target| Target {
             name: target.name.to_string(),
             url: String::new(),
-            consumer: target.name.to_string(),
+            consumer: journal.map_or_else(|| target.name.to_string(), PodJournal::consumer),
             balances: Balances::Requests,
             balances_because: BalancesBecause::Stated,
             service: target.service.map(|service| self.services.name(service)),
-            routing: Some(Routing::LoggingGateway),
+            routing: Some(if journal.is_some() { Routing::SeenAtPod } else { Routing::LoggingGateway }),
             node: None,
         });
         let addresses = chosen.addresses();

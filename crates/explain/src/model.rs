@@ -37,7 +37,7 @@ pub use stream_results::{
 };
 pub use stream_span::{MOST_MISSING, MissingShare, SpanEnd, SteadyStreams, StreamSpan, SurvivalStep};
 pub use target_results::{TargetName, TargetResult};
-pub use termination_traffic::{LogGap, SeenConsumers, TerminationTraffic};
+pub use termination_traffic::{LogGap, SIDECAR_ENDED, SeenConsumers, TerminationTraffic, TrafficWitness};
 pub use watched_termination::{ContainerEnd, GraceUse, WatchedMode, WatchedTermination};
 
 use account::Account;

@@ -17,8 +17,9 @@ use crate::timeline::drop_policy::OutcomeClass;
 use crate::timeline::endpoint_history::Scope;
 use crate::timeline::{Request, StreamRows, Timeline};
 use rolldrop_record::event::MachineSample;
+use rolldrop_record::routing::Routing;
 use rolldrop_record::run_info::{Balances, Target};
-use rolldrop_record::{Cause, Outcome, Phase, ServedEnd, Stamp};
+use rolldrop_record::{Cause, Outcome, Phase, RequestRow, ServedEnd, Stamp};
 
 /// Share of busy processor time, 0 to 1, at which the machine alone may lose requests.
 const FULL: f64 = 0.95;
@@ -82,13 +83,19 @@ pub(crate) fn judge<'a>(
             begun,
             end: row.end,
             crossing_ns,
-            served: request.served.as_deref().map(Served::of),
+            served: request
+                .served
+                .as_deref()
+                .map(Served::of)
+                .or_else(|| seen_at_pod(&timeline.info.targets[target?], row)),
             stale,
             overloaded: signs.overload(request, &explained),
             restarting: timeline.is_restarting(begun, row.end),
             gateway: target
                 .map(|target| &timeline.info.targets[target])
-                .filter(|target| target.balances == Balances::Requests)
+                .filter(|target| {
+                    target.balances == Balances::Requests && target.routing != Some(Routing::SeenAtPod)
+                })
                 .map(|target| by_gateway(timeline, target, request, &explained, &attempts)),
         };
         let is_inside = |candidate: &TerminationCandidate| {
@@ -156,6 +163,12 @@ fn logged_end(outcome: Outcome) -> Option<ServedEnd> {
         Outcome::EofBeforeResponse => Some(ServedEnd::UpstreamEof),
         _ => None,
     }
+}
+
+/// Returns a request as the pod's recording proxy saw it, if that is where the row is from.
+fn seen_at_pod(target: &Target, row: &RequestRow) -> Option<Served> {
+    let ended = logged_end(row.outcome).filter(|_| target.routing == Some(Routing::SeenAtPod))?;
+    Some(Served { ended, status: row.status, waited_ns: row.end.ns_since(row.scheduled) })
 }
 
 /// Returns the facts about the gateway's role in a lost request.

@@ -103,7 +103,7 @@ impl<'s> Pass<'s> {
             tail.last_possible = tail.last_possible.max(Some(begun));
         }
         // An address that changed hands names no pod: its next pod may have failed.
-        let is_logged = timeline.info.targets[target].routing == Some(Routing::LoggingGateway);
+        let is_logged = timeline.info.targets[target].routing.as_ref().is_some_and(Routing::is_to_pod);
         if is_logged && r.row.routed_to.is_some() && r.pod().is_none() {
             return;
         }

@@ -16,7 +16,7 @@ use rolldrop_record::{
 };
 
 /// Lowest status of an error of the server.
-const SERVER_ERROR: u16 = 500;
+pub(super) const SERVER_ERROR: u16 = 500;
 /// Status with which a gateway reports an upstream that failed.
 const BAD_GATEWAY: u16 = 502;
 /// Maximum number of attempts that a line only counts to believe.
@@ -199,6 +199,11 @@ impl KeptAttempts {
         answered.filter_map(|of| {
             Some((&self.consumer(of.consumer).log, self.addresses.address(of.address?), of.begun))
         })
+    }
+
+    /// Returns the log of a consumer.
+    pub(super) fn log_of(&self, consumer: Consumer) -> &Arc<str> {
+        &self.consumer(consumer).log
     }
 
     fn consumer(&self, consumer: Consumer) -> &ConsumerKey {

@@ -1,5 +1,6 @@
 //! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
 
+mod journal_rows;
 mod mangled_logs;
 mod rolling_service;
 mod service_lines;

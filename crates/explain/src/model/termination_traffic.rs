@@ -7,10 +7,28 @@ use serde::{Deserialize, Serialize};
 use super::{Bounded, Cause, Window};
 use rolldrop_record::Stamp;
 
-/// Requests that gateways sent to a terminating pod. Only requests whose log line names the pod's address, or none, are
+/// Reason of the gap after the end of a pod's sidecar. A pod whose requests only its sidecar shows always has it.
+pub const SIDECAR_ENDED: &str = "sidecar ended";
+
+/// Logs that show the requests to a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficWitness {
+    /// Logs of gateways.
+    #[default]
+    Gateways,
+    /// The journal of the pod's own sidecar, because no gateway's log names the pod. It has the requests that reached the
+    /// pod as long as the sidecar ran, so all counts are lower bounds, and windows have no upper bound.
+    Sidecar,
+}
+
+/// Requests that were sent to a terminating pod. Only requests whose log line names the pod's address, or none, are
 /// counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TerminationTraffic {
+    /// Logs that show the requests.
+    #[serde(default)]
+    pub seen_by: TrafficWitness,
     /// Attempts that reached the pod from t0 on, or were lost there.
     pub requests: u64,
     /// Requests to Services of the pod that may have reached it, by namespace and name of the Service: those from t0 until

@@ -177,7 +177,7 @@ fn balance(
 fn is_by_service_proxy(target: &Target) -> bool {
     match target.routing {
         Some(Routing::ClusterIp(_) | Routing::NodePort(_)) => true,
-        Some(Routing::Url | Routing::Dns | Routing::LoggingGateway) => false,
+        Some(Routing::Url | Routing::Dns | Routing::LoggingGateway | Routing::SeenAtPod) => false,
         None => target.service.is_some(),
     }
 }

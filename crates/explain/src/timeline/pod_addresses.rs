@@ -38,7 +38,7 @@ impl PodAddresses {
     pub(super) fn of(info: &RunInfo, events: &[Event], clocks: &Clocks) -> Self {
         let mut addresses = Self::default();
         let is_opaque = |target: &&Target| {
-            target.balances == Balances::Requests && target.routing != Some(Routing::LoggingGateway)
+            target.balances == Balances::Requests && !target.routing.as_ref().is_some_and(Routing::is_to_pod)
         };
         let of_gateways = info.targets.iter().filter(is_opaque);
         addresses.not_followed.extend(of_gateways.map(|target| target.name.clone()));

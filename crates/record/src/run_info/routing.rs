@@ -15,6 +15,8 @@ pub enum Routing {
     Url,
     /// A gateway whose access log shows the address that it sent each request to.
     LoggingGateway,
+    /// An unknown router. Only requests that the pod's own proxy recorded are known.
+    SeenAtPod,
     /// The client itself, which looks up the pods' addresses in DNS.
     Dns,
     /// The Service proxy of the client's node, through the Service's cluster IP.
@@ -77,6 +79,13 @@ pub enum Balancing {
     Unknown,
 }
 
+impl Routing {
+    /// Returns true if the address that a request was routed to is that of the pod that got it, whatever routes requests.
+    pub const fn is_to_pod(&self) -> bool {
+        matches!(self, Self::LoggingGateway | Self::SeenAtPod)
+    }
+}
+
 impl Target {
     /// Returns the distribution of new connections to the target over its Service's endpoints. Assumes a Service's
     /// default rules if the run did not record the rules.
@@ -88,7 +97,7 @@ impl Target {
         }
         let is_recorded = self.routing.is_some();
         let rules = match &self.routing {
-            Some(Routing::Url | Routing::LoggingGateway) => return Balancing::Unknown,
+            Some(Routing::Url | Routing::LoggingGateway | Routing::SeenAtPod) => return Balancing::Unknown,
             Some(Routing::Dns) => return Balancing::No("the client picks from the addresses in DNS"),
             Some(Routing::ClusterIp(rules)) => rules.near(rules.internal_traffic),
             Some(Routing::NodePort(rules)) => rules.near(rules.external_traffic),
