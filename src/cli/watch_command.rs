@@ -5,6 +5,7 @@ mod exported_metrics;
 mod gateway_lines;
 mod kept_history;
 mod metrics_port;
+mod read_sidecars;
 mod watch_report_command;
 mod workload_events;
 
@@ -14,9 +15,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::admin_token::TokenArgs;
 use super::exit::Exit;
 use super::formats::LoadFormat;
 use super::headings::CLUSTER;
@@ -28,13 +30,13 @@ use gateway_lines::{GatewayLines, LogArg};
 use kept_history::KeptHistory;
 use metrics_port::MetricsPort;
 use rolldrop_drive::cluster::{ChosenCluster, Cluster};
+use rolldrop_drive::collect::{JournalDelivery, SidecarJournals, SidecarSource};
 use rolldrop_drive::observe::{
     BeatObject, GatewayLogs, LogDelivery, LogSource, TerminationWatchOptions, TerminationWatches, WatchScope,
     WatchedEvent,
 };
 use rolldrop_explain::count::workload_ranking::WorkloadRanking;
-use rolldrop_explain::gateway_traffic::LINES_WITHIN_NS;
-use rolldrop_explain::model::WatchedTermination;
+use rolldrop_explain::model::{LogGap, WatchedTermination};
 use rolldrop_explain::timeline::TerminationWatch;
 use rolldrop_record::{Clock, EventKind, Stamp};
 use rolldrop_report::{WatchInterruption, WatchOutput, WatchSummary, unusable_beats, watch_ranking};
@@ -53,6 +55,8 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
   rolldrop watch -n shop --context staging      another cluster of the kubeconfig
   rolldrop watch -n shop --logs edge/deployment/envoy=envoy-json
                                                 also tell which requests a gateway lost
+  rolldrop watch -n shop --sidecars shop/deployment/web --admin-token-file token
+                                                also tell what the pods' own sidecars saw (rolldrop inject)
   rolldrop watch -n shop --beats                date deletions to about 0.1 s, by writes to a ConfigMap
   rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
   rolldrop watch report history --since 7d      rank the workloads of a week
@@ -82,6 +86,12 @@ pub(super) struct WatchArgs {
     /// repeatable.
     #[arg(long, value_name = "LOG")]
     logs: Vec<LogArg>,
+    /// Workload whose pods have our sidecar: NS/KIND/NAME; repeatable. Its record of requests counts where no log names
+    /// the pod.
+    #[arg(long, value_name = "WORKLOAD")]
+    sidecars: Vec<SidecarSource>,
+    #[command(flatten)]
+    admin_token: TokenArgs,
     /// Lines per second above which a gateway's pod is not read any more.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     max_log_rate: u32,
@@ -130,6 +140,7 @@ impl WatchArgs {
             true => ChosenCluster::InCluster,
             false => ChosenCluster::Kubeconfig { path: self.kubeconfig, context: self.context },
         };
+        let admin_token = self.admin_token.token()?;
         let signals = SignalListener::begin().context("failed to listen for signals")?;
         let port = match self.metrics {
             Some(address) => Some(MetricsPort::open(address).await?),
@@ -141,6 +152,11 @@ impl WatchArgs {
             true => (WatchScope::Cluster, "all namespaces".to_owned()),
             false => (WatchScope::Namespace(namespace.to_owned()), format!("namespace {namespace}")),
         };
+        if let WatchScope::Namespace(watched) = &scope
+            && let Some(other) = self.sidecars.iter().find(|of| of.namespace() != watched)
+        {
+            bail!("--sidecars {other} is not in the namespace that is watched, {watched}: use -A or -n");
+        }
         let (clock, client) = (Clock::start(), cluster.client());
         let stop = &signals.interrupts.stop;
         let own = if self.in_cluster { cluster.default_namespace() } else { namespace };
@@ -171,10 +187,14 @@ impl WatchArgs {
         let logs = GatewayLogs::begin(&client, &sources, begun, self.max_log_rate, clock);
         let Some(logs) = stop.run_until_cancelled(logs).await else { return Ok(()) };
         let mut logs = logs.context("failed to follow the logs")?;
+        let journals = SidecarJournals::begin(&client, &self.sidecars, admin_token, clock);
+        let Some(journals) = stop.run_until_cancelled(journals).await else { return Ok(()) };
+        let mut journals = journals.context("failed to follow the pods with sidecars")?;
         say(&format!("watching pod terminations in {what} of {title}; {how_to_rank}"));
-        let lines = (!self.logs.is_empty()).then(|| GatewayLines::of(&self.logs, clock.now()));
+        let has_lines = !self.logs.is_empty() || !self.sidecars.is_empty();
+        let lines = has_lines.then(|| GatewayLines::of(&self.logs, &self.sidecars, clock.now()));
         let events = self.events.then(|| WorkloadEvents::of(client.clone()));
-        let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs));
+        let metrics = port.map(|port| ExportedMetrics::of(port, &self.logs, &self.sidecars));
         let mut shown = ShownWatch::begin(begun, self.format, history, lines, events, metrics);
         // Frees the list, which may have thousands of pods.
         listed.into_iter().try_for_each(|event| shown.take(&event))?;
@@ -185,7 +205,7 @@ impl WatchArgs {
             }
         };
         tokio::select! {
-            shown = shown.follow(&mut watches, &mut logs, clock) => shown?,
+            shown = shown.follow(&mut watches, &mut logs, &mut journals, clock) => shown?,
             () = over => {}
             () = stop.cancelled() => {}
         }
@@ -243,6 +263,7 @@ impl ShownWatch {
         &mut self,
         watches: &mut TerminationWatches,
         logs: &mut GatewayLogs,
+        journals: &mut SidecarJournals,
         clock: Clock,
     ) -> anyhow::Result<()> {
         let mut ticks = interval(SHOWN_EVERY);
@@ -251,6 +272,7 @@ impl ShownWatch {
             tokio::select! {
                 event = watches.next() => event.iter().try_for_each(|event| self.take(event))?,
                 Some(delivery) = logs.next() => self.take_line(clock.now(), delivery)?,
+                Some(delivery) = journals.next() => self.take_journal(clock.now(), delivery)?,
                 _ = ticks.tick() => {
                     // With an incomplete list, the pods that have not arrived yet would look lost.
                     let (now, alive) = (clock.now(), watches.pods_alive());
@@ -312,7 +334,8 @@ impl ShownWatch {
             self.are_beats_unusable = true;
         }
         // Without logs, nothing is waited for.
-        let wait_ns = if self.lines.is_some() && after.is_zero() { LINES_WITHIN_NS } else { 0 };
+        let lines = self.lines.as_ref().filter(|_| after.is_zero());
+        let wait_ns = lines.map_or(0, GatewayLines::complete_within_ns);
         while let Some((_, mut termination)) =
             self.waiting.pop_front_if(|(at, _)| now.ns_since(*at) >= wait_ns)
         {
@@ -338,8 +361,21 @@ impl ShownWatch {
         let Some(lines) = &mut self.lines else { return Ok(()) };
         let number = delivery.number;
         let Some(gap) = lines.take(now, delivery)? else { return Ok(()) };
+        let source = lines.name(number).to_owned();
+        self.report_log_gap(now, &source, gap)
+    }
+
+    fn take_journal(&mut self, now: Stamp, delivery: JournalDelivery) -> anyhow::Result<()> {
+        let Some(lines) = &mut self.lines else { return Ok(()) };
+        let number = delivery.number;
+        let Some(gap) = lines.take_journal(delivery) else { return Ok(()) };
+        let source = lines.sidecar_name(number).to_owned();
+        self.report_log_gap(now, &source, gap)
+    }
+
+    fn report_log_gap(&mut self, now: Stamp, source: &str, gap: LogGap) -> anyhow::Result<()> {
         if let Some(metrics) = &mut self.metrics {
-            metrics.add_log_gap(lines.name(number), &gap);
+            metrics.add_log_gap(source, &gap);
         }
         self.report(now, &WatchOutput::LogGap(gap))
     }

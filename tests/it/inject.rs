@@ -40,7 +40,7 @@ spec:
 ";
 
 /// Returns the output of `rolldrop inject ARGS...` for this input.
-fn inject(args: &[&str], input: &str) -> String {
+pub(crate) fn inject(args: &[&str], input: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
     let output = fed(command.arg("inject").args(args), input);
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));

@@ -92,6 +92,7 @@ mod watch_gate;
 mod watch_history;
 mod watch_metrics;
 mod watch_services;
+mod watch_sidecars;
 mod watch_streams;
 mod watch_traffic;
 mod web;

@@ -34,9 +34,10 @@ pub(crate) fn manifests_of_page(block: usize) -> String {
     blocks.filter(|block| block.starts_with("apiVersion: ")).nth(block - 1).expect("manifests").to_owned()
 }
 
-/// Creates the objects in this block of the page's manifests. A gateway's namespace is the lab's.
+/// Creates the objects in this block of the page's manifests. All are in the lab's namespace.
 pub(crate) async fn create_block_of_page(lab: &Lab, block: usize) {
     let yaml = manifests_of_page(block).replace("namespace: edge", "namespace: default");
+    let yaml = yaml.replace("namespace: shop", "namespace: default");
     for document in yaml.split("---\n") {
         let object: Value = serde_saphyr::from_str(document).expect("an object");
         let path = match object["kind"].as_str() {

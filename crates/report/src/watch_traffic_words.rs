@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use rolldrop_explain::count::workload_ranking::{LongestWindow, UnresolvedWindow, WorkloadTraffic};
 use rolldrop_explain::model::{
-    Bounded, Cause, NoBound, TerminationTraffic, WatchedMode, WatchedTermination, Window,
+    Bounded, Cause, NoBound, SIDECAR_ENDED, TerminationTraffic, TrafficWitness, WatchedMode,
+    WatchedTermination, Window,
 };
 
 use super::format::{bounded, count, counted, list, seconds};
@@ -17,7 +18,12 @@ const WIDE: f64 = 0.1;
 
 /// Returns the parts of a termination's line that concern requests.
 pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &TerminationTraffic) -> Vec<String> {
-    let of_requests = requests(traffic.requests, &traffic.by_services);
+    let is_by_sidecar = traffic.seen_by == TrafficWitness::Sidecar;
+    let of_requests = if is_by_sidecar {
+        format!("{} that reached its sidecar", counted(traffic.requests, "request"))
+    } else {
+        requests(traffic.requests, &traffic.by_services)
+    };
     let mut parts = vec![lost_requests(&traffic.lost, &of_requests, traffic.by_cause.keys())];
     parts.extend(named_services(&traffic.by_services).map(|named| format!("{named}: joined by time alone")));
     match traffic.streams_cut {
@@ -30,10 +36,15 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
         parts.push(format!("saved by retries: {}", bounded(&traffic.saved_by_retries)));
     }
     if traffic.not_observable > 0 {
-        parts.push(format!(
-            "{} may be incomplete: the log does not tell",
-            counted(traffic.not_observable, "response")
-        ));
+        parts.push(match traffic.seen_by {
+            TrafficWitness::Gateways => format!(
+                "{} may be incomplete: the log does not tell",
+                counted(traffic.not_observable, "response")
+            ),
+            TrafficWitness::Sidecar => {
+                format!("what became of {} is not known", counted(traffic.not_observable, "request"))
+            }
+        });
     }
     let is_needed = AVOIDED_BY_SLEEP.iter().any(|cause| traffic.by_cause.contains_key(cause));
     parts.extend(traffic.windows.iter().filter_map(|of| match of.is_unresolved() {
@@ -43,11 +54,13 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
         }),
         false => window(end, of),
     }));
-    let mut gaps: Vec<&str> = traffic.gaps.iter().map(|gap| gap.source.as_str()).collect();
+    let other = traffic.gaps.iter().filter(|gap| gap.why.as_deref() != Some(SIDECAR_ENDED));
+    let mut gaps: Vec<&str> = other.map(|gap| gap.source.as_str()).collect();
     gaps.dedup();
     if !gaps.is_empty() {
         parts.push(format!("lines of {} may be missing", list(&gaps)));
     }
+    parts.extend(is_by_sidecar.then(|| "requests after its sidecar had ended are not known".to_owned()));
     parts
 }
 
@@ -334,6 +347,42 @@ mod tests {
              not its pods: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
              has the settings with which gateways log pods' addresses."
         );
+    }
+
+    #[test]
+    fn sidecar_parts_say_what_it_could_not_see() {
+        let gap = |why: &str| LogGap {
+            source: "shop/web-1/rolldrop".to_owned(),
+            from_ns: Stamp::default(),
+            to_ns: Some(Stamp::default()),
+            why: Some(why.to_owned()),
+        };
+        let mut traffic = TerminationTraffic {
+            seen_by: TrafficWitness::Sidecar,
+            requests: 44,
+            lost: Bounded::exactly(4),
+            streams_cut: Some(Bounded::default()),
+            by_cause: BTreeMap::from([(Cause::RoutedToDeadPod, Bounded::exactly(4))]),
+            windows: vec![Window {
+                consumer: "clients of shop/deployment/web".to_owned(),
+                ..at_gateway(Some(1.5), None)
+            }],
+            gaps: vec![gap(SIDECAR_ENDED)],
+            ..TerminationTraffic::default()
+        };
+        let text = |traffic: &TerminationTraffic| termination_traffic(&dated(false), traffic).join("; ");
+        assert_eq!(
+            text(&traffic),
+            "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); clients of shop/deployment/web used it for at \
+             least 1.500 s, for how much longer is not known; requests after its sidecar had ended are not known"
+        );
+        traffic.gaps.push(gap("log interrupted"));
+        traffic.not_observable = 2;
+        for part in
+            ["; what became of 2 requests is not known;", "; lines of shop/web-1/rolldrop may be missing;"]
+        {
+            assert!(text(&traffic).contains(part), "{part}\n{}", text(&traffic));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gateway_lines::{GatewayLines, LogArg};
 use super::metrics_port::MetricsPort;
 use crate::cli::say::say;
+use rolldrop_drive::collect::SidecarSource;
 use rolldrop_drive::observe::TerminationWatches;
 use rolldrop_explain::model::{LogGap, WatchedTermination};
 use rolldrop_explain::timeline::TerminationWatch;
@@ -21,10 +22,12 @@ pub(super) struct ExportedMetrics {
 }
 
 impl ExportedMetrics {
-    pub(super) fn of(port: MetricsPort, logs: &[LogArg]) -> Self {
+    pub(super) fn of(port: MetricsPort, logs: &[LogArg], sidecars: &[SidecarSource]) -> Self {
         say(&format!("metrics are at http://{}/metrics", port.address));
-        let health = SourceHealth { is_up: true, unread: Some(0), ..SourceHealth::default() };
-        let sources = logs.iter().map(|log| (log.name.clone(), health)).collect();
+        let health = |unread| SourceHealth { is_up: true, unread, ..SourceHealth::default() };
+        let logs = logs.iter().map(|log| (log.name.clone(), health(Some(0))));
+        let sidecars = sidecars.iter().map(|of| (of.to_string(), health(None)));
+        let sources = logs.chain(sidecars).collect();
         Self { port, metrics: WatchMetrics::default(), sources, has_told_limit: false }
     }
 

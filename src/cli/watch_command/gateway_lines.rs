@@ -7,10 +7,12 @@ use std::sync::Arc;
 use anyhow::bail;
 
 use super::declared_consumers::DeclaredConsumers;
+use super::read_sidecars::ReadSidecars;
 use crate::cli::say::say;
 use rolldrop_accesslog::LogFormat;
+use rolldrop_drive::collect::{JournalDelivery, SidecarSource};
 use rolldrop_drive::observe::{LogDelivery, LogDeliveryKind, LogSource};
-use rolldrop_explain::gateway_traffic::GatewayTraffic;
+use rolldrop_explain::gateway_traffic::{GatewayTraffic, LINES_WITHIN_NS};
 use rolldrop_explain::model::{LogGap, TerminationTraffic, WatchedTermination};
 use rolldrop_record::{EventKind, RunId, Stamp};
 use rolldrop_report::LogReading;
@@ -41,10 +43,11 @@ impl FromStr for LogArg {
     }
 }
 
-/// Requests in these logs.
+/// Requests in these logs, and in the journals of sidecars.
 #[derive(Debug)]
 pub(super) struct GatewayLines {
     logs: Vec<LogArg>,
+    sidecars: ReadSidecars,
     traffic: GatewayTraffic,
     declared: DeclaredConsumers,
     /// Counts of the lines that were read, by log, with the number of the first argument that names it.
@@ -55,9 +58,10 @@ pub(super) struct GatewayLines {
 
 impl GatewayLines {
     /// Starts without lines. `begun` is the time since which the logs are read.
-    pub(super) fn of(logs: &[LogArg], begun: Stamp) -> Self {
+    pub(super) fn of(logs: &[LogArg], sidecars: &[SidecarSource], begun: Stamp) -> Self {
         Self {
             logs: logs.to_vec(),
+            sidecars: ReadSidecars::of(sidecars),
             traffic: GatewayTraffic::new(RunId::random(), begun),
             declared: DeclaredConsumers::default(),
             read: BTreeMap::new(),
@@ -73,7 +77,12 @@ impl GatewayLines {
         }
     }
 
-    /// Explains what a termination did to the gateways' requests.
+    /// Returns the time after which all lines about a pod that is gone have been read. A sidecar ends before its pod.
+    pub(super) fn complete_within_ns(&self) -> i64 {
+        if self.logs.is_empty() { 0 } else { LINES_WITHIN_NS }
+    }
+
+    /// Explains what a termination did to requests.
     ///
     /// # Errors
     /// Does not fail, as all requests are in memory.
@@ -157,6 +166,16 @@ impl GatewayLines {
         Ok(None)
     }
 
+    /// Takes what the journal of a sidecar delivered. Returns the gap, if rows may be missing.
+    pub(super) fn take_journal(&mut self, delivery: JournalDelivery) -> Option<LogGap> {
+        self.sidecars.take(&mut self.traffic, delivery)
+    }
+
+    /// Returns the sidecars that this argument names.
+    pub(super) fn sidecar_name(&self, number: usize) -> &str {
+        self.sidecars.name(number)
+    }
+
     /// Returns the source that this argument names.
     pub(super) fn name(&self, number: usize) -> &str {
         &self.logs[number].name
@@ -170,7 +189,7 @@ impl GatewayLines {
     /// Returns the sources with a log that cannot be read at the moment.
     pub(super) fn interrupted(&self) -> impl Iterator<Item = &str> {
         let read = self.traffic.interrupted().filter_map(|log| self.read.get(log));
-        read.map(|(number, _)| self.logs[*number].name.as_str())
+        read.map(|(number, _)| self.logs[*number].name.as_str()).chain(self.sidecars.unread())
     }
 
     /// Returns what was read of each log.
@@ -196,7 +215,7 @@ mod tests {
     #[test]
     fn log_named_twice_counts_once() {
         let logs = ["edge/deployment/web=caddy", "edge/pod/web-x=caddy"].map(|log| log.parse().unwrap());
-        let mut lines = GatewayLines::of(&logs, Stamp::default());
+        let mut lines = GatewayLines::of(&logs, &[], Stamp::default());
         let bytes = br#"{"level":"info","logger":"http.log.access","ts":1795947833.5,"request":{},"duration":0.1,"size":2,"status":200}"#;
         for number in [1, 0, 1, 1] {
             let (arrived, bytes) = (Stamp::default(), bytes[..].into());
