@@ -92,7 +92,9 @@ fn chart_lints_and_renders_valid_objects() {
     let logs = "logs: [edge/deployment/envoy=envoy-json, edge/pod/nginx:app=ingress-nginx]";
     let metrics = "{metrics: {enabled: true}, podAnnotations: {a: b}}";
     let off = "{namespace: shop, events: false, beats: true, history: {persistent: false}}";
-    for values in ["", logs, metrics, off] {
+    let sidecars =
+        "{sidecars: [shop/deployment/web, shop/pod/one], adminTokenSecret: {name: rolldrop-admin}}";
+    for values in ["", logs, metrics, off, sidecars] {
         renders_valid_objects("rolldrop-watch", values, values, &kubectl);
     }
 }
@@ -160,6 +162,14 @@ fn watch_chart_grants_only_documented_rights() {
     assert_eq!((named, &of_beats["metadata"]["namespace"]), (of_page, &Value::Null));
     let option = format!("--beats={}", own.as_str().expect("a name"));
     assert!(of_kind(&with_beats, "Deployment").next().expect("one").to_string().contains(&option));
+    // Sidecars need one role per namespace, as on the page.
+    let of_page = block(4);
+    let of_page = of_kind(&of_page, "Role").next().expect("a Role");
+    let with_sidecars = charts("sidecars: [shop/deployment/web, shop/pod/one]");
+    let roles: Vec<&Value> = of_kind(&with_sidecars, "Role").collect();
+    let [of_sidecars] = roles[..] else { panic!("{roles:?}") };
+    assert_eq!(of_sidecars["rules"], of_page["rules"]);
+    assert_eq!(of_sidecars["metadata"]["namespace"], of_page["metadata"]["namespace"]);
     // A role in one namespace cannot grant anything about nodes.
     let in_one = charts("namespace: shop");
     assert_eq!(of_kind(&in_one, "ClusterRole").count(), 0);
@@ -168,15 +178,37 @@ fn watch_chart_grants_only_documented_rights() {
     assert!(error.contains("/logs/0"), "{error}");
 }
 
+/// Returns the watch's pod with these values.
+fn watch_pod(values: &str) -> Value {
+    let objects = rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
+    of_kind(&objects, "Deployment").next().expect("a Deployment")["spec"]["template"].clone()
+}
+
+#[test]
+fn watch_chart_mounts_token_of_sidecars() {
+    let none = watch_pod("").to_string();
+    assert!(!none.contains("admin-token") && !none.contains("--sidecars"), "{none}");
+    let pod =
+        watch_pod("{sidecars: [shop/deployment/web], adminTokenSecret: {name: rolldrop-admin, key: t}}");
+    let container = &pod["spec"]["containers"][0];
+    let args = container["args"].to_string();
+    assert!(
+        args.contains(r#""--sidecars=shop/deployment/web","--admin-token-file=/admin-token/token""#),
+        "{args}"
+    );
+    let mount = json!({"name": "admin-token", "mountPath": "/admin-token", "readOnly": true});
+    assert_eq!(container["volumeMounts"][1], mount);
+    let secret = json!({"secretName": "rolldrop-admin", "items": [{"key": "t", "path": "token"}]});
+    assert_eq!(pod["spec"]["volumes"][1], json!({"name": "admin-token", "secret": secret}));
+    let error = rendered("rolldrop-watch", "sidecars: [shop/web]").expect_err("no kind");
+    assert!(error.contains("/sidecars/0"), "{error}");
+}
+
 #[test]
 fn watch_chart_opens_metrics_only_if_told() {
-    let pod = |values: &str| {
-        let objects = rendered("rolldrop-watch", values).unwrap_or_else(|why| panic!("{why}")).0;
-        of_kind(&objects, "Deployment").next().expect("a Deployment")["spec"]["template"].clone()
-    };
-    let closed = pod("").to_string();
+    let closed = watch_pod("").to_string();
     assert!(!closed.contains("metrics") && !closed.contains("prometheus"), "{closed}");
-    let open = pod("{metrics: {enabled: true}, podAnnotations: {a: b, prometheus.io/scrape: 'false'}}");
+    let open = watch_pod("{metrics: {enabled: true}, podAnnotations: {a: b, prometheus.io/scrape: 'false'}}");
     let container = &open["spec"]["containers"][0];
     assert_eq!(container["ports"], json!([{"name": "metrics", "containerPort": 9464}]));
     assert!(container["args"].to_string().contains(r#""--metrics=0.0.0.0:9464""#), "{container}");

@@ -40,10 +40,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* The namespaces of the gateways, as a JSON list. */}}
-{{- define "watch.gatewayNamespaces" -}}
+{{/* The namespaces of these sources, such as gateways, as a JSON list. */}}
+{{- define "watch.namespacesOf" -}}
 {{- $namespaces := list -}}
-{{- range .Values.logs -}}
+{{- range . -}}
 {{- $namespaces = append $namespaces (splitList "/" . | first) -}}
 {{- end -}}
 {{- $namespaces | uniq | toJson -}}
