@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::str;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use serde_json::{Map, Value};
 
+use super::field_list::FieldList;
 use rolldrop_record::event::AnswerHeaders;
 
 /// Maximum length of a recorded header value, in bytes.
@@ -75,8 +76,9 @@ impl WantedHeaders {
     }
 
     /// Returns the selected headers of an HTTP/2 response.
-    pub(super) fn kept_of(&self, headers: &HeaderMap) -> Option<Arc<str>> {
-        self.keep(headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+    pub(super) fn kept_of(&self, headers: &FieldList) -> Option<Arc<str>> {
+        let text = |(name, value)| Some((str::from_utf8(name).ok()?, value));
+        self.keep(headers.iter().filter_map(text))
     }
 
     /// Returns the selected headers of an HTTP/1 response with this head.
@@ -215,10 +217,10 @@ mod tests {
         let expected = r#"{"server":"envoy","via":"1.1 a, 1.1 \"b\"","x-envoy-response-flags":"UF"}"#;
         let sorted = |text: Arc<str>| serde_json::from_str::<BTreeMap<String, String>>(&text).unwrap();
         assert_eq!(wanted.kept_of_head(head).map(sorted), Some(sorted(expected.into())));
-        let mut map = HeaderMap::new();
-        map.insert("server", "envoy".parse().unwrap());
-        map.insert("other", "x".parse().unwrap());
-        assert_eq!(wanted.kept_of(&map).as_deref(), Some(r#"{"server":"envoy"}"#));
+        let mut fields = FieldList::default();
+        fields.push(b"server", b"envoy");
+        fields.push(b"other", b"x");
+        assert_eq!(wanted.kept_of(&fields).as_deref(), Some(r#"{"server":"envoy"}"#));
         assert_eq!(wanted.kept_of_head(b"HTTP/1.1 503 No\r\nx: y\r\n\r\n"), None);
         let long = format!("HTTP/1.1 503 No\r\nserver: {}\r\n\r\n", "x".repeat(9999));
         assert!(wanted.kept_of_head(long.as_bytes()).unwrap().len() < 300);

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::client_tls::TlsClient;
 use super::connection::{self, CannotDial, Dialing};
 use super::error::{LoadError, Result, in_words};
+use super::http2_client::LoneRequest;
 use super::planned_target::{PlannedTarget, RequestBody};
 use super::remote_address::{Address, Remote};
 use super::request::{SenderIdentity, http2_template};
@@ -172,7 +173,11 @@ async fn ask(
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
     if connection.speaks_http2(target.http) {
-        http2_answer(request, body, connection.into_transport()).await.map_err(|e| in_words(&e))
+        let mut request = LoneRequest::new(&request, body, connection.into_transport(), clock);
+        request.answered().await?;
+        // The head alone counts as the response.
+        let _ = timeout(BODY, request.ended()).await;
+        Ok(())
     } else {
         http1_answer(request, body, connection.into_transport()).await.map_err(|e| in_words(&e))
     }
@@ -212,33 +217,6 @@ async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> 
     tokio::select! {
         exchanged = exchange => exchanged,
         never = driving => match never {},
-    }
-}
-
-/// Waits for a response. A stream reset by the server counts as one, because only an HTTP/2 server resets streams.
-async fn http2_answer(
-    request: Request<()>,
-    body: Bytes,
-    transport: SocketTransport,
-) -> Result<(), h2::Error> {
-    let (mut requests, connection) = h2::client::handshake(transport).await?;
-    let exchange = async move {
-        let (response, mut sending) = requests.send_request(request, body.is_empty())?;
-        if !body.is_empty() {
-            sending.send_data(body, true)?;
-        }
-        let mut answer = response.await?.into_body();
-        let reading = async {
-            while let Some(Ok(data)) = answer.data().await {
-                let _ = answer.flow_control().release_capacity(data.len());
-            }
-        };
-        let _ = timeout(BODY, reading).await;
-        Ok::<_, h2::Error>(())
-    };
-    match over(connection, exchange).await {
-        Err(error) if error.is_reset() && error.is_remote() => Ok(()),
-        exchanged => exchanged,
     }
 }
 

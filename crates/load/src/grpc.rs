@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::AsHeaderName;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use super::failure::{ExchangeFailure, Result};
+use super::field_list::FieldList;
 use rolldrop_record::Outcome;
 use rolldrop_record::load::Grpc;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
@@ -50,8 +50,8 @@ impl GrpcCall {
     pub(super) fn judge(&self, answer: &GrpcResponse<'_>) -> (Option<i32>, Result<Outcome>) {
         let broken = |why: String| Err(ExchangeFailure::with_detail(Outcome::ProtocolError, why));
         let status = match (answer.http, answer.status()) {
-            (StatusCode::OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),
-            (StatusCode::OK, None) => return (None, broken("no grpc-status".to_owned())),
+            (HTTP_OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),
+            (HTTP_OK, None) => return (None, broken("no grpc-status".to_owned())),
             (http, None) => return (Some(status_of(http)), Ok(Outcome::HttpError)),
             (_, Some(status)) => status,
         };
@@ -74,16 +74,18 @@ impl GrpcCall {
 
 /// gRPC status OK.
 const OK: i32 = 0;
+/// HTTP status OK.
+const HTTP_OK: u16 = 200;
 
 /// A complete response.
 #[derive(Debug)]
 pub(super) struct GrpcResponse<'a> {
     /// HTTP status.
-    pub(super) http: StatusCode,
+    pub(super) http: u16,
     /// Response headers.
-    pub(super) headers: &'a HeaderMap,
+    pub(super) headers: &'a FieldList,
     /// Response trailers, if any.
-    pub(super) trailers: Option<&'a HeaderMap>,
+    pub(super) trailers: Option<&'a FieldList>,
     /// Messages in the body.
     pub(super) messages: &'a Messages,
 }
@@ -96,38 +98,37 @@ impl GrpcResponse<'_> {
             None if self.messages.is_empty() => self.headers,
             None => return None,
         };
-        from.get("grpc-status")?.to_str().ok()?.parse().ok()
-    }
-
-    fn header(&self, name: impl AsHeaderName) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
+        from.text("grpc-status")?.parse().ok()
     }
 
     fn is_grpc(&self) -> bool {
-        self.header(header::CONTENT_TYPE).is_some_and(|given| given.starts_with(CONTENT_TYPE))
+        self.headers.text("content-type").is_some_and(|given| given.starts_with(CONTENT_TYPE))
     }
 
     /// Describes the content type of a response that is not gRPC.
     fn content_type(&self) -> String {
-        match self.header(header::CONTENT_TYPE) {
+        match self.headers.text("content-type") {
             Some(given) => format!("content-type {given}"),
             None => "no content-type".to_owned(),
         }
     }
 
     fn names_compression(&self) -> bool {
-        self.header("grpc-encoding").is_some_and(|encoding| encoding != "identity")
+        self.headers.text("grpc-encoding").is_some_and(|encoding| encoding != "identity")
     }
 }
 
 /// Counter for the messages of a body, fed as bytes arrive.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Messages {
     /// Number of complete messages.
     whole: u64,
     /// True if any message is marked as compressed.
     is_compressed: bool,
-    prefix: Vec<u8>,
+    /// Beginning of the current message's prefix.
+    prefix: [u8; PREFIX],
+    /// Number of bytes of the prefix that have arrived.
+    begun: usize,
     /// Bytes still missing from the current message.
     left: usize,
 }
@@ -137,10 +138,12 @@ impl Messages {
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let part;
-            if self.prefix.len() < PREFIX {
-                (part, bytes) = bytes.split_at((PREFIX - self.prefix.len()).min(bytes.len()));
-                self.prefix.extend_from_slice(part);
-                if let [flag, a, b, c, d] = self.prefix[..] {
+            if self.begun < PREFIX {
+                (part, bytes) = bytes.split_at((PREFIX - self.begun).min(bytes.len()));
+                self.prefix[self.begun..self.begun + part.len()].copy_from_slice(part);
+                self.begun += part.len();
+                if self.begun == PREFIX {
+                    let [flag, a, b, c, d] = self.prefix;
                     self.is_compressed |= flag != 0;
                     self.left = u32::from_be_bytes([a, b, c, d]) as usize;
                 }
@@ -148,15 +151,15 @@ impl Messages {
                 (part, bytes) = bytes.split_at(self.left.min(bytes.len()));
                 self.left -= part.len();
             }
-            if self.prefix.len() == PREFIX && self.left == 0 {
+            if self.begun == PREFIX && self.left == 0 {
                 self.whole += 1;
-                self.prefix.clear();
+                self.begun = 0;
             }
         }
     }
 
     fn is_cut_off(&self) -> bool {
-        !self.prefix.is_empty()
+        self.begun > 0
     }
 
     fn is_empty(&self) -> bool {
@@ -185,8 +188,8 @@ fn timeout(timeout: Duration) -> String {
 }
 
 /// Maps an HTTP status other than 200 to a gRPC status, for a response without one.
-fn status_of(http: StatusCode) -> i32 {
-    match http.as_u16() {
+fn status_of(http: u16) -> i32 {
+    match http {
         400 => 13,
         401 => 16,
         403 => 7,
@@ -226,18 +229,18 @@ mod tests {
     use super::*;
 
     fn judged(http: u16, headers: &[&str], trailers: Option<&[&str]>, body: &[u8]) -> (Outcome, Option<i32>) {
-        let map = |statuses: &[&str]| -> HeaderMap {
-            let status =
-                |status: &&str| (header::HeaderName::from_static("grpc-status"), status.parse().unwrap());
-            let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
-            statuses.iter().map(status).chain([content_type]).collect()
+        let map = |statuses: &[&str]| {
+            let mut fields = FieldList::default();
+            statuses.iter().for_each(|status| fields.push(b"grpc-status", status.as_bytes()));
+            fields.push(b"content-type", b"application/grpc+proto");
+            fields
         };
         let mut messages = Messages::default();
         body.chunks(2).for_each(|part| messages.pass(part));
         let trailers = trailers.map(map);
         let call = GrpcCall { timeout: Duration::from_secs(5), success: vec![0, 5] };
         let (status, outcome) = call.judge(&GrpcResponse {
-            http: StatusCode::from_u16(http).unwrap(),
+            http,
             headers: &map(headers),
             trailers: trailers.as_ref(),
             messages: &messages,

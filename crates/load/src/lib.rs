@@ -26,6 +26,7 @@ mod exchange_context;
 mod expected_open;
 mod failure;
 mod feed;
+mod field_list;
 mod first_answer;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

@@ -19,6 +19,8 @@ pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 /// A frame that announces a stream initiated by the server.
 pub const PUSH_PROMISE: u8 = 5;
+/// A frame that the receiver must send back.
+pub const PING: u8 = 6;
 /// A frame that announces the last stream that may still get a response.
 pub const GOAWAY: u8 = 7;
 /// A frame that allows the other side to send more.

@@ -4,40 +4,68 @@
 //! of them, until neither a request nor the pool holds the link. If TLS negotiated HTTP/1.1, requests use the
 //! connection exclusively, one after another.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::{Cell, RefCell, RefMut};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
 
-use bytes::Bytes;
-use h2::client::{self, SendRequest};
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::observed_wire::{ObservedTransport, SharedWire};
+use super::http2_session::Http2Session;
+use super::session_io::SessionIo;
 use crate::carry::connect;
 use crate::connection::Connection;
 use crate::exchange_context::{ExchangeContext, TargetEndpoint};
 use crate::failure::{ExchangeFailure, Result};
+use crate::socket_transport::SocketTransport;
 use rolldrop_record::load::Http;
-use rolldrop_record::{Outcome, RequestRow, Stamp};
+use rolldrop_record::{Clock, Outcome, RequestRow, Stamp};
 
-/// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it.
-const STREAM_WINDOW: u32 = 1 << 20;
-/// Flow-control window for all streams of a connection together, in bytes.
-const CONNECTION_WINDOW: u32 = 1 << 24;
-/// Maximum size of a response's header list in bytes; the same as for HTTP/1.1.
-const MAX_HEADER_LIST: u32 = 64 * 1024;
+/// The state of a connection, shared by the exchanges on it and the task that reads and writes.
+pub(super) struct SharedSession {
+    state: RefCell<Http2Session>,
+    /// Waker of the task; `None` while it is due to run, and before it has run.
+    driver: Cell<Option<Waker>>,
+}
+
+impl SharedSession {
+    /// Borrows the state. Do not hold it across an await.
+    pub(super) fn get(&self) -> RefMut<'_, Http2Session> {
+        self.state.borrow_mut()
+    }
+
+    /// Lets the task write what is due, after the other tasks that are due to run now.
+    pub(super) fn wake_driver(&self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// Reads and writes until the connection has ended.
+    async fn drive(self: Rc<Self>, mut io: SessionIo<SocketTransport>) {
+        poll_fn(|context| {
+            let polled = io.poll(context, &mut self.get());
+            self.driver.set(polled.is_pending().then(|| context.waker().clone()));
+            polled
+        })
+        .await;
+    }
+}
 
 /// A connection, from the moment a request needs it.
 pub(super) struct Http2Link {
     /// Number of the connection within its source.
     pub(super) id: u64,
-    /// Facts observed on the connection's wire.
-    pub(super) wire: SharedWire,
+    /// State of the connection, if it speaks HTTP/2.
+    pub(super) session: Rc<SharedSession>,
     /// Pod named by the last response on this connection.
-    pod: Mutex<Option<Arc<str>>>,
+    pod: RefCell<Option<Arc<str>>>,
     /// Result of connecting; unset while connecting.
     ending: SetOnce<ConnectResult>,
     /// Token by which the pool counts the connections that carry only one request each.
-    _counted: Option<Arc<()>>,
+    _counted: Option<Rc<()>>,
 }
 
 /// Result of connecting, with the facts for the rows of the requests that waited for it.
@@ -51,13 +79,11 @@ struct ConnectResult {
 
 enum LinkProtocol {
     Http2 {
-        /// Handle that accepts requests.
-        requests: SendRequest<Bytes>,
         /// Task that reads and writes for all streams.
         _driver: AbortOnDropHandle<()>,
     },
     /// The connection; `None` while a request uses it and once it cannot carry another.
-    Http1(Mutex<Option<Connection>>),
+    Http1(RefCell<Option<Connection>>),
 }
 
 /// A request's place on a connection that may speak HTTP/2.
@@ -71,9 +97,9 @@ pub(super) enum LinkPlace {
 }
 
 /// Stream or connection on which a request is sent.
-pub(super) enum Spoken<'a> {
+pub(super) enum Spoken {
     /// A stream of an HTTP/2 connection.
-    Http2(&'a SendRequest<Bytes>),
+    Http2,
     /// An HTTP/1.1 connection, used exclusively.
     Http1(Connection),
 }
@@ -91,14 +117,15 @@ pub(super) enum LinkState {
 
 impl Http2Link {
     /// Creates a link that is not being opened yet.
-    pub(super) fn new(id: u64, counted: Option<Arc<()>>) -> Arc<Self> {
-        let (wire, pod, ending) = (SharedWire::new(), Mutex::default(), SetOnce::new());
-        Arc::new(Self { id, wire, pod, ending, _counted: counted })
+    pub(super) fn new(id: u64, counted: Option<Rc<()>>) -> Rc<Self> {
+        let session = SharedSession { state: RefCell::new(Http2Session::new()), driver: Cell::default() };
+        let (pod, ending) = (RefCell::default(), SetOnce::new());
+        Rc::new(Self { id, session: Rc::new(session), pod, ending, _counted: counted })
     }
 
     /// Returns the pod that the last response on this connection named; the caller replaces it with the next one.
-    pub(super) fn last_pod(&self) -> MutexGuard<'_, Option<Arc<str>>> {
-        self.pod.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn last_pod(&self) -> RefMut<'_, Option<Arc<str>>> {
+        self.pod.borrow_mut()
     }
 
     pub(super) fn standing(&self) -> LinkState {
@@ -107,9 +134,8 @@ impl Http2Link {
             Some(Err(_)) => LinkState::Over,
             Some(Ok((_, LinkProtocol::Http1(_)))) => LinkState::Up(Some(1)),
             Some(Ok((_, LinkProtocol::Http2 { .. }))) => {
-                let wire = self.wire.get();
-                let is_over = wire.is_over || wire.goaway.is_some() || wire.read_end.is_some();
-                if is_over { LinkState::Over } else { LinkState::Up(wire.max_streams) }
+                let session = self.session.get();
+                if session.is_over() { LinkState::Over } else { LinkState::Up(session.max_streams) }
             }
         }
     }
@@ -119,9 +145,9 @@ impl Http2Link {
         self.ending.get()?.up.as_ref().ok().map(|(since, _)| *since)
     }
 
-    fn idle(&self) -> Option<MutexGuard<'_, Option<Connection>>> {
+    fn idle(&self) -> Option<RefMut<'_, Option<Connection>>> {
         match &self.ending.get()?.up.as_ref().ok()?.1 {
-            LinkProtocol::Http1(idle) => Some(idle.lock().unwrap_or_else(PoisonError::into_inner)),
+            LinkProtocol::Http1(idle) => Some(idle.borrow_mut()),
             LinkProtocol::Http2 { .. } => None,
         }
     }
@@ -156,20 +182,20 @@ impl Http2Link {
         context: &ExchangeContext,
         endpoint: &TargetEndpoint,
         row: &mut RequestRow,
-    ) -> Result<Spoken<'_>> {
+    ) -> Result<Spoken> {
         let mut own = None;
         let up = match connect(context, endpoint, self.id, row).await {
             Ok(connection) => {
                 let is_http2 = connection.speaks_http2(endpoint.http);
                 let since = connection.since;
                 let protocol = match endpoint.http {
-                    _ if is_http2 => self.begin(connection).await,
+                    _ if is_http2 => Ok(self.begin(connection, context.clock)),
                     Http::Http2 => {
                         Err(ExchangeFailure::with_detail(Outcome::TlsError, "h2 was not agreed on (ALPN)"))
                     }
                     Http::Auto | Http::Http1 => {
                         own = Some(connection);
-                        Ok(LinkProtocol::Http1(Mutex::default()))
+                        Ok(LinkProtocol::Http1(RefCell::default()))
                     }
                 };
                 protocol.map(|protocol| (since, protocol))
@@ -182,7 +208,7 @@ impl Http2Link {
         let _ = self.ending.set(ConnectResult { local_port, remote, not_sent_reason, up });
         match own {
             Some(connection) => Ok(Spoken::Http1(connection)),
-            None => self.requests().await.map(Spoken::Http2),
+            None => self.stands().await.map(|()| Spoken::Http2),
         }
     }
 
@@ -190,45 +216,25 @@ impl Http2Link {
     ///
     /// # Errors
     /// Returns an error if the connection could not be opened.
-    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>> {
+    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<()> {
         let connected = self.ending.wait().await;
         row.local_port = connected.local_port;
         row.remote_addr = connected.remote.clone();
         row.not_sent_reason = connected.not_sent_reason.clone();
-        self.requests().await
+        self.stands().await
     }
 
-    async fn requests(&self) -> Result<&SendRequest<Bytes>> {
+    async fn stands(&self) -> Result<()> {
         match &self.ending.wait().await.up {
-            Ok((_, LinkProtocol::Http2 { requests, .. })) => Ok(requests),
+            Ok((_, LinkProtocol::Http2 { .. })) => Ok(()),
             Ok((_, LinkProtocol::Http1(_))) => unreachable!("no request waits to share it"),
             Err(failure) => Err(failure.clone()),
         }
     }
 
-    async fn begin(&self, connection: Connection) -> Result<LinkProtocol> {
-        let transport = ObservedTransport::new(connection.into_transport(), self.wire.clone());
-        let handshake = client::Builder::new()
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(MAX_HEADER_LIST)
-            // Only one stream is opened until the peer has sent its limit.
-            .initial_max_send_streams(1)
-            // A server that violates the protocol on one stream after another must be measured, not disconnected.
-            .max_local_error_reset_streams(None)
-            // Likewise for a server that sends its bodies in small frames.
-            .data_frame_budget(usize::MAX)
-            .enable_push(false)
-            .handshake(transport)
-            .await;
-        let (requests, connection) =
-            handshake.map_err(|_| ExchangeFailure::new(Outcome::ResetBeforeResponse, None))?;
-        let wire = self.wire.clone();
-        let driver = tokio::spawn(async move {
-            // The wire has recorded why the connection ended, and each stream gets the error.
-            let _ = connection.await;
-            wire.get().is_over = true;
-        });
-        Ok(LinkProtocol::Http2 { requests, _driver: AbortOnDropHandle::new(driver) })
+    fn begin(&self, connection: Connection, clock: Clock) -> LinkProtocol {
+        let io = SessionIo::new(connection.into_transport(), clock);
+        let driver = tokio::task::spawn_local(Rc::clone(&self.session).drive(io));
+        LinkProtocol::Http2 { _driver: AbortOnDropHandle::new(driver) }
     }
 }

@@ -6,7 +6,7 @@
 //! connection that another request is opening.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::http2_link::{Http2Link, LinkPlace, LinkState};
@@ -33,7 +33,7 @@ pub(crate) struct PoolLimits {
 
 /// A request's place on a connection.
 pub(crate) struct Ticket {
-    pub(super) link: Arc<Http2Link>,
+    pub(super) link: Rc<Http2Link>,
     pub(super) place: LinkPlace,
 }
 
@@ -48,20 +48,20 @@ impl Ticket {
         matches!(self.place, LinkPlace::Stream) && self.link.standing() == LinkState::Over
     }
 
-    fn to_open(link: Arc<Http2Link>) -> Self {
+    fn to_open(link: Rc<Http2Link>) -> Self {
         Self { link, place: LinkPlace::Opener }
     }
 }
 
 /// A kept connection. Its requests also hold the link until they end.
 struct KeptConnection {
-    link: Arc<Http2Link>,
+    link: Rc<Http2Link>,
     carried: u64,
 }
 
 impl KeptConnection {
     fn streams(&self) -> usize {
-        Arc::strong_count(&self.link) - 1
+        Rc::strong_count(&self.link) - 1
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Http2Pool {
     /// Kept connections by endpoint, most recently used last.
     kept: Vec<VecDeque<KeptConnection>>,
     /// Token held by each single-request connection, to count these connections.
-    fresh: Arc<()>,
+    fresh: Rc<()>,
     limits: PoolLimits,
     next_id: u64,
 }
@@ -79,7 +79,7 @@ impl Http2Pool {
     /// Creates a pool without connections.
     pub(crate) fn new(endpoints: usize, limits: PoolLimits) -> Self {
         let kept = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
-        Self { kept, fresh: Arc::default(), limits, next_id: 0 }
+        Self { kept, fresh: Rc::default(), limits, next_id: 0 }
     }
 
     /// Chooses the connection for the next request.
@@ -194,7 +194,7 @@ impl Http2Pool {
     }
 
     fn open(&self) -> usize {
-        Arc::strong_count(&self.fresh) - 1 + self.kept.iter().map(VecDeque::len).sum::<usize>()
+        Rc::strong_count(&self.fresh) - 1 + self.kept.iter().map(VecDeque::len).sum::<usize>()
     }
 
     fn new_id(&mut self) -> u64 {

@@ -1,4 +1,7 @@
-//! HTTP/2 requests. Everything except the number and the placeholders is built once, before the first request is sent.
+//! HTTP/2 requests. Everything except the number and the placeholders is built once, before the first request is sent:
+//! the header block is encoded then, and needs no table of the connection.
+
+use std::io::Write;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
@@ -8,6 +11,7 @@ use crate::grpc;
 use crate::placeholders::{self, TemplatePiece};
 use crate::planned_target::{PlannedTarget, RequestBody};
 use rolldrop_record::id::ID_HEADER;
+use rolldrop_wire::http2::hpack;
 
 /// Checks that requests to a target can be sent over HTTP/2.
 ///
@@ -32,6 +36,23 @@ pub(crate) struct Http2Template {
     scheme: &'static str,
     authority: String,
     sender: SenderIdentity,
+    /// Header block of all requests, except the body's length and the id.
+    block: Vec<BlockPart>,
+    /// True if a request could be built from the template.
+    is_valid: bool,
+}
+
+/// Maximum length of a path, as in [`Uri`].
+const MAX_PATH: usize = u16::MAX as usize - 1;
+
+/// A part of an encoded header block.
+#[derive(Debug)]
+enum BlockPart {
+    Bytes(Vec<u8>),
+    /// The path, which has placeholders.
+    Path(Vec<TemplatePiece>),
+    /// A value with placeholders.
+    Value(Vec<TemplatePiece>),
 }
 
 /// Error for a request that cannot be built.
@@ -84,6 +105,8 @@ impl Http2Template {
             scheme: if target.tls_name.is_some() { "https" } else { "http" },
             authority,
             sender: sender.clone(),
+            block: Vec::new(),
+            is_valid: false,
         };
         if let [TemplatePiece::Bytes(path)] = target.path.as_slice()
             && let Ok(uri) = template.uri(path)
@@ -91,7 +114,86 @@ impl Http2Template {
             *template.fixed.uri_mut() = uri;
             template.path = None;
         }
+        template.block = template.encode();
+        template.is_valid = template.make(0, 1).is_ok();
         template
+    }
+
+    /// Encodes the part of the header block that is common to all requests.
+    fn encode(&self) -> Vec<BlockPart> {
+        let mut bytes = vec![hpack::NO_TABLE];
+        let mut parts = Vec::new();
+        write_pseudo(&mut bytes, &self.fixed, (self.scheme, &self.authority));
+        if let Some(path) = &self.path {
+            hpack::write_name(&mut bytes, b":path");
+            parts.push(BlockPart::Bytes(std::mem::take(&mut bytes)));
+            parts.push(BlockPart::Path(path.clone()));
+        }
+        write_headers(&mut bytes, &self.fixed);
+        for (name, value) in &self.made {
+            hpack::write_name(&mut bytes, name.as_str().as_bytes());
+            parts.push(BlockPart::Bytes(std::mem::take(&mut bytes)));
+            parts.push(BlockPart::Value(value.clone()));
+        }
+        parts.push(BlockPart::Bytes(bytes));
+        parts
+    }
+
+    /// Appends the header block of request number `seq` to `block`, as sent on attempt number `attempt` (from 1).
+    /// Returns the body.
+    ///
+    /// Only the first request is built in full, to see that it is valid. Values of placeholders consist of letters,
+    /// digits, `-` and `.`, so all others are valid too, unless one of them makes the path too long.
+    ///
+    /// # Errors
+    /// Returns an error if the request would not be valid.
+    pub(crate) fn write(&self, seq: u64, attempt: u32, block: &mut Vec<u8>) -> Result<Bytes, NotARequest> {
+        if !self.is_valid {
+            return Err(NotARequest);
+        }
+        let (number, mut random) = self.sender.draw(seq);
+        for part in &self.block {
+            let (BlockPart::Path(pieces) | BlockPart::Value(pieces)) = part else {
+                if let BlockPart::Bytes(bytes) = part {
+                    block.extend_from_slice(bytes);
+                }
+                continue;
+            };
+            let begin = block.len();
+            placeholders::fill(pieces, number, &mut random, block);
+            let length = block.len() - begin;
+            if matches!(part, BlockPart::Path(_)) && length > MAX_PATH {
+                return Err(NotARequest);
+            }
+            // The length precedes the value, but is known only now.
+            let mut prefix = Vec::new();
+            hpack::write_integer(&mut prefix, length, 7);
+            block.splice(begin..begin, prefix);
+        }
+        let body = match &self.body {
+            RequestBody::Fixed(body) => body.clone(),
+            RequestBody::Made(pieces) => {
+                let mut body = Vec::new();
+                placeholders::fill(pieces, number, &mut random, &mut body);
+                if self.is_grpc {
+                    grpc::framed(&body)
+                } else {
+                    hpack::write_field(block, b"content-length", body.len().to_string().as_bytes());
+                    Bytes::from(body)
+                }
+            }
+        };
+        let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
+        hpack::write_name(block, id.as_bytes());
+        let mut digits = [0; 20];
+        let mut rest = &mut digits[..];
+        // A number has at most 20 digits.
+        let _ = write!(rest, "{seq}");
+        let count = 20 - rest.len();
+        hpack::write_integer(block, self.sender.ids.len() + count, 7);
+        block.extend_from_slice(self.sender.ids.as_bytes());
+        block.extend_from_slice(&digits[..count]);
+        Ok(body)
     }
 
     /// Builds request number `seq`, as sent on attempt number `attempt` (from 1).
@@ -156,18 +258,71 @@ impl Http2Template {
     }
 }
 
+/// Returns the header block of a request that does not come from a template's [`Http2Template::write`].
+pub(crate) fn encode(request: &Request<()>) -> Vec<u8> {
+    let mut block = vec![hpack::NO_TABLE];
+    let uri = request.uri();
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    write_pseudo(&mut block, request, (uri.scheme_str().unwrap_or("http"), authority));
+    write_headers(&mut block, request);
+    block
+}
+
+/// Writes the pseudo-header fields. The path comes last, and only if the request has one.
+fn write_pseudo(block: &mut Vec<u8>, request: &Request<()>, (scheme, authority): (&str, &str)) {
+    for (name, value) in
+        [(":method", request.method().as_str()), (":scheme", scheme), (":authority", authority)]
+    {
+        hpack::write_field(block, name.as_bytes(), value.as_bytes());
+    }
+    if request.uri().authority().is_some() {
+        hpack::write_field(
+            block,
+            b":path",
+            request.uri().path_and_query().map_or("/", |path| path.as_str()).as_bytes(),
+        );
+    }
+}
+
+fn write_headers(block: &mut Vec<u8>, request: &Request<()>) {
+    for (name, value) in request.headers() {
+        hpack::write_field(block, name.as_str().as_bytes(), value.as_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::load_plan::Plan;
     use rolldrop_record::load::Load;
 
+    /// Returns request number 41, which must be the same as a header block.
     fn request(change: impl FnOnce(&mut Load)) -> (Request<()>, Bytes) {
         let mut settings = Load::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let sender = SenderIdentity { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
-        Http2Template::new(&plan.targets[0], &sender).make(41, 1).unwrap()
+        let template = Http2Template::new(&plan.targets[0], &sender);
+        for attempt in [2, 1] {
+            let (request, body) = template.make(41, attempt).unwrap();
+            let mut block = Vec::new();
+            assert_eq!(template.write(41, attempt, &mut block).unwrap(), body);
+            let [written, made] = [block, encode(&request)].map(|block| fields(&block));
+            assert_eq!(written, made);
+            assert_eq!(written.len(), 4 + request.headers().len());
+        }
+        template.make(41, 1).unwrap()
+    }
+
+    /// Returns the fields of a block in order, pseudo-header fields first.
+    fn fields(block: &[u8]) -> Vec<(String, String)> {
+        let (mut decoder, mut fields) = (hpack::Decoder::default(), Vec::new());
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        decoder.decode(block, |name, value| fields.push((text(name), text(value)))).unwrap();
+        let pseudo = fields.iter().take_while(|(name, _)| name.starts_with(':')).count();
+        assert!(fields[pseudo..].iter().all(|(name, _)| !name.starts_with(':')), "{fields:?}");
+        fields.sort();
+        fields
     }
 
     #[test]
@@ -192,5 +347,32 @@ mod tests {
         assert_eq!(request.headers()["a"], "n167");
         assert_eq!((request.headers()["content-length"].as_bytes(), &body[..]), (&b"5"[..], &b"<167>"[..]));
         assert!(!request.headers().contains_key("host"));
+    }
+
+    #[test]
+    fn long_values_are_encoded_like_short_ones() {
+        let long = "v".repeat(300);
+        let (request, _) = request(|s| {
+            s.template = true;
+            s.method = "PATCH".into();
+            s.targets[0].url = "https://web/{{random:200}}/{{uuid}}".into();
+            s.headers = vec![
+                ("long".into(), long.clone().into()),
+                ("made".into(), "{{random:300}}".into()),
+                ("empty".into(), "".into()),
+            ];
+        });
+        assert_eq!(request.headers()["long"], long.as_str());
+        assert_eq!(request.headers()["made"].len(), 300);
+    }
+
+    #[test]
+    fn overlong_path_is_no_request() {
+        let mut settings = Load::new("http://web/{{random:70000}}");
+        settings.template = true;
+        let target = |settings| Plan::new(settings).map(|plan| plan.targets[0].clone());
+        assert!(target(settings.clone()).is_ok(), "HTTP/1.1 has no such limit");
+        settings.http = rolldrop_record::load::Http::Http2;
+        assert!(target(settings).is_err());
     }
 }

@@ -5,7 +5,7 @@
 //! which is not treated as an error.
 
 use std::collections::VecDeque;
-use std::ops::Deref;
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -21,28 +21,17 @@ const ENTRY_OVERHEAD: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadHeaderBlock;
 
-/// A name or a value. Text from a table is shared, regardless of how often it is used and how long it is.
+/// A string of a literal field: bytes of the block, or the place of the decoded bytes in the decoder's scratch buffer.
 enum HeaderText<'a> {
-    Borrowed(&'a [u8]),
-    Shared(Bytes),
+    Plain(&'a [u8]),
+    Decoded(Range<usize>),
 }
 
-impl HeaderText<'_> {
-    fn into_bytes(self) -> Bytes {
+impl<'a> HeaderText<'a> {
+    fn bytes(&self, scratch: &'a [u8]) -> &'a [u8] {
         match self {
-            HeaderText::Borrowed(text) => Bytes::copy_from_slice(text),
-            HeaderText::Shared(text) => text,
-        }
-    }
-}
-
-impl Deref for HeaderText<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            HeaderText::Borrowed(text) => text,
-            HeaderText::Shared(text) => text,
+            HeaderText::Plain(text) => text,
+            HeaderText::Decoded(place) => &scratch[place.clone()],
         }
     }
 }
@@ -56,12 +45,20 @@ pub struct Decoder {
     max_size: usize,
     /// Maximum table size that the reading side has allowed.
     allowed_size: usize,
+    /// Decoded strings of the current field; kept, so that reading a field allocates nothing.
+    scratch: Vec<u8>,
 }
 
 impl Default for Decoder {
     /// Returns a reader for a new connection.
     fn default() -> Self {
-        Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
+        Self {
+            entries: VecDeque::new(),
+            size: 0,
+            max_size: FIRST_SIZE,
+            allowed_size: FIRST_SIZE,
+            scratch: Vec::new(),
+        }
     }
 }
 
@@ -75,7 +72,7 @@ impl Decoder {
     /// Returns the approximate memory use of the table, in bytes.
     pub fn held_bytes(&self) -> usize {
         // The allocator uses a few more bytes per text; the overhead counted for each entry covers them.
-        self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
+        self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>() + self.scratch.capacity()
     }
 
     /// Reads a complete header block, field by field.
@@ -90,48 +87,71 @@ impl Decoder {
         while let Some(&first) = block.first() {
             if first & 0x80 != 0 {
                 let (name, value) = self.entry(integer(&mut block, 7)?)?;
-                field(&name, &value);
+                field(name, value);
             } else if first & 0x40 != 0 {
-                let (name, value) = self.literal(&mut block, 6)?;
-                field(&name, &value);
-                self.insert(name.into_bytes(), value.into_bytes());
+                let (name, value) = self.literal(&mut block, 6, &mut field)?;
+                self.insert(name, value);
             } else if first & 0x20 != 0 {
                 self.max_size = Some(integer(&mut block, 5)?)
                     .filter(|&size| size <= self.allowed_size)
                     .ok_or(BadHeaderBlock)?;
                 self.evict();
             } else {
-                let (name, value) = self.literal(&mut block, 4)?;
-                field(&name, &value);
+                self.literal(&mut block, 4, &mut field)?;
             }
         }
         Ok(())
     }
 
-    fn entry(&self, index: usize) -> Result<(HeaderText<'static>, HeaderText<'static>), BadHeaderBlock> {
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), BadHeaderBlock> {
         let index = index.checked_sub(1).ok_or(BadHeaderBlock)?;
-        Ok(match STATIC_TABLE.get(index) {
-            Some((name, value)) => {
-                (HeaderText::Borrowed(name.as_bytes()), HeaderText::Borrowed(value.as_bytes()))
-            }
+        match STATIC_TABLE.get(index) {
+            Some((name, value)) => Ok((name.as_bytes(), value.as_bytes())),
             None => {
                 let (name, value) = self.entries.get(index - STATIC_TABLE.len()).ok_or(BadHeaderBlock)?;
-                (HeaderText::Shared(name.clone()), HeaderText::Shared(value.clone()))
+                Ok((name, value))
             }
-        })
+        }
     }
 
-    /// Reads a literal field whose name index occupies `prefix` bits of the first byte.
-    fn literal<'a>(
-        &self,
-        block: &mut &'a [u8],
+    /// Returns the name of an entry for another entry. They share it, regardless of how often it is used and how long
+    /// it is.
+    fn shared_name(&self, index: usize) -> Bytes {
+        match STATIC_TABLE.get(index - 1) {
+            Some((name, _)) => Bytes::from_static(name.as_bytes()),
+            None => self.entries[index - 1 - STATIC_TABLE.len()].0.clone(),
+        }
+    }
+
+    /// Reads a literal field whose name index occupies `prefix` bits of the first byte, and passes it to `field`. With
+    /// 6 bits the field becomes an entry of the table, which is returned; otherwise the result is empty.
+    fn literal(
+        &mut self,
+        block: &mut &[u8],
         prefix: u8,
-    ) -> Result<(HeaderText<'a>, HeaderText<'a>), BadHeaderBlock> {
-        let name = match integer(block, prefix)? {
-            0 => text(block)?,
-            index => self.entry(index)?.0,
+        field: &mut impl FnMut(&[u8], &[u8]),
+    ) -> Result<(Bytes, Bytes), BadHeaderBlock> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let index = integer(block, prefix)?;
+        let own_name = if index == 0 { Some(text(block, &mut scratch)?) } else { None };
+        let value = text(block, &mut scratch)?;
+        let name = match &own_name {
+            Some(name) => name.bytes(&scratch),
+            None => self.entry(index)?.0,
         };
-        Ok((name, text(block)?))
+        let value = value.bytes(&scratch);
+        field(name, value);
+        let entry = match (prefix, &own_name) {
+            (6, Some(_)) => (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value)),
+            (6, None) => (self.shared_name(index), Bytes::copy_from_slice(value)),
+            _ => (Bytes::new(), Bytes::new()),
+        };
+        // One long string must not hold its memory for as long as the connection lasts.
+        if scratch.capacity() <= FIRST_SIZE {
+            self.scratch = scratch;
+        }
+        Ok(entry)
     }
 
     fn insert(&mut self, name: Bytes, value: Bytes) {
@@ -152,15 +172,51 @@ impl Decoder {
 /// Returns a literal field without indexing, which an encoder may append to any block.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut field = vec![0];
-    for text in [name, value] {
-        write_integer(&mut field, text.len(), 7);
-        field.extend_from_slice(text.as_bytes());
-    }
+    write_string(&mut field, name.as_bytes());
+    write_string(&mut field, value.as_bytes());
     field
 }
 
+/// An update of the encoder's table size to 0. After it, a block may use only the static table, and no setting of the
+/// peer requires another update.
+pub const NO_TABLE: u8 = 0x20;
+
+/// Writes a field in a form that needs no dynamic table.
+pub fn write_field(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let is_field = |entry: &(&str, &str)| entry.0.as_bytes() == name && entry.1.as_bytes() == value;
+    match STATIC_TABLE.iter().position(is_field) {
+        // Entries whose value is empty are there for their names.
+        Some(index) if !value.is_empty() => {
+            let at = to.len();
+            write_integer(to, index + 1, 7);
+            to[at] |= 0x80;
+        }
+        _ => {
+            write_name(to, name);
+            write_string(to, value);
+        }
+    }
+}
+
+/// Writes the name of a literal field without indexing; its value must follow.
+pub fn write_name(to: &mut Vec<u8>, name: &[u8]) {
+    match STATIC_TABLE.iter().position(|(known, _)| known.as_bytes() == name) {
+        Some(index) => write_integer(to, index + 1, 4),
+        None => {
+            to.push(0);
+            write_string(to, name);
+        }
+    }
+}
+
+/// Writes a string, not Huffman-coded.
+pub fn write_string(to: &mut Vec<u8>, text: &[u8]) {
+    write_integer(to, text.len(), 7);
+    to.extend_from_slice(text);
+}
+
 /// Writes an integer (RFC 7541, 5.1), leaving the bits above the prefix zero.
-fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
+pub fn write_integer(to: &mut Vec<u8>, value: usize, prefix: u8) {
     let max = (1 << prefix) - 1;
     let low = |value: usize| value.to_le_bytes()[0];
     if value < max {
@@ -198,32 +254,60 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, BadHeaderBlock> {
     Err(BadHeaderBlock)
 }
 
-/// Reads a string (RFC 7541, 5.2).
-fn text<'a>(block: &mut &'a [u8]) -> Result<HeaderText<'a>, BadHeaderBlock> {
+/// Reads a string (RFC 7541, 5.2). Decodes a Huffman-coded one into `scratch`.
+fn text<'a>(block: &mut &'a [u8], scratch: &mut Vec<u8>) -> Result<HeaderText<'a>, BadHeaderBlock> {
     let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer(block, 7)?;
     let (text, rest) = block.split_at_checked(length).ok_or(BadHeaderBlock)?;
     *block = rest;
-    Ok(if is_coded { HeaderText::Shared(decode_huffman(text)?.into()) } else { HeaderText::Borrowed(text) })
+    if !is_coded {
+        return Ok(HeaderText::Plain(text));
+    }
+    let begin = scratch.len();
+    decode_huffman(text, scratch)?;
+    Ok(HeaderText::Decoded(begin..scratch.len()))
 }
 
-/// Decodes a Huffman-coded string (RFC 7541, 5.2 and appendix B).
-fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, BadHeaderBlock> {
-    let mut text = Vec::with_capacity(coded.len() * 8 / 5);
-    let (mut code, mut length) = (0u32, 0usize);
-    for bit in coded.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
-        code = code << 1 | u32::from(bit);
-        length += 1;
-        let row = CODES.rows.get(length).ok_or(BadHeaderBlock)?;
-        let at = code.wrapping_sub(row.first_code) as usize;
-        if at < row.count {
-            // The end-of-string symbol is never written.
-            text.push(u8::try_from(CODES.symbols[row.first_symbol + at]).map_err(|_| BadHeaderBlock)?);
-            (code, length) = (0, 0);
+/// Appends a Huffman-coded string (RFC 7541, 5.2 and appendix B) to `text`.
+fn decode_huffman(coded: &[u8], text: &mut Vec<u8>) -> Result<(), BadHeaderBlock> {
+    // The next bits, left-aligned, with zeros after them.
+    let (mut bits, mut count) = (0_u64, 0_usize);
+    let mut coded = coded.iter();
+    loop {
+        while count <= 56
+            && let Some(&byte) = coded.next()
+        {
+            bits |= u64::from(byte) << (56 - count);
+            count += 8;
         }
+        let (symbol, length) = match CODES.short[(bits >> 56) as usize] {
+            (_, 0) => long_code(bits)?,
+            short => short,
+        };
+        if length > count {
+            break;
+        }
+        text.push(symbol);
+        bits <<= length;
+        count -= length;
     }
     // The last byte is padded with ones.
-    if length < 8 && code == (1 << length) - 1 { Ok(text) } else { Err(BadHeaderBlock) }
+    if count < 8 && bits == !(u64::MAX >> count) { Ok(()) } else { Err(BadHeaderBlock) }
+}
+
+/// Returns the symbol at the front of `bits`, and the length of its code, which is longer than eight bits.
+fn long_code(bits: u64) -> Result<(u8, usize), BadHeaderBlock> {
+    for length in 9..=LONGEST_CODE {
+        let row = CODES.rows[length];
+        let code = usize::try_from(bits >> (64 - length)).unwrap_or(usize::MAX);
+        let at = code.wrapping_sub(row.first_code as usize);
+        if at < row.count {
+            // The end-of-string symbol is never written. As padding, its code is cut off, and longer than all bits.
+            let symbol = CODES.symbols[row.first_symbol + at];
+            return u8::try_from(symbol).map(|symbol| (symbol, length)).map_err(|_| BadHeaderBlock);
+        }
+    }
+    Err(BadHeaderBlock)
 }
 
 /// Code lengths of all bytes and of the end-of-string symbol. They determine the codes, because these are canonical;
@@ -255,13 +339,17 @@ struct Codes {
     rows: [CodeRow; LONGEST_CODE + 1],
     /// Symbols in the order of their codes.
     symbols: [usize; CODE_LENGTHS.len()],
+    /// Symbol and code length by the next eight bits; a length of 0 if the code is longer. Nearly all symbols in use
+    /// have short codes.
+    short: [(u8, usize); 256],
 }
 
 static CODES: Codes = codes();
 
 const fn codes() -> Codes {
     let none = CodeRow { first_code: 0, count: 0, first_symbol: 0 };
-    let mut codes = Codes { rows: [none; LONGEST_CODE + 1], symbols: [0; CODE_LENGTHS.len()] };
+    let mut codes =
+        Codes { rows: [none; LONGEST_CODE + 1], symbols: [0; CODE_LENGTHS.len()], short: [(0, 0); 256] };
     let (mut next_code, mut next_symbol, mut length) = (0, 0, 1);
     while length <= LONGEST_CODE {
         next_code <<= 1;
@@ -269,6 +357,14 @@ const fn codes() -> Codes {
         let mut symbol = 0;
         while symbol < CODE_LENGTHS.len() {
             if CODE_LENGTHS[symbol] == length {
+                if length <= 8 {
+                    let mut window = (next_code as usize) << (8 - length);
+                    let end = (next_code as usize + 1) << (8 - length);
+                    while window < end {
+                        codes.short[window] = (symbol.to_le_bytes()[0], length);
+                        window += 1;
+                    }
+                }
                 codes.symbols[next_symbol] = symbol;
                 next_symbol += 1;
                 next_code += 1;
@@ -376,6 +472,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn written_fields_need_no_table(
+            fields in prop::collection::vec(("(:path|:method|server|age|[a-z-]{1,9})", "(GET|/|[ -~]{0,200})"), 0..9)
+        ) {
+            let mut block = vec![NO_TABLE];
+            fields.iter().for_each(|(name, value)| write_field(&mut block, name.as_bytes(), value.as_bytes()));
+            let mut decoder = Decoder::default();
+            let expected: Vec<_> =
+                fields.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect();
+            prop_assert_eq!(decoded(&mut decoder, &block), expected);
+            prop_assert_eq!(decoder.max_size, 0);
+        }
+
         #[test]
         fn decoder_reads_other_encoder_output(
             blocks in prop::collection::vec(

@@ -1,0 +1,738 @@
+//! The client side of an HTTP/2 connection as a state machine without I/O (RFC 9113): bytes in, the ends of streams
+//! and outgoing bytes out.
+//!
+//! Frames are processed where they were read; only parts of frames that arrive in several reads are kept, except body
+//! content, which passes. Everything that a stream learns is in its slot ([`StreamSlot`]) until its exchange closes
+//! it. A violation that concerns one stream ends that stream; any other ends the connection.
+//!
+//! Frames of streams that have ended are ignored, because the peer may have sent them before it knew, and because a
+//! measuring client must not close what it measures. Their bytes still count for the connection's window, and their
+//! header blocks for its table.
+
+mod request_sending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+
+use bytes::Bytes;
+
+use super::header_block::{BlockReader, MAX_HEADER_LIST, content_length};
+use super::http2_fault::{
+    ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, Http2Fault, PROTOCOL_ERROR,
+};
+use super::http2_output::{Http2Output, StreamKey};
+use super::stream_slot::{BodySink, ResponseHead, StreamEnd, StreamSlot};
+use crate::field_list::FieldList;
+use rolldrop_record::Stamp;
+use rolldrop_wire::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED, PING,
+    PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, number,
+};
+
+/// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// Flow-control window for all streams of a connection together, in bytes.
+const CONNECTION_WINDOW: u32 = 1 << 24;
+/// Window of a connection, and of a stream without settings, at first (RFC 9113, 6.9.2).
+const FIRST_WINDOW: u32 = 65_535;
+/// Maximum number of CONTINUATION frames after which a header block still continues.
+const MAX_CONTINUATIONS: usize = 5;
+/// Id from which a connection accepts no more requests. Those that have been given to it by then still get an id.
+const LAST_IDS: u32 = 0x7fff_0000;
+/// Error code CANCEL.
+const CANCEL: u32 = 8;
+/// Settings (RFC 9113, 6.5.2).
+const ENABLE_PUSH: u16 = 2;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+const MAX_FRAME_SIZE: u16 = 5;
+const MAX_HEADER_LIST_SIZE: u16 = 6;
+/// In SETTINGS and PING, the bit of END_STREAM means ACK.
+const ACK: u8 = END_STREAM;
+
+/// Contents of a GOAWAY frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GoAway {
+    /// Highest stream that may have been processed; streams above it were not processed and never will be.
+    pub(super) last_stream: u32,
+    pub(super) code: u32,
+}
+
+/// Ways in which a connection ends.
+#[derive(Debug)]
+pub(super) enum ConnectionEnd {
+    /// The peer closed it.
+    Closed,
+    /// It was reset or lost.
+    Lost(io::Error),
+    /// The peer violated the protocol.
+    Fault(Http2Fault),
+}
+
+/// A frame that is arriving.
+#[derive(Clone, Copy, Debug)]
+struct Incoming {
+    header: FrameHeader,
+    /// Slot of the frame's stream when the frame began, if the stream was known.
+    key: Option<StreamKey>,
+    /// Payload bytes still to come.
+    left: usize,
+    /// Length of the padding at the end of a DATA frame; `None` until it is known.
+    padding: Option<usize>,
+}
+
+/// Header block that has begun and continues in the next frame.
+#[derive(Clone, Copy, Debug)]
+struct OpenBlock {
+    stream: u32,
+    ends_stream: bool,
+    continuations: usize,
+}
+
+/// Number of bytes received on a window, to give back in batches.
+#[derive(Debug)]
+struct ReceiveWindow {
+    left: u32,
+    size: u32,
+}
+
+impl ReceiveWindow {
+    /// Takes bytes from a window. Returns the number of bytes to give back, once that is half of the window.
+    fn take(left: &mut u32, size: u32, bytes: u32) -> Result<Option<u32>, Http2Fault> {
+        *left = left
+            .checked_sub(bytes)
+            .ok_or(FLOW_CONTROL_ERROR.because("more content than the window allows"))?;
+        let used = size - *left;
+        if used < size / 2 {
+            return Ok(None);
+        }
+        *left = size;
+        Ok(Some(used))
+    }
+}
+
+/// Hasher for stream ids, which this side chooses.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// State of a connection.
+#[derive(Debug)]
+pub(super) struct Http2Session {
+    /// Beginning of an incomplete frame header, and its length.
+    begun: ([u8; FrameHeader::BYTES], usize),
+    frame: Option<Incoming>,
+    /// Payload of the current frame, if it arrives in several pieces.
+    payload: Vec<u8>,
+    open_block: Option<OpenBlock>,
+    /// Fragments of the open block.
+    block: Vec<u8>,
+    reader: BlockReader,
+    slots: Vec<StreamSlot>,
+    /// Unused slots.
+    free: Vec<usize>,
+    /// Slots of the streams with an id whose exchange has not ended.
+    by_id: HashMap<u32, usize, BuildHasherDefault<IdHasher>>,
+    next_id: u32,
+    /// Number of streams that count against the peer's limit.
+    open: usize,
+    /// Slots whose requests wait until the peer's limit allows another stream.
+    waiting: VecDeque<usize>,
+    /// Streams with body content to send.
+    sending: VecDeque<StreamKey>,
+    receive_window: ReceiveWindow,
+    /// Number of body bytes that the peer accepts on the connection.
+    send_window: i64,
+    /// Window that the peer gives each new stream.
+    peer_window: i64,
+    /// Maximum number of concurrent streams that the peer allows; `None` until its settings have arrived.
+    pub(super) max_streams: Option<u32>,
+    /// Last GOAWAY received.
+    pub(super) goaway: Option<GoAway>,
+    /// End of the connection.
+    pub(super) end: Option<ConnectionEnd>,
+    /// Error from a failed write, after which nothing more is written.
+    pub(super) write_error: Option<io::Error>,
+    output: Http2Output,
+}
+
+impl Http2Session {
+    /// Creates the state of a new connection.
+    pub(super) fn new() -> Self {
+        let mut output = Http2Output::default();
+        output.add_bytes(PREFACE);
+        let list = u32::try_from(MAX_HEADER_LIST).unwrap_or(u32::MAX);
+        let settings = [(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, STREAM_WINDOW), (MAX_HEADER_LIST_SIZE, list)];
+        let mut payload = Vec::new();
+        for (name, value) in settings {
+            payload.extend(name.to_be_bytes());
+            payload.extend(u32::to_be_bytes(value));
+        }
+        output.add_control(SETTINGS, 0, 0, &payload);
+        output.add_control(WINDOW_UPDATE, 0, 0, &(CONNECTION_WINDOW - FIRST_WINDOW).to_be_bytes());
+        payload.clear();
+        Self {
+            begun: ([0; FrameHeader::BYTES], 0),
+            frame: None,
+            payload,
+            open_block: None,
+            block: Vec::new(),
+            reader: BlockReader::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::default(),
+            next_id: 1,
+            open: 0,
+            waiting: VecDeque::new(),
+            sending: VecDeque::new(),
+            receive_window: ReceiveWindow { left: CONNECTION_WINDOW, size: CONNECTION_WINDOW },
+            send_window: FIRST_WINDOW.into(),
+            peer_window: FIRST_WINDOW.into(),
+            max_streams: None,
+            goaway: None,
+            end: None,
+            write_error: None,
+            output,
+        }
+    }
+
+    /// Returns true if the connection accepts no more requests.
+    pub(super) fn is_over(&self) -> bool {
+        let has_ended = self.end.is_some() || self.goaway.is_some() || self.write_error.is_some();
+        has_ended || self.next_id >= LAST_IDS
+    }
+
+    /// Returns true if nothing more can happen on the connection.
+    pub(super) fn is_finished(&self) -> bool {
+        self.end.is_some() || (self.goaway.is_some() && self.open == 0)
+    }
+
+    /// Begins a request and returns its slot, which [`close`](Self::close) must free. `write` appends the header block
+    /// and returns the body. `is_bodiless` tells that the response has no body, whatever its head announces.
+    ///
+    /// # Errors
+    /// Returns the error of `write`.
+    pub(super) fn open<E>(
+        &mut self,
+        is_bodiless: bool,
+        sink: BodySink,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<Bytes, E>,
+    ) -> Result<usize, E> {
+        let (begin, body) = self.output.begin(write);
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => {
+                self.output.take_begun(begin);
+                return Err(error);
+            }
+        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(StreamSlot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        slot.reset(is_bodiless, sink);
+        slot.unsent = body;
+        let is_over = self.end.is_some() || self.goaway.is_some();
+        if is_over || !self.waiting.is_empty() || !self.has_room() {
+            self.slots[index].waiting = self.output.take_begun(begin);
+            if is_over {
+                let end = self.goaway.map_or(StreamEnd::Connection, |goaway| StreamEnd::GoAway(goaway.code));
+                self.slots[index].finish(end, Stamp::default());
+            } else {
+                self.waiting.push_back(index);
+            }
+        } else {
+            self.send_request(index, begin);
+        }
+        Ok(index)
+    }
+
+    /// Returns the stream in a slot.
+    pub(super) fn stream(&self, slot: usize) -> &StreamSlot {
+        &self.slots[slot]
+    }
+
+    /// Returns the stream in a slot.
+    pub(super) fn stream_mut(&mut self, slot: usize) -> &mut StreamSlot {
+        &mut self.slots[slot]
+    }
+
+    /// Frees a slot. If its stream has not ended on both sides, the peer is told that it is cancelled. Returns true if
+    /// there is something to write.
+    pub(super) fn close(&mut self, slot: usize) -> bool {
+        let StreamSlot { id, is_open, .. } = self.slots[slot];
+        match id {
+            Some(id) => drop(self.by_id.remove(&id)),
+            None => self.waiting.retain(|waiting| *waiting != slot),
+        }
+        if let Some(id) = id
+            && is_open
+        {
+            self.end_open(slot);
+            if self.end.is_none() {
+                self.output.add_control(RST_STREAM, 0, id, &CANCEL.to_be_bytes());
+            }
+        }
+        self.slots[slot].id = None;
+        self.slots[slot].waker = None;
+        self.slots[slot].unsent = Bytes::new();
+        self.free.push(slot);
+        self.send_waiting();
+        !self.output.waiting().is_empty()
+    }
+
+    /// Returns the bytes to write next.
+    pub(super) fn output(&mut self) -> &[u8] {
+        if self.write_error.is_some() {
+            self.output.clear();
+        }
+        self.frame_bodies();
+        self.output.waiting()
+    }
+
+    /// Returns true if nothing more should be read until something has been written.
+    pub(super) const fn is_clogged(&self) -> bool {
+        self.output.is_clogged()
+    }
+
+    /// Records that this many bytes of the output have been written.
+    pub(super) fn wrote(&mut self, count: usize) {
+        let slots = &mut self.slots;
+        self.output.wrote(count, |key, bytes| {
+            if slots[key.slot].id == Some(key.id) {
+                slots[key.slot].sent += bytes;
+            }
+        });
+    }
+
+    /// Processes bytes that arrived at `now`.
+    pub(super) fn receive(&mut self, mut bytes: &[u8], now: Stamp) {
+        while !bytes.is_empty() && self.end.is_none() {
+            let passed = match self.frame {
+                None => self.begin_frame(&mut bytes, now),
+                Some(frame) => self.pass_frame(frame, &mut bytes, now),
+            };
+            if let Err(fault) = passed {
+                let last_stream = 0_u32.to_be_bytes();
+                self.output.add_control(GOAWAY, 0, 0, &[last_stream, fault.code.to_be_bytes()].concat());
+                self.finish(ConnectionEnd::Fault(fault), now);
+            }
+        }
+    }
+
+    /// Ends the connection, and all streams that have not ended.
+    pub(super) fn finish(&mut self, end: ConnectionEnd, now: Stamp) {
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.finish_streams(StreamEnd::Connection, now, |_| true);
+        }
+    }
+
+    /// Ends the streams that `is_meant`, and all requests that wait.
+    fn finish_streams(&mut self, end: StreamEnd, now: Stamp, is_meant: impl Fn(u32) -> bool) {
+        for slot in std::mem::take(&mut self.waiting) {
+            self.slots[slot].finish(end, now);
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].id.is_some_and(&is_meant) {
+                self.end_open(slot);
+                self.slots[slot].finish(end, now);
+            }
+        }
+    }
+
+    /// Reads the header of the next frame.
+    fn begin_frame(&mut self, bytes: &mut &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        let (begun, length) = &mut self.begun;
+        let count = (FrameHeader::BYTES - *length).min(bytes.len());
+        let (part, rest) = bytes.split_at(count);
+        begun[*length..*length + count].copy_from_slice(part);
+        *length += count;
+        *bytes = rest;
+        if *length < FrameHeader::BYTES {
+            return Ok(());
+        }
+        *length = 0;
+        let Some(header) = FrameHeader::read(begun) else { return Ok(()) };
+        let FrameHeader { kind, stream, length, .. } = header;
+        if length > MAX_FRAME_BYTES {
+            return Err(FRAME_SIZE_ERROR.because("a frame of more than 16 KiB"));
+        }
+        match self.open_block {
+            Some(block) if kind != CONTINUATION || stream != block.stream => {
+                return Err(PROTOCOL_ERROR.because("another frame within a header block"));
+            }
+            None if kind == CONTINUATION => {
+                return Err(PROTOCOL_ERROR.because("CONTINUATION without a header block"));
+            }
+            _ => {}
+        }
+        let is_of_stream = matches!(kind, DATA | HEADERS | CONTINUATION | RST_STREAM | PUSH_PROMISE);
+        if is_of_stream && !self.was_opened(stream) {
+            return Err(PROTOCOL_ERROR.because("a frame for a stream that was not opened"));
+        }
+        if matches!(kind, SETTINGS | PING | GOAWAY) && stream != 0 {
+            return Err(PROTOCOL_ERROR.because("a frame of the connection on a stream"));
+        }
+        let key = match is_of_stream {
+            true => self.by_id.get(&stream).map(|slot| StreamKey { slot: *slot, id: stream }),
+            false => None,
+        };
+        if matches!(kind, DATA | HEADERS | CONTINUATION)
+            && let Some(key) = key
+        {
+            self.slots[key.slot].received += FrameHeader::BYTES as u64;
+        }
+        let padding = if header.has(PADDED) { None } else { Some(0) };
+        let frame = Incoming { header, key, left: length, padding };
+        if kind == DATA {
+            self.begin_data(frame, now)?;
+        }
+        if length == 0 {
+            return self.complete(frame, &[], now);
+        }
+        self.frame = Some(frame);
+        Ok(())
+    }
+
+    /// Returns true if this side has opened the stream, which may have ended since.
+    fn was_opened(&self, stream: u32) -> bool {
+        stream % 2 == 1 && stream < self.next_id
+    }
+
+    /// Returns the stream of a frame, unless its exchange has ended since the frame began.
+    fn known(&mut self, key: Option<StreamKey>) -> Option<&mut StreamSlot> {
+        key.map(|key| &mut self.slots[key.slot]).filter(|slot| slot.id == key.map(|key| key.id))
+    }
+
+    /// Returns the stream of a frame, if the stream has not ended.
+    fn live(&mut self, key: Option<StreamKey>) -> Option<&mut StreamSlot> {
+        self.known(key).filter(|slot| slot.end.is_none())
+    }
+
+    /// Processes the next piece of the current frame's payload.
+    fn pass_frame(&mut self, mut frame: Incoming, bytes: &mut &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        let is_prefix = frame.header.kind == DATA && frame.padding.is_none();
+        let count = if is_prefix { 1 } else { frame.left.min(bytes.len()) };
+        let (part, rest) = bytes.split_at(count);
+        *bytes = rest;
+        let is_whole = count == frame.header.length;
+        frame.left -= count;
+        if matches!(frame.header.kind, DATA | HEADERS | CONTINUATION)
+            && let Some(slot) = self.known(frame.key)
+        {
+            slot.received += count as u64;
+        }
+        match frame.header.kind {
+            DATA if is_prefix => {
+                let padding = usize::from(part[0]);
+                if padding > frame.left {
+                    return Err(PROTOCOL_ERROR.because("more padding than payload"));
+                }
+                frame.padding = Some(padding);
+            }
+            DATA => {
+                let padding_left = frame.padding.unwrap_or_default();
+                let content = (frame.left + count).saturating_sub(padding_left).min(count);
+                self.add_content(frame.key, &part[..content], now);
+            }
+            HEADERS | RST_STREAM | SETTINGS | PUSH_PROMISE | PING | GOAWAY | WINDOW_UPDATE | CONTINUATION
+                if !is_whole =>
+            {
+                self.payload.extend_from_slice(part);
+            }
+            _ => {}
+        }
+        if frame.left > 0 {
+            self.frame = Some(frame);
+            return Ok(());
+        }
+        self.frame = None;
+        if is_whole {
+            return self.complete(frame, part, now);
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        let completed = self.complete(frame, &payload, now);
+        payload.clear();
+        self.payload = payload;
+        completed
+    }
+
+    /// Processes a frame whose payload has arrived in full; for DATA, the payload has been processed before.
+    fn complete(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        let header = frame.header;
+        match header.kind {
+            DATA if header.has(END_STREAM) => self.end_response(frame.key, now),
+            HEADERS => self.receive_headers(frame, payload, now)?,
+            CONTINUATION => self.continue_block(frame, payload, now)?,
+            RST_STREAM => {
+                let code = exact::<4>(payload)?;
+                self.end_stream(frame.key, StreamEnd::Reset(number(&code)), now);
+            }
+            SETTINGS => self.apply_settings(header, payload)?,
+            PUSH_PROMISE => return Err(PROTOCOL_ERROR.because("PUSH_PROMISE, which was disabled")),
+            PING => {
+                let payload = exact::<8>(payload)?;
+                if !header.has(ACK) {
+                    self.output.add_control(PING, ACK, 0, &payload);
+                }
+            }
+            GOAWAY => self.receive_goaway(payload, now)?,
+            WINDOW_UPDATE => self.update_window(header.stream, payload, now)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a DATA frame's length from the windows, and gives them back: content is processed as it arrives.
+    fn begin_data(&mut self, frame: Incoming, now: Stamp) -> Result<(), Http2Fault> {
+        let FrameHeader { length, stream, .. } = frame.header;
+        if length == 0 && frame.padding.is_none() {
+            return Err(FRAME_SIZE_ERROR.because("a padded frame without a length of its padding"));
+        }
+        let bytes = u32::try_from(length).unwrap_or(u32::MAX);
+        let ReceiveWindow { left, size } = &mut self.receive_window;
+        if let Some(used) = ReceiveWindow::take(left, *size, bytes)? {
+            self.output.add_control(WINDOW_UPDATE, 0, 0, &used.to_be_bytes());
+        }
+        let Some(slot) = self.live(frame.key) else { return Ok(()) };
+        if slot.head.is_none() {
+            self.fail_stream(frame.key, PROTOCOL_ERROR.because("DATA before the head of the response"), now);
+            return Ok(());
+        }
+        match ReceiveWindow::take(&mut slot.receive_window, STREAM_WINDOW, bytes) {
+            Ok(None) => {}
+            Ok(Some(_)) if frame.header.has(END_STREAM) => {}
+            Ok(Some(used)) => self.output.add_control(WINDOW_UPDATE, 0, stream, &used.to_be_bytes()),
+            Err(fault) => self.fail_stream(frame.key, fault, now),
+        }
+        Ok(())
+    }
+
+    fn add_content(&mut self, key: Option<StreamKey>, content: &[u8], now: Stamp) {
+        if let Some(slot) = self.live(key)
+            && let Err(fault) = slot.add(content)
+        {
+            self.fail_stream(key, fault, now);
+        }
+    }
+
+    /// Processes END_STREAM.
+    fn end_response(&mut self, key: Option<StreamKey>, now: Stamp) {
+        let Some(slot) = self.live(key) else { return };
+        if slot.missing.is_some_and(|missing| missing > 0) {
+            let fault = PROTOCOL_ERROR.because("the body is shorter than content-length");
+            self.reset_stream(key, StreamEnd::Short, fault, now);
+            return;
+        }
+        slot.finish(StreamEnd::Complete, now);
+        // If the request is not complete, the exchange cancels the rest.
+        if !slot.is_sending
+            && let Some(key) = key
+        {
+            self.end_open(key.slot);
+            self.send_waiting();
+        }
+    }
+
+    /// Ends a stream because of the peer's violation, and tells the peer.
+    fn fail_stream(&mut self, key: Option<StreamKey>, fault: Http2Fault, now: Stamp) {
+        self.reset_stream(key, StreamEnd::Fault(fault), fault, now);
+    }
+
+    fn reset_stream(&mut self, key: Option<StreamKey>, end: StreamEnd, fault: Http2Fault, now: Stamp) {
+        if let (Some(_), Some(StreamKey { id, .. })) = (self.live(key), key) {
+            self.output.add_control(RST_STREAM, 0, id, &fault.code.to_be_bytes());
+            self.end_stream(key, end, now);
+        }
+    }
+
+    /// Ends a stream on both sides.
+    fn end_stream(&mut self, key: Option<StreamKey>, end: StreamEnd, now: Stamp) {
+        let Some(slot) = self.known(key) else { return };
+        slot.finish(end, now);
+        if let Some(key) = key {
+            self.end_open(key.slot);
+        }
+        self.send_waiting();
+    }
+
+    /// Stops counting a stream against the peer's limit.
+    fn end_open(&mut self, slot: usize) {
+        if std::mem::take(&mut self.slots[slot].is_open) {
+            self.open -= 1;
+        }
+    }
+
+    fn receive_headers(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        let (header, mut block) = (frame.header, payload);
+        let mut padding = 0;
+        if header.has(PADDED) {
+            let (first, rest) = block.split_first().ok_or(SHORT_HEADERS)?;
+            (padding, block) = (usize::from(*first), rest);
+        }
+        if header.has(PRIORITY) {
+            block = block.get(5..).ok_or(SHORT_HEADERS)?;
+        }
+        let length = block.len().checked_sub(padding);
+        let length = length.ok_or(PROTOCOL_ERROR.because("more padding than payload"))?;
+        let (stream, ends_stream) = (header.stream, header.has(END_STREAM));
+        if header.has(END_HEADERS) {
+            return self.read_block(frame.key, ends_stream, &block[..length], now);
+        }
+        self.open_block = Some(OpenBlock { stream, ends_stream, continuations: 0 });
+        self.block.extend_from_slice(&block[..length]);
+        Ok(())
+    }
+
+    fn continue_block(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        let Some(open) = &mut self.open_block else { return Ok(()) };
+        open.continuations += 1;
+        if self.block.len() + payload.len() > MAX_HEADER_LIST {
+            return Err(ENHANCE_YOUR_CALM.because("a header block of more than 64 KiB"));
+        }
+        self.block.extend_from_slice(payload);
+        if !frame.header.has(END_HEADERS) {
+            return match open.continuations > MAX_CONTINUATIONS {
+                true => Err(ENHANCE_YOUR_CALM.because("too many CONTINUATION frames")),
+                false => Ok(()),
+            };
+        }
+        let ends_stream = open.ends_stream;
+        self.open_block = None;
+        let mut block = std::mem::take(&mut self.block);
+        let read = self.read_block(frame.key, ends_stream, &block, now);
+        block.clear();
+        self.block = block;
+        read
+    }
+
+    /// Processes a complete header block.
+    fn read_block(
+        &mut self,
+        key: Option<StreamKey>,
+        ends_stream: bool,
+        block: &[u8],
+        now: Stamp,
+    ) -> Result<(), Http2Fault> {
+        let read = self.reader.read(block)?;
+        let slot = key.map(|key| &mut self.slots[key.slot]);
+        let slot = slot.filter(|slot| slot.id == key.map(|key| key.id) && slot.end.is_none());
+        let Some(slot) = slot else { return Ok(()) };
+        let fields = &mut self.reader.fields;
+        let received = match (read.fault, slot.head, read.status) {
+            (Some(fault), ..) => Err(fault),
+            // Trailers.
+            (None, Some(_), Some(_)) => Err(PROTOCOL_ERROR.because("a second head of the response")),
+            (None, Some(_), None) if !ends_stream => {
+                Err(PROTOCOL_ERROR.because("trailers that do not end the stream"))
+            }
+            (None, Some(_), None) => {
+                std::mem::swap(slot.trailers.insert(FieldList::default()), fields);
+                Ok(())
+            }
+            (None, None, None) => Err(PROTOCOL_ERROR.because("a response without :status")),
+            // Interim responses (RFC 9110, 15.2) precede a final one.
+            (None, None, Some(100..=199)) if ends_stream => {
+                Err(PROTOCOL_ERROR.because("an interim response that ends the stream"))
+            }
+            (None, None, Some(100..=199)) => return Ok(()),
+            (None, None, Some(status)) => content_length(fields).and_then(|announced| {
+                let announced = announced.filter(|_| !slot.is_bodiless);
+                slot.missing = announced.filter(|_| !(ends_stream && matches!(status, 204 | 304)));
+                if ends_stream && slot.missing.is_some_and(|missing| missing > 0) {
+                    return Err(PROTOCOL_ERROR.because("END_STREAM in place of the announced body"));
+                }
+                std::mem::swap(&mut slot.headers, fields);
+                slot.head = Some(ResponseHead { status, at: now });
+                slot.wake();
+                Ok(())
+            }),
+        };
+        match received {
+            Err(fault) => self.fail_stream(key, fault, now),
+            Ok(()) if ends_stream => self.end_response(key, now),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    fn apply_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), Http2Fault> {
+        if !payload.len().is_multiple_of(6) || (header.has(ACK) && !payload.is_empty()) {
+            return Err(FRAME_SIZE_ERROR.because("SETTINGS of an invalid length"));
+        }
+        if header.has(ACK) {
+            return Ok(());
+        }
+        // Settings without the limit mean that there is no limit; later settings replace earlier ones.
+        self.max_streams = self.max_streams.or(Some(u32::MAX));
+        for setting in payload.chunks_exact(6) {
+            let (name, value) = (u16::from_be_bytes([setting[0], setting[1]]), number(&setting[2..]));
+            match name {
+                ENABLE_PUSH if value > 1 => return Err(PROTOCOL_ERROR.because("an invalid setting")),
+                MAX_FRAME_SIZE if !(1 << 14..1 << 24).contains(&value) => {
+                    return Err(PROTOCOL_ERROR.because("an invalid setting"));
+                }
+                MAX_CONCURRENT_STREAMS => self.max_streams = Some(value),
+                INITIAL_WINDOW_SIZE => self.change_windows(value)?,
+                // Our encoder has no table, and our frames have at most the least size that every peer accepts.
+                _ => {}
+            }
+        }
+        self.output.add_control(SETTINGS, ACK, 0, &[]);
+        self.send_waiting();
+        Ok(())
+    }
+
+    fn receive_goaway(&mut self, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
+        if payload.len() < 8 {
+            return Err(FRAME_SIZE_ERROR.because("GOAWAY of an invalid length"));
+        }
+        let (last_stream, code) = (number(payload) & 0x7fff_ffff, number(&payload[4..]));
+        if self.goaway.is_some_and(|earlier| last_stream > earlier.last_stream) {
+            return Err(PROTOCOL_ERROR.because("GOAWAY with a later last stream than before"));
+        }
+        self.goaway = Some(GoAway { last_stream, code });
+        self.finish_streams(StreamEnd::GoAway(code), now, |id| id > last_stream);
+        Ok(())
+    }
+}
+
+const SHORT_HEADERS: Http2Fault = FRAME_SIZE_ERROR.because("HEADERS of an invalid length");
+
+/// Returns a payload that must have this length.
+fn exact<const LENGTH: usize>(payload: &[u8]) -> Result<[u8; LENGTH], Http2Fault> {
+    payload.try_into().map_err(|_| FRAME_SIZE_ERROR.because("a frame of an invalid length"))
+}
+
+#[cfg(any(test, fuzzing))]
+impl Http2Session {
+    /// Checks that a session without streams holds nothing of them, and little of what has arrived.
+    ///
+    /// # Panics
+    /// If it holds more.
+    pub(super) fn assert_bounds(&self) {
+        assert!(self.by_id.is_empty() && self.waiting.is_empty() && self.open == 0);
+        assert_eq!(self.free.len(), self.slots.len());
+        assert!(self.block.len() <= MAX_HEADER_LIST && self.payload.len() <= MAX_FRAME_BYTES);
+    }
+}
