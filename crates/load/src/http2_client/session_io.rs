@@ -85,3 +85,106 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SessionIo<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::io;
+    use std::task::Waker;
+
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::super::stream_slot::{BodySink, StreamEnd};
+    use super::*;
+    use rolldrop_wire::http2::{END_HEADERS, END_STREAM, FrameHeader, HEADERS, PING};
+
+    const RESPONSE: FrameHeader =
+        FrameHeader { length: 1, kind: HEADERS, flags: END_HEADERS | END_STREAM, stream: 1 };
+
+    fn open(session: &mut Http2Session) -> usize {
+        let request = |block: &mut Vec<u8>| {
+            block.extend_from_slice(&[0x82, 0x84, 0x86]);
+            Ok::<_, Infallible>(Bytes::new())
+        };
+        session.open(false, BodySink::default(), request).unwrap()
+    }
+
+    /// A transport that can be read, but not written.
+    struct DeafPeer(DuplexStream);
+
+    impl AsyncRead for DeafPeer {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for DeafPeer {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn response_is_read_after_failed_write() {
+        let (client, mut server) = duplex(1 << 10);
+        let (mut session, mut io) = (Http2Session::new(), SessionIo::new(DeafPeer(client), Clock::start()));
+        let slot = open(&mut session);
+        server.write_all(&[&RESPONSE.bytes()[..], &[0x88]].concat()).await.unwrap();
+        drop(server);
+        let context = &mut Context::from_waker(Waker::noop());
+        assert!(io.poll(context, &mut session).is_ready());
+        let end = session.stream(slot).end.map(|(end, _)| end);
+        assert_eq!((end, session.stream(slot).sent), (Some(StreamEnd::Complete), 0));
+        assert_eq!(session.write_error.map(|error| error.kind()), Some(io::ErrorKind::BrokenPipe));
+    }
+
+    #[tokio::test]
+    async fn peer_that_does_not_read_is_not_read() {
+        let (client, mut server) = duplex(1 << 10);
+        let (mut session, mut io) = (Http2Session::new(), SessionIo::new(client, Clock::start()));
+        let slot = open(&mut session);
+        let ping = FrameHeader { length: 8, kind: PING, flags: 0, stream: 0 };
+        let pings = [&ping.bytes()[..], &[0; 8]].concat().repeat(50);
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut taken = 0;
+        loop {
+            assert!(io.poll(context, &mut session).is_pending());
+            let mut context = Context::from_waker(Waker::noop());
+            match Pin::new(&mut server).poll_write(&mut context, &pings[taken % pings.len()..]) {
+                Poll::Ready(count) => taken += count.unwrap(),
+                Poll::Pending => break,
+            }
+        }
+        assert!((64 << 10..80 << 10).contains(&taken), "{taken}");
+        // Once it reads again, the session continues. The response follows the rest of the last ping.
+        let rest =
+            [&pings[taken % 17..17 * usize::from(taken % 17 > 0)], &RESPONSE.bytes(), &[0x88]].concat();
+        let mut buffer = vec![0; 1 << 16];
+        let mut rest = &rest[..];
+        while session.stream(slot).end.is_none() {
+            assert!(io.poll(context, &mut session).is_pending());
+            let mut context = Context::from_waker(Waker::noop());
+            let mut read = ReadBuf::new(&mut buffer);
+            let _ = Pin::new(&mut server).poll_read(&mut context, &mut read);
+            if let Poll::Ready(written) = Pin::new(&mut server).poll_write(&mut context, rest) {
+                rest = &rest[written.unwrap()..];
+            }
+        }
+        drop(io);
+        let read = server.read_to_end(&mut buffer).await;
+        assert!(read.is_ok());
+    }
+}

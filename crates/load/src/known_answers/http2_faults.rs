@@ -41,7 +41,7 @@ fn assert_row_agrees(row: &RequestRow, truth: &Http2Truth) {
     assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
     assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
     assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
-    // For a protocol violation, the h2 crate chooses the wording.
+    // For a protocol violation, the client chooses the wording.
     if row.outcome != Outcome::ProtocolError || truth.detail.is_some() {
         assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
     }

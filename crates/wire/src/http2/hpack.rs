@@ -1,8 +1,8 @@
-//! Reads the header blocks (HPACK, RFC 7541) of a connection that is only observed.
+//! Reads header blocks (HPACK, RFC 7541), and writes fields that need no dynamic table.
 //!
 //! The crates that speak HTTP/2 do not export their HPACK reader, and the crates that do export one panic on truncated
-//! input or build a code table for every string. This one only reads. It stops at a block that it does not understand,
-//! which is not treated as an error.
+//! input or build a code table for every string. This one stops at a block that it does not understand; its user
+//! decides if that is an error.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,5 +1,4 @@
-//! Runs the HTTP/2 faults against curl, which uses nghttp2. A comparison with hyper's client would prove nothing,
-//! because both hyper and our client read frames with the h2 crate.
+//! Runs the HTTP/2 faults against curl, which uses nghttp2.
 //!
 //! The tables in `docs/outcomes.md` list the meanings of curl's exit codes according to its manual, and our result and
 //! curl's for each fault. If they differ from the results here, the test fails and prints the correct tables.
