@@ -93,7 +93,7 @@ mod tests {
     use std::task::Waker;
 
     use bytes::Bytes;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::super::stream_slot::{BodySink, StreamEnd};
     use super::*;
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(session.write_error.map(|error| error.kind()), Some(io::ErrorKind::BrokenPipe));
     }
 
-    #[tokio::test]
-    async fn peer_that_does_not_read_is_not_read() {
+    #[test]
+    fn peer_that_does_not_read_is_not_read() {
         let (client, mut server) = duplex(1 << 10);
         let (mut session, mut io) = (Http2Session::new(), SessionIo::new(client, Clock::start()));
         let slot = open(&mut session);
@@ -183,8 +183,5 @@ mod tests {
                 rest = &rest[written.unwrap()..];
             }
         }
-        drop(io);
-        let read = server.read_to_end(&mut buffer).await;
-        assert!(read.is_ok());
     }
 }
