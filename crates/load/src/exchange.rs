@@ -141,11 +141,10 @@ async fn attempt(
     let connection = match via {
         Via::Own { connection: Some(connection), .. } => connection,
         Via::Own { connection, id } => connection.insert(connect(context, endpoint, *id, row).await?),
-        // Called separately, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
             let attempt = http2_client::attempt(context, endpoint, ticket, persistence, row);
-            return Box::pin(attempt).await.map(|()| false);
+            return attempt.await.map(|()| false);
         }
     };
     carry(context, endpoint, persistence, connection, row).await

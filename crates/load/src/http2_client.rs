@@ -60,12 +60,13 @@ pub(super) async fn attempt(
     row.conn = Some(link.id);
     row.conn_reused = !matches!(place, LinkPlace::Opener);
     let spoken = match place {
-        LinkPlace::Opener => link.open(context, endpoint, row).await?,
+        // Boxed, so that the requests that share a connection do not reserve space for opening one.
+        LinkPlace::Opener => Box::pin(link.open(context, endpoint, row)).await?,
         LinkPlace::Stream => link.join(row).await.map(|()| Spoken::Http2)?,
         LinkPlace::Idle(connection) => Spoken::Http1(connection),
     };
     if let Spoken::Http1(mut connection) = spoken {
-        if carry(context, endpoint, persistence, &mut connection, row).await? {
+        if Box::pin(carry(context, endpoint, persistence, &mut connection, row)).await? {
             link.keep(connection);
         }
         return Ok(());

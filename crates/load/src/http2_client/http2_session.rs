@@ -279,7 +279,7 @@ impl Http2Session {
     /// Frees a slot. If its stream has not ended on both sides, the peer is told that it is cancelled. Returns true if
     /// there is something to write.
     pub(super) fn close(&mut self, slot: usize) -> bool {
-        let StreamSlot { id, is_open, .. } = self.slots[slot];
+        let StreamSlot { id, is_open, is_queued, .. } = self.slots[slot];
         match id {
             Some(id) => drop(self.by_id.remove(&id)),
             None => self.waiting.retain(|waiting| *waiting != slot),
@@ -291,6 +291,9 @@ impl Http2Session {
             if self.end.is_none() {
                 self.output.add_control(RST_STREAM, 0, id, &CANCEL.to_be_bytes());
             }
+        }
+        if is_queued {
+            self.sending.retain(|key| key.slot != slot);
         }
         self.slots[slot].id = None;
         self.slots[slot].waker = None;
@@ -731,7 +734,9 @@ impl Http2Session {
     /// # Panics
     /// If it holds more.
     pub(super) fn assert_bounds(&self) {
-        assert!(self.by_id.is_empty() && self.waiting.is_empty() && self.open == 0);
+        assert!(
+            self.by_id.is_empty() && self.waiting.is_empty() && self.sending.is_empty() && self.open == 0
+        );
         assert_eq!(self.free.len(), self.slots.len());
         assert!(self.block.len() <= MAX_HEADER_LIST && self.payload.len() <= MAX_FRAME_BYTES);
     }
