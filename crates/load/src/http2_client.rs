@@ -9,6 +9,8 @@
 //! connections. If TLS negotiates the HTTP version, all connections of a worker are managed here; those that speak
 //! HTTP/1.1 are kept here and used by `carry`.
 
+#[cfg(test)]
+mod h2_peer;
 mod header_block;
 mod http2_fault;
 mod http2_link;
