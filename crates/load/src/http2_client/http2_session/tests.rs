@@ -396,7 +396,7 @@ fn frames_of_ended_streams_are_ignored() {
 }
 
 #[test]
-fn partial_frame_of_cancelled_stream_does_not_reach_its_successor() {
+fn partial_frame_does_not_reach_next_stream_of_slot() {
     let mut peer = Peer::new(&[]);
     let first = peer.open(b"");
     peer.send(&frame(HEADERS, END_HEADERS, 1, OK));
