@@ -428,7 +428,12 @@ impl GatewayTraffic {
             background(lost, TimeSpan { until: around.until.max(ending.until), ..ending }, &well)
         });
         let is_used = !self.attempts.consumers_of(address, &[]).is_empty();
-        let at_pod = is_used.then(|| background(lost, ending, &self.well_pods(around)));
+        let at_pod = is_used.then(|| {
+            let used = self.attempts.used_by(lost);
+            let mut well = self.well_pods(around);
+            well.retain(|(of, _)| matches!(of, Upstream::Pod(address) if used.contains(address)));
+            background(lost, ending, &well)
+        });
         at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
     }
 

@@ -151,7 +151,9 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
     }
     if traffic.with_gaps > 0 {
         let gaps = count(traffic.with_gaps);
-        sentences.push(format!("For {gaps} of the terminations, not all requests are known: losses may be missing."));
+        sentences.push(format!(
+            "For {gaps} of the terminations, not all requests are known: losses may be missing."
+        ));
     }
     if let Some(named) = named_services(&traffic.by_services) {
         let named = named.replacen("the log", "The log", 1);

@@ -218,6 +218,19 @@ impl KeptAttempts {
         consumers.map(|(consumer, _)| *consumer).collect()
     }
 
+    /// Returns the addresses that these attempts' consumers sent requests to.
+    pub(super) fn used_by(&self, chosen: &ChosenAttempts) -> HashSet<IpAddr> {
+        let is_chosen = |consumers: &BTreeMap<Consumer, Stamp>| {
+            consumers.keys().any(|consumer| chosen.targets.contains_key(consumer))
+        };
+        let used = self.used.iter().filter(|(_, consumers)| is_chosen(consumers));
+        let address = |upstream: &Upstream<AddressNumber>| match upstream {
+            Upstream::Pod(number) => Some(self.addresses.address(*number)),
+            Upstream::Service(_) => None,
+        };
+        used.filter_map(|(upstream, _)| address(upstream)).collect()
+    }
+
     /// Returns the attempts of these consumers that were under way in a period. `offset` is each log's clock.
     pub(super) fn choose(
         &self,

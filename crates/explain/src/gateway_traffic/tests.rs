@@ -383,6 +383,28 @@ fn background_is_that_of_well_pods() {
 }
 
 #[test]
+fn background_is_that_of_used_pods() {
+    let errors = |idle: u8| {
+        let mut world = World::new();
+        for number in 0..idle {
+            // The name does not matter here.
+            let (name, uid) = ("idle", format!("uid-{number}"));
+            let event = pod_event(name, &uid, &format!("10.0.1.{number}"), "listed");
+            world.observe(0, &EventKind::Pod(serde_json::from_value(event).unwrap()));
+        }
+        for second in 0..100 {
+            for address in ["10.0.0.1", "10.0.0.2", "10.0.0.3"] {
+                let failing = attempt(address, Outcome::HttpError, Some(503));
+                world.log(second * 1000 + 5, 503, vec![failing]);
+            }
+        }
+        roll(&mut world, |_, _| {});
+        world.explain(180_000).1.background.unwrap()
+    };
+    assert_eq!(errors(100), errors(0));
+}
+
+#[test]
 fn reused_address_names_its_last_pod() {
     let mut world = World::new();
     let refused = || vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)];
