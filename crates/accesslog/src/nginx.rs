@@ -124,7 +124,7 @@ impl<'a> NginxColumn<'a> {
     }
 }
 
-/// What a line says about an attempt; `None`: its format does not show it.
+/// Fields of a line about an attempt; `None`: its format does not show it.
 struct NginxAttempt {
     status: Option<u16>,
     has_connected: Option<bool>,

@@ -1,4 +1,4 @@
-//! What terminations did to real traffic, as access logs of gateways show it.
+//! Effects of terminations on real traffic, as access logs of gateways, or journals of our own sidecars, show them.
 //!
 //! A line of a log becomes one row for each attempt at a pod, as if the gateway were a load source whose connections
 //! the kernel's tracking names. [`crate::termination`] explains those rows like the rows of a run, so that a loss has
@@ -94,7 +94,7 @@ pub struct GatewayTraffic {
     forgotten: Stamp,
 }
 
-/// What the watch showed of a pod.
+/// A pod as the watch showed it.
 #[derive(Debug, Default)]
 struct PodHistory {
     address: Option<IpAddr>,

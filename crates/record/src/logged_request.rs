@@ -35,7 +35,7 @@ pub struct LoggedRequest {
 pub struct LoggedAttempt {
     /// The upstream that was chosen.
     pub upstream: LoggedUpstream,
-    /// What happened there; `None`: the log does not tell. Where a log does not tell a closed connection from a reset one,
+    /// Its outcome; `None`: the log does not tell. Where a log does not tell a closed connection from a reset one,
     /// it is closed; where it does not tell why no connection was made, it is [`Outcome::ConnectError`].
     pub outcome: Option<Outcome>,
     /// Status that the upstream sent. If `outcome` is `None`, it may also be the gateway's own.

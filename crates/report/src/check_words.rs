@@ -15,7 +15,7 @@ struct EvidenceInWords {
     observed: String,
     /// Reason for the verdict; empty if the limit and the observation make it obvious.
     why: String,
-    /// How to settle the check if it is inconclusive.
+    /// Way to settle the check if it is inconclusive.
     settle: String,
     figure: Option<Figure>,
 }

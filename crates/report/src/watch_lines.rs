@@ -36,7 +36,7 @@ pub enum WatchOutput {
     },
     /// Period in which lines of a gateway's log may be missing.
     LogGap(LogGap),
-    /// What was read of a gateway's log, at the end.
+    /// Summary of a gateway's log, at the end.
     Log(LogReading),
     /// A time in which a watch ran; only in a history.
     Watched(WatchedSpan),
@@ -46,7 +46,7 @@ pub enum WatchOutput {
     Summary(WatchSummary),
 }
 
-/// What was read of a gateway's log.
+/// Numbers of lines read of a gateway's log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogReading {
     /// The log.
@@ -346,7 +346,7 @@ fn graces(of: &RankedWorkload) -> String {
 /// Advice that follows from a workload's terminations.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct WorkloadRemedy {
-    /// What happened, in one word.
+    /// Kind of incident, in one word.
     reason: &'static str,
     pub(super) sentence: String,
     /// Command that shows more.
@@ -408,12 +408,12 @@ fn failures(of: &RankedWorkload) -> Vec<WorkloadRemedy> {
     remedies
 }
 
-/// What an Event about a workload says.
+/// Content of an Event about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadNote {
-    /// What happened, in one word.
+    /// Kind of incident, in one word.
     pub reason: &'static str,
-    /// What happened, and what to do.
+    /// Description of the incident, and its remedy.
     pub message: String,
 }
 

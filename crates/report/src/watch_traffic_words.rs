@@ -1,4 +1,4 @@
-//! What logs of gateways show of terminations, in words.
+//! Sentences about requests at terminating pods, as gateways' logs and sidecars' journals show them.
 
 use std::collections::BTreeMap;
 

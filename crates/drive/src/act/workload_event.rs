@@ -15,7 +15,7 @@ use rolldrop_record::Stamp;
 /// Maximum length of an Event's message in bytes, as API servers allow.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What an Event says about a workload.
+/// Content of an Event about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadEventText<'a> {
     /// Namespace of the workload.

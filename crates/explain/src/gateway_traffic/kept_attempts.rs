@@ -50,7 +50,7 @@ enum NamedUpstreams {
     Others,
 }
 
-/// What became of a request after a failed attempt.
+/// Fate of a request after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptFate {
     /// It was the last attempt, so the client got its outcome.
