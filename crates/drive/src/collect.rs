@@ -2,7 +2,7 @@
 //!
 //! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and compares
 //! clocks during that time. A restarted container is another recorder, with its own clock. Outside a run,
-//! [`sidecar_journals`] does this for pods that are being deleted.
+//! `sidecar_journals` does this for pods that are being deleted.
 
 mod endpoint;
 pub(crate) mod lines;
