@@ -244,7 +244,8 @@ fn gateway_losses_match_its_log() {
         }
         assert_eq!(analysis.result.terminations.len(), 2, "{finished}");
 
-        let chosen = chosen_by_traefik(&cluster.kubectl("logs traefik"));
+        let log = cluster.kubectl("logs traefik");
+        let chosen = chosen_by_traefik(&log);
         let failed = failed_by_haproxy(&cluster.kubectl("logs haproxy"));
         let addresses = addresses(&events);
         let mut of_balancer = BTreeSet::new();
@@ -264,7 +265,13 @@ fn gateway_losses_match_its_log() {
             if *lost.target == *"ingress" {
                 of_ingress += 1;
                 let chosen = chosen.get(&lost.seq).map(String::as_str);
-                assert_eq!(chosen, addresses.get(named).copied(), "{lost:?}\n{finished}");
+                let lines = || log.lines().filter(|line| line.contains(&format!("-{}", lost.seq)));
+                assert_eq!(
+                    chosen,
+                    addresses.get(named).copied(),
+                    "{lost:?}\n{:?}\n{finished}",
+                    lines().collect::<Vec<_>>()
+                );
             } else {
                 of_balancer.insert(lost.seq);
             }
