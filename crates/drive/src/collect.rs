@@ -144,8 +144,9 @@ impl Collector {
 
     /// Adds a proxy that nothing else is known about yet, and returns its ID.
     fn add(recorders: &mut Recorders, endpoint: &Endpoint) -> usize {
-        let name = |of: &Endpoint| (of.namespace.clone(), of.pod.clone());
-        let earlier = recorders.values().filter(|r| name(&r.endpoint) == name(endpoint)).count();
+        let is_namesake =
+            |r: &&Recorder| r.endpoint.namespace == endpoint.namespace && r.endpoint.pod == endpoint.pod;
+        let earlier = recorders.values().filter(is_namesake).count();
         let source = match earlier {
             0 => endpoint.pod.clone(),
             _ => format!("{}~{earlier}", endpoint.pod),

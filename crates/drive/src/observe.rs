@@ -11,6 +11,7 @@ pub(crate) mod foreign_changes;
 mod found_targets;
 mod gateway_logs;
 mod list_watch;
+mod named_pods;
 pub(crate) mod namespace_view;
 pub(crate) mod proxy_detection;
 pub(crate) mod ready;

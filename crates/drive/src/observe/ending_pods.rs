@@ -1,21 +1,17 @@
 //! Watches pods of a workload outside a run, and shows only those that are being deleted.
 
-use std::sync::Arc;
+use kube::Client;
 
-use kube::{Api, Client};
-
-use super::gateway_logs::{LogPods, selectors};
-use super::list_watch::{Following, Need, Sink, WatchListener, WatchState, await_first_lists};
+use super::gateway_logs::LogPods;
+use super::list_watch::{Sink, WatchListener};
+use super::named_pods::NamedPods;
 use super::namespace_view::{SeenPod, Views};
 use super::sinks::{proxy_container, seen_pod};
-use crate::api::TimeLimits;
 use crate::error::Result;
 use crate::tasks::BackgroundTasks;
 use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{Clock, EventKind, Stamp};
-
-const PODS: &str = "pods";
 
 /// Starts to watch these pods, and waits for the first list. The views show the pods that are being deleted. `tell_bare`
 /// gets the first one of them that has no recording proxy.
@@ -30,23 +26,9 @@ pub(crate) async fn follow_ending_pods(
     tasks: &mut BackgroundTasks,
     tell_bare: impl FnOnce(&PodEvent) + Send + 'static,
 ) -> Result<Views> {
-    let (labels, fields) = selectors(client, namespace, pods).await?;
     let views = Views::default();
-    views.update(|view| _ = view.unlisted.insert(PODS));
-    let following = Following {
-        resource: PODS,
-        need: Need::Must,
-        labels,
-        fields,
-        api: Api::<ListedPod>::namespaced(client.clone(), namespace),
-        limits: TimeLimits::default(),
-        listener: Arc::new(SilentListener(clock)),
-        views: views.clone(),
-        state: WatchState::at(clock.now()),
-        sink: EndingPodSink { views: views.clone(), tell_bare: Some(tell_bare) },
-    };
-    tasks.spawn_stoppable(|stop| following.until(stop));
-    await_first_lists(&views).await?;
+    let sink = EndingPodSink { views: views.clone(), tell_bare: Some(tell_bare) };
+    NamedPods { client, namespace, pods }.follow(&views, SilentListener(clock), sink, tasks).await?;
     Ok(views)
 }
 

@@ -20,7 +20,6 @@ use crate::error::{CoordinatorError, Result};
 use crate::tasks::BackgroundTasks;
 use followed_file::FollowedFile;
 use gateway_pods::LogOrder;
-pub(super) use gateway_pods::selectors;
 use log_lines::RawLine;
 pub use log_source::{LogPods, LogSource};
 use rolldrop_record::{Clock, Stamp};

@@ -5,31 +5,23 @@ use std::hash::RandomState;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::ListParams;
-use kube::core::Selector;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use super::super::list_watch::{Following, Need, Sink, WatchListener, WatchState, await_first_lists};
+use super::super::list_watch::{Sink, WatchListener};
+use super::super::named_pods::NamedPods;
 use super::super::namespace_view::Views;
 use super::continuity::Continuity;
 use super::followed_container::{FollowedContainer, SeenContainer};
 use super::log_lines::{LineRate, stamp_of};
 use super::{LogDelivery, LogOutlet, LogPods, LogStop};
-use crate::api::{Caller, TimeLimits, resource_of};
-use crate::error::{CoordinatorError, Result};
+use crate::error::Result;
 use crate::tasks::BackgroundTasks;
 use rolldrop_kubernetes::pods::ListedPod;
-use rolldrop_kubernetes::warnings::Warnings;
 use rolldrop_record::event::Change;
 use rolldrop_record::{Clock, EventKind, Stamp};
-use rolldrop_scenario::Workload;
-
-const PODS: &str = "pods";
 
 /// Facts about a source's logs that are the same for all its pods.
 pub(super) struct LogOrder {
@@ -47,65 +39,23 @@ pub(super) struct LogOrder {
 
 /// Starts to watch pods and to follow their logs, and waits for the first list.
 pub(super) async fn follow(order: LogOrder, pods: &LogPods, tasks: &mut BackgroundTasks) -> Result<()> {
-    let (labels, fields) = selectors(&order.client, &order.namespace, pods).await?;
     let source = format!("{}/{pods}", order.namespace);
     let outlet = LogOutlet::of(order.number, source, order.clock, &order.sender);
     let gap = Arc::<Mutex<Option<Stamp>>>::default();
-    let views = Views::default();
-    views.update(|view| _ = view.unlisted.insert(PODS));
-    let following = Following {
-        resource: PODS,
-        need: Need::Must,
-        labels,
-        fields,
-        api: Api::<ListedPod>::namespaced(order.client.clone(), &order.namespace),
-        limits: TimeLimits::default(),
-        listener: Arc::new(GapListener { clock: order.clock, gap: Arc::clone(&gap) }),
-        views: views.clone(),
-        state: WatchState::at(order.clock.now()),
-        sink: GatewayPods {
-            order,
-            outlet,
-            gap,
-            hasher: RandomState::new(),
-            followed: BTreeMap::new(),
-            unlisted: BTreeSet::new(),
-            has_listed: false,
-            tasks: JoinSet::new(),
-        },
+    let (client, namespace) = (order.client.clone(), order.namespace.clone());
+    let listener = GapListener { clock: order.clock, gap: Arc::clone(&gap) };
+    let sink = GatewayPods {
+        order,
+        outlet,
+        gap,
+        hasher: RandomState::new(),
+        followed: BTreeMap::new(),
+        unlisted: BTreeSet::new(),
+        has_listed: false,
+        tasks: JoinSet::new(),
     };
-    tasks.spawn_stoppable(|stop| following.until(stop));
-    await_first_lists(&views).await
-}
-
-/// Returns the label selector and the field selector of these pods.
-pub(in super::super) async fn selectors(
-    client: &Client,
-    namespace: &str,
-    pods: &LogPods,
-) -> Result<(Option<String>, Option<String>)> {
-    Ok(match pods {
-        LogPods::Of(workload) => (Some(selector_of(client, namespace, workload).await?), None),
-        LogPods::Named(name) => (None, Some(format!("metadata.name={name}"))),
-    })
-}
-
-/// Returns the label selector of a workload's pods.
-async fn selector_of(client: &Client, namespace: &str, workload: &Workload) -> Result<String> {
-    let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
-    let (warnings, namespace) = (Warnings::default(), namespace.to_owned());
-    let caller = Caller { client: client.clone(), warnings, namespace, limits, stop };
-    let what = format!("find {workload}");
-    // A list needs no other right than a watch's.
-    let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
-    let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
-    let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };
-    let Some(found) = found.pop() else {
-        return Err(failed(format!("there is none in namespace {}", caller.namespace)));
-    };
-    let selector = serde_json::from_value::<LabelSelector>(found.data["spec"]["selector"].clone());
-    let selector = Selector::try_from(selector.map_err(|error| failed(error.to_string()))?);
-    Ok(selector.map_err(|error| failed(error.to_string()))?.to_string())
+    let named = NamedPods { client: &client, namespace: &namespace, pods };
+    named.follow(&Views::default(), listener, sink, tasks).await
 }
 
 /// Keeps the start of a gap in the watch of pods, which the next list ends.

@@ -1,0 +1,81 @@
+//! Watches the pods of a workload, or one pod, outside a run.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ListParams;
+use kube::core::Selector;
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use super::gateway_logs::LogPods;
+use super::list_watch::{Following, Need, Sink, WatchListener, WatchState, await_first_lists};
+use super::namespace_view::Views;
+use crate::api::{Caller, TimeLimits, resource_of};
+use crate::error::{CoordinatorError, Result};
+use crate::tasks::BackgroundTasks;
+use rolldrop_kubernetes::pods::ListedPod;
+use rolldrop_kubernetes::warnings::Warnings;
+use rolldrop_scenario::Workload;
+
+const PODS: &str = "pods";
+
+/// Pods that are named by their workload or by themselves.
+pub(super) struct NamedPods<'a> {
+    pub(super) client: &'a Client,
+    pub(super) namespace: &'a str,
+    pub(super) pods: &'a LogPods,
+}
+
+impl NamedPods<'_> {
+    /// Starts to watch the pods, and waits for the first list.
+    ///
+    /// # Errors
+    /// Fails if the workload or its pods cannot be found.
+    pub(super) async fn follow<S: Sink<ListedPod> + 'static>(
+        &self,
+        views: &Views,
+        listener: impl WatchListener + 'static,
+        sink: S,
+        tasks: &mut BackgroundTasks,
+    ) -> Result<()> {
+        let (labels, fields) = match self.pods {
+            LogPods::Of(workload) => (Some(self.selector_of(workload).await?), None),
+            LogPods::Named(name) => (None, Some(format!("metadata.name={name}"))),
+        };
+        views.update(|view| _ = view.unlisted.insert(PODS));
+        let state = WatchState::at(listener.clock().now());
+        let following = Following {
+            resource: PODS,
+            need: Need::Must,
+            labels,
+            fields,
+            api: Api::<ListedPod>::namespaced(self.client.clone(), self.namespace),
+            limits: TimeLimits::default(),
+            listener: Arc::new(listener),
+            views: views.clone(),
+            state,
+            sink,
+        };
+        tasks.spawn_stoppable(|stop| following.until(stop));
+        await_first_lists(views).await
+    }
+
+    /// Returns the label selector of a workload's pods.
+    async fn selector_of(&self, workload: &Workload) -> Result<String> {
+        let (limits, stop) = (TimeLimits::default(), CancellationToken::new());
+        let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
+        let caller = Caller { client, warnings: Warnings::default(), namespace, limits, stop };
+        let what = format!("find {workload}");
+        // A list needs no other right than a watch's.
+        let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
+        let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
+        let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };
+        let Some(found) = found.pop() else {
+            return Err(failed(format!("there is none in namespace {}", self.namespace)));
+        };
+        let selector = serde_json::from_value::<LabelSelector>(found.data["spec"]["selector"].clone());
+        let selector = Selector::try_from(selector.map_err(|error| failed(error.to_string()))?);
+        Ok(selector.map_err(|error| failed(error.to_string()))?.to_string())
+    }
+}
