@@ -427,9 +427,8 @@ impl GatewayTraffic {
             let well: Vec<_> = well.map(|span| (Upstream::Service(service), span)).collect();
             background(lost, TimeSpan { until: around.until.max(ending.until), ..ending }, &well)
         });
-        let is_used = !self.attempts.consumers_of(address, &[]).is_empty();
-        let at_pod = is_used.then(|| {
-            let used = self.attempts.used_by(lost);
+        let used = self.attempts.used_by(lost);
+        let at_pod = used.contains(&address).then(|| {
             let mut well = self.well_pods(around);
             well.retain(|(of, _)| matches!(of, Upstream::Pod(address) if used.contains(address)));
             background(lost, ending, &well)

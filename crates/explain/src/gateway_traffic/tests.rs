@@ -149,23 +149,28 @@ fn fine(address: &str) -> Vec<LoggedAttempt> {
 
 const ADDRESSES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
-/// Logs 120 s of 100 requests/s. Until 400 ms after its deletion, a third of them still goes to `b`, which accepts no
-/// connection from 100 ms after its deletion on. `refused` logs such a request.
-fn roll(world: &mut World, mut refused: impl FnMut(&mut World, i64)) {
-    let mut is_deleted = false;
+/// Logs 120 s of 100 requests/s, each with `log`, which gets its number and time. `b` is deleted at 100 s.
+fn log_while_pod_ends(world: &mut World, mut log: impl FnMut(&mut World, i64, i64)) {
     for n in 0..12_000 {
         let ms = n * 10;
-        if ms >= 100_000 && !is_deleted {
-            is_deleted = true;
+        if ms == 100_000 {
             world.delete(100_000, "b");
         }
+        log(world, n, ms);
+    }
+}
+
+/// Logs requests to all pods. Until 400 ms after its deletion, a third of them still goes to `b`, which accepts no
+/// connection from 100 ms after its deletion on. `refused` logs such a request.
+fn roll(world: &mut World, mut refused: impl FnMut(&mut World, i64)) {
+    log_while_pod_ends(world, |world, n, ms| {
         let address = ADDRESSES[usize::try_from(n % 3).unwrap()];
         match (address, ms) {
             ("10.0.0.2", 100_400..) => world.log(ms, 200, fine("10.0.0.1")),
             ("10.0.0.2", 100_100..) => refused(world, ms),
             _ => world.log(ms, 200, fine(address)),
         }
-    }
+    });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A pod `b` whose requests are in the journal of its own sidecar. It is deleted at 100 s.
 
+use super::service_lines::{WEB, show_service, show_slice};
 use super::*;
 use crate::model::{SIDECAR_ENDED, TrafficWitness};
 use rolldrop_record::{Protocol, ServedEnd, ServedRow};
@@ -200,4 +201,21 @@ fn journal_belongs_to_one_source() {
     // Journals of pods that nobody knows, and of those that are gone, are forgotten.
     world.traffic.forget_before(at(0));
     assert!(world.traffic.add_journal(&LOG.into(), "uid-of-next-b", SOURCE));
+}
+
+/// A gateway that names only the pod's Service says nothing about the background of its pods.
+#[test]
+fn journal_leaves_background_of_service() {
+    let background = |has_journal: bool| {
+        let mut world = World::new();
+        show_service(&mut world, 0, "web", WEB);
+        show_slice(&mut world, 0, "web", &["a", "b", "c"]);
+        log_while_pod_ends(&mut world, |world, _, ms| world.log(ms, 200, fine(WEB)));
+        if has_journal {
+            world.read_journal((40_000..100_500).step_by(100).map(fine_row).collect());
+            world.end_journal();
+        }
+        world.explain(180_000).1.background
+    };
+    assert_eq!((background(true), background(false)), (Some(Bounded::exactly(0)), Some(Bounded::exactly(0))));
 }

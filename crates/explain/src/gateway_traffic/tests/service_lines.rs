@@ -32,21 +32,12 @@ fn behind_service() -> World {
     world
 }
 
-/// Logs 120 s of 100 requests/s to this address. `b` is deleted at 100 s; from 100 ms to 400 ms after that, every third
-/// request fails like this.
+/// Logs requests to this address. From 100 ms to 400 ms after the deletion of `b`, every third one fails like this.
 fn roll_service(world: &mut World, address: &str, lost: &[LoggedAttempt]) {
-    let mut is_deleted = false;
-    for n in 0..12_000 {
-        let ms = n * 10;
-        if ms >= 100_000 && !is_deleted {
-            is_deleted = true;
-            world.delete(100_000, "b");
-        }
-        match n % 3 == 1 && (100_100..100_400).contains(&ms) {
-            true => world.log(ms, 502, lost.to_vec()),
-            false => world.log(ms, 200, fine(address)),
-        }
-    }
+    log_while_pod_ends(world, |world, n, ms| match n % 3 == 1 && (100_100..100_400).contains(&ms) {
+        true => world.log(ms, 502, lost.to_vec()),
+        false => world.log(ms, 200, fine(address)),
+    });
 }
 
 fn refused(address: &str) -> Vec<LoggedAttempt> {
