@@ -28,14 +28,29 @@ pub const WINDOW_UPDATE: u8 = 8;
 /// A frame that continues a header block.
 pub const CONTINUATION: u8 = 9;
 
-/// The flag END_STREAM of DATA and HEADERS; in SETTINGS, the same bit means ACK.
+/// The flag END_STREAM of DATA and HEADERS.
 pub const END_STREAM: u8 = 0x1;
+/// The flag ACK of SETTINGS and PING.
+pub const ACK: u8 = END_STREAM;
 /// The flag END_HEADERS of HEADERS, PUSH_PROMISE and CONTINUATION.
 pub const END_HEADERS: u8 = 0x4;
 /// The flag PADDED of DATA, HEADERS and PUSH_PROMISE.
 pub const PADDED: u8 = 0x8;
 /// The flag PRIORITY of HEADERS.
 pub const PRIORITY: u8 = 0x20;
+
+/// The setting for the maximum size of the table of header blocks.
+pub const HEADER_TABLE_SIZE: u16 = 1;
+/// The setting that allows streams initiated by the server.
+pub const ENABLE_PUSH: u16 = 2;
+/// The setting for the maximum number of concurrent streams.
+pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// The setting for the flow-control window of a new stream.
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+/// The setting for the maximum payload of a frame.
+pub const MAX_FRAME_SIZE: u16 = 5;
+/// The setting for the maximum size of a header list.
+pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 
 /// Largest payload that every receiver must accept.
 pub const MAX_FRAME_BYTES: usize = 16_384;

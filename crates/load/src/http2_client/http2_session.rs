@@ -10,6 +10,7 @@
 //! header blocks for its table.
 
 mod request_sending;
+mod response_receiving;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +29,9 @@ use super::stream_slot::{BodySink, ResponseHead, StreamEnd, StreamSlot};
 use crate::field_list::FieldList;
 use rolldrop_record::Stamp;
 use rolldrop_wire::http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED, PING,
-    PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, number,
+    ACK, CONTINUATION, DATA, ENABLE_PUSH, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS,
+    INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, MAX_FRAME_BYTES, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE,
+    PADDED, PING, PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, number,
 };
 
 /// Flow-control window of one stream, in bytes: the amount that a peer may send ahead on it.
@@ -38,20 +40,10 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 24;
 /// Window of a connection, and of a stream without settings, at first (RFC 9113, 6.9.2).
 const FIRST_WINDOW: u32 = 65_535;
-/// Maximum number of CONTINUATION frames after which a header block still continues.
-const MAX_CONTINUATIONS: usize = 5;
 /// Id from which a connection accepts no more requests. Those that have been given to it by then still get an id.
 const LAST_IDS: u32 = 0x7fff_0000;
 /// Error code CANCEL.
 const CANCEL: u32 = 8;
-/// Settings (RFC 9113, 6.5.2).
-const ENABLE_PUSH: u16 = 2;
-const MAX_CONCURRENT_STREAMS: u16 = 3;
-const INITIAL_WINDOW_SIZE: u16 = 4;
-const MAX_FRAME_SIZE: u16 = 5;
-const MAX_HEADER_LIST_SIZE: u16 = 6;
-/// In SETTINGS and PING, the bit of END_STREAM means ACK.
-const ACK: u8 = END_STREAM;
 
 /// Contents of a GOAWAY frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,28 +82,6 @@ struct OpenBlock {
     stream: u32,
     ends_stream: bool,
     continuations: usize,
-}
-
-/// Number of bytes received on a window, to give back in batches.
-#[derive(Debug)]
-struct ReceiveWindow {
-    left: u32,
-    size: u32,
-}
-
-impl ReceiveWindow {
-    /// Takes bytes from a window. Returns the number of bytes to give back, once that is half of the window.
-    fn take(left: &mut u32, size: u32, bytes: u32) -> Result<Option<u32>, Http2Fault> {
-        *left = left
-            .checked_sub(bytes)
-            .ok_or(FLOW_CONTROL_ERROR.because("more content than the window allows"))?;
-        let used = size - *left;
-        if used < size / 2 {
-            return Ok(None);
-        }
-        *left = size;
-        Ok(Some(used))
-    }
 }
 
 /// Hasher for stream ids, which this side chooses.
@@ -158,7 +128,8 @@ pub(super) struct Http2Session {
     waiting: VecDeque<usize>,
     /// Streams with body content to send.
     sending: VecDeque<StreamKey>,
-    receive_window: ReceiveWindow,
+    /// Number of body bytes that the peer may still send on the connection.
+    receive_window: u32,
     /// Number of body bytes that the peer accepts on the connection.
     send_window: i64,
     /// Window that the peer gives each new stream.
@@ -203,7 +174,7 @@ impl Http2Session {
             open: 0,
             waiting: VecDeque::new(),
             sending: VecDeque::new(),
-            receive_window: ReceiveWindow { left: CONNECTION_WINDOW, size: CONNECTION_WINDOW },
+            receive_window: CONNECTION_WINDOW,
             send_window: FIRST_WINDOW.into(),
             peer_window: FIRST_WINDOW.into(),
             max_streams: None,
@@ -506,57 +477,6 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Takes a DATA frame's length from the windows, and gives them back: content is processed as it arrives.
-    fn begin_data(&mut self, frame: Incoming, now: Stamp) -> Result<(), Http2Fault> {
-        let FrameHeader { length, stream, .. } = frame.header;
-        if length == 0 && frame.padding.is_none() {
-            return Err(FRAME_SIZE_ERROR.because("a padded frame without a length of its padding"));
-        }
-        let bytes = u32::try_from(length).unwrap_or(u32::MAX);
-        let ReceiveWindow { left, size } = &mut self.receive_window;
-        if let Some(used) = ReceiveWindow::take(left, *size, bytes)? {
-            self.output.add_control(WINDOW_UPDATE, 0, 0, &used.to_be_bytes());
-        }
-        let Some(slot) = self.live(frame.key) else { return Ok(()) };
-        if slot.head.is_none() {
-            self.fail_stream(frame.key, PROTOCOL_ERROR.because("DATA before the head of the response"), now);
-            return Ok(());
-        }
-        match ReceiveWindow::take(&mut slot.receive_window, STREAM_WINDOW, bytes) {
-            Ok(None) => {}
-            Ok(Some(_)) if frame.header.has(END_STREAM) => {}
-            Ok(Some(used)) => self.output.add_control(WINDOW_UPDATE, 0, stream, &used.to_be_bytes()),
-            Err(fault) => self.fail_stream(frame.key, fault, now),
-        }
-        Ok(())
-    }
-
-    fn add_content(&mut self, key: Option<StreamKey>, content: &[u8], now: Stamp) {
-        if let Some(slot) = self.live(key)
-            && let Err(fault) = slot.add(content)
-        {
-            self.fail_stream(key, fault, now);
-        }
-    }
-
-    /// Processes END_STREAM.
-    fn end_response(&mut self, key: Option<StreamKey>, now: Stamp) {
-        let Some(slot) = self.live(key) else { return };
-        if slot.missing.is_some_and(|missing| missing > 0) {
-            let fault = PROTOCOL_ERROR.because("the body is shorter than content-length");
-            self.reset_stream(key, StreamEnd::Short, fault, now);
-            return;
-        }
-        slot.finish(StreamEnd::Complete, now);
-        // If the request is not complete, the exchange cancels the rest.
-        if !slot.is_sending
-            && let Some(key) = key
-        {
-            self.end_open(key.slot);
-            self.send_waiting();
-        }
-    }
-
     /// Ends a stream because of the peer's violation, and tells the peer.
     fn fail_stream(&mut self, key: Option<StreamKey>, fault: Http2Fault, now: Stamp) {
         self.reset_stream(key, StreamEnd::Fault(fault), fault, now);
@@ -584,99 +504,6 @@ impl Http2Session {
         if std::mem::take(&mut self.slots[slot].is_open) {
             self.open -= 1;
         }
-    }
-
-    fn receive_headers(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
-        let (header, mut block) = (frame.header, payload);
-        let mut padding = 0;
-        if header.has(PADDED) {
-            let (first, rest) = block.split_first().ok_or(SHORT_HEADERS)?;
-            (padding, block) = (usize::from(*first), rest);
-        }
-        if header.has(PRIORITY) {
-            block = block.get(5..).ok_or(SHORT_HEADERS)?;
-        }
-        let length = block.len().checked_sub(padding);
-        let length = length.ok_or(PROTOCOL_ERROR.because("more padding than payload"))?;
-        let (stream, ends_stream) = (header.stream, header.has(END_STREAM));
-        if header.has(END_HEADERS) {
-            return self.read_block(frame.key, ends_stream, &block[..length], now);
-        }
-        self.open_block = Some(OpenBlock { stream, ends_stream, continuations: 0 });
-        self.block.extend_from_slice(&block[..length]);
-        Ok(())
-    }
-
-    fn continue_block(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
-        let Some(open) = &mut self.open_block else { return Ok(()) };
-        open.continuations += 1;
-        if self.block.len() + payload.len() > MAX_HEADER_LIST {
-            return Err(ENHANCE_YOUR_CALM.because("a header block of more than 64 KiB"));
-        }
-        self.block.extend_from_slice(payload);
-        if !frame.header.has(END_HEADERS) {
-            return match open.continuations > MAX_CONTINUATIONS {
-                true => Err(ENHANCE_YOUR_CALM.because("too many CONTINUATION frames")),
-                false => Ok(()),
-            };
-        }
-        let ends_stream = open.ends_stream;
-        self.open_block = None;
-        let mut block = std::mem::take(&mut self.block);
-        let read = self.read_block(frame.key, ends_stream, &block, now);
-        block.clear();
-        self.block = block;
-        read
-    }
-
-    /// Processes a complete header block.
-    fn read_block(
-        &mut self,
-        key: Option<StreamKey>,
-        ends_stream: bool,
-        block: &[u8],
-        now: Stamp,
-    ) -> Result<(), Http2Fault> {
-        let read = self.reader.read(block)?;
-        let slot = key.map(|key| &mut self.slots[key.slot]);
-        let slot = slot.filter(|slot| slot.id == key.map(|key| key.id) && slot.end.is_none());
-        let Some(slot) = slot else { return Ok(()) };
-        let fields = &mut self.reader.fields;
-        let received = match (read.fault, slot.head, read.status) {
-            (Some(fault), ..) => Err(fault),
-            // Trailers.
-            (None, Some(_), Some(_)) => Err(PROTOCOL_ERROR.because("a second head of the response")),
-            (None, Some(_), None) if !ends_stream => {
-                Err(PROTOCOL_ERROR.because("trailers that do not end the stream"))
-            }
-            (None, Some(_), None) => {
-                std::mem::swap(slot.trailers.insert(FieldList::default()), fields);
-                Ok(())
-            }
-            (None, None, None) => Err(PROTOCOL_ERROR.because("a response without :status")),
-            // Interim responses (RFC 9110, 15.2) precede a final one.
-            (None, None, Some(100..=199)) if ends_stream => {
-                Err(PROTOCOL_ERROR.because("an interim response that ends the stream"))
-            }
-            (None, None, Some(100..=199)) => return Ok(()),
-            (None, None, Some(status)) => content_length(fields).and_then(|announced| {
-                let announced = announced.filter(|_| !slot.is_bodiless);
-                slot.missing = announced.filter(|_| !(ends_stream && matches!(status, 204 | 304)));
-                if ends_stream && slot.missing.is_some_and(|missing| missing > 0) {
-                    return Err(PROTOCOL_ERROR.because("END_STREAM in place of the announced body"));
-                }
-                std::mem::swap(&mut slot.headers, fields);
-                slot.head = Some(ResponseHead { status, at: now });
-                slot.wake();
-                Ok(())
-            }),
-        };
-        match received {
-            Err(fault) => self.fail_stream(key, fault, now),
-            Ok(()) if ends_stream => self.end_response(key, now),
-            Ok(()) => {}
-        }
-        Ok(())
     }
 
     fn apply_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), Http2Fault> {
@@ -719,8 +546,6 @@ impl Http2Session {
         Ok(())
     }
 }
-
-const SHORT_HEADERS: Http2Fault = FRAME_SIZE_ERROR.because("HEADERS of an invalid length");
 
 /// Returns a payload that must have this length.
 fn exact<const LENGTH: usize>(payload: &[u8]) -> Result<[u8; LENGTH], Http2Fault> {

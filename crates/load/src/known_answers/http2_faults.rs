@@ -12,11 +12,7 @@ use faulty_frames::NO_ERROR;
 pub(super) use http2_differential::fault_inside_tls;
 use http2_script::{ALERTS, CONNECTIONS, HANGING, Http2Script, streams};
 use http2_server::{Habits, Http2Log, Http2Server, Http2Truth};
-
-/// The setting MAX_CONCURRENT_STREAMS.
-const MAX_CONCURRENT_STREAMS: u16 = 3;
-/// The setting INITIAL_WINDOW_SIZE.
-const INITIAL_WINDOW_SIZE: u16 = 4;
+use rolldrop_wire::http2::{INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS};
 
 /// Returns a load over HTTP/2 with kept connections and timeouts that are never reached.
 fn settings(server: &Http2Server) -> Load {

@@ -153,16 +153,18 @@ impl Http2Template {
         }
         let (number, mut random) = self.sender.draw(seq);
         for part in &self.block {
-            let (BlockPart::Path(pieces) | BlockPart::Value(pieces)) = part else {
-                if let BlockPart::Bytes(bytes) = part {
+            let (pieces, most) = match part {
+                BlockPart::Bytes(bytes) => {
                     block.extend_from_slice(bytes);
+                    continue;
                 }
-                continue;
+                BlockPart::Path(pieces) => (pieces, MAX_PATH),
+                BlockPart::Value(pieces) => (pieces, usize::MAX),
             };
             let begin = block.len();
             placeholders::fill(pieces, number, &mut random, block);
             let length = block.len() - begin;
-            if matches!(part, BlockPart::Path(_)) && length > MAX_PATH {
+            if length > most {
                 return Err(NotARequest);
             }
             // The length precedes the value, but is known only now.

@@ -11,8 +11,9 @@ use super::http2_streams::{Http2, Http2StreamEnd, Terms};
 use rolldrop_record::id::ID_HEADER;
 use rolldrop_wire::http2::hpack::{BadHeaderBlock, Decoder};
 use rolldrop_wire::http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED,
-    PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, number,
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADER_TABLE_SIZE, HEADERS,
+    MAX_CONCURRENT_STREAMS, MAX_FRAME_BYTES, MAX_FRAME_SIZE, PADDED, PREFACE, PRIORITY, PUSH_PROMISE,
+    RST_STREAM, SETTINGS, number,
 };
 
 /// Maximum length of a frame, or of a block spanning several frames, that is read.
@@ -20,12 +21,6 @@ const MAX_READ_BYTES: usize = Budget::DEFAULT.head_bytes;
 /// Capacity that a connection keeps for the next block (in bytes) and for pending stream ends (in number).
 const KEPT_BYTES: usize = 1024;
 const KEPT_ENDS: usize = 16;
-/// Identifiers of settings (RFC 9113, 6.5.2).
-const HEADER_TABLE_SIZE: u16 = 1;
-const MAX_CONCURRENT_STREAMS: u16 = 3;
-const MAX_FRAME_SIZE: u16 = 5;
-/// The ACK flag of SETTINGS.
-const ACK: u8 = END_STREAM;
 
 /// Maximum length of a field value that is read.
 const MAX_VALUE_BYTES: usize = 1024;

@@ -2,6 +2,7 @@ use std::convert::Infallible;
 
 use proptest::prelude::*;
 
+use super::response_receiving::take_from_window;
 use super::*;
 use crate::grpc::Messages;
 use rolldrop_wire::http2::hpack::literal;
@@ -287,8 +288,8 @@ fn receive_windows_are_given_back_in_batches() {
 
 #[test]
 fn overfull_window_is_an_error() {
-    let mut window = ReceiveWindow { left: 10, size: 10 };
-    let mut take = |bytes| ReceiveWindow::take(&mut window.left, window.size, bytes);
+    let mut left = 10;
+    let mut take = |bytes| take_from_window(&mut left, 10, bytes);
     assert_eq!((take(4), take(0), take(1)), (Ok(None), Ok(None), Ok(Some(5))));
     assert_eq!(take(4), Ok(None));
     assert_eq!(take(7).unwrap_err().code, 3);
