@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rolldrop_explain::Analysed;
@@ -515,10 +514,11 @@ fn killed_proxy_streams_stay_recorded_as_open() {
     run.until_recorded("the next proxy", |event| event["source"] == *next);
     harness::signal(&run.child, Signal::SIGINT);
     // The run waits for requests in flight. Streams through the next proxy would last for ten minutes.
-    std::thread::sleep(Duration::from_secs(1));
+    let read_said = || fs::read_to_string(run.dir.path().join("stderr.log")).expect("its stderr");
+    wait_for("the run to wait", LIMIT, || read_said().contains("press Ctrl-C again").then_some(()));
     harness::signal(&run.child, Signal::SIGINT);
     let code = run.child.wait().expect("its exit status").code();
-    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its stderr");
+    let said = read_said();
     assert_eq!(code, Some(130), "{said}");
 
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
