@@ -499,7 +499,7 @@ fn killed_proxy_streams_stay_recorded_as_open() {
     let text = scenario(&[streaming], "rate: 5, duration: 60s, stream: {kind: sse}", "");
     let text = text.replace("path: /}", "path: /events}");
     let _turn = runs::turn();
-    let (child, dir) = Rolldrop::run(&text).args(["--quiet"]).on(Dataplane::Kernel).start();
+    let (child, dir) = Rolldrop::run(&text).on(Dataplane::Kernel).start();
     let mut run = Run { child, dir };
     let path = run.dir.path().join("run");
     let open = wait_for("open streams", LIMIT, || {
