@@ -49,7 +49,7 @@ pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect};
 pub use id::{RequestId, RunId};
 pub use length_law::{LENGTH_HEADER, LengthLaw, LengthLawError};
-pub use logged_request::{LoggedAttempt, LoggedRequest, LoggedUpstream};
+pub use logged_request::{LoggedAttempt, LoggedRequest, LoggedUpstream, SERVER_ERROR};
 pub use looks::{ALPHA, Looks, Spending};
 pub use mode::Mode;
 pub use outcome::Outcome;

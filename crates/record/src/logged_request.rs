@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::{Outcome, Stamp};
 
+/// Lowest status of an error of the server.
+pub const SERVER_ERROR: u16 = 500;
+
 /// A request as a gateway logged it, without anything that its client chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedRequest {
@@ -28,6 +31,19 @@ pub struct LoggedRequest {
     pub bytes: Option<u64>,
     /// Route, Service, router or backend as the gateway names it.
     pub route: Option<Arc<str>>,
+}
+
+impl LoggedRequest {
+    /// Returns true if the client got a status that is not an error of the server.
+    pub fn has_succeeded(&self) -> bool {
+        self.status.is_some_and(|status| status < SERVER_ERROR)
+    }
+
+    /// Returns the number of attempts after the first one, as far as the log shows them.
+    pub fn retries(&self) -> u64 {
+        let made = self.attempts_made.map_or(0, u64::from).max(self.attempts.len() as u64);
+        made.saturating_sub(1)
+    }
 }
 
 /// An attempt to pass a request to an upstream.

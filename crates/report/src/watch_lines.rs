@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::finding_words::objection;
-use super::format::{count, counted, list, percent, range, rfc3339_seconds, wrap};
+use super::format::{count, counted, either, list, percent, range, rfc3339_seconds, wrap};
 use super::long_sleep_words::long_sleep;
 use super::summary::columns;
 use super::watch_traffic_words::{termination_traffic, workload_traffic};
@@ -53,6 +53,10 @@ pub struct LogReading {
     pub source: String,
     /// Number of lines that show a request.
     pub lines: u64,
+    /// Number of attempts after the first one of a request.
+    pub retries: u64,
+    /// Number of requests that succeeded at such an attempt.
+    pub saved_by_retries: u64,
     /// Number of lines that could not be read.
     pub unreadable: u64,
     /// Why the first of them could not be read.
@@ -162,11 +166,20 @@ fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
     format!("lines of {source} may be missing from {} {until}: {why}", rfc3339_seconds(*from_ns))
 }
 
-/// Returns the lines of a log that could not be read, if there are any.
-fn log_reading(LogReading { source, lines, unreadable, example }: &LogReading) -> Option<String> {
-    let example = example.as_ref()?;
-    let all = counted(lines + unreadable, "line");
-    Some(format!("{} of {all} of {source} could not be read; the first: {example}", count(*unreadable)))
+/// Returns what the ranking does not show of a log: requests that retries saved, and lines that could not be read.
+fn log_reading(reading: &LogReading) -> Option<String> {
+    let LogReading { source, lines, retries, saved_by_retries, unreadable, example } = reading;
+    let mut parts = Vec::new();
+    if *retries > 0 {
+        let (tried, saved) = (either(*retries, "retry", "retries"), count(*saved_by_retries));
+        let requests = counted(*lines, "request");
+        parts.push(format!("{} {tried} saved {saved} of {requests} of {source}", count(*retries)));
+    }
+    if let Some(example) = example {
+        let all = counted(lines + unreadable, "line");
+        parts.push(format!("{} of {all} of {source} could not be read; the first: {example}", count(*unreadable)));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 pub(super) fn missing_right(resource: &str, why: &str) -> String {
@@ -572,5 +585,19 @@ pub(super) mod tests {
         assert_eq!(row(cut(some, none, 1)), "7, unknown");
         assert_eq!(row(cut(some, Bounded { at_most: 9, ..some }, 1)), "7, at least 7");
         assert_eq!(row(cut(some, Bounded { at_least: 3, ..some }, 0)), "7, 3 to 7");
+    }
+
+    #[test]
+    fn log_line_shows_retries_and_unreadable_lines() {
+        let text = |reading: LogReading| WatchOutput::Log(reading).text();
+        let read = LogReading { source: "edge/envoy".to_owned(), lines: 5_000, ..LogReading::default() };
+        assert_eq!(text(read.clone()), None);
+        let retried = LogReading { retries: 12, saved_by_retries: 10, ..read };
+        let saved = "12 retries saved 10 of 5,000 requests of edge/envoy";
+        assert_eq!(text(retried.clone()).unwrap(), format!("{saved}\n"));
+        let example = Some("no JSON".to_owned());
+        let unread = text(LogReading { unreadable: 1, example, ..retried }).unwrap();
+        let wanted = "1 of 5,001 lines of edge/envoy could not be read; the first: no JSON";
+        assert_eq!(unread, format!("{saved}; {wanted}\n"));
     }
 }

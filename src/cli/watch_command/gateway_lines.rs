@@ -130,6 +130,8 @@ impl GatewayLines {
                 }
                 Ok(Some(line)) => {
                     read.lines += 1;
+                    read.retries += line.retries();
+                    read.saved_by_retries += u64::from(line.retries() > 0 && line.has_succeeded());
                     traffic.add(&source, arrived, &line);
                 }
                 // A client can make a line of its own unreadable, but not all of them.

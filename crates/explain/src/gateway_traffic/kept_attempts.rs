@@ -12,11 +12,9 @@ use crate::timeline::drop_policy::OutcomeClass;
 use rolldrop_record::parts::{Lane, PartError};
 use rolldrop_record::{
     ClockOffset, GapRow, LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, Phase, RequestRow, RowSource,
-    ServedRow, Stamp, StreamRow,
+    SERVER_ERROR, ServedRow, Stamp, StreamRow,
 };
 
-/// Lowest status of an error of the server.
-pub(super) const SERVER_ERROR: u16 = 500;
 /// Status with which a gateway reports an upstream that failed.
 const BAD_GATEWAY: u16 = 502;
 /// Maximum number of attempts that a line only counts to believe.
@@ -312,8 +310,7 @@ fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<&Logged
     let took = line.took.unwrap_or_default();
     let resolution_us =
         us(Duration::from_nanos(u64::try_from(line.latest.ns_since(line.earliest)).unwrap_or_default()));
-    let was_saved = line.status.is_some_and(|status| status < SERVER_ERROR);
-    let earlier = if was_saved { AttemptFate::Saved } else { AttemptFate::Repeated };
+    let earlier = if line.has_succeeded() { AttemptFate::Saved } else { AttemptFate::Repeated };
     const NOTHING: LoggedAttempt =
         LoggedAttempt { upstream: LoggedUpstream::Unnamed, outcome: None, status: None, took: None };
     let shown: Vec<&LoggedAttempt> = match line.attempts.is_empty() {

@@ -3,9 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::kept_attempts::SERVER_ERROR;
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
-use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, ServedEnd, ServedRow};
+use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, SERVER_ERROR, ServedEnd, ServedRow};
 
 /// Status with which an app says that it is not available.
 const UNAVAILABLE: u16 = 503;
