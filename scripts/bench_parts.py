@@ -1,4 +1,4 @@
-"""Parts shared by bench-load and bench-proxy: descriptors, ports, and the cost of a process as the kernel counts it."""
+"""Parts shared by bench-load and bench-proxy: descriptors, ports, HTTP/2, and the cost of a process as the kernel counts it."""
 
 import contextlib
 import pathlib
@@ -9,6 +9,12 @@ import subprocess
 import sys
 import time
 
+# Connections and streams of HTTP/2.
+HTTP2_CONNECTIONS = 4
+HTTP2_STREAMS = 25
+GRPC_METHOD = "grpc.health.v1.Health/Check"
+# Names the service "web".
+GRPC_MESSAGE = b"\x0a\x03web"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -46,3 +52,29 @@ def status_mib(pid, field):
     """Returns a figure of a process's memory, such as VmRSS; None once the process has exited."""
     figure = re.search(rf"{field}:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())
     return int(figure.group(1)) / 1024 if figure else None
+
+
+def waited_s(pid):
+    """Returns the longest time for which a thread of a process has waited for a CPU, in seconds; 0 once it has exited."""
+    waited_ns = [0]
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            waited_ns.append(int(task.read_text().split()[1]))
+    return max(waited_ns) / 1e9
+
+
+def h2load(seconds, url, connections, streams, *more):
+    """Returns the command of a client that sends as many requests as it can."""
+    return ["h2load", "-t1", f"-c{connections}", f"-m{streams}", "-D", seconds, *more, url]
+
+
+def h2load_count(out):
+    """Returns the number of requests that were answered."""
+    return int(re.search(r"(\d+) 2xx", out).group(1))
+
+
+def grpc_call(directory):
+    """Returns the options with which h2load sends a unary call."""
+    message = directory / "message"
+    message.write_bytes(b"\0" + len(GRPC_MESSAGE).to_bytes(4) + GRPC_MESSAGE)
+    return ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", message]
