@@ -33,6 +33,13 @@ pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
+/// Waits until the API server does not know the pod any more.
+pub(crate) async fn until_gone(lab: &Lab, pod: &str) {
+    while lab.call("GET", &format!("{PODS}/{pod}"), None).await.status != 404 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Waits until a container's log contains `text`, and returns the log.
 pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
     wait_for(text, LIMIT, || log_of(lab, pod, container).filter(|log| log.contains(text)))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{LIMIT, wait_for};
 use crate::ingress::{answers, serve, until_only};
-use crate::pods::{PODS, on_with, run, shell};
+use crate::pods::{PODS, on_with, run, shell, until_gone};
 use crate::watch::{Watching, create_block_of_page, kubeconfig_of_page};
 use crate::watch_streams::balance;
 
@@ -54,9 +54,7 @@ fn losses_behind_service_lie_within_bounds() {
                     |answer: &String| others.iter().any(|other| *answer == format!("200 {other}"));
                 (left.len() > 150 && left[left.len() - 100..].iter().all(is_others)).then_some(())
             });
-            while lab.call("GET", &format!("{PODS}/{pod}"), None).await.status != 404 {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            until_gone(&lab, pod).await;
             let seen = answers(&lab).split_off(before);
             lost.push(seen.iter().filter(|answer| !answer.starts_with("200 ")).count() as u64);
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{LIMIT, wait_for};
 use crate::ingress::{answers, ask_through_traefik, serve, until_only};
-use crate::pods::{PODS, on_with, shell};
+use crate::pods::{PODS, on_with, shell, until_gone};
 use crate::watch::{DEPLOYMENTS, PROMPT, Watching, create_block_of_page, deployment, kubeconfig_of_page};
 use crate::watch_metrics::{OPEN_METRICS, ScrapedMetrics};
 
@@ -74,9 +74,7 @@ fn gateway_log_shows_lost_requests() {
         lab.call("DELETE", &format!("{PODS}/serves-on"), None).await;
         let seen = until_only(&lab, before, &["stays"]).await;
         assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{seen:?}");
-        while lab.call("GET", &format!("{PODS}/serves-on"), None).await.status != 404 {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        until_gone(&lab, "serves-on").await;
         // Other watches may still show what explains a termination.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let text = text.end();
