@@ -357,6 +357,9 @@ impl GatewayTraffic {
         traffic.not_observable = fates.unobserved_at(address, ending);
         let may_hide_cuts = fates.may_hide_cuts_at(address, ending);
         traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
+        let may_hide_retries = self.attempts.may_hide_retries(&consumers);
+        traffic.saved_by_retries =
+            traffic.saved_by_retries.filter(|saved| saved.at_most > 0 || !may_hide_retries);
         // Losses just before or after count as losses of the termination, too, if the clock allows that.
         let near = ending.widened(uncertainty_ns);
         let around = TimeSpan { from: near.from.shifted_ns(-BACKGROUND_NS), until: span.until };
@@ -590,7 +593,7 @@ fn traffic(
         windows: of_pods.map(|(window, _)| window.clone()).collect(),
         ..TerminationTraffic::default()
     };
-    let mut streams_cut = Bounded::default();
+    let (mut streams_cut, mut saved) = (Bounded::default(), Bounded::default());
     for judged in &explained.judged {
         let candidate = judged.candidates.iter().find(|candidate| candidate.termination == number);
         let Some(share) = candidate.map(|candidate| candidate.share) else { continue };
@@ -611,11 +614,11 @@ fn traffic(
                 }
                 add(traffic.by_cause.entry(judged.cause).or_default(), share);
             }
-            AttemptFate::Saved => add(&mut traffic.saved_by_retries, share),
+            AttemptFate::Saved => add(&mut saved, share),
             AttemptFate::Repeated => {}
         }
     }
-    traffic.streams_cut = Some(streams_cut);
+    (traffic.streams_cut, traffic.saved_by_retries) = (Some(streams_cut), Some(saved));
     Some(traffic)
 }
 

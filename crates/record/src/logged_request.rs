@@ -39,10 +39,9 @@ impl LoggedRequest {
         self.status.is_some_and(|status| status < SERVER_ERROR)
     }
 
-    /// Returns the number of attempts after the first one, as far as the log shows them.
-    pub fn retries(&self) -> u64 {
-        let made = self.attempts_made.map_or(0, u64::from).max(self.attempts.len() as u64);
-        made.saturating_sub(1)
+    /// Returns the number of attempts after the first one; `None`: the log does not show it.
+    pub fn retries(&self) -> Option<u64> {
+        self.attempts_made.map(|made| u64::from(made).saturating_sub(1))
     }
 }
 

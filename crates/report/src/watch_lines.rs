@@ -53,10 +53,10 @@ pub struct LogReading {
     pub source: String,
     /// Number of lines that show a request.
     pub lines: u64,
-    /// Number of attempts after the first one of a request.
-    pub retries: u64,
+    /// Number of attempts after the first one of a request; `None`: the log does not show them.
+    pub retries: Option<u64>,
     /// Number of requests that succeeded at such an attempt.
-    pub saved_by_retries: u64,
+    pub saved_by_retries: Option<u64>,
     /// Number of lines that could not be read.
     pub unreadable: u64,
     /// Why the first of them could not be read.
@@ -170,14 +170,16 @@ fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
 fn log_reading(reading: &LogReading) -> Option<String> {
     let LogReading { source, lines, retries, saved_by_retries, unreadable, example } = reading;
     let mut parts = Vec::new();
-    if *retries > 0 {
-        let (tried, saved) = (either(*retries, "retry", "retries"), count(*saved_by_retries));
-        let requests = counted(*lines, "request");
-        parts.push(format!("{} {tried} saved {saved} of {requests} of {source}", count(*retries)));
+    if let (Some(retries @ 1..), Some(saved)) = (*retries, *saved_by_retries) {
+        let (tried, requests) = (either(retries, "retry", "retries"), counted(*lines, "request"));
+        parts.push(format!("{} {tried} saved {} of {requests} of {source}", count(retries), count(saved)));
     }
     if let Some(example) = example {
         let all = counted(lines + unreadable, "line");
-        parts.push(format!("{} of {all} of {source} could not be read; the first: {example}", count(*unreadable)));
+        parts.push(format!(
+            "{} of {all} of {source} could not be read; the first: {example}",
+            count(*unreadable)
+        ));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
@@ -592,7 +594,7 @@ pub(super) mod tests {
         let text = |reading: LogReading| WatchOutput::Log(reading).text();
         let read = LogReading { source: "edge/envoy".to_owned(), lines: 5_000, ..LogReading::default() };
         assert_eq!(text(read.clone()), None);
-        let retried = LogReading { retries: 12, saved_by_retries: 10, ..read };
+        let retried = LogReading { retries: Some(12), saved_by_retries: Some(10), ..read };
         let saved = "12 retries saved 10 of 5,000 requests of edge/envoy";
         assert_eq!(text(retried.clone()).unwrap(), format!("{saved}\n"));
         let example = Some("no JSON".to_owned());

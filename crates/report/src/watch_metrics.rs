@@ -145,7 +145,7 @@ impl WorkloadMetrics {
         }
         let counts = [
             (&mut self.streams_cut, traffic.streams_cut.unwrap_or_default()),
-            (&mut self.masked, traffic.saved_by_retries),
+            (&mut self.masked, traffic.saved_by_retries.unwrap_or_default()),
         ];
         for (counted, requests) in counts.into_iter().filter(|(_, requests)| requests.at_least > 0) {
             let key = evidence(requests.is_exact());
@@ -386,7 +386,7 @@ mod tests {
         let cut = TerminationTraffic { streams_cut: Some(Bounded::exactly(6)), ..lost(Bounded::exactly(7)) };
         metrics.add(at(200), &end("Deployment api", Some(cut)));
         let mut missing = lost(Bounded::exactly(3));
-        (missing.gaps, missing.saved_by_retries) = (vec![gap()], Bounded::exactly(4));
+        (missing.gaps, missing.saved_by_retries) = (vec![gap()], Some(Bounded::exactly(4)));
         missing.windows = vec![window(None), window(Some(0.4)), window(Some(3.0))];
         metrics.add(at(202), &end("Deployment web", Some(missing)));
         let killed = end("Deployment web", None);
@@ -441,7 +441,7 @@ mod tests {
             for (mode, bounds) in WatchedMode::ALL.iter().flat_map(|mode| bounds.map(|bounds| (mode, bounds)))
             {
                 let mut traffic = lost(bounds);
-                (traffic.by_cause, traffic.saved_by_retries) = (causes(bounds), bounds);
+                (traffic.by_cause, traffic.saved_by_retries) = (causes(bounds), Some(bounds));
                 traffic.streams_cut = Some(bounds);
                 metrics.add(at(1), &WatchedTermination { mode: *mode, ..end(&name, Some(traffic)) });
             }

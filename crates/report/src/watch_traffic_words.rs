@@ -26,15 +26,13 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     };
     let mut parts = vec![lost_requests(&traffic.lost, &of_requests, traffic.by_cause.keys())];
     parts.extend(named_services(&traffic.by_services).map(|named| format!("{named}: joined by time alone")));
-    match traffic.streams_cut {
-        Some(cut) if cut.at_most > 0 => parts.push(format!("streams cut: {}", bounded(&cut))),
-        Some(_) => {}
-        None => parts.push("streams cut: not observable".to_owned()),
-    }
+    let if_known = |what, number: Option<Bounded>| match number {
+        Some(number) => (number.at_most > 0).then(|| format!("{what}: {}", bounded(&number))),
+        None => Some(format!("{what}: not observable")),
+    };
+    parts.extend(if_known("streams cut", traffic.streams_cut));
     parts.extend(background(traffic.background.as_ref(), &traffic.lost));
-    if traffic.saved_by_retries.at_most > 0 {
-        parts.push(format!("saved by retries: {}", bounded(&traffic.saved_by_retries)));
-    }
+    parts.extend(if_known("saved by retries", traffic.saved_by_retries));
     if traffic.not_observable > 0 {
         parts.push(match traffic.seen_by {
             TrafficWitness::Gateways => format!(
@@ -144,6 +142,12 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
     }
     if traffic.saved_by_retries.at_most > 0 {
         sentences.push(format!("Retries saved {} more.", bounded(&traffic.saved_by_retries)));
+    }
+    if traffic.saved_by_retries_unknown > 0 {
+        let unknown = count(traffic.saved_by_retries_unknown);
+        sentences.push(format!(
+            "For {unknown} of the terminations, it is not known which requests retries saved."
+        ));
     }
     if traffic.background.at_most > 0 {
         let expected = bounded(&traffic.background);
@@ -296,7 +300,7 @@ mod tests {
             lost,
             streams_cut: Some(Bounded::exactly(1)),
             by_cause: BTreeMap::from([(Cause::GatewayToDeadPod, lost)]),
-            saved_by_retries: Bounded { at_least: 1, at_most: 2, estimate: 1.5 },
+            saved_by_retries: Some(Bounded { at_least: 1, at_most: 2, estimate: 1.5 }),
             not_observable: 1,
             background: Some(Bounded { at_least: 0, at_most: 1, estimate: 0.2 }),
             windows: vec![
@@ -321,9 +325,10 @@ mod tests {
              least 0.500 s, at most 8.500 s; lines of edge/envoy may be missing"
         );
         let unseen = TerminationTraffic { requests: 1, ..TerminationTraffic::default() };
-        let not_observable = "streams cut: not observable";
-        assert_eq!(termination_traffic(&dated(false), &unseen), ["lost none of 1 request", not_observable]);
-        let none = TerminationTraffic { streams_cut: Some(Bounded::default()), ..unseen };
+        let [cut, saved] = ["streams cut: not observable", "saved by retries: not observable"];
+        assert_eq!(termination_traffic(&dated(false), &unseen), ["lost none of 1 request", cut, saved]);
+        let known = Some(Bounded::default());
+        let none = TerminationTraffic { streams_cut: known, saved_by_retries: known, ..unseen };
         assert_eq!(termination_traffic(&dated(false), &none), ["lost none of 1 request"]);
     }
 
@@ -375,8 +380,8 @@ mod tests {
         let text = |traffic: &TerminationTraffic| termination_traffic(&dated(false), traffic).join("; ");
         assert_eq!(
             text(&traffic),
-            "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); clients of shop/deployment/web used it for at \
-             least 1.500 s, for how much longer is not known; requests after its sidecar had ended are not known"
+            "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); saved by retries: not observable; clients of \
+             shop/deployment/web used it for at least 1.500 s, for how much longer is not known; requests after its sidecar had ended are not known"
         );
         traffic.gaps.push(gap("log interrupted"));
         traffic.not_observable = 2;

@@ -130,8 +130,11 @@ impl GatewayLines {
                 }
                 Ok(Some(line)) => {
                     read.lines += 1;
-                    read.retries += line.retries();
-                    read.saved_by_retries += u64::from(line.retries() > 0 && line.has_succeeded());
+                    if let Some(retries) = line.retries() {
+                        *read.retries.get_or_insert(0) += retries;
+                        *read.saved_by_retries.get_or_insert(0) +=
+                            u64::from(retries > 0 && line.has_succeeded());
+                    }
                     traffic.add(&source, arrived, &line);
                 }
                 // A client can make a line of its own unreadable, but not all of them.

@@ -68,6 +68,8 @@ pub struct WorkloadTraffic {
     pub by_cause: BTreeMap<Cause, Bounded>,
     /// Requests that a retry saved.
     pub saved_by_retries: Bounded,
+    /// Number of the terminations for which the logs do not show which requests retries saved.
+    pub saved_by_retries_unknown: u64,
     /// Number of the lost requests to expect without terminations, added up over the terminations with such a figure.
     pub background: Bounded,
     /// Requests whose outcome the logs do not show, or not with certainty.
@@ -131,7 +133,8 @@ impl WorkloadTraffic {
         for (cause, lost) in &traffic.by_cause {
             self.by_cause.entry(*cause).or_default().merge(lost);
         }
-        self.saved_by_retries.merge(&traffic.saved_by_retries);
+        self.saved_by_retries.merge(&traffic.saved_by_retries.unwrap_or_default());
+        self.saved_by_retries_unknown += u64::from(traffic.saved_by_retries.is_none());
         self.background.merge(&traffic.background.unwrap_or_default());
         self.not_observable += traffic.not_observable;
         // A pod that lost nothing may have slept through its window.

@@ -98,6 +98,8 @@ pub(super) struct KeptAttempts {
     numbers: HashMap<ConsumerKey, Consumer>,
     /// Upstreams that lines named, by the consumer without a Service.
     named: HashMap<Consumer, NamedUpstreams>,
+    /// Consumers with lines that do not show retries.
+    hides_retries: HashSet<Consumer>,
 }
 
 /// Addresses that attempts were made at. None is forgotten, as there are far fewer of them than attempts.
@@ -147,6 +149,9 @@ impl KeptAttempts {
                 Some(_) => KeptAttempt { consumer: self.number_of(key(service)), address: None, ..attempt },
                 None => attempt,
             };
+            if line.attempts_made.is_none() {
+                self.hides_retries.insert(attempt.consumer);
+            }
             let attempt = attempt.named(|upstream| match upstream {
                 LoggedUpstream::Address(address) => Some(self.addresses.number_of(address.ip())),
                 LoggedUpstream::Host(_) | LoggedUpstream::Unnamed => None,
@@ -214,6 +219,11 @@ impl KeptAttempts {
         let upstreams = services.iter().map(|service| Upstream::Service(*service)).chain(pod);
         let consumers = upstreams.filter_map(|upstream| self.used.get(&upstream)).flatten();
         consumers.map(|(consumer, _)| *consumer).collect()
+    }
+
+    /// Returns true if the lines of one of these consumers do not show retries.
+    pub(super) fn may_hide_retries(&self, consumers: &[Consumer]) -> bool {
+        consumers.iter().any(|consumer| self.hides_retries.contains(consumer))
     }
 
     /// Returns the addresses that these attempts' consumers sent requests to.

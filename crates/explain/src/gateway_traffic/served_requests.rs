@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rolldrop_record::retry::GRPC_UNAVAILABLE;
-use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, SERVER_ERROR, ServedEnd, ServedRow};
+use rolldrop_record::{
+    LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, SERVER_ERROR, ServedEnd, ServedRow,
+};
 
 /// Status with which an app says that it is not available.
 const UNAVAILABLE: u16 = 503;
@@ -28,7 +30,8 @@ pub(super) fn logged_request(row: &ServedRow, pod: IpAddr) -> LoggedRequest {
         took: Some(took),
         status,
         attempts: vec![attempt],
-        attempts_made: Some(1),
+        // Other attempts do not reach this sidecar.
+        attempts_made: None,
         client_left: is_request && row.ended == ServedEnd::ClientGone,
         bytes: None,
         route: None,

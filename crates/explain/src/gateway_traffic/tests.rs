@@ -182,7 +182,7 @@ fn refused_attempts_are_counted_exactly() {
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(10))]));
-    assert_eq!((traffic.saved_by_retries, traffic.not_observable), (Bounded::default(), 0));
+    assert_eq!((traffic.saved_by_retries, traffic.not_observable), (Some(Bounded::default()), 0));
     assert_eq!(traffic.background, Some(Bounded::exactly(0)));
     let [window] = &traffic.windows[..] else { panic!("{traffic:?}") };
     assert_eq!(window.consumer, "gw");
@@ -237,7 +237,18 @@ fn retried_attempts_count_as_saved() {
     });
     let (_, traffic) = world.explain(180_000);
     // Three requests of ten were lost, each after two attempts.
-    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Bounded::exactly(7)));
+    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Some(Bounded::exactly(7))));
+}
+
+#[test]
+fn hidden_retries_are_unknown() {
+    let mut world = World::new();
+    roll(&mut world, |world, ms| {
+        let line = LoggedRequest { attempts_made: None, ..line(Some(200), fine("10.0.0.1")) };
+        world.log_line(ms, line);
+    });
+    let (_, traffic) = world.explain(180_000);
+    assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::default(), None));
 }
 
 #[test]

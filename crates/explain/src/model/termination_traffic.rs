@@ -43,8 +43,9 @@ pub struct TerminationTraffic {
     pub streams_cut: Option<Bounded>,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
-    /// Requests that failed at the pod and were saved because the gateway tried again.
-    pub saved_by_retries: Bounded,
+    /// Requests that failed at the pod and were saved because the gateway tried again. `None` if none was seen to be
+    /// saved, but a log that names the pod does not show retries.
+    pub saved_by_retries: Option<Bounded>,
     /// Requests to the pod whose outcome the logs do not show, such as responses with status 200 that may have been cut.
     /// Among them are those that may have been at a different pod, as their lines name none.
     pub not_observable: u64,

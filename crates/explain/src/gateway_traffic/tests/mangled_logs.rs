@@ -429,7 +429,7 @@ impl CheckedLogs {
             let context = || format!("{:?} {seed}: {pod:?}\n{end:?}\n{traffic:?}", simulated.mangling);
             let Some(traffic) = traffic else { panic!("{}", context()) };
             let Bounded { at_least, at_most, .. } = traffic.lost;
-            let saved = traffic.saved_by_retries;
+            let saved = traffic.saved_by_retries.unwrap_or_default();
             self.terminations += 1;
             self.lost += pod.lost;
             self.with_gaps += u64::from(!traffic.gaps.is_empty());
