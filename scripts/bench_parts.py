@@ -55,12 +55,15 @@ def status_mib(pid, field):
 
 
 def waited_s(pid):
-    """Returns the longest time for which a thread of a process has waited for a CPU, in seconds; 0 once it has exited."""
-    waited_ns = [0]
+    """Returns the longest time for which a thread of a process has waited for a CPU while none of its other threads ran, in
+    seconds; 0 once it has exited. With one CPU, threads wait for each other, which says nothing about the machine."""
+    threads = []
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):
-            waited_ns.append(int(task.read_text().split()[1]))
-    return max(waited_ns) / 1e9
+            ran_ns, waited_ns, _ = task.read_text().split()
+            threads.append((int(ran_ns), int(waited_ns)))
+    all_ran_ns = sum(ran_ns for ran_ns, _ in threads)
+    return max((waited_ns - (all_ran_ns - ran_ns) for ran_ns, waited_ns in threads), default=0) / 1e9
 
 
 def h2load(seconds, url, connections, streams, *more):
