@@ -33,7 +33,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 
 WORKDIR /src
 COPY scripts/components.py scripts/components.py
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock build.rs ./
 COPY benches benches
 COPY crates crates
 COPY docs/expect.md docs/findings.md docs/outcomes.md docs/
@@ -48,10 +48,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     target=$machine-unknown-linux-musl; \
     name=$(echo "$target" | tr '[:lower:]-' '[:upper:]_'); \
     export "CARGO_TARGET_${name}_LINKER=rust-lld" \
-      "CARGO_TARGET_${name}_RUSTFLAGS=-Clink-self-contained=yes" \
+      "CARGO_TARGET_${name}_RUSTFLAGS=-Clink-self-contained=yes -Cstrip=symbols" \
       "CC_$(echo "$target" | tr - _)=clang" \
-      "CFLAGS_$(echo "$target" | tr - _)=-nostdlibinc -isystem /usr/include/$machine-linux-musl" \
-      CARGO_PROFILE_DIST_STRIP=symbols; \
+      "CFLAGS_$(echo "$target" | tr - _)=-nostdlibinc -isystem /usr/include/$machine-linux-musl"; \
     cargo auditable build --profile dist --locked --bin rolldrop --target "$target"; \
     cp "target/$target/dist/rolldrop" /rolldrop; \
     mkdir -p /doc; \

@@ -51,6 +51,14 @@ fn binstall(key: &str, target: &str) -> String {
 }
 
 #[test]
+fn program_with_symbols_is_not_packed() {
+    let out = tempfile::tempdir().expect("a directory");
+    let packed = release(&out, &["pack", TARGETS[0].0, env!("CARGO_BIN_EXE_rolldrop")]);
+    let said = String::from_utf8_lossy(&packed.stderr);
+    assert!(!packed.status.success() && said.contains("has its symbols"), "{said}");
+}
+
+#[test]
 fn release_manifests_match_archives() {
     let out = tempfile::tempdir().expect("a directory");
     let program = out.path().join("built");
