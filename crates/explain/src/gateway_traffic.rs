@@ -356,10 +356,10 @@ impl GatewayTraffic {
         traffic.clock_width_s = 2.0 * uncertainty_ns as f64 / SECOND_NS as f64;
         traffic.not_observable = fates.unobserved_at(address, ending);
         let may_hide_cuts = fates.may_hide_cuts_at(address, ending);
-        traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
+        traffic.streams_cut = traffic.streams_cut.and_then(|cut| cut.unless_hidden(may_hide_cuts));
         let may_hide_retries = self.attempts.may_hide_retries(&consumers);
         traffic.saved_by_retries =
-            traffic.saved_by_retries.filter(|saved| saved.at_most > 0 || !may_hide_retries);
+            traffic.saved_by_retries.and_then(|saved| saved.unless_hidden(may_hide_retries));
         // Losses just before or after count as losses of the termination, too, if the clock allows that.
         let near = ending.widened(uncertainty_ns);
         let around = TimeSpan { from: near.from.shifted_ns(-BACKGROUND_NS), until: span.until };

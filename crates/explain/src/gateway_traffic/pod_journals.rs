@@ -180,7 +180,7 @@ pub(super) fn limit_to_journals(traffic: &mut TerminationTraffic, journals: &[&P
     traffic.seen_by = TrafficWitness::Sidecar;
     // A connection that the sidecar could not look into may have had a response that was cut.
     let may_hide_cuts = traffic.not_observable > 0;
-    traffic.streams_cut = traffic.streams_cut.filter(|cut| cut.at_most > 0 || !may_hide_cuts);
+    traffic.streams_cut = traffic.streams_cut.and_then(|cut| cut.unless_hidden(may_hide_cuts));
     traffic.consumers.seen = journals.iter().map(|journal| journal.source.clone()).collect();
     traffic.consumers.with_gaps.clone_from(&traffic.consumers.seen);
     let gap = |journal: &PodJournal, from_ns: Stamp, why: &str| LogGap {

@@ -32,6 +32,12 @@ impl Bounded {
         self.at_least == self.at_most
     }
 
+    /// Returns the count; `None` if it is 0, but some requests may be hidden.
+    #[must_use]
+    pub fn unless_hidden(self, may_be_hidden: bool) -> Option<Self> {
+        (self.at_most > 0 || !may_be_hidden).then_some(self)
+    }
+
     /// Adds other requests, which are counted independently.
     pub fn merge(&mut self, other: &Self) {
         self.at_least += other.at_least;
