@@ -1,9 +1,11 @@
 """Parts shared by bench-load and bench-proxy: descriptors, ports, HTTP/2, and the cost of a process as the kernel counts it."""
 
 import contextlib
+import os
 import pathlib
 import re
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +18,16 @@ GRPC_METHOD = "grpc.health.v1.Health/Check"
 # Names the service "web".
 GRPC_MESSAGE = b"\x0a\x03web"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def install_packages(packages):
+    """Installs the system's packages of the programs that are missing: a package for each program."""
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [package for program, package in packages.items() if not shutil.which(program)]
+    if missing:
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            sys.exit(f"{sys.argv[0]}: install {' '.join(missing)} first")
+        run(["apt-get", "install", "-y", "-qq", *missing], env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
 
 
 def allow_files(wanted):
