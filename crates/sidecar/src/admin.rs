@@ -47,6 +47,11 @@ use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Same, once the pod is terminating, because rows not sent before the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause between the batches that wait for a reader. Written one after the other, they would delay the requests that
+/// arrive in the meantime by as many batches.
+const BATCH_PAUSE: Duration = Duration::from_millis(4);
+/// Maximum number of waiting rows for such pauses: with more, rows arrive faster than the pauses allow.
+const MAX_PAUSED_ROWS: u64 = 1_000;
 /// Interval at which a reader gets the list of open responses, equal to the age at which the reader closes a part.
 const LIST_INTERVAL: Duration = PART_AGE;
 /// Same, once the pod is terminating, because the list may be the only trace of a response that a kill cuts off.
@@ -414,9 +419,12 @@ impl RowReader {
                 self.told_all.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
+            let is_hurried =
+                self.shared.ending.is_cancelled() || batch.recorded - batch.next.row > MAX_PAUSED_ROWS;
             match batch.is_full() || !self.unlisted.is_empty() {
                 // Yield so that requests wait for only one batch, not for all remaining rows.
-                true => tokio::task::yield_now().await,
+                true if is_hurried => tokio::task::yield_now().await,
+                true => tokio::time::sleep(BATCH_PAUSE).await,
                 false => self.pause().await,
             }
         }

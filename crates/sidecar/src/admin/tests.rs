@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
-use super::super::ProxyConfig;
+use super::super::origin::RowOrigin;
+use super::super::{Budget, ProxyConfig};
 use super::*;
-use rolldrop_record::Clock;
+use rolldrop_record::{Clock, Protocol, ServedEnd};
 
 /// Long enough for any step on a busy machine; only a failing test waits this long.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -130,5 +131,26 @@ async fn admin_port_limits_request_heads() {
     for begun in [&b"GET /healthz HT"[..], b""] {
         let said = answer(&mut connected(address, begun).await).await;
         assert!(!said.starts_with("HTTP/1.1 200 "), "{said}");
+    }
+}
+
+/// Written without pauses, the batches of a busy second delay all requests that arrive at the same time.
+#[tokio::test(start_paused = true)]
+async fn row_batches_are_spaced_for_short_backlogs() {
+    // More rows than this wait only for a reader that is behind.
+    for (waiting, pauses, is_ending) in [(500, 9, false), (500, 0, true), (5_000, 20, false)] {
+        let config = ProxyConfig { budget: Budget::DEFAULT, ..ProxyConfig::bare(LOCAL) };
+        let shared = Arc::new(ProxyState::new(&config, Clock::start()));
+        let origin = RowOrigin::new(shared.clone(), LOCAL, shared.started, 0);
+        (0..waiting).for_each(|_| shared.journal.row(origin.row(Protocol::Http1, ServedEnd::Complete)));
+        if is_ending {
+            shared.ending.cancel();
+        }
+        let mut body = rows(shared, 0, AddressDisclosure::Told, Arc::default()).into_body();
+        let began = Instant::now();
+        for _ in 0..waiting / BATCH_ROWS {
+            assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+        }
+        assert_eq!(began.elapsed(), pauses * BATCH_PAUSE, "{waiting} rows");
     }
 }
