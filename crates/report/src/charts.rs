@@ -5,7 +5,6 @@
 
 mod acts;
 mod axis;
-mod canvas;
 pub(super) mod comparison_chart;
 mod drops_chart;
 mod frame;
@@ -22,12 +21,12 @@ pub(super) mod watch_chart;
 mod what_if_chart;
 mod windows_chart;
 
-pub use canvas::ChartReading;
+pub use rolldrop_canvas::{ChartReading, DrawError};
 
 use std::thread::ScopedJoinHandle;
 
 use super::ReportFile;
-use canvas::Canvas;
+use rolldrop_canvas::Canvas;
 use rolldrop_explain::Analysis;
 
 /// A finished chart.
@@ -54,7 +53,7 @@ impl Chart {
         mut canvas: Canvas,
         provenance: &str,
         height: u32,
-    ) -> Result<Self, ChartError> {
+    ) -> Result<Self, DrawError> {
         frame::foot(&mut canvas, provenance, height);
         let (png, readings) = canvas.finish(height)?;
         Ok(Self { name, title, alt, png, readings })
@@ -66,22 +65,8 @@ impl Chart {
     }
 }
 
-/// Error while drawing a chart.
-#[derive(Debug, thiserror::Error)]
-pub enum ChartError {
-    /// The bundled font cannot be read.
-    #[error("read the bundled font")]
-    Font,
-    /// The drawing library reported an error.
-    #[error("draw: {0}")]
-    Draw(String),
-    /// The picture could not be encoded.
-    #[error("encode PNG: {0}")]
-    Encode(#[from] png::EncodingError),
-}
-
 /// A function that draws a chart, or returns `None` if the chart does not suit the run.
-type Draw = fn(&Analysis) -> Result<Option<Chart>, ChartError>;
+type Draw = fn(&Analysis) -> Result<Option<Chart>, DrawError>;
 
 /// Number of charts that are drawn in parallel. Drawing a chart takes about 20 MB of memory.
 const SIDE_BY_SIDE: usize = 2;
@@ -90,8 +75,8 @@ const SIDE_BY_SIDE: usize = 2;
 ///
 /// # Errors
 ///
-/// No analysis should cause an error; see [`ChartError`].
-pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
+/// No analysis should cause an error; see [`DrawError`].
+pub(super) fn draw(analysis: &Analysis) -> Result<Vec<Chart>, DrawError> {
     let all: [Draw; 10] = [
         drops_chart::draw,
         rollout_chart::draw,

@@ -131,17 +131,6 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     textwrap::wrap(&one_line, options).into_iter().map(Cow::into_owned).collect()
 }
 
-/// Shortens `text` to `width` characters by cutting the middle, because both ends of a pod's name matter.
-pub(super) fn shorten(text: &str, width: usize) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    if chars.len() <= width {
-        return text.to_owned();
-    }
-    let tail = width.saturating_sub(1) / 2;
-    let head = width.saturating_sub(1) - tail;
-    chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
-}
-
 /// Formats a value of about 1,000 or more with thousands separators and without decimals.
 fn grouped(value: f64) -> String {
     let whole = format!("{value:.0}");
@@ -216,11 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn text_wraps_and_shortens_to_width() {
+    fn text_wraps_to_width() {
         assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrap("unbreakable", 3), ["unbreakable"]);
         assert!(wrap("", 10).is_empty());
-        assert_eq!(shorten("web-7d4b9c6f5-2xkqp", 11), "web-7…2xkqp");
-        assert_eq!(shorten("web", 11), "web");
     }
 }

@@ -32,7 +32,7 @@ mod watch_metrics;
 mod watch_traffic_words;
 mod words;
 
-pub use charts::{Chart, ChartError, ChartReading};
+pub use charts::{Chart, ChartReading, DrawError};
 pub use finding_words::{reason, tell};
 pub use format::rfc3339_seconds;
 pub use github::Github;
@@ -150,7 +150,7 @@ pub fn junit(result: &RunResult) -> String {
 /// # Errors
 ///
 /// Same as [`charts()`].
-pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, ChartError> {
+pub fn tuning(tuning: &Tuning) -> Result<Vec<ReportFile>, DrawError> {
     let tuning = shown::values(tuning);
     let proof = tune_report::shown(&tuning).map(|shown| shown.proof);
     let chart = charts::tune_chart::draw(&tuning, tune_report::headline(&tuning), proof.as_ref())?;
@@ -201,8 +201,8 @@ pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
 ///
 /// # Errors
 ///
-/// No analysis should cause an error; see [`ChartError`].
-pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
+/// No analysis should cause an error; see [`DrawError`].
+pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, DrawError> {
     charts::draw(&as_shown(analysis))
 }
 
@@ -212,7 +212,7 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
 /// # Errors
 ///
 /// Same as [`charts()`].
-pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
+pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, DrawError> {
     let charts = charts(analysis)?;
     let mut files = vec![
         ReportFile::new("result.json", json(&analysis.result)),
@@ -277,7 +277,7 @@ pub fn comparison(
     comparison: &Comparison,
     baseline: &SideChart,
     candidate: &SideChart,
-) -> Result<Vec<ReportFile>, ChartError> {
+) -> Result<Vec<ReportFile>, DrawError> {
     let written = ComparisonText::of(comparison);
     let comparison = shown::values(&written);
     let (title, sides) =

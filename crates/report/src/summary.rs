@@ -3,10 +3,9 @@
 mod stream_lines;
 
 use super::check_words;
-use super::format::{
-    count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, shorten, wrap,
-};
+use super::format::{count, counted, len, list, millis, or_none, percent, seconds, seconds_unit, wrap};
 use super::words::{self, Remedy};
+use rolldrop_canvas::shorten;
 use rolldrop_explain::model::{
     CheckText, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };

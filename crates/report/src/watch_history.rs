@@ -9,7 +9,7 @@ use maud::html;
 use serde::Serialize;
 
 use super::charts::watch_chart;
-use super::charts::{Chart, ChartError};
+use super::charts::{Chart, DrawError};
 use super::format::{counted, either, len, long_time, percent, rfc3339_seconds, wrap};
 use super::html::{self, HtmlCell};
 use super::markdown;
@@ -355,8 +355,8 @@ impl WatchReport {
     ///
     /// # Errors
     ///
-    /// No history should cause an error; see [`ChartError`].
-    pub fn chart(&self) -> Result<Chart, ChartError> {
+    /// No history should cause an error; see [`DrawError`].
+    pub fn chart(&self) -> Result<Chart, DrawError> {
         watch_chart::draw(&self.series())
     }
 

@@ -1,10 +1,10 @@
 //! Shows actions on the cluster as named marks above a time axis.
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LANE, SMALL};
 use super::palette;
 use crate::words;
+use rolldrop_canvas::{Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::model::{ChartData, ClusterAction, Deed};
 use rolldrop_record::event::ActionName;
 

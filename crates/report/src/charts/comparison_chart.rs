@@ -4,13 +4,12 @@
 use std::collections::BTreeSet;
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, bold};
 use super::latency_chart::{self, LatencyTail};
 use super::timeline_chart::{self, StackedColumn};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, len, list, plain, seconds_unit};
-use plotters::style::RGBColor;
+use rolldrop_canvas::{Canvas, Dash, FillPattern, RGBColor, Rect};
 use rolldrop_judge::judgements::comparison::{ComparisonSide, SideChart};
 use rolldrop_record::Outcome;
 
@@ -38,7 +37,7 @@ pub(crate) fn draw(
     title: String,
     baseline: &SideChart,
     candidate: &SideChart,
-) -> Result<Chart, ChartError> {
+) -> Result<Chart, DrawError> {
     let subtitle = format!("{} (now) compared with {} (baseline)", list(&now.runs), list(&before.runs));
     let tail = |name, side: &SideChart| {
         let slowest_ms = side.latency.iter().filter(|bucket| bucket.count > 0).map(|bucket| bucket.to_ms);

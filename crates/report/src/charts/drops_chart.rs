@@ -5,15 +5,15 @@ mod drops_series;
 use std::collections::BTreeSet;
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, Rect, TextStyle};
 use super::frame::{
     self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored,
 };
 use super::timeline_chart;
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, len, seconds, seconds_unit};
 use crate::words;
 use drops_series::{DropRow, DropSeries, RowPods, series};
+use rolldrop_canvas::{Anchor, Canvas, Dash, Rect, TextStyle};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{RunResult, Stage};
 use rolldrop_record::Outcome;
@@ -96,7 +96,7 @@ fn subtitle(series: &DropSeries, result: &RunResult) -> String {
 }
 
 /// Draws the chart; returns `None` if no pod ended.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let series = series(analysis);
     if series.rows.is_empty() {
         return Ok(None);

@@ -1,11 +1,9 @@
 //! Parts that all charts share: title, legend, footer, grid, and non-overlapping labels.
 
-use plotters::style::RGBColor;
-
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect, TextStyle, Weight};
 use super::palette;
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, RGBColor, Rect, TextStyle, Weight};
 use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
 

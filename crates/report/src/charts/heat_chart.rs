@@ -1,14 +1,12 @@
 //! Charts latencies over the course of the run. The more answered requests a cell contains, the darker it is.
 
-use plotters::style::RGBColor;
-
 use super::acts::{self, Placed};
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, WIDTH};
-use super::{Chart, ChartError, latency_chart, palette, timeline_chart};
+use super::{Chart, DrawError, latency_chart, palette, timeline_chart};
 use crate::format::{count, counted, millis, seconds_unit};
 use crate::words;
+use rolldrop_canvas::{Canvas, Dash, FillPattern, RGBColor, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{HeatMap, LatencyBucket, RunResult};
 
@@ -110,7 +108,7 @@ fn title(result: &RunResult) -> String {
     }
 }
 
-pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Chart, DrawError> {
     let result = &analysis.result;
     let series = series(&analysis.charts.heat);
     let (what, from) = words::latency(&result.load);

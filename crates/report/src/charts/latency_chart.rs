@@ -1,13 +1,11 @@
 //! Charts steady and disrupted response times: percentiles up to the slowest request.
 
-use plotters::style::RGBColor;
-
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{counted, millis};
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, FillPattern, RGBColor, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LatencyBucket, Percentiles, RunResult};
 
@@ -124,7 +122,7 @@ fn title(result: &RunResult) -> String {
     }
 }
 
-pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Chart, DrawError> {
     let result = &analysis.result;
     let (latencies, buckets) = (&result.latency_ms, &analysis.charts.latency);
     let title = title(result);

@@ -1,9 +1,7 @@
 //! Colours and patterns. The colours are Okabe and Ito's set, which colour-blind people can distinguish; each has a
 //! pattern that also works in greyscale print.
 
-use plotters::style::RGBColor;
-
-use super::canvas::FillPattern;
+use rolldrop_canvas::{FillPattern, RGBColor};
 use rolldrop_record::Outcome;
 
 pub(super) const INK: RGBColor = RGBColor(32, 33, 36);
@@ -86,17 +84,6 @@ pub(super) const fn outcome(outcome: Outcome) -> (RGBColor, FillPattern) {
         Outcome::NotSent => (AXIS, FillPattern::Plain),
         Outcome::Cancelled => (AXIS, FillPattern::Level),
     }
-}
-
-/// Returns the colour of a pattern's lines on an area in `color`.
-pub(super) fn ink_on(color: RGBColor) -> RGBColor {
-    if luminance(color) > 0.35 { INK } else { WHITE }
-}
-
-/// Returns the relative luminance, from 0 to 1, precisely enough to choose between black and white.
-fn luminance(RGBColor(r, g, b): RGBColor) -> f64 {
-    let linear = |v: u8| (f64::from(v) / 255.0).powf(2.2);
-    0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
 }
 
 #[cfg(test)]

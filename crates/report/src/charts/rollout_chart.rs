@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect, TextStyle};
 use super::frame::{self, LegendEntry, LegendSymbol, SMALL, WIDTH, anchored, bold, colored};
 use super::timeline_chart;
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{self, count, counted, either, len, plain, seconds_unit};
 use crate::words;
-use plotters::style::RGBColor;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, RGBColor, Rect, TextStyle};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::RunResult;
 use rolldrop_record::Outcome;
@@ -44,7 +43,7 @@ const HEAD: f64 = 640.0;
 const STRIPS: usize = 3;
 
 /// Draws the chart; returns `None` if no pod started, ended or failed.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let Some(series) = rollout_series::series(analysis) else { return Ok(None) };
     let result = &analysis.result;
     let title = title(analysis, &series);

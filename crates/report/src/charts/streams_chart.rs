@@ -1,15 +1,13 @@
 //! Charts the streams that were open over the course of the run, by how they ended, with the decisive stages of the
 //! terminations: t0, SIGTERM and SIGKILL.
 
-use plotters::style::RGBColor;
-
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold};
-use super::{Chart, ChartError, palette, timeline_chart};
+use super::{Chart, DrawError, palette, timeline_chart};
 use crate::format::{count, counted, list};
 use crate::stream_sections::of_all_terminations;
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, RGBColor, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{OpenStreamCounts, RunResult, StreamResult, Termination};
 use rolldrop_record::Outcome;
@@ -150,7 +148,7 @@ fn title(result: &RunResult, streams: &StreamResult) -> String {
 }
 
 /// Draws the chart; returns `None` if the load sent no streams.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let result = &analysis.result;
     let (Some(series), Some(streams)) = (series(analysis), &result.streams) else { return Ok(None) };
     let title = title(result, streams);

@@ -2,13 +2,13 @@
 //! runs out.
 
 use super::axis::{Axis, right_end};
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{
     self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored,
 };
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{len, percent, seconds_unit};
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{RunResult, SurvivalStep, Termination};
 
@@ -138,7 +138,7 @@ fn title(series: &SurvivalSeries) -> String {
 }
 
 /// Draws the chart; returns `None` if too few streams were observed until they ended.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let result = &analysis.result;
     let Some(series) = series(result) else { return Ok(None) };
     let title = title(&series);

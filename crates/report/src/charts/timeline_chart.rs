@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, bold};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{self, counted, either, len, millis, plain, seconds_unit};
 use crate::words;
+use rolldrop_canvas::{Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{RunResult, RunSecond};
 use rolldrop_record::Outcome;
@@ -108,7 +108,7 @@ fn title(result: &RunResult, series: &TimelineSeries) -> String {
     }
 }
 
-pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Chart, DrawError> {
     let series = series(analysis);
     let result = &analysis.result;
     let title = title(result, &series);

@@ -2,11 +2,11 @@
 
 use super::acts::{self, Placed};
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect, TextStyle};
 use super::frame::{self, LegendEntry, LegendSymbol, SMALL, WIDTH, anchored, bold};
-use super::{Chart, ChartError, palette, timeline_chart};
+use super::{Chart, DrawError, palette, timeline_chart};
 use crate::format::{count, counted, either, len, plain, seconds_unit};
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect, TextStyle};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{PodTraffic, Traffic};
 
@@ -185,7 +185,7 @@ fn legend(series: &TrafficSeries) -> Vec<LegendEntry> {
 }
 
 /// Draws the chart; returns `None` if it is unknown which pods answered.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let Some(series) = series(analysis) else { return Ok(None) };
     let result = &analysis.result;
     let title = title(&series);

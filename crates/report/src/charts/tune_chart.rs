@@ -1,10 +1,10 @@
 //! Charts how long each consumer kept routing to pods that ended, the chosen sleep, and the losses before and after.
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, len, percent};
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_judge::tuning::{Purpose, Tuning, TuningStep};
 
 /// Height of the plot of a consumer's windows.
@@ -16,7 +16,7 @@ const BELOW: f64 = 260.0;
 const BAR: f64 = 34.0;
 
 /// Draws a tuning with its result as the title. `proof` combines all rounds of the proof, if there is one.
-pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&TuningStep>) -> Result<Chart, ChartError> {
+pub(crate) fn draw(tuning: &Tuning, title: String, proof: Option<&TuningStep>) -> Result<Chart, DrawError> {
     let consumers = tuning.chosen.as_ref().map(|choice| &choice.consumers[..]).unwrap_or_default();
     let subtitle = format!("{}, on Kubernetes {}", tuning.workload, tuning.cluster.version);
     let legend = [

@@ -1,10 +1,10 @@
 //! Charts a history of `rolldrop watch`: the workloads that lose most when their pods end, and when that happened.
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LegendSymbol, MARGIN, RIGHT, SMALL, WIDTH, anchored, bold, colored};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, len, range};
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::model::Bounded;
 
 /// Maximum number of workloads.
@@ -57,7 +57,7 @@ pub(in super::super) struct WatchBin {
 type OfBin = fn(&WatchBin) -> Bounded;
 
 /// Draws the chart.
-pub(in super::super) fn draw(series: &WatchSeries) -> Result<Chart, ChartError> {
+pub(in super::super) fn draw(series: &WatchSeries) -> Result<Chart, DrawError> {
     let shown = &series.rows[..series.rows.len().min(ROWS)];
     let height = 330.0 + ROW * shown.len().max(2) as f64 + 2.0 * (OVER_TIME + ABOVE);
     let mut canvas = Canvas::new(WIDTH, frame::pixels(height))?;

@@ -1,11 +1,11 @@
 //! Charts how many lost requests a preStop sleep would have saved, and the cost of the sleep.
 
 use super::axis::Axis;
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{self, LEFT, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored};
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, either, len};
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Recommendation, RunResult, SleepNeeded};
 use rolldrop_judge::tuning::{PodSettings, RolloutShape, Strategy};
@@ -134,7 +134,7 @@ fn subtitle(result: &RunResult) -> String {
 }
 
 /// Draws the chart; returns `None` if nothing was lost while pods ended.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let Some(series) = series(analysis) else { return Ok(None) };
     let result = &analysis.result;
     let title = title(&series);

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::{Axis, right_end};
-use super::canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use super::frame::{
     self, LANE, LEFT, LegendEntry, LegendSymbol, RIGHT, SMALL, WIDTH, anchored, bold, colored,
 };
-use super::{Chart, ChartError, palette};
+use super::{Chart, DrawError, palette};
 use crate::format::{count, counted, len, percent, seconds, seconds_unit};
 use crate::words;
+use rolldrop_canvas::{Anchor, Canvas, Dash, FillPattern, Rect};
 use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Mode, Recommendation, RunResult, Window};
 
@@ -129,7 +129,7 @@ fn title(series: &WindowSeries) -> String {
 }
 
 /// Draws the chart; returns `None` if there are no windows.
-pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, ChartError> {
+pub(super) fn draw(analysis: &Analysis) -> Result<Option<Chart>, DrawError> {
     let result = &analysis.result;
     let series = series(result);
     if series.panels.is_empty() {

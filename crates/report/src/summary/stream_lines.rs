@@ -1,10 +1,10 @@
 //! The section on streams for a terminal.
 
-use super::super::format::shorten;
 use super::super::stream_sections::{
     BY_PHASE, LISTED, NUMBERS, TIMES, by_phase, more, predicted, sentence, streams, times, unnamed,
 };
 use super::{TextPage, columns};
+use rolldrop_canvas::shorten;
 use rolldrop_explain::model::RunResult;
 
 /// Explanation of the columns.

@@ -7,17 +7,19 @@ use ab_glyph::{Font, FontRef, PxScale, point};
 use plotters::backend::{BitMapBackend, DrawingBackend};
 use plotters::style::{Color, RGBColor, ShapeStyle};
 
-use super::{Canvas, CanvasShape, FillPattern, Fonts, PlacedText, Rect, Runs, em};
-use crate::charts::{ChartError, palette};
+use super::{Canvas, CanvasShape, DrawError, FillPattern, Fonts, PlacedText, Rect, Runs, em};
 
 /// Samples per pixel, in each direction.
 const SCALE: u32 = 2;
 /// Maximum number of colours in the picture.
 const COLORS: usize = 256;
+/// Colours of a pattern's lines.
+const DARK_INK: RGBColor = RGBColor(32, 33, 36);
+const LIGHT_INK: RGBColor = RGBColor(255, 255, 255);
 
 type Pixel = [u8; 3];
 
-pub(super) fn png(canvas: &Canvas) -> Result<Vec<u8>, ChartError> {
+pub(super) fn png(canvas: &Canvas) -> Result<Vec<u8>, DrawError> {
     let mut bitmap = Bitmap::new(canvas.width, canvas.height);
     for shape in &canvas.shapes {
         bitmap.draw(shape, &canvas.fonts)?;
@@ -38,11 +40,11 @@ impl Bitmap {
         Self { width, height, samples: vec![[255; 3]; samples] }
     }
 
-    fn draw(&mut self, shape: &CanvasShape, fonts: &Fonts) -> Result<(), ChartError> {
+    fn draw(&mut self, shape: &CanvasShape, fonts: &Fonts) -> Result<(), DrawError> {
         match shape {
             CanvasShape::Area(rect, color, FillPattern::Plain) => self.fill(*rect, *color),
             CanvasShape::Area(rect, color, pattern) => {
-                let ink = palette::ink_on(*color);
+                let ink = ink_on(*color);
                 self.cover(*rect, |x, y| Some(if pattern.hits(x, y) { ink } else { *color }));
             }
             CanvasShape::Stripes(rect, color) => {
@@ -88,10 +90,10 @@ impl Bitmap {
         }
     }
 
-    fn backend(&mut self) -> Result<BitMapBackend<'_>, ChartError> {
+    fn backend(&mut self) -> Result<BitMapBackend<'_>, DrawError> {
         let size = (self.width * SCALE, self.height * SCALE);
         BitMapBackend::with_buffer_and_format(self.samples.as_flattened_mut(), size)
-            .map_err(|e| ChartError::Draw(e.to_string()))
+            .map_err(|e| DrawError::Library(e.to_string()))
     }
 
     fn write(&mut self, line: &PlacedText, fonts: &Fonts) {
@@ -151,7 +153,7 @@ impl Bitmap {
 }
 
 /// Encodes the picture with a palette.
-fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, ChartError> {
+fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, DrawError> {
     let (colors, indices) = indexed(pixels);
     let mut png = Vec::new();
     let mut encoder = png::Encoder::new(&mut png, width, height);
@@ -209,6 +211,17 @@ impl FillPattern {
     }
 }
 
+/// Returns the colour of a pattern's lines on an area in `color`.
+fn ink_on(color: RGBColor) -> RGBColor {
+    if luminance(color) > 0.35 { DARK_INK } else { LIGHT_INK }
+}
+
+/// Returns the relative luminance, from 0 to 1, precisely enough to choose between black and white.
+fn luminance(RGBColor(r, g, b): RGBColor) -> f64 {
+    let linear = |v: u8| (f64::from(v) / 255.0).powf(2.2);
+    0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
+}
+
 /// Returns the scale at which an em is `size` pixels of the picture.
 fn em_scale(font: &FontRef<'_>, size: f64) -> PxScale {
     let height = f64::from(font.height_unscaled());
@@ -244,8 +257,8 @@ fn as_len(n: u32) -> usize {
     n as usize
 }
 
-fn failed(error: impl std::fmt::Display) -> ChartError {
-    ChartError::Draw(error.to_string())
+fn failed(error: impl std::fmt::Display) -> DrawError {
+    DrawError::Library(error.to_string())
 }
 
 #[cfg(test)]

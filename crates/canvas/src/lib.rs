@@ -1,29 +1,44 @@
 //! A picture to draw shapes and text on, with a bundled font. `bitmap` renders it as PNG.
 //!
-//! The canvas lays out text itself, because plotters ignores the side bearings of glyphs.
+//! The canvas lays out text itself, because plotters ignores the side bearings of glyphs. It is a crate of its own because
+//! its loops over pixels need optimisations, and the rest of a report does not.
+
+#![expect(missing_docs, reason = "most names say what is drawn")]
 
 mod bitmap;
 
 use ab_glyph::{Font, FontRef, GlyphId, ScaleFont};
-use plotters::style::RGBColor;
+pub use plotters::style::RGBColor;
 
-use super::ChartError;
-
-const REGULAR: &[u8] = include_bytes!("../fonts/Roboto-Regular.ttf");
-const BOLD: &[u8] = include_bytes!("../fonts/Roboto-Bold.ttf");
+const REGULAR: &[u8] = include_bytes!("fonts/Roboto-Regular.ttf");
+const BOLD: &[u8] = include_bytes!("fonts/Roboto-Bold.ttf");
 /// Minimum number of characters that remain when a text is shortened.
 const LEAST_CHARS: usize = 4;
 
+/// Failure to draw a picture.
+#[derive(Debug, thiserror::Error)]
+pub enum DrawError {
+    /// The bundled font cannot be read.
+    #[error("read the bundled font")]
+    Font,
+    /// The drawing library reported an error.
+    #[error("draw: {0}")]
+    Library(String),
+    /// The picture could not be encoded.
+    #[error("encode PNG: {0}")]
+    Encode(#[from] png::EncodingError),
+}
+
 /// Weight of the font.
 #[derive(Clone, Copy)]
-pub(super) enum Weight {
+pub enum Weight {
     Regular,
     Bold,
 }
 
 /// Part of a text that is placed at the given coordinates.
 #[derive(Clone, Copy)]
-pub(super) enum Anchor {
+pub enum Anchor {
     Start,
     Middle,
     End,
@@ -31,16 +46,16 @@ pub(super) enum Anchor {
 
 /// Style of a text.
 #[derive(Clone, Copy)]
-pub(super) struct TextStyle {
-    pub(super) size: f64,
-    pub(super) weight: Weight,
-    pub(super) color: RGBColor,
-    pub(super) anchor: Anchor,
+pub struct TextStyle {
+    pub size: f64,
+    pub weight: Weight,
+    pub color: RGBColor,
+    pub anchor: Anchor,
 }
 
 /// Dash style of a line.
 #[derive(Clone, Copy)]
-pub(super) enum Dash {
+pub enum Dash {
     Solid,
     Dashed,
     Dotted,
@@ -50,7 +65,7 @@ pub(super) enum Dash {
 
 /// Fill pattern that distinguishes an area from others without colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum FillPattern {
+pub enum FillPattern {
     Plain,
     Rising,
     Falling,
@@ -62,15 +77,15 @@ pub(super) enum FillPattern {
 
 /// A rectangle, in pixels of the picture.
 #[derive(Clone, Copy)]
-pub(super) struct Rect {
-    pub(super) left: f64,
-    pub(super) top: f64,
-    pub(super) right: f64,
-    pub(super) bottom: f64,
+pub struct Rect {
+    pub left: f64,
+    pub top: f64,
+    pub right: f64,
+    pub bottom: f64,
 }
 
 impl Rect {
-    pub(super) fn width(&self) -> f64 {
+    pub fn width(&self) -> f64 {
         self.right - self.left
     }
 }
@@ -114,7 +129,7 @@ pub struct ChartReading {
 }
 
 /// A picture under construction. Coordinates are pixels of the finished picture.
-pub(super) struct Canvas {
+pub struct Canvas {
     width: u32,
     height: u32,
     readings: Vec<ChartReading>,
@@ -124,25 +139,25 @@ pub(super) struct Canvas {
 
 impl Canvas {
     /// Creates a white canvas.
-    pub(super) fn new(width: u32, height: u32) -> Result<Self, ChartError> {
+    pub fn new(width: u32, height: u32) -> Result<Self, DrawError> {
         let (shapes, readings) = (Vec::new(), Vec::new());
         Ok(Self { width, height, readings, shapes, fonts: Fonts::bundled()? })
     }
 
     /// Records the value that an area shows. The HTML page displays it under the pointer.
-    pub(super) fn tell(&mut self, rect: Rect, text: String) {
+    pub fn tell(&mut self, rect: Rect, text: String) {
         let [left, top, right, bottom] =
             [rect.left.floor(), rect.top.floor(), rect.right.ceil(), rect.bottom.ceil()].map(pixel);
         self.readings.push(ChartReading { area: [left, top, right - left, bottom - top], text });
     }
 
-    pub(super) fn fill(&mut self, rect: Rect, color: RGBColor, pattern: FillPattern) {
+    pub fn fill(&mut self, rect: Rect, color: RGBColor, pattern: FillPattern) {
         self.shapes.push(CanvasShape::Area(rect, color, pattern));
     }
 
     /// Shades a rectangle. If `striped`, it draws diagonal stripes and leaves the shapes below visible in between;
     /// otherwise it fills the rectangle.
-    pub(super) fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
+    pub fn shade(&mut self, rect: Rect, color: RGBColor, striped: bool) {
         self.shapes.push(match striped {
             true => CanvasShape::Stripes(rect, color),
             false => CanvasShape::Area(rect, color, FillPattern::Plain),
@@ -150,16 +165,16 @@ impl Canvas {
     }
 
     /// Draws the outline of a rectangle, inside its edges.
-    pub(super) fn outline(&mut self, rect: Rect, color: RGBColor) {
+    pub fn outline(&mut self, rect: Rect, color: RGBColor) {
         self.shapes.push(CanvasShape::Outline(rect, color));
     }
 
-    pub(super) fn path(&mut self, points: &[(f64, f64)], width: u32, color: RGBColor) {
+    pub fn path(&mut self, points: &[(f64, f64)], width: u32, color: RGBColor) {
         self.shapes.push(CanvasShape::Path(points.to_vec(), width, color));
     }
 
     /// Draws a horizontal or vertical line with the given dash style.
-    pub(super) fn rule(&mut self, from: (f64, f64), to: (f64, f64), width: f64, color: RGBColor, dash: Dash) {
+    pub fn rule(&mut self, from: (f64, f64), to: (f64, f64), width: f64, color: RGBColor, dash: Dash) {
         let length = (to.0 - from.0).hypot(to.1 - from.1);
         let upright = (to.0 - from.0).abs() < (to.1 - from.1).abs();
         let half = width / 2.0;
@@ -188,12 +203,12 @@ impl Canvas {
     }
 
     /// Draws a text with its baseline at `y`.
-    pub(super) fn text(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
+    pub fn text(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Right);
     }
 
     /// Draws a text that reads upwards, with its baseline at `x`.
-    pub(super) fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
+    pub fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Upwards);
     }
 
@@ -202,12 +217,12 @@ impl Canvas {
     }
 
     /// Returns the width of a text, in pixels.
-    pub(super) fn text_width(&self, text: &str, style: &TextStyle) -> f64 {
+    pub fn text_width(&self, text: &str, style: &TextStyle) -> f64 {
         self.fonts.lay_out(text, style).1
     }
 
     /// Shortens `text` until it is at most `width` pixels wide.
-    pub(super) fn fit(&self, text: &str, style: &TextStyle, width: f64) -> String {
+    pub fn fit(&self, text: &str, style: &TextStyle, width: f64) -> String {
         let fits = |candidate: &str| self.text_width(candidate, style) <= width;
         if fits(text) {
             return text.to_owned();
@@ -216,14 +231,14 @@ impl Canvas {
         let (mut longest, mut too_long) = (LEAST_CHARS, text.chars().count());
         while longest + 1 < too_long {
             let middle = longest.midpoint(too_long);
-            let fits = fits(&crate::format::shorten(text, middle));
+            let fits = fits(&shorten(text, middle));
             *if fits { &mut longest } else { &mut too_long } = middle;
         }
-        crate::format::shorten(text, longest)
+        shorten(text, longest)
     }
 
     /// Renders the picture down to `height` as PNG. Also returns the recorded values, in drawing order.
-    pub(super) fn finish(mut self, height: u32) -> Result<(Vec<u8>, Vec<ChartReading>), ChartError> {
+    pub fn finish(mut self, height: u32) -> Result<(Vec<u8>, Vec<ChartReading>), DrawError> {
         self.height = self.height.min(height);
         Ok((bitmap::png(&self)?, self.readings))
     }
@@ -236,8 +251,8 @@ struct Fonts {
 }
 
 impl Fonts {
-    fn bundled() -> Result<Self, ChartError> {
-        let load = |bytes| FontRef::try_from_slice(bytes).map_err(|_| ChartError::Font);
+    fn bundled() -> Result<Self, DrawError> {
+        let load = |bytes| FontRef::try_from_slice(bytes).map_err(|_| DrawError::Font);
         Ok(Self { regular: load(REGULAR)?, bold: load(BOLD)? })
     }
 
@@ -278,6 +293,17 @@ impl Fonts {
     }
 }
 
+/// Shortens `text` to `width` characters by cutting the middle, because both ends of a pod's name matter.
+pub fn shorten(text: &str, width: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= width {
+        return text.to_owned();
+    }
+    let tail = width.saturating_sub(1) / 2;
+    let head = width.saturating_sub(1) - tail;
+    chars[..head].iter().chain(['…'].iter()).chain(&chars[chars.len() - tail..]).collect()
+}
+
 /// Returns the font's units per em.
 fn em(font: &FontRef<'_>) -> f64 {
     f64::from(font.units_per_em().unwrap_or(2048.0))
@@ -287,4 +313,15 @@ fn pixel(v: f64) -> i32 {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and pictures are small")]
     let pixel = v as i32;
     pixel
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn shortened_text_keeps_both_ends() {
+        assert_eq!(shorten("web-7d4b9c6f5-2xkqp", 11), "web-7…2xkqp");
+        assert_eq!(shorten("web", 11), "web");
+    }
 }
