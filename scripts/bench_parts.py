@@ -1,12 +1,16 @@
-"""Parts shared by bench-load and bench-proxy: descriptors, ports, HTTP/2, and the cost of a process as the kernel counts it."""
+"""Parts shared by bench-load and bench-proxy: descriptors, ports, HTTP/2, the cost of a process as the kernel counts it, and
+the interval of a ratio."""
 
+import collections
 import contextlib
+import math
 import os
 import pathlib
 import re
 import resource
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -93,3 +97,19 @@ def grpc_call(directory):
     message = directory / "message"
     message.write_bytes(b"\0" + len(GRPC_MESSAGE).to_bytes(4) + GRPC_MESSAGE)
     return ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", message]
+
+
+class RatioInterval(collections.namedtuple("RatioInterval", "lower middle upper")):
+    """The median of ratios, and an interval that holds the median of all such ratios with 95 % confidence."""
+
+    @classmethod
+    def of(cls, ratios):
+        ratios, count = sorted(ratios), len(ratios)
+        # As many of the least and of the most ratios lie outside as the binomial distribution allows.
+        outside = 0
+        while 2 * sum(math.comb(count, below) for below in range(outside + 2)) <= 0.05 * 2**count:
+            outside += 1
+        return cls(ratios[outside], statistics.median(ratios), ratios[-1 - outside])
+
+    def __str__(self):
+        return f"{self.middle:.2f} × ({self.lower:.2f} to {self.upper:.2f})"

@@ -134,22 +134,24 @@ impl Bitmap {
 
     /// Returns the pixels of the picture, averaged from the samples.
     fn averaged(&self) -> Vec<Pixel> {
-        let scale = as_len(SCALE);
-        let stride = as_len(self.width) * scale;
+        const SIDE: usize = SCALE as usize;
+        let stride = as_len(self.width) * SIDE;
         let mut pixels = Vec::with_capacity(as_len(self.width) * as_len(self.height));
-        for rows in self.samples.chunks_exact(stride * scale) {
-            for x in (0..stride).step_by(scale) {
-                let mut sum = [0_usize; 3];
-                for row in rows.chunks_exact(stride) {
-                    for sample in &row[x..x + scale] {
-                        sum.iter_mut().zip(sample).for_each(|(sum, v)| *sum += usize::from(*v));
-                    }
-                }
-                pixels.push(sum.map(|sum| u8::try_from(sum / (scale * scale)).unwrap_or(u8::MAX)));
-            }
+        for rows in self.samples.chunks_exact(stride * SIDE) {
+            let rows: [&[[Pixel; SIDE]]; SIDE] =
+                std::array::from_fn(|y| rows[y * stride..][..stride].as_chunks().0);
+            pixels.extend((0..as_len(self.width)).map(|x| average(rows.map(|row| row[x]).as_flattened())));
         }
         pixels
     }
+}
+
+/// Returns the average of some samples.
+fn average(samples: &[Pixel]) -> Pixel {
+    std::array::from_fn(|channel| {
+        let sum: usize = samples.iter().map(|sample| usize::from(sample[channel])).sum();
+        u8::try_from(sum / samples.len()).unwrap_or(u8::MAX)
+    })
 }
 
 /// Encodes the picture with a palette.
