@@ -7,15 +7,12 @@ use ab_glyph::{Font, FontRef, PxScale, point};
 use plotters::backend::{BitMapBackend, DrawingBackend};
 use plotters::style::{Color, RGBColor, ShapeStyle};
 
-use super::{Canvas, CanvasShape, DrawError, FillPattern, Fonts, PlacedText, Rect, Runs, em};
+use super::{Canvas, CanvasShape, DrawError, FillPattern, Fonts, INK, PlacedText, Rect, Runs, WHITE, em};
 
 /// Samples per pixel, in each direction.
 const SCALE: u32 = 2;
 /// Maximum number of colours in the picture.
 const COLORS: usize = 256;
-/// Colours of a pattern's lines.
-const DARK_INK: RGBColor = RGBColor(32, 33, 36);
-const LIGHT_INK: RGBColor = RGBColor(255, 255, 255);
 
 type Pixel = [u8; 3];
 
@@ -37,7 +34,7 @@ struct Bitmap {
 impl Bitmap {
     fn new(width: u32, height: u32) -> Self {
         let samples = as_len(width * SCALE) * as_len(height * SCALE);
-        Self { width, height, samples: vec![[255; 3]; samples] }
+        Self { width, height, samples: vec![pixel(WHITE); samples] }
     }
 
     fn draw(&mut self, shape: &CanvasShape, fonts: &Fonts) -> Result<(), DrawError> {
@@ -92,8 +89,7 @@ impl Bitmap {
 
     fn backend(&mut self) -> Result<BitMapBackend<'_>, DrawError> {
         let size = (self.width * SCALE, self.height * SCALE);
-        BitMapBackend::with_buffer_and_format(self.samples.as_flattened_mut(), size)
-            .map_err(|e| DrawError::Library(e.to_string()))
+        BitMapBackend::with_buffer_and_format(self.samples.as_flattened_mut(), size).map_err(failed)
     }
 
     fn write(&mut self, line: &PlacedText, fonts: &Fonts) {
@@ -215,7 +211,7 @@ impl FillPattern {
 
 /// Returns the colour of a pattern's lines on an area in `color`.
 fn ink_on(color: RGBColor) -> RGBColor {
-    if luminance(color) > 0.35 { DARK_INK } else { LIGHT_INK }
+    if luminance(color) > 0.35 { INK } else { WHITE }
 }
 
 /// Returns the relative luminance, from 0 to 1, precisely enough to choose between black and white.

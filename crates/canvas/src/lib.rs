@@ -10,6 +10,11 @@ mod bitmap;
 use ab_glyph::{Font, FontRef, GlyphId, ScaleFont};
 pub use plotters::style::RGBColor;
 
+/// Colour of text, and of a pattern's lines on a light area.
+pub const INK: RGBColor = RGBColor(32, 33, 36);
+/// Colour of the canvas, and of a pattern's lines on a dark area.
+pub const WHITE: RGBColor = RGBColor(255, 255, 255);
+
 const REGULAR: &[u8] = include_bytes!("fonts/Roboto-Regular.ttf");
 const BOLD: &[u8] = include_bytes!("fonts/Roboto-Bold.ttf");
 /// Minimum number of characters that remain when a text is shortened.

@@ -2,13 +2,12 @@
 //! pattern that also works in greyscale print.
 
 use rolldrop_canvas::{FillPattern, RGBColor};
+pub(super) use rolldrop_canvas::{INK, WHITE};
 use rolldrop_record::Outcome;
 
-pub(super) const INK: RGBColor = RGBColor(32, 33, 36);
 pub(super) const MUTED: RGBColor = RGBColor(95, 99, 104);
 pub(super) const GRID: RGBColor = RGBColor(228, 230, 233);
 pub(super) const AXIS: RGBColor = RGBColor(140, 144, 149);
-pub(super) const WHITE: RGBColor = RGBColor(255, 255, 255);
 pub(super) const ALARM: RGBColor = RGBColor(176, 0, 32);
 /// Certain part of a window: up to its lower bound.
 pub(super) const WINDOW: RGBColor = RGBColor(205, 217, 232);
