@@ -9,14 +9,12 @@ use rolldrop_record::{Outcome, RequestRow};
 use serde_json::json;
 
 use crate::runs::{Dataplane, MeasuredRun, json_lines, measure, stopped_routing};
-use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
+use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, STATED_ALPHA, routes, zero_s};
 use crate::web::Web;
 
 const RATE: f64 = 200.0;
 /// Maximum number of endpoints, including the surge.
 const MOST_ENDPOINTS: f64 = 6.0;
-/// Maximum share of wrong bounds among those stated at 95 %.
-const STATED_ALPHA: f64 = 0.05;
 
 /// Returns a scenario without a sidecar, whose app does not name its pod. The userspace Service proxy logs each
 /// connection's destination.

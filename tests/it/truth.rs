@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop_record::{EventKind, Outcome, RequestRow};
+use rolldrop_record::{EventKind, Mode, Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::written;
@@ -15,6 +15,8 @@ use crate::runs::{self, Dataplane, MeasuredRun, json_lines, seconds, stopped_rou
 
 /// Probability of a false failure when testing a bound that must always hold.
 pub(crate) const ALPHA: f64 = 1e-6;
+/// Maximum share of wrong bounds among those stated at 95 %.
+pub(crate) const STATED_ALPHA: f64 = 0.05;
 /// Maximum difference between the clocks of two processes on one machine, in seconds.
 pub(crate) const CLOCK_TOLERANCE_S: f64 = 0.001;
 
@@ -56,21 +58,26 @@ pub(crate) fn bounds_hold(run: &MeasuredRun) {
         let window = termination.windows.first().expect("a window");
         let t0_latest = zero + termination.t0_s;
         let t0_earliest = t0_latest - termination.t0_uncertainty_s;
-        let on_time = t0_latest + window.lower_s.unwrap_or(0.0) + (1.0 / ALPHA).ln() / window.rate_before;
-        let upper = on_time + late_s(run, t0_earliest, on_time);
-        // A window that may be empty is only known not to end before it begins.
-        let lower = window.lower_s.map_or(t0_earliest, |lower_s| t0_latest + lower_s);
         let said =
             format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
+        // A window that may be empty is only known not to end before it begins.
+        let lower = window.lower_s.map_or(t0_earliest, |lower_s| t0_latest + lower_s);
         assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
+        // Latest time of the pod's next arrival after one at this time, at an error probability lowered by this factor.
+        let next_arrival = |from: f64, factor: f64| {
+            let on_time = from + factor.ln() / window.rate_before;
+            on_time + late_s(run, t0_earliest, on_time)
+        };
+        let reported = t0_earliest + window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
+        let upper = next_arrival(reported, STATED_ALPHA / ALPHA);
         figure(run.finished.taken, before <= upper + CLOCK_TOLERANCE_S, || {
             format!("above the upper bound at {ALPHA}: {said}")
         });
-        let reported = window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
-        assert!(
-            t0_earliest + reported <= upper + CLOCK_TOLERANCE_S,
-            "wider than its statistics allow: {said}"
-        );
+        // Where terminations overlap, losses that may be another pod's leave the end of routing open for longer.
+        if termination.mode == Mode::Isolated {
+            let widest = next_arrival(t0_latest + window.lower_s.unwrap_or(0.0), 1.0 / ALPHA);
+            assert!(reported <= widest + CLOCK_TOLERANCE_S, "wider than its statistics allow: {said}");
+        }
     }
 }
 
