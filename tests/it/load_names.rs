@@ -132,8 +132,10 @@ fn load_follows_dns_and_records_nxdomain() {
     }
     assert!(part(0).all(|row| row.remote_addr.as_deref() == Some(&first)), "{finished}");
     assert!(part(3).all(|row| row.remote_addr.as_deref() == Some(&second)), "{finished}");
+    // Two requests that are due one after the other may take their addresses the other way round.
     let turns: Vec<_> = part(1).map(|row| row.remote_addr.as_deref()).collect();
-    assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "they take turns: {turns:?}");
+    let is_turn = |three: &[Option<&str>]| three.iter().any(|address| *address != three[0]);
+    assert!(turns.windows(3).all(is_turn), "they take turns: {turns:?}");
     for row in part(2) {
         assert_eq!((row.outcome, row.detail.as_deref()), (Outcome::DnsError, Some("nxdomain")), "{row:?}");
         assert!(row.connect_start.is_none() && row.remote_addr.is_none() && row.conn.is_none(), "{row:?}");

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{LIMIT, Rolldrop, wait_for};
 use crate::inject::inject;
+use crate::machine::{Meanwhile, figure, measured};
 use crate::pods::{PODS, log_of, on, run, shell};
 use crate::termination::lab::Lab;
 use crate::watch::{DEPLOYMENTS, Watching, create_block_of_page, kubeconfig_of_page, ready_pods};
@@ -55,84 +56,85 @@ fn answers(lab: &Lab) -> Vec<String> {
 
 #[test]
 fn sidecar_shows_requests_lost_without_gateway() {
-    on("userspace", async |lab| {
-        let pod = serve(&lab).await;
-        let kubeconfig = kubeconfig_of_page(&lab).await;
-        create_block_of_page(&lab, 4).await;
-        let token = lab.dir().join("token");
-        std::fs::write(&token, TOKEN).expect("a file");
-        let options = ["-n", "default", "--sidecars", SOURCE];
-        let with_token = ["--admin-token-file", token.to_str().expect("a path")];
-        let json = ["--format", "json", "--metrics", "0"];
-        let mut watch = Watching::begin(&[&options[..], &with_token, &json].concat(), &kubeconfig);
-        let mut text = Watching::begin(
-            &[options, [with_token[0], with_token[1], "--format", "text"]].concat(),
-            &kubeconfig,
-        );
-        let mut closed = Watching::begin(&[&options[..], &json].concat(), &kubeconfig);
-        let good = |answers: &[String]| answers.iter().filter(|answer| *answer == "0 200").count();
-        wait_for("responses", LIMIT, || (good(&answers(&lab)) > 50).then_some(()));
-        lab.call("DELETE", &format!("{PODS}/{pod}"), None).await;
+    measured(|| on("userspace", shows_what_sidecar_saw));
+}
 
-        let found = watch.terminations("Deployment web", 1).remove(0);
-        // curl says so if a connection was established and closed without a response.
-        let is_lost = |answer: &&String| ["52 000", "56 000"].contains(&answer.as_str());
-        let lost = answers(&lab).iter().filter(is_lost).count() as u64;
-        let traffic = &found["traffic"];
-        assert_eq!((&found["pod"], &traffic["seen_by"]), (&json!(pod), &json!("sidecar")), "{found:#}");
-        let seen = traffic["lost"]["at_least"].as_u64().expect("a number");
-        assert_eq!(traffic["lost"]["at_most"], seen, "{found:#}");
-        // The last one may have been in the kernel's queue when the sidecar exited.
-        assert!(seen > 0 && (seen == lost || seen + 1 == lost), "{lost}: {found:#}\n{:?}", answers(&lab));
-        let causes = traffic["by_cause"].as_object().expect("causes");
-        assert!(causes.contains_key("routed_to_dead_pod"), "{found:#}");
-        assert_eq!(traffic["consumers"]["seen"], json!([SOURCE]), "{found:#}");
-        let [window] = &traffic["windows"].as_array().expect("windows")[..] else { panic!("{found:#}") };
-        assert_eq!(window["upper_s"], Value::Null, "{found:#}");
-        let [gap] = &traffic["gaps"].as_array().expect("gaps")[..] else { panic!("{found:#}") };
-        let log = format!("default/{pod}/rolldrop");
-        assert_eq!((&gap["source"], &gap["why"]), (&json!(log), &json!("sidecar ended")), "{found:#}");
-        let metrics = ScrapedMetrics::scrape(&watch, OPEN_METRICS);
-        let up = |metrics: &ScrapedMetrics| metrics.sum("rolldrop_evidence_up", &format!("source={SOURCE}"));
-        assert_eq!(up(&metrics), 1.0, "{}", metrics.text);
-        assert_eq!(
-            metrics.sum("rolldrop_lost_requests_total", "evidence=at_least"),
-            seen as f64,
-            "{}",
-            metrics.text
-        );
+async fn shows_what_sidecar_saw(lab: Lab) {
+    let pod = serve(&lab).await;
+    let kubeconfig = kubeconfig_of_page(&lab).await;
+    create_block_of_page(&lab, 4).await;
+    let token = lab.dir().join("token");
+    std::fs::write(&token, TOKEN).expect("a file");
+    let options = ["-n", "default", "--sidecars", SOURCE];
+    let with_token = ["--admin-token-file", token.to_str().expect("a path")];
+    let json = ["--format", "json", "--metrics", "0"];
+    let mut watch = Watching::begin(&[&options[..], &with_token, &json].concat(), &kubeconfig);
+    let mut text =
+        Watching::begin(&[options, [with_token[0], with_token[1], "--format", "text"]].concat(), &kubeconfig);
+    let mut closed = Watching::begin(&[&options[..], &json].concat(), &kubeconfig);
+    let good = |answers: &[String]| answers.iter().filter(|answer| *answer == "0 200").count();
+    wait_for("responses", LIMIT, || (good(&answers(&lab)) > 50).then_some(()));
+    let meanwhile = Meanwhile::begins();
+    lab.call("DELETE", &format!("{PODS}/{pod}"), None).await;
 
-        let elsewhere = ["watch", "--kubeconfig", "kubeconfig", "-n", "kube-system", "--sidecars", SOURCE];
-        let refused = Rolldrop::new(elsewhere).file("kubeconfig", &kubeconfig).finish().expect_code(2);
-        assert!(
-            refused.stderr().contains("is not in the namespace that is watched, kube-system"),
-            "{refused}"
-        );
+    let found = watch.terminations("Deployment web", 1).remove(0);
+    // curl says so if a connection was established and closed without a response.
+    let is_lost = |answer: &&String| ["52 000", "56 000"].contains(&answer.as_str());
+    let lost = answers(&lab).iter().filter(is_lost).count() as u64;
+    let traffic = &found["traffic"];
+    assert_eq!(found["pod"], json!(pod), "{found:#}");
+    // A sidecar waits for its reader for at most two seconds, which is too short for a starved watch.
+    figure(meanwhile.taken(), traffic["seen_by"] == "sidecar", || format!("{found:#}"));
+    let seen = traffic["lost"]["at_least"].as_u64().expect("a number");
+    assert_eq!(traffic["lost"]["at_most"], seen, "{found:#}");
+    // The last one may have been in the kernel's queue when the sidecar exited.
+    assert!(seen > 0 && (seen == lost || seen + 1 == lost), "{lost}: {found:#}\n{:?}", answers(&lab));
+    let causes = traffic["by_cause"].as_object().expect("causes");
+    assert!(causes.contains_key("routed_to_dead_pod"), "{found:#}");
+    assert_eq!(traffic["consumers"]["seen"], json!([SOURCE]), "{found:#}");
+    let [window] = &traffic["windows"].as_array().expect("windows")[..] else { panic!("{found:#}") };
+    assert_eq!(window["upper_s"], Value::Null, "{found:#}");
+    let [gap] = &traffic["gaps"].as_array().expect("gaps")[..] else { panic!("{found:#}") };
+    let log = format!("default/{pod}/rolldrop");
+    assert_eq!((&gap["source"], &gap["why"]), (&json!(log), &json!("sidecar ended")), "{found:#}");
+    let metrics = ScrapedMetrics::scrape(&watch, OPEN_METRICS);
+    let up = |metrics: &ScrapedMetrics| metrics.sum("rolldrop_evidence_up", &format!("source={SOURCE}"));
+    assert_eq!(up(&metrics), 1.0, "{}", metrics.text);
+    assert_eq!(
+        metrics.sum("rolldrop_lost_requests_total", "evidence=at_least"),
+        seen as f64,
+        "{}",
+        metrics.text
+    );
 
-        // Without the token, nothing is known.
-        let unknown = closed.terminations("Deployment web", 1).remove(0);
-        assert_eq!(unknown["traffic"], Value::Null, "{unknown:#}");
-        let gaps = closed.lines("log_gap");
-        assert_eq!(
-            (gaps.len(), &gaps[0]["why"]),
-            (1, &json!("it requires a token (--admin-token-file)")),
-            "{gaps:?}"
-        );
-        assert_eq!(up(&ScrapedMetrics::scrape(&closed, OPEN_METRICS)), 0.0);
-        let said = closed.read("stderr.log");
-        assert_eq!(said.matches("requires a token (--admin-token-file)").count(), 1, "{said}");
-        closed.end();
-        watch.end();
+    let elsewhere = ["watch", "--kubeconfig", "kubeconfig", "-n", "kube-system", "--sidecars", SOURCE];
+    let refused = Rolldrop::new(elsewhere).file("kubeconfig", &kubeconfig).finish().expect_code(2);
+    assert!(refused.stderr().contains("is not in the namespace that is watched, kube-system"), "{refused}");
 
-        let text = text.end();
-        for part in [
-            format!("LOST {seen} of "),
-            " requests that reached its sidecar (".to_owned(),
-            "; requests after its sidecar had ended are not known".to_owned(),
-        ] {
-            assert!(text.contains(&part), "{part}\n{text}");
-        }
-        // This is the example on the page.
-        println!("{text}");
-    });
+    // Without the token, nothing is known.
+    let unknown = closed.terminations("Deployment web", 1).remove(0);
+    assert_eq!(unknown["traffic"], Value::Null, "{unknown:#}");
+    let gaps = closed.lines("log_gap");
+    assert_eq!(
+        (gaps.len(), &gaps[0]["why"]),
+        (1, &json!("it requires a token (--admin-token-file)")),
+        "{gaps:?}"
+    );
+    assert_eq!(up(&ScrapedMetrics::scrape(&closed, OPEN_METRICS)), 0.0);
+    let said = closed.read("stderr.log");
+    assert_eq!(said.matches("requires a token (--admin-token-file)").count(), 1, "{said}");
+    closed.end();
+    watch.end();
+
+    let text = text.end();
+    figure(meanwhile.taken(), text.contains("LOST"), || text.clone());
+    for part in [
+        format!("LOST {seen} of "),
+        " requests that reached its sidecar (".to_owned(),
+        "; requests after its sidecar had ended are not known".to_owned(),
+    ] {
+        assert!(text.contains(&part), "{part}\n{text}");
+    }
+    // This is the example on the page.
+    println!("{text}");
 }
