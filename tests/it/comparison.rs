@@ -79,6 +79,18 @@ fn comparison_flags_losses_and_refuses_mismatches() {
             worse.stdout().contains("FAIL         baseline.dropped: 100.00 % (limit not worse than 0.00 %)"),
             "{worse}"
         );
+
+        copy(&dir.join("before"), &dir.join("invalid"), 0);
+        let events = dir.join("invalid/events.jsonl");
+        let text = std::fs::read_to_string(&events).expect("events");
+        // More requests than were due.
+        std::fs::write(&events, text.replace(r#""main":800"#, r#""main":1"#)).expect("events");
+        let invalid = rolldrop(dir, "gate invalid --baseline saved.json").expect_code(3);
+        let why = "the run is not compared with the baseline, because it is invalid (";
+        assert!(invalid.stderr().contains(why), "{invalid}");
+        let anyway = rolldrop(dir, "gate invalid --baseline saved.json --anyway").expect_code(3);
+        assert!(anyway.stdout().contains("baseline.dropped"), "{anyway}");
+
         let nonsense = rolldrop(dir, "gate after --baseline before/run.json").expect_code(2);
         assert!(nonsense.stderr().contains("is not a baseline: give a run directory"), "{nonsense}");
     });

@@ -113,9 +113,7 @@ impl Job {
             }
             self.step("Measure")
         };
-        // With a baseline, such a run has no verdict: it cannot be compared.
-        let is_invalid =
-            |ended: &Output| String::from_utf8_lossy(&ended.stdout).contains("INVALID MEASUREMENT");
+        let is_invalid = |_: &Output| self.output("verdict") == "invalid";
         let ended = again_while_invalid(measure, is_invalid);
         figure(meanwhile.taken(), !is_invalid(&ended), || format!("{ended:?}"));
         ended
