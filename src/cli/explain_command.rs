@@ -166,7 +166,7 @@ fn in_full(entry: &DocsEntry, width: usize) -> String {
     text
 }
 
-/// Wraps a text. Lines are indented by `indent`; the first begins with `lead` instead.
+/// Wraps text. Lines are indented by `indent`; the first begins with `lead` instead.
 fn wrapped(lead: &str, indent: usize, text: &str, width: usize) -> String {
     let (first, others) = (format!("{lead:indent$}"), " ".repeat(indent));
     let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);

@@ -186,7 +186,7 @@ impl MeasureArgs {
     }
 }
 
-/// Quotes a text as a scenario value.
+/// Quotes text as a scenario value.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

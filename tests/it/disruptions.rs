@@ -254,7 +254,10 @@ fn forced_deletion_leaves_no_grace_period() {
         let refused = run.result.findings.iter().find(|finding| finding.what.starts_with("evict"));
         let refused = refused.unwrap_or_else(|| panic!("no finding\n{}", run.finished));
         assert!(refused.what.ends_with("was refused (429)"), "{refused:?}");
-        assert!(refused.remedy.starts_with("allow more in the PodDisruptionBudget"), "{refused:?}");
+        assert!(
+            refused.remedy.starts_with("allow more disruptions in the PodDisruptionBudget"),
+            "{refused:?}"
+        );
     });
 }
 

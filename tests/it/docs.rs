@@ -105,7 +105,7 @@ fn whole_literals(source: &str) -> String {
     pieces.fold(first, |whole, piece| whole + piece.trim_start())
 }
 
-/// Returns true if a text contains these parts in this order, close to each other.
+/// Returns true if the text contains these parts in this order, close to each other.
 fn has_in_order(text: &str, parts: &[&str]) -> bool {
     let [first, others @ ..] = parts else { return true };
     text.match_indices(first).any(|(at, _)| {

@@ -447,7 +447,7 @@ fn run_reports_failed_undo_and_missing_rights() {
 }
 
 #[test]
-fn run_ignores_objects_outside_its_query() {
+fn run_rejects_objects_that_it_did_not_request() {
     let _turn = turn();
     let lab = Setup::new().start();
     // Watches of all pods in the namespace are passed on unchanged, so they keep working.

@@ -38,7 +38,7 @@ impl StreamLoad {
         self.spans.iter().map(|(started, _)| *started).fold(0.0, f64::max)
     }
 
-    /// Returns the number of streams per second and pod that began in a steady part of this length.
+    /// Returns the number of streams per pod per second that began in a steady part of this length.
     fn rate(&self, steady_s: f64) -> f64 {
         let from = self.steady_until() - steady_s;
         self.spans.iter().filter(|(started, _)| *started >= from).count() as f64 / steady_s / 2.0

@@ -316,7 +316,7 @@ fn kernel_record_locates_lost_requests() {
 }
 
 #[test]
-fn recorded_statements_agree_with_truth() {
+fn statements_about_recorded_runs_match_ground_truth() {
     let rows = table();
     print(&rows);
     let untrue: Vec<_> = rows.iter().filter(|row| !row.holds).map(|row| (row.run, row.statement)).collect();

@@ -125,7 +125,7 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names in a text that follow a prefix (`crate::`, `rolldrop_`), as `name` or with the next one:
+/// Returns the names in the text that follow a prefix (`crate::`, `rolldrop_`), as `name` or with the next one:
 /// `name::Item`.
 fn named(code: &str, prefix: &str) -> BTreeSet<String> {
     let word =

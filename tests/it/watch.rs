@@ -130,7 +130,7 @@ pub(crate) async fn ready_pods(lab: &Lab, app: &str, wanted: usize) -> Vec<(Stri
             conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
                 && pod["metadata"]["deletionTimestamp"].is_null()
         };
-        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let text = |value: &Value| value.as_str().expect("a string").to_owned();
         let named = |pod: &Value| (text(&pod["metadata"]["name"]), text(&pod["spec"]["nodeName"]));
         let ready: Vec<_> = pods.iter().filter(is_ready).map(named).collect();
         if ready.len() == wanted {

@@ -33,8 +33,8 @@ pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> 
         Some(service) => read_name(service, "ServiceName")?,
         None => read_name(fields.text("RouterName")?.unwrap_or_default(), "RouterName")?,
     };
-    // Traefik sets the fields of the origin when the response is complete. If they are missing in a response that had
-    // begun, it ended too early, by the upstream or by the client.
+    // Traefik sets the fields of the origin once the response is complete. If they are missing although the response
+    // had begun, the upstream or the client ended it too early.
     let origin_status = fields.number("OriginStatus")?.filter(|status| *status > 0);
     let origin_size = fields.number("OriginContentSize")?;
     let origin_ns = fields.number("OriginDuration")?.filter(|ns| *ns > 0);

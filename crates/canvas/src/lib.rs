@@ -17,7 +17,7 @@ pub const WHITE: RGBColor = RGBColor(255, 255, 255);
 
 const REGULAR: &[u8] = include_bytes!("fonts/Roboto-Regular.ttf");
 const BOLD: &[u8] = include_bytes!("fonts/Roboto-Bold.ttf");
-/// Minimum number of characters that remain when a text is shortened.
+/// Minimum number of characters that remain when a string is shortened.
 const LEAST_CHARS: usize = 4;
 
 /// Failure to draw a picture.
@@ -41,7 +41,7 @@ pub enum Weight {
     Bold,
 }
 
-/// Part of a text that is placed at the given coordinates.
+/// Part of the text that is placed at the given coordinates.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     Start,
@@ -49,7 +49,7 @@ pub enum Anchor {
     End,
 }
 
-/// Style of a text.
+/// Style of the text.
 #[derive(Clone, Copy)]
 pub struct TextStyle {
     pub size: f64,
@@ -117,7 +117,7 @@ struct PlacedText {
     runs: Runs,
 }
 
-/// Writing direction of a text.
+/// Writing direction of the text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Right,
@@ -207,12 +207,12 @@ impl Canvas {
         }
     }
 
-    /// Draws a text with its baseline at `y`.
+    /// Draws text with its baseline at `y`.
     pub fn text(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Right);
     }
 
-    /// Draws a text that reads upwards, with its baseline at `x`.
+    /// Draws text that reads upwards, with its baseline at `x`.
     pub fn text_upwards(&mut self, x: f64, y: f64, text: &str, style: &TextStyle) {
         self.set_text((x, y), text, style, Runs::Upwards);
     }
@@ -221,7 +221,7 @@ impl Canvas {
         self.shapes.push(CanvasShape::Text(PlacedText { at, text: text.to_owned(), style: *style, runs }));
     }
 
-    /// Returns the width of a text, in pixels.
+    /// Returns the width of the text, in pixels.
     pub fn text_width(&self, text: &str, style: &TextStyle) -> f64 {
         self.fonts.lay_out(text, style).1
     }
@@ -268,7 +268,7 @@ impl Fonts {
         }
     }
 
-    /// Returns a text's glyphs with their offsets from its beginning, and the text's width, in pixels.
+    /// Returns the glyphs of the text with their offsets from its beginning, and the text's width, in pixels.
     fn lay_out(&self, text: &str, style: &TextStyle) -> (Vec<(GlyphId, f64)>, f64) {
         let font = self.of(style.weight);
         let units = font.as_scaled(font.height_unscaled());
@@ -285,7 +285,7 @@ impl Fonts {
         (glyphs, pen)
     }
 
-    /// Returns a text's glyphs with their offsets from the anchor point.
+    /// Returns the glyphs of the text with their offsets from the anchor point.
     fn place(&self, line: &PlacedText) -> Vec<(GlyphId, f64)> {
         let (mut glyphs, width) = self.lay_out(&line.text, &line.style);
         let shift = match line.style.anchor {

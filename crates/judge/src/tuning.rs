@@ -2,10 +2,11 @@
 //! suffice.
 //!
 //! The first run shows the losses with the current settings. If it is known which pod answered each request, the pods
-//! sleep long enough in the second run to see every window to its end. The chosen sleep is the longest of these
-//! windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The statement follows
-//! Wilks 1941: the largest of n windows covers a certain share of all windows at a certain confidence (`stats`). If
-//! pods are not known by name, the search begins with the window bounds from the first run (module `first_sleep`).
+//! of the second run sleep long enough for every window to be seen to its end. The chosen sleep is the longest of these
+//! windows, rounded up to whole seconds. It has no safety margin, because the next run proves it. The claimed coverage
+//! follows Wilks (1941): the largest of n windows covers a certain share of all windows at a certain confidence
+//! (`stats`). If it is not known which pod answered each request, the search starts from the window bounds of the first
+//! run (module `first_sleep`).
 
 mod alike;
 mod first_sleep;

@@ -198,7 +198,7 @@ latencies! {
     /// EndpointSlice controller: from a change of the pod's Ready condition to the slice that shows
     /// it (row "Ready seen → slice ready seen").
     ready_to_slice = "readyToSlice" [2_300, 13_000, 19_700, 22_300];
-    /// EndpointSlice controller: from the deletionTimestamp to the slice that shows terminating.
+    /// EndpointSlice controller: from the deletionTimestamp to the slice that shows the endpoint as terminating.
     deletion_to_slice = "deletionToSlice" [5_700, 35_800, 83_600, 122_500];
     /// EndpointSlice controller: from a pod that is terminal, gone or no longer selected to the
     /// removal of its endpoint from the slice (row "container terminated in pod status seen →

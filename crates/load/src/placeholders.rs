@@ -17,7 +17,7 @@ use rolldrop_record::LengthLaw;
 /// Maximum number of characters for `{{random:N}}`.
 const MAX_RANDOM: usize = 1 << 20;
 
-/// A piece of a text.
+/// A piece of text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum TemplatePiece {
     /// Literal bytes.
@@ -39,7 +39,7 @@ pub(super) enum TemplatePiece {
 #[error("unknown placeholder {0:?}: use {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} or {{{{int:A-B}}}}")]
 pub struct UnknownPlaceholder(String);
 
-/// Splits a text at its placeholders into pieces.
+/// Splits text at its placeholders into pieces.
 ///
 /// # Errors
 /// Returns an error if the text contains an unknown placeholder.

@@ -158,7 +158,7 @@ fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<TemplatePiece>
     joined(head)
 }
 
-/// Merges a text into as few pieces as possible.
+/// Merges text into as few pieces as possible.
 fn joined(pieces: Vec<TemplatePiece>) -> Vec<TemplatePiece> {
     let mut joined: Vec<TemplatePiece> = Vec::new();
     for piece in pieces {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::tree;
 
-/// The format of a text. JSON is edited as YAML, but new parts are written as JSON.
+/// The format of the text. JSON is edited as YAML, but new parts are written as JSON.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ManifestFormat {
     Yaml,

@@ -15,7 +15,7 @@ use super::problem::{ManifestError, Problem, line};
 use super::splice::{Splice, spliced};
 use super::tree::{self, Node, YamlDocument};
 
-/// Byte order mark, which Windows editors put at the start of a text.
+/// Byte order mark, which Windows editors put at the start of a file.
 const MARK: char = '\u{feff}';
 
 /// A text and its documents.
@@ -47,7 +47,7 @@ struct DocumentEntry {
 }
 
 impl Manifests {
-    /// Parses a text; `file` is its name in messages.
+    /// Parses text; `file` is its name in messages.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Manifests {
             (Ok(documents), _) => {
                 Ok(whole(ManifestFormat::Yaml, documents.into_iter().map(DocumentEntry::from).collect()))
             }
-            // An opening brace or bracket alone does not make a text JSON, but a quote after it does.
+            // An opening brace or bracket alone does not make the text JSON, but a quote after it does.
             (Err(_), Err(problem)) if text.trim_start()[1..].trim_start().starts_with('"') => {
                 Err(problem.of(file, text))
             }
@@ -198,7 +198,7 @@ impl DocumentEntry {
     }
 }
 
-/// Parses a text as a sequence of JSON documents.
+/// Parses text as a sequence of JSON documents.
 fn json_documents(text: &str) -> Result<Vec<DocumentEntry>, Problem> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let (mut documents, mut end, as_yaml) = (Vec::new(), 0, as_yaml(text));

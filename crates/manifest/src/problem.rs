@@ -1,4 +1,4 @@
-//! Problems in a text that is not a manifest: place, cause and remedy.
+//! Problems in text that is not a manifest: place, cause and remedy.
 
 use granit_parser::ErrorKind;
 use thiserror::Error;
@@ -27,7 +27,7 @@ pub enum ManifestError {
     },
 }
 
-/// A problem at a position in a text.
+/// A problem at a position in the text.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// Position in bytes.

@@ -1,8 +1,8 @@
-//! Replacement of parts of a text.
+//! Replacement of parts of the text.
 
 use std::ops::Range;
 
-/// Replacement of a range of a text.
+/// Replacement of a range of the text.
 #[derive(Debug)]
 pub(super) struct Splice {
     pub(super) range: Range<usize>,

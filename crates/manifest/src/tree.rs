@@ -18,7 +18,7 @@ const ALIASED_VALUES: usize = 1_000_000;
 /// Maximum key length. libyaml allows 1,024 characters, but a JSON key may be longer.
 const KEY_LENGTH: usize = 1 << 20;
 
-/// A document in a text.
+/// A document of a manifest.
 #[derive(Debug)]
 pub(super) struct YamlDocument {
     /// Range from the end of the previous document to the end of this one, including comments and separators.
@@ -93,7 +93,7 @@ impl Node {
     }
 }
 
-/// Reads all documents in a text. Documents without a value are left out.
+/// Reads all documents in the text. Documents without a value are left out.
 ///
 /// # Errors
 /// Fails if kubectl could not read the text either, or if a key is given twice.

@@ -195,7 +195,8 @@ fn imprecise_deletions(deletions: u64, widest_s: f64, beats: &BeatsState) -> Wor
         ),
     };
     let what = format!(
-        "others deleted {}, at times known only to within {widest_s:.2} s; upper bounds of windows are wider by that much",
+        "others deleted {}, at times known only to within {widest_s:.2} s; the upper bounds of their windows are up to \
+         that much higher",
         counted(deletions, "pod")
     );
     words(what, why, remedy)

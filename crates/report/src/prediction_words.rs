@@ -20,7 +20,7 @@ pub(crate) fn text(of: &StreamPrediction) -> String {
 fn write_text(of: &StreamPrediction, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "at most {} cut per termination, with {} confidence, at {:.3} streams per second and pod:",
+        "at most {} streams cut per termination, with {} confidence, at {:.3} new streams per pod per second:",
         of.max_cut,
         percent(of.confidence),
         of.rate_per_pod
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn prediction_states_advice_before_tables() {
         insta::assert_snapshot!(text(&prediction()), @r#"
-        at most 0.1 cut per termination, with 95 % confidence, at 1.000 streams per second and pod:
+        at most 0.1 streams cut per termination, with 95 % confidence, at 1.000 new streams per pod per second:
           if the app keeps serving its streams after SIGTERM: grace period of 47 s, with a preStop sleep of 2 s
           if the app cuts its streams at SIGTERM: unknown: record about 900 more streams, or allow more cuts (--max-cut)
         the rule "99th percentile of the duration" (31.2 s) expects to cut 0.10 per termination; it would cut 0.61 (0.52 to 0.73)

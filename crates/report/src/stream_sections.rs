@@ -61,7 +61,7 @@ pub(super) fn predicted(streams: &StreamResult) -> Option<String> {
     let rate = plain(of.rate_per_pod);
     let cuts: Vec<&str> = known.iter().map(|(_, cut)| cut.as_str()).collect();
     Some(format!(
-        "At {rate} streams per second and pod, one further termination would cut on average {} (95 % bounds).",
+        "At {rate} streams per pod per second, one further termination would cut on average {} (95 % bounds).",
         list(&cuts)
     ))
 }

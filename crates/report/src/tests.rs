@@ -346,7 +346,7 @@ fn stream_section_shows_phases_and_times() {
       3,000 streams: 2,837 complete, 37 cut, 11 aborted by the app and 115 still open when the run
       ended. Up to 181 were open at the same time. The incomplete streams had delivered 6,869 events and
       439,616 bytes.
-      At 6.67 streams per second and pod, one further termination would cut on average 35.04 (28.29 to
+      At 6.67 streams per pod per second, one further termination would cut on average 35.04 (28.29 to
       39.99) with a preStop sleep of 5 s and a grace period of 20 s, as now (95 % bounds).
 
       By termination and phase. Told: the app ended it with a message. The last end counts from t0.

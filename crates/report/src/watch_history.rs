@@ -260,7 +260,7 @@ impl WatchedScope {
         let (share, effect) = match self.unwatched.is_empty() {
             true => (self.share, ""),
             // Rounding must not hide the rest.
-            false => (self.share.min(0.999), "; in the rest, terminations may be missing"),
+            false => (self.share.min(0.999), "; terminations may be missing from the rest"),
         };
         format!("{of}: watched for {} of the time ({}){effect}", percent(share), long_time(self.watched_s))
     }
@@ -462,7 +462,7 @@ mod tests {
         let text = whole.text();
         for part in [
             "0 terminations of 0 workloads from 2026-01-02T15:04:05Z to 2026-01-02T15:05:45Z",
-            "all namespaces: watched for 42 % of the time (42.0 s); in the rest, terminations may be missing",
+            "all namespaces: watched for 42 % of the time (42.0 s); terminations may be missing from the rest",
             "not watched from 2026-01-02T15:05:15Z to 2026-01-02T15:05:45Z (30.0 s)",
             "the watch of pods was interrupted from 2026-01-02T15:04:31Z",
         ] {

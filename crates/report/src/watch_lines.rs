@@ -232,7 +232,7 @@ fn ending(end: &WatchedTermination) -> String {
         (Some(true), ..) => format!("KILLED at the end of its grace period of {grace_s} s"),
         (killed, Some(used), _) => {
             let share = end.share_of_grace().map(|share| format!(", {} of it", percent(share)));
-            let unsure = if killed.is_none() { " (killed or not is unknown)" } else { "" };
+            let unsure = if killed.is_none() { " (whether it was killed is unknown)" } else { "" };
             format!(
                 "ended {:.1} s into its grace period of {grace_s} s{}{unsure}",
                 used.likely_s,
@@ -523,7 +523,7 @@ pub(super) mod tests {
         assert_eq!(
             text(unknown.clone()),
             "2026-01-02T15:04:05Z shop/web-7d9f-x (no controller): deleted, by whom is not known; ended 2.4 s into its \
-             grace period of 30 s, 8.0 % of it (killed or not is unknown)\n"
+             grace period of 30 s, 8.0 % of it (whether it was killed is unknown)\n"
         );
         let unseen = WatchedTermination { grace_use: None, ended_ns: None, ..unknown };
         assert!(text(unseen).ends_with("; its containers' end was not shown\n"));

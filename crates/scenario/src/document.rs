@@ -178,7 +178,7 @@ fn steps(path: &str) -> impl Iterator<Item = String> {
     path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
 }
 
-/// Explains to the author where and why a text is not valid YAML; `None` if it is.
+/// Explains to the author where and why the text is not valid YAML; `None` if it is.
 fn unreadable(file: &str, text: &str) -> Option<(String, String)> {
     match Manifests::parse(file, text).err()? {
         ManifestError::Invalid { place, why } => Some((place, why)),

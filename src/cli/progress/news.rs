@@ -51,7 +51,7 @@ fn listed(beginning: &str, names: &[&str], width: usize) -> String {
     fit(&with(number.unwrap_or(1)), width)
 }
 
-/// Wraps a text into lines of at most this width.
+/// Wraps text into lines of at most this width.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width.max(1)).word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::wrap(text, options.subsequent_indent("  "));
@@ -70,7 +70,7 @@ pub(super) fn joined(parts: impl IntoIterator<Item = String>, width: usize) -> S
     line
 }
 
-/// Truncates a text to this width.
+/// Truncates text to this width.
 pub(super) fn fit(text: &str, width: usize) -> String {
     console::truncate_str(text, width.max(1), "…").into_owned()
 }

@@ -57,7 +57,7 @@ impl Job {
         outputs.lines().filter_map(of).next_back().unwrap_or_default()
     }
 
-    /// Returns a text with expressions replaced by their values.
+    /// Returns the text with its expressions replaced by their values.
     fn filled(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;

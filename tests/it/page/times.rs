@@ -25,7 +25,7 @@ const STEPS: [Step; 10] = [
         then: "document.querySelector('th[aria-sort]').textContent === 'dropped'",
     },
     Step {
-        name: "sort by a text",
+        name: "sort by text",
         before: "",
         input: Input::Click("document.querySelectorAll('table.rows thead button')[0]"),
         then: "document.querySelector('th[aria-sort]').textContent === 'pod'",

@@ -139,7 +139,7 @@ impl Caller {
         Api::namespaced_with(self.client.clone(), &self.namespace, resource)
     }
 
-    /// Returns the future's result, or an error if the limit for API calls passes first.
+    /// Returns the future's result, or an error if the time limit for API calls expires first.
     pub(crate) async fn limited<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T> {
         let limit = self.limits.api_call;
         match self.stoppable(timeout(limit, future)).await? {

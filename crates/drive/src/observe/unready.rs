@@ -140,7 +140,7 @@ fn said(reason: Option<&String>, message: Option<&String>) -> String {
     reason.map(String::as_str).into_iter().chain(message).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns the last non-empty line of a text.
+/// Returns the last non-empty line of the text.
 pub(crate) fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }

@@ -74,7 +74,7 @@ pub(crate) struct Sums<'a> {
 /// Pod reached by requests.
 #[derive(Clone, Copy, Debug)]
 struct ReachedPod<'a> {
-    /// Index of the pod in the traffic.
+    /// Index of the pod's counts in [`ByPod`], or [`UNKNOWN`] if it has none.
     place: usize,
     lives: Lives<'a>,
 }

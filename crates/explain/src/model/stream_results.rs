@@ -182,7 +182,7 @@ pub struct PredictedMean {
     pub lower: f64,
     /// Upper bound.
     pub upper: f64,
-    /// Rate of new streams per second and pod for which the prediction is valid.
+    /// Rate of new streams per pod per second for which the prediction is valid.
     pub rate_per_pod: f64,
 }
 

@@ -281,7 +281,7 @@ pub(crate) fn left_alive(end: &PodEnd, tail: &ArrivalTail) -> Option<Stamp> {
     (left <= end.may_stop_from()).then_some(left)
 }
 
-/// Returns true if a gateway may have known no usable endpoint of the target when the request was sent.
+/// Returns true if a gateway may have known of no usable endpoint of the target when the request was sent.
 pub(crate) fn none_usable(timeline: &Timeline, of: &Scope, row: &RequestRow) -> bool {
     let sent = sent(row);
     timeline.endpoints.none_usable_within(of, sent.shifted_ns(-TABLE_AGE_NS), sent)

@@ -58,7 +58,7 @@ pub struct StreamPrediction {
     pub pods: usize,
     /// Number of streams that were open in the steady part.
     pub streams: usize,
-    /// Streams that began per second and pod. All figures apply to this rate.
+    /// Streams that began per pod per second. All figures apply to this rate.
     pub rate_per_pod: f64,
     /// Mean number of streams open on a pod.
     pub open_per_pod: f64,

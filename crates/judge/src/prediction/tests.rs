@@ -227,7 +227,7 @@ fn bursts_widen_predictions() {
     assert!(width(10) > 1.5 * width(1), "{} {}", width(10), width(1));
 }
 
-/// Returns the steady part of a run with exponential lengths of 5 s, one stream per second and pod.
+/// Returns the steady part of a run with exponential lengths of 5 s, one stream per pod per second.
 fn steady(missing: Option<MissingShare>, pods: &[&str]) -> SteadyStreams {
     let workload = Workload {
         law: Law::Exponential { mean: 5.0 },

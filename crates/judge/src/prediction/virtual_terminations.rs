@@ -6,7 +6,7 @@ use super::{Estimate, SteadyRecord, StreamBudget};
 use rolldrop_explain::math::stats;
 use rolldrop_explain::model::SpanEnd;
 
-/// Number of instants over all pods. With three pods, a record of an hour has about ten per second and pod, and a
+/// Number of instants over all pods. With three pods, a record of an hour has about ten per pod per second, and a
 /// record of a day one per 2.6 s. That is fine enough, because streams outlast a budget by more than 2.6 s.
 const INSTANTS: usize = 100_000;
 /// Minimum number of instants per pod.
@@ -81,7 +81,7 @@ impl VirtualTerminations {
         })
     }
 
-    /// Returns the streams that began per second and pod; all predictions apply to this rate.
+    /// Returns the streams that began per pod per second; all predictions apply to this rate.
     pub fn rate_per_pod(&self) -> f64 {
         self.rate_per_pod
     }

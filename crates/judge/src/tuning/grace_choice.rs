@@ -56,7 +56,7 @@ pub struct ChosenStreams {
     pub least_seconds: u64,
     /// Predicted mean number of streams cut per termination.
     pub cut: MeanCut,
-    /// Streams per second and pod. All figures apply to this rate.
+    /// Streams per pod per second. All figures apply to this rate.
     pub rate_per_pod: f64,
     /// Number of streams on which the prediction is based.
     pub recorded: usize,

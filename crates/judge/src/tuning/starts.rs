@@ -8,9 +8,9 @@ use rolldrop_explain::math::stats;
 use rolldrop_explain::model::{RunResult, Start, StartStage};
 use rolldrop_record::Cause;
 
-/// Returns the current settings, extended by start delays that would have saved the requests lost at starts. The
-/// settings stay unchanged if nothing was lost, if the pods have no readiness probe, or if their first response was not
-/// seen. minReadySeconds helps only if a rollout keeps old pods until new ones exist.
+/// Returns the current settings, extended by start delays that would have saved the requests lost while pods started.
+/// The settings stay unchanged if nothing was lost, if the pods have no readiness probe, or if their first response was
+/// not seen. minReadySeconds helps only if a rollout keeps old pods until new ones exist.
 pub fn with_starts(result: &RunResult, set: PodSettings, rollout: RolloutShape) -> PodSettings {
     let slowest = |from: StartStage, counts: fn(&Start) -> bool| {
         let took = result.starts.iter().filter(|start| counts(start)).filter_map(|start| {
@@ -32,7 +32,7 @@ pub fn with_starts(result: &RunResult, set: PodSettings, rollout: RolloutShape) 
     wanted
 }
 
-/// Requests lost at starts despite a setting that should have saved them.
+/// Requests lost while pods started, despite a setting that should have saved them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostAtStart {
     /// Cause of the losses.
@@ -52,8 +52,8 @@ pub enum StartSetting {
     MinReadySeconds,
 }
 
-/// Returns requests lost at starts in a run with the settings `with`, although a change from `set` should have saved
-/// them; `None` if there were none.
+/// Returns the requests that a run with the settings `with` lost while pods started, although a setting changed from
+/// `set` should have saved them. Returns only the first cause with such losses; `None` if there were none.
 pub fn lost_at_starts(result: &RunResult, set: PodSettings, with: PodSettings) -> Option<LostAtStart> {
     let is_delayed = set.readiness_delay_seconds != with.readiness_delay_seconds;
     let is_kept = set.min_ready_seconds != with.min_ready_seconds;

@@ -110,7 +110,7 @@ fn parse(target: &LoadTarget) -> Result<(Url, UrlScheme), PlanError> {
     Ok((url, UrlScheme { is_secure, is_websocket }))
 }
 
-/// Returns a text as a single piece, or split at its placeholders if templates are enabled.
+/// Returns text as a single piece, or split at its placeholders if templates are enabled.
 fn pieces(settings: &Load, text: &[u8], what: &str) -> Result<Vec<TemplatePiece>, PlanError> {
     match settings.template {
         false => Ok(vec![TemplatePiece::Bytes(text.to_vec())]),

@@ -1,4 +1,4 @@
-//! Parameters of requests to a worker, and its responses: a text, a value, or a stream of lines.
+//! Parameters of requests to a worker, and its responses: text, a value, or a stream of lines.
 
 use std::fmt::Display;
 use std::io;

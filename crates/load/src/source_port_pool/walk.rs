@@ -186,7 +186,10 @@ fn own(path: &Path, is_written: bool) -> io::Result<File> {
     if is.is_file() && is.uid() == geteuid().as_raw() && is.nlink() == 1 {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a private file of this user"))
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "it is not a regular file that this user owns and that has only one hard link",
+    ))
 }
 
 #[cfg(test)]

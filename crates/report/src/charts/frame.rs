@@ -139,7 +139,7 @@ pub(super) fn answer(result: &RunResult) -> String {
     if parts.chars().count() > LINE { answer.join("\n") } else { parts }
 }
 
-/// Breaks a text between words into lines that fit the width.
+/// Breaks text between words into lines that fit the width.
 fn wrapped(canvas: &Canvas, text: &str, style: &TextStyle, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -33,8 +33,8 @@ pub(super) fn incident(incident: &Incident) -> Words {
             };
             words(
                 format!("container {container} of pod {pod} {how}{code} and {back}"),
-                "the pod stayed, so this is not a termination: requests lost here are in no window, no preStop hook \
-                 ran, and the pod stayed an endpoint until the kubelet noticed",
+                "the pod itself remained, so this is not a termination: requests lost here do not fall into any \
+                 window, no preStop hook ran, and the pod remained an endpoint until the kubelet noticed",
                 remedy,
             )
         }
@@ -83,7 +83,8 @@ pub(super) fn incident(incident: &Incident) -> Words {
 fn after_refusal(status: Option<u16>) -> &'static str {
     match status {
         Some(429) => {
-            "allow more in the PodDisruptionBudget, add replicas, or run the load longer so that the action can wait"
+            "allow more disruptions in the PodDisruptionBudget, add replicas, or run the load longer so that the \
+             action can wait"
         }
         Some(401 | 403) => "ask for that permission (kubectl auth can-i --list shows yours)",
         Some(404 | 409) => "nothing to do: the object was already gone or changed",

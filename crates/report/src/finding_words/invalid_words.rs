@@ -196,7 +196,7 @@ fn requests(source: &str, phase: Phase, scheduled: u64, rows: u64) -> String {
 
 fn served(proxy: &str, received: u64, rows: u64) -> String {
     let were = either(received, "was", "were");
-    format!("{} of proxy {proxy} {were} received, but served/ has {rows}", counted(received, "row"))
+    format!("{} from proxy {proxy} {were} received, but served/ has {rows}", counted(received, "row"))
 }
 
 /// Describes requests that a load source had recorded or in flight, but that did not arrive.
@@ -205,7 +205,10 @@ fn not_handed_over(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome,
     let known = recorded.map_or_else(|| format!("at least {}", count(known)), count);
     let counted = by_count.map_or_else(String::new, |by_count| {
         let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
-        format!("; only counted, and not included in any figure: {}", each.join(", "))
+        format!(
+            "; of requests without a row, only these counts arrived, which no figure includes: {}",
+            each.join(", ")
+        )
     });
     let flying = match in_flight {
         0 => String::new(),

@@ -78,7 +78,7 @@ pub fn cuts_streams(seen: EndedStreams, most: u64) -> String {
     )
 }
 
-/// States that requests were lost at starts in spite of the chosen settings.
+/// States that requests were lost while pods started in spite of the chosen settings.
 pub fn lost_at_start(lost: LostAtStart) -> String {
     let setting = match lost.setting {
         StartSetting::ReadinessDelay => "readiness delay",

@@ -1,4 +1,4 @@
-//! The requests in flight on one connection, from head to row.
+//! Tracks the requests in flight on one connection, from reading their heads to recording their rows.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

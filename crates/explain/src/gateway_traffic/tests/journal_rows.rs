@@ -205,7 +205,7 @@ fn journal_belongs_to_one_source() {
 
 /// A gateway that names only the pod's Service says nothing about the background of its pods.
 #[test]
-fn journal_leaves_background_of_service() {
+fn journal_does_not_change_service_background() {
     let background = |has_journal: bool| {
         let mut world = World::new();
         show_service(&mut world, 0, "web", WEB);

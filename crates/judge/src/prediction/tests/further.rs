@@ -5,7 +5,7 @@ use rolldrop_explain::Analysed;
 use rolldrop_explain::model::{Analysis, SettingsOrigin, TerminationStreams, Verdict};
 
 /// Returns a run whose three pods had a preStop sleep of 5 s and a grace period of 20 s. Two of the apps cut streams at
-/// SIGTERM. Stream lengths are exponential with a mean of 8 s, at 6.7 streams per second and pod.
+/// SIGTERM. Stream lengths are exponential with a mean of 8 s, at 6.7 streams per pod per second.
 fn run() -> Analysis {
     let records = rolldrop_simulation::drained_streams();
     Analysed::of(records.log(), records).unwrap().analysis

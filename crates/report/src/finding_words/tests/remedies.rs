@@ -13,7 +13,7 @@ use rolldrop_record::RunDir;
 use rolldrop_record::event::{NameAnswer, Replacement, WorkloadEvent};
 use rolldrop_record::routing::{Routing, ServiceRules, TrafficPolicy};
 
-/// Returns the lengths, in seconds, of all preStop sleeps that a text recommends.
+/// Returns the lengths, in seconds, of all preStop sleeps that the text recommends.
 fn advised(text: &str) -> Vec<f64> {
     let after = |mark: &str| -> Vec<f64> {
         let rests = text.split(mark).skip(1);

@@ -178,7 +178,7 @@ fn contradiction_finding_names_source_and_numbers() {
         ),
         (
             RecordContradiction::Served { proxy: "a".into(), received: 100, rows: 120 },
-            "100 rows of proxy a were received, but served/ has 120",
+            "100 rows from proxy a were received, but served/ has 120",
         ),
         (
             RecordContradiction::Impossible {
@@ -232,7 +232,8 @@ fn missing_parts_are_listed_with_counts() {
         (
             handed_over("load-0", rows(None, 900, 0, 300), Some([(Outcome::Ok, 600)].into())),
             "of at least 900 requests of load-0, 300 have rows that arrived, mostly those that were not ok, so all \
-             shares overstate failures; only counted, and not included in any figure: 600 ok",
+             shares overstate failures; of requests without a row, only these counts arrived, which no figure \
+             includes: 600 ok",
         ),
     ];
     for (part, what) in each {
