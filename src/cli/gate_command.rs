@@ -38,7 +38,7 @@ use rolldrop_scenario::expectations::{self, ExpectFile};
   rolldrop gate history --since 24h --workload shop/web --max-dropped 0
 
 Limits that you do not set here come from the run's scenario. If there are none, the default gate applies: no dropped \
-request, at most 0.1% of responses with an error of the app, and no container that restarted on its own. For a history \
+request, at most 0.1% of responses with an app error, and no container that restarted on its own. For a history \
 of `rolldrop watch`: no lost request, no pod killed at the end of its grace period, and no failed preStop hook.")]
 pub(super) struct GateArgs {
     /// Run directory, or a directory that `rolldrop watch --out` writes.
@@ -59,10 +59,10 @@ pub(super) struct GateArgs {
     /// Longest endpoint-propagation window, such as 2s; short for --set expect.windows.max=D.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
-    /// Time before now to judge of a watch's history, such as 24h or 7d [default: all that is kept].
+    /// Period of a watch's history to judge, up to now, such as 24h or 7d [default: all that is kept].
     #[arg(long, value_name = "D", value_parser = super::days_or_duration)]
     since: Option<Duration>,
-    /// Workload to judge of a watch's history: NAMESPACE/NAME or NAMESPACE/KIND/NAME; repeatable [default: all].
+    /// Workload in a watch's history to judge: NAMESPACE/NAME or NAMESPACE/KIND/NAME; repeatable [default: all].
     #[arg(long, value_name = "WORKLOAD", value_parser = WorkloadArg::parse)]
     workload: Vec<WorkloadArg>,
     #[command(flatten)]
@@ -141,7 +141,7 @@ impl GateArgs {
         Ok(expectations::with(&recorded, &place, file.as_ref(), &self.assignments())?)
     }
 
-    /// Returns the assignments of the command line.
+    /// Returns the assignments from the command line.
     fn assignments(&self) -> Vec<String> {
         let mut set = self.set.clone();
         set.extend(self.max_dropped.map(|max| format!("expect.dropped.max={max}")));

@@ -55,7 +55,7 @@ pub(super) struct PredictArgs {
     /// Grace period to show (also as the preStop sleep of an app that cuts its streams at SIGTERM); repeatable
     #[arg(long, value_name = "D", value_parser = parse_duration)]
     grace: Vec<Duration>,
-    /// Number of terminations to predict the cuts of [default: one of each pod, as in a rollout]
+    /// Number of terminations whose cuts to predict [default: one per pod, as in a rollout]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     terminations: Option<u64>,
     /// Confidence of each bound and interval

@@ -57,12 +57,12 @@ const NO_LONGER: Duration = Duration::from_secs(3600);
                                                 also tell which requests a gateway lost
   rolldrop watch -n shop --sidecars shop/deployment/web --admin-token-file token
                                                 also tell what the pods' own sidecars saw (rolldrop inject)
-  rolldrop watch -n shop --beats                date deletions to about 0.1 s, by writes to a ConfigMap
+  rolldrop watch -n shop --beats                date deletions to about 0.1 s, by writing to a ConfigMap
   rolldrop watch -A --out history               keep the terminations of 30 days, at most 1 GiB
   rolldrop watch report history --since 7d      rank the workloads of a week
 
 It sends no load, and changes nothing; --events adds Events, --beats a ConfigMap. It prints a line for each pod that was \
-terminated: who ended it, how much of its grace period it used, and if SIGKILL ended it. In the end, it ranks the \
+terminated: who ended it, how much of its grace period it used, and whether SIGKILL ended it. At the end, it ranks the \
 workloads, worst first.
 
 Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not start, or could not write to --out.")]
@@ -70,7 +70,7 @@ Exit status: 0 watched until Ctrl-C, SIGTERM or --for; 2 the watch could not sta
 pub(super) struct WatchArgs {
     #[command(subcommand)]
     command: Option<WatchCommand>,
-    /// Namespace to watch [default: of the context].
+    /// Namespace to watch [default: the context's].
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
     /// Watch all namespaces.
@@ -82,29 +82,30 @@ pub(super) struct WatchArgs {
     /// Format of the output on stdout.
     #[arg(long, value_enum, default_value_t = LoadFormat::Text)]
     format: LoadFormat,
-    /// Access log of a gateway: NS/KIND/NAME=FORMAT (with NAME:CONTAINER if it is not the first) or FILE=FORMAT;
-    /// repeatable.
+    /// Access log of a gateway: NS/KIND/NAME=FORMAT (with NAME:CONTAINER if it is not the first container) or
+    /// FILE=FORMAT; repeatable.
     #[arg(long, value_name = "LOG")]
     logs: Vec<LogArg>,
-    /// Workload whose pods have our sidecar: NS/KIND/NAME; repeatable. Its record of requests counts where no log names
-    /// the pod.
+    /// Workload whose pods have rolldrop's sidecar: NS/KIND/NAME; repeatable. The sidecars' records of requests count
+    /// where no log names the pod.
     #[arg(long, value_name = "WORKLOAD")]
     sidecars: Vec<SidecarSource>,
     #[command(flatten)]
     admin_token: TokenArgs,
-    /// Lines per second above which a gateway's pod is not read any more.
+    /// Lines per second above which the log of a gateway's pod is no longer read.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     max_log_rate: u32,
     /// Write Events about workloads that lose requests, whose pods are killed, or whose preStop hooks fail.
     #[arg(long)]
     events: bool,
-    /// Date deletions to about 0.1 s, by writes to a ConfigMap while pods end: ten per second.
+    /// Date deletions to about 0.1 s, by writing to a ConfigMap ten times a second while pods end.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "rolldrop-watch-beats")]
     beats: Option<String>,
     /// Directory to record the terminations in, for `rolldrop watch report`. One directory per cluster.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Address and port of metrics for Prometheus, at /metrics, such as 0.0.0.0:9464; a port alone is one of localhost.
+    /// Address and port to serve Prometheus metrics on, at /metrics, such as 0.0.0.0:9464; a port alone means
+    /// localhost.
     #[arg(long, value_name = "ADDR", value_parser = port_or_address)]
     metrics: Option<SocketAddr>,
     /// Context in the kubeconfig [default: the current one].
@@ -155,7 +156,7 @@ impl WatchArgs {
         if let WatchScope::Namespace(watched) = &scope
             && let Some(other) = self.sidecars.iter().find(|of| of.namespace() != watched)
         {
-            bail!("--sidecars {other} is not in the namespace that is watched, {watched}: use -A or -n");
+            bail!("--sidecars {other} is not in the watched namespace, {watched}: use -A or -n");
         }
         let (clock, client) = (Clock::start(), cluster.client());
         let stop = &signals.interrupts.stop;
@@ -380,8 +381,8 @@ impl ShownWatch {
         self.report(now, &WatchOutput::LogGap(gap))
     }
 
-    /// Records until when the history is complete, if `is_due` says so. `alive` is the last sign of life of the watch of
-    /// pods; everything that it had shown by then must have been taken.
+    /// Records the time up to which the history is complete, if `is_due` says so. `alive` is the last sign of life of
+    /// the watch of pods; everything that it had shown by then must have been processed.
     fn record_time(
         &mut self,
         now: Stamp,
@@ -398,8 +399,8 @@ impl ShownWatch {
         }
     }
 
-    /// Shows and records a termination or a gap. It is shown first: a reader then knows about what a full disk does not
-    /// keep.
+    /// Shows and records a termination or a gap. Shows it first, so that it reaches the reader even if the disk is
+    /// full.
     fn report(&mut self, now: Stamp, line: &WatchOutput) -> anyhow::Result<()> {
         self.show(line)?;
         self.history.as_mut().map_or(Ok(()), |history| history.add(now, line))

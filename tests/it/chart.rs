@@ -146,12 +146,12 @@ fn watch_chart_grants_only_documented_rights() {
     let [of_logs] = roles[..] else { panic!("{roles:?}") };
     assert_eq!(of_logs["metadata"]["namespace"], "edge");
     assert!(of_logs["rules"].to_string().contains(r#"["pods/log"],"verbs":["get"]"#), "{of_logs}");
-    // Logs may name Services of all namespaces that are watched.
+    // Logs may name Services in any watched namespace.
     let of_services: Value = role(&block(2));
     let rules = role(&charts("{logs: [edge/deployment/envoy=envoy-json], events: false}"));
     let rules = rules.as_array().expect("rules");
     assert_eq!(rules[2..], of_services.as_array().expect("rules")[..]);
-    // For beats, one more right, as on the page, in the release's own namespace.
+    // Beats need one more right, as on the page, in the release's own namespace.
     let of_page = block(3);
     let of_page = of_kind(&of_page, "Role").next().expect("a Role")["rules"].to_string();
     let with_beats = charts("beats: true");
@@ -185,7 +185,7 @@ fn watch_pod(values: &str) -> Value {
 }
 
 #[test]
-fn watch_chart_mounts_token_of_sidecars() {
+fn watch_chart_mounts_sidecar_token() {
     let none = watch_pod("").to_string();
     assert!(!none.contains("admin-token") && !none.contains("--sidecars"), "{none}");
     let pod =
@@ -205,7 +205,7 @@ fn watch_chart_mounts_token_of_sidecars() {
 }
 
 #[test]
-fn watch_chart_opens_metrics_only_if_told() {
+fn watch_chart_opens_metrics_only_on_request() {
     let closed = watch_pod("").to_string();
     assert!(!closed.contains("metrics") && !closed.contains("prometheus"), "{closed}");
     let open = watch_pod("{metrics: {enabled: true}, podAnnotations: {a: b, prometheus.io/scrape: 'false'}}");
@@ -240,7 +240,7 @@ fn chart_pod_lacks_privileges_and_retries() {
 }
 
 #[test]
-fn job_avoids_its_drained_node() {
+fn chart_job_avoids_node_that_it_drains() {
     let objects = objects(&value_sets()["drain-values"]);
     let job = of_kind(&objects, "Job").next().expect("a Job");
     let affinity = &job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];

@@ -186,7 +186,7 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: setImage, workload: deploy/web, container: app, image: x, for: 2s, keep: true}",
-            "disruptions[0].keep: for already says when the change is undone: remove one of the two",
+            "disruptions[0].keep: `for` already says when the change is undone: remove one of the two",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: json, patch: {a: b}}",

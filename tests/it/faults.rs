@@ -314,7 +314,7 @@ fn watches_that_end_every_second(lab: &Cluster) {
 
 fn slow_answers(lab: &Cluster) {
     let late = Duration::from_secs(1);
-    // The deletion is slowed down, however late this test sees that the load has begun.
+    // The deletion is slow even if this test notices the start of the load late.
     let prepare = |api: &FaultyApi| {
         api.set(move |request| if deletes_a_pod(request) { Act::Slow(late) } else { Act::Pass });
     };
@@ -486,7 +486,7 @@ fn run_rejects_objects_that_it_did_not_request() {
                     "{ended}"
                 );
                 let why = format!("{:?}", ended.records.events);
-                assert!(why.contains("response of the API server rejected") && why.contains(said), "{why}");
+                assert!(why.contains("response from the API server rejected") && why.contains(said), "{why}");
                 ended.nothing_is_left();
             });
         }

@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 use crate::faulty_api::{Act, FaultyApi, is_watch};
 use crate::harness::{LIMIT, wait_for};
 use crate::lab::{Cluster, Setup};
+use crate::machine::{Meanwhile, figure, measured};
 
 /// Number of lines that a flood writes; about 12 MiB, so that the log is rotated.
 const FLOOD: usize = 12_000;
@@ -49,7 +50,7 @@ impl FollowedGateway {
         Self { orders, delivered: Arc::default(), runtime, api, cluster }
     }
 
-    /// Returns the gateway's container. It carries out orders that are given as files.
+    /// Returns the gateway's container. It carries out orders, each given as a file.
     fn container(&self) -> Value {
         let script = "
             run=$(cat /proc/sys/kernel/random/uuid); n=0; padding=$(printf '%01000d' 0)
@@ -94,7 +95,7 @@ impl FollowedGateway {
         });
     }
 
-    /// Returns the delivered lines by the gateway's runs, oldest first.
+    /// Returns the delivered lines, grouped by run of the gateway, oldest run first.
     fn runs(&self) -> Vec<GatewayRun> {
         let (mut order, mut runs) = (Vec::new(), BTreeMap::<String, GatewayRun>::new());
         for delivery in self.delivered.lock().expect("no panic").iter() {
@@ -114,7 +115,7 @@ impl FollowedGateway {
         order.iter().map(|run| runs.remove(run).expect("a run")).collect()
     }
 
-    /// Waits until the newest of so many runs has got this many more lines.
+    /// Waits until this many more lines of a run, counted from 0, have been delivered.
     fn await_lines(&self, run: usize, more: usize) {
         let count = || self.runs().get(run).map_or(0, |run| run.numbers.len());
         let wanted = count() + more;
@@ -125,7 +126,7 @@ impl FollowedGateway {
         wait_for(&format!("the end of run {run}"), LIMIT, || self.runs().get(run)?.written);
     }
 
-    /// Returns everything but lines and interruptions that are over.
+    /// Returns all deliveries except lines, interruptions and resumptions.
     fn facts(&self) -> Vec<LogDeliveryKind> {
         use LogDeliveryKind::{Interrupted, Line, Resumed};
         let delivered = self.delivered.lock().expect("no panic");
@@ -202,42 +203,47 @@ fn gateway_lines_arrive_exactly_once() {
 }
 
 #[test]
-fn lines_lost_to_rotation_are_gaps() {
-    let gateway = FollowedGateway::new();
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gateway"},
-        "spec": {"containers": [gateway.container()]}});
-    gateway.follow("default/pod/gateway:gateway", u32::MAX);
-    gateway.cluster.apply(&pod.to_string());
-    gateway.await_lines(0, 20);
-    for _ in 0..2 {
-        gateway.order("flood");
-        gateway.await_lines(0, FLOOD);
-    }
-    gateway.await_lines(0, 20);
-    gateway.runs()[0].is_complete();
-    assert_eq!(gateway.facts(), []);
+fn lines_lost_to_rotation_leave_gap() {
+    measured(|| {
+        let gateway = FollowedGateway::new();
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gateway"},
+            "spec": {"containers": [gateway.container()]}});
+        let meanwhile = Meanwhile::begins();
+        gateway.follow("default/pod/gateway:gateway", u32::MAX);
+        gateway.cluster.apply(&pod.to_string());
+        gateway.await_lines(0, 20);
+        for _ in 0..2 {
+            gateway.order("flood");
+            gateway.await_lines(0, FLOOD);
+        }
+        gateway.await_lines(0, 20);
+        gateway.runs()[0].is_complete();
+        // A watch that is seconds behind cannot know that it missed nothing.
+        let facts = gateway.facts();
+        figure(meanwhile.taken(), facts.is_empty(), || format!("{facts:?}"));
 
-    gateway.api.refuse();
-    for _ in 0..3 {
-        gateway.order("flood");
-    }
-    // The last flood has ended.
-    gateway.order("crash");
-    gateway.api.accept();
-    gateway.await_lines(1, 20);
-    let facts = gateway.facts();
-    let [LogDeliveryKind::Gap { from, to, why }] = &facts[..] else { panic!("{facts:?}") };
-    assert!(from < to && why.contains("the last line that was read is no longer kept"), "{facts:?}");
-    let runs = gateway.runs();
-    let missing: Vec<_> =
-        runs[0].numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(<[usize]>::to_vec).collect();
-    assert!(missing.len() == 1 && missing[0][0] < missing[0][1], "once, and forward: {missing:?}");
-    assert_eq!(runs[0].written, runs[0].numbers.last().map(|last| last + 1));
-    runs[1].is_complete();
+        gateway.api.refuse();
+        for _ in 0..3 {
+            gateway.order("flood");
+        }
+        // The last flood has ended.
+        gateway.order("crash");
+        gateway.api.accept();
+        gateway.await_lines(1, 20);
+        let facts = gateway.facts();
+        let [LogDeliveryKind::Gap { from, to, why }] = &facts[..] else { panic!("{facts:?}") };
+        assert!(from < to && why.contains("the last line that was read is no longer kept"), "{facts:?}");
+        let runs = gateway.runs();
+        let missing: Vec<_> =
+            runs[0].numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(<[usize]>::to_vec).collect();
+        assert!(missing.len() == 1 && missing[0][0] < missing[0][1], "once, and forward: {missing:?}");
+        assert_eq!(runs[0].written, runs[0].numbers.last().map(|last| last + 1));
+        runs[1].is_complete();
+    });
 }
 
 #[test]
-fn second_restart_makes_gap() {
+fn second_restart_leaves_gap() {
     let gateway = FollowedGateway::new();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gateway"},
         "spec": {"containers": [gateway.container()]}});
@@ -250,7 +256,7 @@ fn second_restart_makes_gap() {
     let waits = "get pod gateway -o jsonpath={.status.containerStatuses[0].state.waiting.reason}";
     wait_for("the wait", LIMIT, || (gateway.cluster.kubectl(waits) == "CrashLoopBackOff").then_some(()));
     gateway.api.accept();
-    // Only the log of the second run is kept, which is the current and the previous one at this moment.
+    // Of the two finished runs, only the log of the second one is kept, as both the current and the previous log.
     gateway.await_end(1);
     gateway.await_lines(2, 20);
     let (runs, facts) = (gateway.runs(), gateway.facts());
@@ -261,14 +267,14 @@ fn second_restart_makes_gap() {
 }
 
 #[test]
-fn interrupted_watch_of_gateways_makes_gap() {
+fn interrupted_gateway_watch_leaves_gap() {
     let gateway = FollowedGateway::new();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gateway"},
         "spec": {"containers": [gateway.container()]}});
     gateway.follow("default/pod/gateway", 2000);
     gateway.cluster.apply(&pod.to_string());
     gateway.await_lines(0, 20);
-    // The API server has forgotten where to resume the watch.
+    // The API server no longer has the version from which the watch would resume.
     gateway.api.set(|request| match is_watch(request) {
         true => Act::status(410, "Expired"),
         false => Act::Pass,
@@ -304,7 +310,7 @@ fn unreadable_gateway_log_is_reported() {
         });
         assert!(why.contains(said), "{why}");
     };
-    stopped("default/pod/gateway:other", 2000, "has no such container, but gateway");
+    stopped("default/pod/gateway:other", 2000, "has no such container; it has gateway");
     stopped("default/pod/gateway", 1, "it writes more than 1 lines per second");
     gateway.api.set(|request| match is_log(request) {
         true => Act::status(403, "Forbidden"),

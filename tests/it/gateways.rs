@@ -104,9 +104,9 @@ const TWO_NODES: &str = "\
   server node-2 NODE-2:30080
 ";
 
-/// A server is out of service after one failed check until two have passed. That takes a second, and
-/// chance alone would not give every turn to dead pods for so long. A check that is merely late, as on a busy machine,
-/// has not failed.
+/// One failed check takes a server out of service until two checks have passed. That takes a second, and chance alone
+/// would not route every request to dead pods for so long. A check that is merely late, as on a busy machine, does not
+/// count as failed.
 const ONE_NODE: &str = "\
   timeout check 1s
   server node-1 NODE-1:30080 check inter 200ms downinter 500ms fall 1 rise 2
@@ -264,13 +264,15 @@ fn gateway_losses_match_its_log() {
             let named = analysis.result.terminations[only].uid.as_str();
             if *lost.target == *"ingress" {
                 of_ingress += 1;
-                let chosen = chosen.get(&lost.seq).map(String::as_str);
+                let chosen_pod = chosen.get(&lost.seq).map(String::as_str);
                 let lines = || log.lines().filter(|line| line.contains(&format!("-{}", lost.seq)));
                 assert_eq!(
-                    chosen,
+                    chosen_pod,
                     addresses.get(named).copied(),
-                    "{lost:?}\n{:?}\n{finished}",
-                    lines().collect::<Vec<_>>()
+                    "{lost:?}\n{:?} of {} requests in a log of {} bytes\n{finished}",
+                    lines().collect::<Vec<_>>(),
+                    chosen.len(),
+                    log.len()
                 );
             } else {
                 of_balancer.insert(lost.seq);

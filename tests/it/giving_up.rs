@@ -9,7 +9,7 @@ use crate::machine::measured;
 use crate::runs::{Dataplane, actions, result, turn};
 use crate::web::Web;
 
-/// Returns a scenario in which all pods are deleted together, and new ones take long to become ready.
+/// Returns a scenario in which all pods are deleted together, and new ones take a long time to become ready.
 fn scenario() -> String {
     let slow =
         json!({"httpGet": {"path": "/readyz", "port": 8080}, "initialDelaySeconds": 4, "periodSeconds": 1});

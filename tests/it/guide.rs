@@ -1,6 +1,6 @@
 //! The README and the guide, executed command by command as written.
 //!
-//! The table in `docs/README.md` lists the replaced texts with reasons. It is read here, and not repeated anywhere.
+//! The table in `docs/README.md` lists the replaced strings, with reasons. It is read here, and not repeated anywhere.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -74,7 +74,7 @@ struct Replaced {
     to: String,
 }
 
-/// Returns the table of replaced texts.
+/// Returns the table of replaced strings.
 fn replaced() -> Vec<Replaced> {
     let docs = tracked("docs/README.md");
     let table = docs.split("## Commands that are tested").nth(1).expect("the section");

@@ -57,7 +57,7 @@ impl Rolldrop {
         Self { args: Vec::new(), files: Vec::new(), env: Vec::new() }.args(args)
     }
 
-    /// Returns `rolldrop run` for a scenario, given by name or as a file's text. The run directory is `run`.
+    /// Returns `rolldrop run` for a scenario, given by name or as the contents of a file. The run directory is `run`.
     pub(crate) fn run(scenario: &str) -> Self {
         if scenario.contains('\n') {
             Self::new(["run", "scenario.yaml", "--out", "run"]).file("scenario.yaml", scenario)

@@ -141,7 +141,7 @@ fn malicious_requests_leave_no_residue() {
     const YAML: &str = "Content-Type: application/yaml\r\n";
     const APPLY: &str = "Content-Type: application/apply-patch+yaml\r\n";
     const MERGE: &str = "Content-Type: application/merge-patch+json\r\n";
-    /// Peak memory in a debug build that leaves no room for a body of 50 MB.
+    /// Limit on peak memory in a debug build; it leaves no room for a body of 50 MB.
     const PEAK_KIB: u64 = 150 * 1024;
 
     let cluster = SharedCluster::start("hurt-cluster");

@@ -99,7 +99,11 @@ fn calls_and_requests_share_connections() {
             assert_eq!((row[column("outcome")], row[column("status")]), ("ok", "200"), "{row:?}");
             assert_eq!((row[column("grpc_status")], row[column("pod")]), (expected, "web-1"), "{row:?}");
         }
-        let streams: BTreeSet<_> = cells.iter().map(|row| row[column("stream")]).collect();
-        assert_eq!(streams.len(), 200, "one connection carried all of them");
+        let connections: BTreeSet<_> = cells.iter().map(|row| row[column("conn")]).collect();
+        let streams: BTreeSet<_> =
+            cells.iter().map(|row| (row[column("conn")], row[column("stream")])).collect();
+        assert_eq!(streams.len(), 200, "each request has a stream of its own");
+        // A late load has more requests at once than one connection may carry.
+        assert!(connections.len() < 20, "{connections:?}");
     }
 }

@@ -297,7 +297,7 @@ async fn empty_service_refuses_every_pod_connection() {
     let is_up = || cluster.exec(&[&spot[..], &["--", "true"]].concat()).status.success();
     wait_for("the pod", LIMIT, || is_up().then_some(()));
     cluster.wait_for_outcome(&url, "connect_refused");
-    // A Linux node answers six requests immediately. There are more once the machine sends enough of them in time.
+    // A Linux node refuses six requests immediately. It refuses more once the machine sends enough of them in time.
     wait_for("more than six refusals", LIMIT, || {
         let outcomes = cluster.outcomes(&spot, &url);
         assert!(outcomes.keys().all(|outcome| outcome == "connect_refused"), "{outcomes:?}");

@@ -18,7 +18,7 @@ const SIDE_BY_SIDE: usize = 3;
 /// Prefix of an embedded cluster setting that contains only the number of nodes.
 const NODES_ONLY: &str = "  cluster: {embedded: {nodes: ";
 
-/// Returns the names and texts of all scenarios.
+/// Returns the names and contents of all scenarios.
 fn library() -> Vec<(String, String)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
     let of = |entry: fs::DirEntry| {

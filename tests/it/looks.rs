@@ -9,12 +9,12 @@ use crate::harness::{Finished, Rolldrop};
 use crate::machine::measured;
 use crate::runs::{self, Dataplane, turn};
 
-/// Runs the sample app with this gate. This many pods are terminated in each round.
+/// Runs the sample app with this gate, and terminates this many pods in each round.
 fn run(terminations: u32, expect: &str, most: &str) -> Finished {
     run_from("local", terminations, expect, most)
 }
 
-/// Runs the same, with the load sent from here or from the cluster.
+/// Does the same as `run`, with the load sent from here or from the cluster.
 fn run_from(from: &str, terminations: u32, expect: &str, most: &str) -> Finished {
     let ends = format!(
         "disruptions=[{{at: 1s, action: deletePod, selector: app=web, count: 1, \
@@ -99,7 +99,7 @@ fn interim_looks_include_load_worker_rows() {
         ] {
             assert!(said.contains(line), "{line}\n{run}");
         }
-        // Rows fetched for looks are present only once, with the rest.
+        // Rows that were fetched for a look are present only once, like all others.
         let workers: Vec<_> = info.sources.iter().filter(|source| source.role == Role::Load).collect();
         assert!(!workers.is_empty(), "{:?}", info.sources);
         for source in workers {

@@ -8,13 +8,13 @@ use crate::machine::measured;
 use crate::runs::{self, Dataplane, MeasuredRun};
 
 #[test]
-fn dropped_requests_of_naive_exit_are_attributed() {
+fn naive_exit_drops_are_attributed() {
     for run in runs::naive_exit() {
         let requests = &run.result.requests;
         assert!(requests.dropped > 0, "{}", run.finished);
         assert_eq!(run.result.terminations.len(), 3);
         let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-        // Lost requests of a group whose cause is undecided count in both numbers.
+        // Lost requests in a group with an undecided cause count in both numbers.
         assert!(attributed <= requests.dropped, "{}", run.finished);
         assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
         let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
@@ -39,7 +39,7 @@ fn sidecarless_run_sees_refusals_and_timeouts() {
         assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
         run.finished.figure(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()));
         let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-        // Lost requests of a group whose cause is undecided count in both numbers.
+        // Lost requests in a group with an undecided cause count in both numbers.
         assert!(attributed <= requests.dropped, "{}", run.finished);
         assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
     });

@@ -19,8 +19,8 @@ use crate::web::Web;
 const FEW: usize = 3000;
 /// Maximum peak memory of a run, in KiB.
 const MOST_KIB: u64 = 150 * 1024;
-/// Maximum memory per additional pod, in KiB: twice what a debug build needs. A fully decoded pod takes five times
-/// its text.
+/// Maximum memory per additional pod, in KiB: twice what a debug build needs. A fully decoded pod takes five times the
+/// size of its JSON.
 const MOST_KIB_EACH: f64 = 10.0;
 
 /// Returns a pod of typical size on a node without an agent.

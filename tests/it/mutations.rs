@@ -99,7 +99,7 @@ const SMALL: [&str; 4] = [
     "disruptions=[{at: 2s, action: evict, selector: app=web, every: 4s, repeat: 2}]",
 ];
 
-/// Faults that show in any run, and the checks that detect them.
+/// Faults that are visible in any run, and the checks that detect them.
 const FEW: [(&str, &str); 3] = [
     ("downloads-longer-than-grace-period", "dropped.max"),
     ("one-percent-errors", "appErrors.max"),

@@ -91,7 +91,7 @@ fn endpoint_stays_ready_during_node_shutdown() {
                 leads.is_null() || *leads == json!({"ready": true, "serving": true, "terminating": false})
             );
         }
-        // Whether or not it is off, the node takes no more pods until it is booted.
+        // The node accepts no more pods until it is booted, whether or not it is off.
         node_until(&lab, |node| taints(node) == ["node.kubernetes.io/not-ready:NoSchedule"]).await;
         post(&lab, "restart").await;
         node_until(&lab, |node| is_ready(node, "True", "KubeletReady") && taints(node).is_empty()).await;

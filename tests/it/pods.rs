@@ -33,7 +33,7 @@ pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
-/// Waits until the API server does not know the pod any more.
+/// Waits until the API server no longer has the pod.
 pub(crate) async fn until_gone(lab: &Lab, pod: &str) {
     while lab.call("GET", &format!("{PODS}/{pod}"), None).await.status != 404 {
         tokio::time::sleep(Duration::from_millis(200)).await;

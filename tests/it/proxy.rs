@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 use crate::harness::{LIMIT, Rolldrop, wait_for};
 
-/// Number of connections of which one side does not read.
+/// Number of connections on which one side does not read.
 const SLOW: usize = 16;
-/// Maximum memory that they may cost the proxy, in MiB: a buffer each, and some for the allocator.
+/// Maximum memory that they may cost the proxy, in MiB: a buffer for each, plus some for the allocator.
 const MOST_MIB: u64 = 8;
 
 /// A proxy in front of an app.

@@ -71,7 +71,7 @@ pub(crate) fn actions(records: &Records) -> Vec<&Action> {
     of.collect()
 }
 
-/// Measured runs take turns, at most five at a time, because they mostly wait.
+/// Measured runs take turns. Up to five run at a time, because they mostly wait.
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(5), Condvar::new());
 
 /// A run shared by tests, and its repetitions for tests whose figures were wrong.
@@ -166,7 +166,7 @@ fn is_slow(run: &Finished) -> bool {
     run.code() == Some(1) && result(&run.dir().join("run")).checks.iter().all(is_no_loss)
 }
 
-/// Runs a scenario, given by name or as a file's text, with additional arguments.
+/// Runs a scenario, given by name or as the contents of a file, with additional arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
     let run = Rolldrop::run(scenario).args(["--quiet"]).on(dataplane).args(more);

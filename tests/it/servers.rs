@@ -172,8 +172,8 @@ fn closing_fastify_refuses_requests() {
         let run = restarted(&fastify, MIXED);
         let refused = answered(&run, 503);
         assert!(refused > 0, "{}", run.finished);
-        // Nothing names the pod of a new connection. How many refusals stay without a cause, because several pods fit,
-        // depends on how the pods of the rollout overlap.
+        // Nothing names the pod that a new connection reached. If several pods fit, a refusal has no cause. The number
+        // of such refusals depends on how the rollout's pods overlap.
         assert!(lost(&run, Cause::RefusedWhileEnding) > 0, "{}", run.finished);
         assert_eq!(lost(&run, Cause::GatewayError), 0, "{}", run.finished);
         says(&run, &["refused_while_ending", "Connection: close"]);

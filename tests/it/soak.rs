@@ -57,7 +57,7 @@ impl Size {
             duration: Duration::from_secs(full.unwrap_or(120)),
             clients: if full.is_some() { 256 } else { 24 },
             hostile: if full.is_some() { 64 } else { 6 },
-            // Other tests run beside the small form, and some of them measure times.
+            // Other tests run beside the short form, and some of them measure times.
             rest: if full.is_some() { Duration::ZERO } else { Duration::from_secs(1) },
             seed: 1,
             binary: binary.into(),

@@ -1,4 +1,4 @@
-//! Simulated run directories, with as many requests and terminations as tests of size need.
+//! Simulated run directories, with as many requests and terminations as the size tests need.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -327,7 +327,7 @@ fn tests_named_in_docs_exist() {
     }
     let text = fs::read_to_string(root().join("docs/sources.md")).expect("docs/sources.md");
     let tables = text.split("## Kubernetes' own constants").next().expect("the tables");
-    // The last cell of a row names what shows it.
+    // The last cell of a row names the tests that show it.
     let cells = tables.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());
     let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     assert!(named.len() > 40, "{named:?}");

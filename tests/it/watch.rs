@@ -210,7 +210,7 @@ async fn scale_prompt(lab: &Lab, watch: &Watching) {
     assert!(used["least_s"].as_f64() <= used["most_s"].as_f64(), "{found}");
 }
 
-/// Rolls out a new template, whose old pod has to be killed.
+/// Rolls out a new template; the old pod has to be killed.
 async fn roll_stubborn(lab: &Lab, watch: &Watching) {
     let metadata = json!({"annotations": {"restarted": "now"}});
     let restart = json!({"spec": {"template": {"metadata": metadata}}});
@@ -286,7 +286,7 @@ fn ranks_worst_first(watch: &Watching) {
     assert_eq!((&summary["terminations"], &summary["workloads"]), (&json!(5), &json!(4)), "{summary}");
 }
 
-/// Checks the Events, which are about the workloads with something to tell.
+/// Checks the Events: only workloads with something to report have one.
 async fn wrote_events(lab: &Lab) {
     let events = lab.call("GET", "/api/v1/namespaces/default/events", None).await.body["items"].clone();
     let own = |event: &&Value| event["source"]["component"] == "rolldrop-watch";

@@ -43,7 +43,7 @@ fn gate(history: &Path, args: &[&str]) -> Finished {
 }
 
 #[test]
-fn gate_judges_history_of_watch() {
+fn gate_judges_watch_history() {
     let dir = tempfile::tempdir().expect("a directory");
     let history = dir.path();
     let web = || end("Deployment web", 2, [7, 9], false);
@@ -79,10 +79,10 @@ fn gate_judges_history_of_watch() {
     one("shop/api", &["--set", "expect.exits.137.max=0"]).expect_code(1);
     let said = one("shop/wbe", &[]).expect_code(2).stderr();
     assert!(said.contains("the history has no termination of shop/wbe; it has shop/web"), "{said}");
-    // Its termination was before the time that is judged.
+    // Its termination was before the period to be judged.
     let said = one("shop/web", &["--since", "1h", "--max-dropped", "0"]).expect_code(3).stdout();
     assert!(
-        said.contains("inconclusive terminations.min: 0 (limit at least 1): no pod ended in this time"),
+        said.contains("inconclusive terminations.min: 0 (limit at least 1): no pod ended in this period"),
         "{said}"
     );
 
@@ -111,7 +111,7 @@ fn gate_judges_history_of_watch() {
 }
 
 #[test]
-fn gate_passes_no_unwatched_history() {
+fn gate_never_passes_unwatched_history() {
     let dir = tempfile::tempdir().expect("a directory");
     let history = dir.path();
     write(history, &[end("Deployment web", 2, [0, 0], false), watched(20, 1)]);
@@ -137,7 +137,7 @@ fn gate_passes_no_unwatched_history() {
     for (args, why) in [
         (&["--set", "expect.latency.p99.max=1s"][..], "expect.latency needs a run"),
         (&["--set", "expect.dropped.worse=10%"], "expect.dropped.worse needs a run"),
-        (&["--save-baseline", "b.json"], "only runs are compared with a baseline"),
+        (&["--save-baseline", "b.json"], "only runs can be compared with a baseline"),
         (&["--workload", "web"], "expected NAMESPACE/NAME or NAMESPACE/KIND/NAME"),
         (&["--format", "prometheus"], "has no --format prometheus"),
     ] {

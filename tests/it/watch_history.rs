@@ -91,7 +91,7 @@ impl Kept {
         self.delete(&pod).await;
     }
 
-    /// Lets time pass, with changes to a pod: a watch that shows something is known to work.
+    /// Lets time pass while changing a pod, because a watch is known to work only if it shows something.
     async fn pass(&self, ms: u64) {
         let until = Instant::now() + Duration::from_millis(ms);
         while Instant::now() < until {
@@ -101,14 +101,14 @@ impl Kept {
         }
     }
 
-    /// Returns the pods that are gone: the time that a watch of the test showed, by UID.
+    /// Returns the time at which each deleted pod disappeared, as seen by the test's own watch, by UID.
     fn gone(&self) -> BTreeMap<String, i64> {
         let seen = self.lab.seen("default").into_iter();
         let gone = seen.filter(|seen| seen.event == "DELETED" && seen.kind() == "Pod");
         gone.map(|seen| (text(&seen.object["metadata"]["uid"]), seen.at_ns)).collect()
     }
 
-    /// Waits until all pods but one are gone that were deleted.
+    /// Waits until all deleted pods are gone, except these.
     async fn settle(&self, except: &BTreeSet<String>) {
         let wanted: Vec<String> = self.deleted.keys().filter(|uid| !except.contains(*uid)).cloned().collect();
         let are_gone = || {
@@ -218,7 +218,7 @@ fn compare(kept: &Kept) {
     assert!(kept.report("markdown").contains("| default Deployment steady |"));
 }
 
-/// Judges a history with times in which no watch ran.
+/// Judges a history with periods in which no watch ran.
 fn judge(history: &Path) {
     let gate = |args: &[&str]| Rolldrop::new(["gate"]).args([history]).args(args).finish();
     gate(&["--set", "expect.terminations.min=1", "--workload", "default/steady"]).expect_code(0);
@@ -254,7 +254,7 @@ fn history_survives_killed_watches() {
         let said = watch.read("stderr.log");
         assert!(said.contains("continues; no watch is known to have run from "), "{said}");
         let said = kept.refused(&kept.history).stderr();
-        assert!(said.contains("another `rolldrop watch` writes to "), "{said}");
+        assert!(said.contains("another `rolldrop watch` is writing to "), "{said}");
         fs::write(&release, "").expect("a file");
         kept.delete_one().await;
         watch.terminations("Deployment steady", 1);
@@ -269,7 +269,7 @@ fn history_survives_killed_watches() {
             "namespace": null, "cluster": "another one", "of_tomorrow": true});
         fs::write(elsewhere.join("terminations-000001.jsonl"), format!("{other}\n")).expect("a file");
         let said = kept.refused(&elsewhere).stderr();
-        assert!(said.contains("has the history of another one: choose another directory"), "{said}");
+        assert!(said.contains("contains the history of another one: choose another directory"), "{said}");
         let said = kept.refused(&release.join("below")).stderr();
         assert!(said.contains("failed to open the history in "), "{said}");
     });
@@ -277,7 +277,7 @@ fn history_survives_killed_watches() {
 
 /// A pod that was shut down with its node is not deleted, so a later watch sees it again.
 #[test]
-fn history_has_remaining_pod_once() {
+fn history_lists_remaining_pod_once() {
     on_with("userspace", json!({"nodes": 2}), async |lab| {
         let dir = tempfile::tempdir().expect("a directory");
         let app = json!({"nodeName": "node-2", "containers": [shell("app", PROMPT)]});

@@ -81,14 +81,14 @@ impl ScrapedMetrics {
 const PROMTOOL: &str = "promtool";
 
 #[test]
-fn alert_rules_of_page_are_valid() {
+fn documented_alert_rules_are_valid() {
     let page = tracked("docs/watch.md");
     let rules = page.split("```yaml\n").find(|block| block.starts_with("groups:")).expect("rules");
     let rules = rules.split("```").next().expect("rules");
     let parsed: Value = serde_saphyr::from_str(rules).expect("YAML");
     let rules_of_page = parsed["groups"][0]["rules"].as_array().expect("rules");
     assert_eq!(rules_of_page.len(), 2, "{parsed:#}");
-    // Every metric of an alert is one that the page lists.
+    // The page lists every metric that an alert uses.
     for rule in rules_of_page {
         let metric = rule["expr"].as_str().expect("an expression").split(['(', '{', '[']);
         let metric = metric.map(str::trim).find(|word| word.starts_with("rolldrop_")).expect("a metric");

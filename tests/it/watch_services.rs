@@ -59,13 +59,13 @@ fn losses_behind_service_lie_within_bounds() {
             lost.push(seen.iter().filter(|answer| !answer.starts_with("200 ")).count() as u64);
         }
         assert!(lost[0] > 0, "{lost:?}");
-        // Other watches may still show what explains a termination.
+        // Facts that explain a termination may still arrive on other watches.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (json, text) = (watch.end(), text.end());
         // This is the example on the page.
         println!("{text}");
         assert!(
-            text.contains("the log names Service default/web, not its pods: joined by time alone"),
+            text.contains("the log names Service default/web, not its pods: matched by time alone"),
             "{text}"
         );
         assert!(text.contains("docs/access-logs.md"), "{text}");

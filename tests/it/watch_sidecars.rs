@@ -87,7 +87,7 @@ async fn shows_what_sidecar_saw(lab: Lab) {
     figure(meanwhile.taken(), traffic["seen_by"] == "sidecar", || format!("{found:#}"));
     let seen = traffic["lost"]["at_least"].as_u64().expect("a number");
     assert_eq!(traffic["lost"]["at_most"], seen, "{found:#}");
-    // The last one may have been in the kernel's queue when the sidecar exited.
+    // The last lost request may have been in the kernel's queue when the sidecar exited.
     assert!(seen > 0 && (seen == lost || seen + 1 == lost), "{lost}: {found:#}\n{:?}", answers(&lab));
     let causes = traffic["by_cause"].as_object().expect("causes");
     assert!(causes.contains_key("routed_to_dead_pod"), "{found:#}");
@@ -109,7 +109,7 @@ async fn shows_what_sidecar_saw(lab: Lab) {
 
     let elsewhere = ["watch", "--kubeconfig", "kubeconfig", "-n", "kube-system", "--sidecars", SOURCE];
     let refused = Rolldrop::new(elsewhere).file("kubeconfig", &kubeconfig).finish().expect_code(2);
-    assert!(refused.stderr().contains("is not in the namespace that is watched, kube-system"), "{refused}");
+    assert!(refused.stderr().contains("is not in the watched namespace, kube-system"), "{refused}");
 
     // Without the token, nothing is known.
     let unknown = closed.terminations("Deployment web", 1).remove(0);

@@ -97,8 +97,8 @@ fn gateway_log_shows_streams_cut() {
         // Traefik chooses pods in turns. With other requests in between, all streams might be at one pod.
         lab.call("DELETE", &format!("{PODS}/client"), None).await;
         until_gone(&lab, "client").await;
-        // HAProxy uses a pod that has exited for at least 0.6 s. It has other requests in between, but prefers the pod with
-        // fewer streams.
+        // HAProxy keeps using an exited pod for at least 0.6 s. It gets other requests in between, but prefers the pod
+        // with fewer streams.
         let mut servers =
             " balance leastconn\n option httpchk GET /readyz\n default-server check inter 300ms fall 3"
                 .to_owned();
@@ -140,7 +140,7 @@ fn gateway_log_shows_streams_cut() {
         let failed = answers.iter().filter(|line| !line.starts_with("200 ")).count();
         assert!(failed > 0, "{answers:?}");
         until_gone(&lab, "exits").await;
-        // Other watches may still show what explains a termination.
+        // Facts that explain a termination may still arrive on other watches.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let exactly = |n: usize| json!({"at_least": n, "at_most": n, "estimate": n as f64});
         let traffic = traffic_of(&mut by_haproxy, "exits");

@@ -75,7 +75,7 @@ fn gateway_log_shows_lost_requests() {
         let seen = until_only(&lab, before, &["stays"]).await;
         assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{seen:?}");
         until_gone(&lab, "serves-on").await;
-        // Other watches may still show what explains a termination.
+        // Facts that explain a termination may still arrive on other watches.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let text = text.end();
         let said = format!("LOST {lost} of ");

@@ -1,5 +1,5 @@
-//! Caddy's access log, with two fields that a site adds (`docs/access-logs.md`): `upstream`, once the response is complete,
-//! and `started`, in milliseconds.
+//! Caddy's access log, with two fields that a site can add (`docs/access-logs.md`): `upstream`, which is logged once
+//! the response is complete, and `started`, in milliseconds.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream};
 const ENDED: &str = "ts";
 const DURATION: &str = "duration";
 
-/// Distance between the two readings of the clock at the end: of the duration, and of the line's own time.
+/// Maximum time between the clock reading for the duration and the one for the line's own time, both taken at the end.
 const BETWEEN_READINGS_NS: i64 = 1_000_000;
 
-/// Reads a line.
+/// Parses a line.
 pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     let Some(fields) = JsonLine::read(line, "logger")? else { return Ok(None) };
     if !fields.text("logger")?.is_some_and(|logger| logger.starts_with("http.log.access")) {
@@ -25,7 +25,7 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     }
     let ended = seconds(&fields, ENDED)?;
     let end = Stamp::default() + ended;
-    // A response that ended too early, by the upstream or by the client, has neither a duration nor an upstream.
+    // A response that the upstream or the client cut off has neither a duration nor an upstream.
     let took = Some(seconds(&fields, DURATION)?).filter(|took| !took.is_zero());
     let started = fields.number("started")?.map(|ms| Stamp::default() + Duration::from_millis(ms));
     let (earliest, latest) = match (started, took) {
@@ -39,11 +39,11 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
         fields.number("status")?.filter(|status| *status < 1000).ok_or(LineError::Field("status"))?;
     let upstream = match fields.text("upstream")? {
         Some(upstream) => Some(read_upstream(upstream)),
-        // The site does not log upstreams, or the response ended too early.
+        // The site does not log upstreams, or the response was cut off.
         None if !fields.has("upstream") => Some(LoggedUpstream::Unnamed),
         None => None,
     };
-    // Caddy adds this header to responses of upstreams, and not to its own.
+    // Caddy adds this header to responses from upstreams, but not to its own.
     let is_from_upstream = fields.has_header("resp_headers", "Via", "Caddy");
     let attempt = upstream.map(|upstream| LoggedAttempt {
         upstream,

@@ -1,8 +1,8 @@
-//! Numbers as gateways write them.
+//! Numbers in the notation of gateways.
 
 use std::time::Duration;
 
-/// Reads seconds with at most nine decimal places, as nanoseconds.
+/// Parses seconds with at most nine decimal places, and returns nanoseconds.
 pub(crate) fn read_seconds_ns(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.len() > 9 || !are_digits(whole) || !fraction.bytes().all(|b| b.is_ascii_digit()) {
@@ -12,12 +12,12 @@ pub(crate) fn read_seconds_ns(text: &str) -> Option<i64> {
     whole.parse::<i64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction_ns)
 }
 
-/// Reads the same as a duration.
+/// Parses seconds with at most nine decimal places, and returns a duration.
 pub(crate) fn read_seconds(text: &str) -> Option<Duration> {
     read_seconds_ns(text).and_then(|ns| u64::try_from(ns).ok()).map(Duration::from_nanos)
 }
 
-/// Reads a whole number without a sign.
+/// Parses a whole number without a sign.
 pub(crate) fn read_number<N: std::str::FromStr>(text: &str) -> Option<N> {
     if are_digits(text) { text.parse().ok() } else { None }
 }

@@ -1,4 +1,4 @@
-//! Envoy's access log, as Envoy Gateway, Istio and Envoy itself write it by default.
+//! Envoy's access log, in the default formats of Envoy Gateway, Istio and Envoy itself.
 //!
 //! Response flags: <https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage>.
 
@@ -22,13 +22,13 @@ const FLAGS: &str = "response_flags";
 const DURATION: &str = "duration";
 const HOST: &str = "upstream_host";
 
-/// The fields that are used, from either form.
+/// Fields needed from a line of either format.
 struct EnvoyLine<'a> {
     start: &'a str,
     duration_ms: Option<u64>,
     code: u16,
     flags: &'a str,
-    /// `None`: this form has no such field.
+    /// `None` if the format has no such field.
     details: Option<&'a str>,
     connect_failure: Option<&'a str>,
     host: Option<&'a str>,
@@ -37,7 +37,7 @@ struct EnvoyLine<'a> {
     route: Option<Arc<str>>,
 }
 
-/// Reads a line of JSON.
+/// Parses a line of JSON.
 pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     let Some(fields) = JsonLine::read(line, STARTED)? else { return Ok(None) };
     let route = match fields.text("upstream_cluster")? {
@@ -59,8 +59,8 @@ pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> 
     line.request().map(Some)
 }
 
-/// Reads a line of text. Of the values in quotes, clients choose all but the upstream's address and Istio's reason of a
-/// failed connection, and Envoy does not escape quotes in them: the address is found from the end.
+/// Parses a line of text. Clients choose all quoted values except the upstream's address and Istio's reason for a
+/// failed connection. Envoy does not escape quotes in them, so the address is found from the end of the line.
 pub(crate) fn read_text(line: &str) -> Result<LoggedRequest, LineError> {
     let mut parts = LineParts(line);
     parts.until("[", STARTED)?;
@@ -82,7 +82,7 @@ pub(crate) fn read_text(line: &str) -> Result<LoggedRequest, LineError> {
     read_number::<u64>(received).ok_or(LineError::Field("bytes_received"))?;
     let bytes = read_number(parts.word()).ok_or(LineError::Field("bytes_sent"))?;
     let duration_ms = Some(read_number(parts.word()).ok_or(LineError::Field(DURATION))?);
-    // A line that was cut off names something else in the last quotes.
+    // If the line was cut off, the last quotes contain something other than the address.
     let is_whole =
         if details.is_some() { behind_host.split(' ').count() > 6 } else { end.0.matches('"').count() >= 8 };
     if !is_whole {
@@ -130,7 +130,7 @@ impl EnvoyLine<'_> {
             took: self.duration_ms.map(Duration::from_millis),
             status: sent_status(self.code),
             attempts: attempt.into_iter().collect(),
-            // Envoy also counts the attempt for which it found no host.
+            // Envoy also counts an attempt for which it found no host.
             attempts_made: self.attempts.map(|made| made.saturating_sub(1 - shown).max(shown)),
             client_left: self.client_left(),
             bytes: self.bytes,
@@ -142,15 +142,15 @@ impl EnvoyLine<'_> {
         self.flags.split(',').any(|has| has == flag)
     }
 
-    /// Returns true if the client closed the connection, or reset the stream.
+    /// Returns true if the client closed the connection or reset the stream.
     fn client_left(&self) -> bool {
         self.has_flag("DC") || self.has_flag("DR")
     }
 
-    /// Returns the outcome at the last upstream.
+    /// Returns the outcome of the last attempt.
     fn outcome(&self) -> Option<Outcome> {
         let details = self.details.unwrap_or_default();
-        // Without the details, a status that Envoy does not make up is the upstream's.
+        // Without the details, only a status that Envoy never generates is certain to be the upstream's.
         let is_own_status = matches!(self.code, 0 | 502..=504);
         let has_begun = details.contains("after_response_started")
             || (!details.contains("before_response_started") && !is_own_status);
@@ -166,7 +166,7 @@ impl EnvoyLine<'_> {
             let reset = if is_refused { Outcome::H2RefusedStream } else { Outcome::ResetBeforeResponse };
             return or_cut(reset, Outcome::ResetMidResponse);
         }
-        // Envoy calls a body that ends too early a violation of the protocol.
+        // Envoy reports a truncated body as a protocol error.
         if self.has_flag("UPE") {
             return or_cut(Outcome::ProtocolError, Outcome::TruncatedBody);
         }
@@ -178,7 +178,7 @@ impl EnvoyLine<'_> {
         if is_complete { outcome_of_complete(self.code) } else { None }
     }
 
-    /// Returns why no connection was made. The reasons are Envoy's own words, and the operating system's.
+    /// Returns the outcome of a failed connection attempt. The reasons are worded by Envoy or by the operating system.
     fn outcome_of_connecting(&self, details: &str) -> Outcome {
         let reason = self.connect_failure.unwrap_or_default();
         let has = |text: &str| reason.contains(text) || details.contains(text);

@@ -1,4 +1,4 @@
-//! Fuzz target: a format in the first line, and lines of a log behind it.
+//! Fuzz target: the first line of the input names a format, and the lines after it are a log.
 
 use crate::{LONGEST_LINE, LogFormat};
 

@@ -1,7 +1,7 @@
 //! HAProxy's `httplog`.
 //!
-//! It names the server, not its address. `docs/access-logs.md` says how to add the address: `%si:%sp` behind the queues, and
-//! thus before anything that a client chooses.
+//! It names the server, but not its address. `docs/access-logs.md` says how to add the address: `%si:%sp` after the
+//! queues, and thus before anything that a client chooses.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream};
 
 const TIMERS: &str = "TR/Tw/Tc/Tr/Ta";
 
-/// Beginnings of HAProxy's messages about itself that have no time of a request.
+/// Beginnings of HAProxy's messages about itself that contain no request time.
 const MESSAGES: &[&str] = &["Server ", "Proxy ", "Backup Server ", "Health check ", "backend ", "proxy "];
 
-/// Reads a line.
+/// Parses a line.
 pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     let Some((start, rest)) = accepted(line) else {
         let message = line.rsplit_once("]: ").map_or(line, |(_, message)| message);
@@ -28,7 +28,7 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
         return if is_own { Ok(None) } else { Err(LineError::Field("request date")) };
     };
     let mut parts = LineParts(rest);
-    // "frontend/1: SSL handshake failure"
+    // Such as "frontend/1: SSL handshake failure".
     if parts.word().ends_with(':') {
         return Ok(None);
     }
@@ -38,7 +38,7 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
         "-1" => None,
         text => sent_status(read_status(text, "status")?),
     };
-    // Bytes, which include the head, and two cookies.
+    // The number of bytes, which includes the head, and two cookies.
     let [_, _, _] = [parts.word(), parts.word(), parts.word()];
     let ended = parts.word();
     let [side, phase] = match ended.as_bytes() {
@@ -53,7 +53,7 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     let responded = status.filter(|_| timers.has_responded);
     let address = read_upstream(parts.word());
     let attempt = LoggedAttempt {
-        // An address at the very end may have been cut off.
+        // An address at the very end of the line may have been cut off.
         upstream: if parts.0.is_empty() { LoggedUpstream::Unnamed } else { address },
         outcome: outcome(side, phase, responded, timers.is_complete),
         status: responded,
@@ -72,29 +72,30 @@ pub(crate) fn read(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     }))
 }
 
-/// Finds the time of the request, behind a header of syslog and the client's address, and returns it with what follows.
+/// Finds the request's time, which follows a syslog header and the client's address. Returns it and the rest of the
+/// line.
 fn accepted(line: &str) -> Option<(LineTime, &str)> {
-    // A header of syslog may have brackets, too: "haproxy[7]:".
+    // A syslog header may also contain brackets: "haproxy[7]:".
     line.match_indices('[').take(4).find_map(|(at, _)| {
         let (text, rest) = line[at + 1..].split_once("] ")?;
         Some((LineTime::read_haproxy(text)?, rest))
     })
 }
 
-/// The five times of a request.
+/// The five timers of a request.
 struct HaproxyTimers {
     total: Option<Duration>,
-    /// Time from the first attempt to connect until the end.
+    /// Time from the first connection attempt to the end.
     at_server: Option<Duration>,
     has_responded: bool,
-    /// False with `option logasap`, which logs before the end.
+    /// False with `option logasap`, which logs a request before its end.
     is_complete: bool,
 }
 
 impl HaproxyTimers {
     fn read(text: &str) -> Option<Self> {
         let mut timers = text.split('/');
-        // -1: the request did not get there.
+        // A value of -1 means that the request did not get that far.
         let mut next = || {
             let text = timers.next()?;
             if text == "-1" { Some(None) } else { read_number::<u64>(text.trim_start_matches('+')).map(Some) }
@@ -116,8 +117,8 @@ impl HaproxyTimers {
     }
 }
 
-/// Returns what happened at the server, by who ended the session (`S`: the server; `s`: its time ran out) and in which
-/// phase. Other values are HAProxy's own decisions, or the client's.
+/// Returns the outcome at the server, given the side that ended the session (`S`: the server; `s`: a timeout of the
+/// server) and the phase in which it ended. Other values mean that HAProxy itself or the client ended the session.
 fn outcome(side: u8, phase: u8, status: Option<u16>, is_complete: bool) -> Option<Outcome> {
     match (side, phase) {
         (b'S', b'C') => Some(Outcome::ConnectError),

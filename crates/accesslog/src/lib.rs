@@ -1,8 +1,8 @@
-//! Access logs of gateways: a line becomes the request that it shows.
+//! Parses lines of gateways' access logs into the requests that they describe.
 //!
-//! Gateways say different things about the same failure, and little about most of them (`docs/access-logs.md`). What a
-//! line does not show with certainty is `None`. No path, query, header or client address leaves this crate: fields that
-//! are not needed are dropped, and errors do not quote the line.
+//! Gateways describe the same failure differently, and say little about most failures (`docs/access-logs.md`). Anything
+//! that a line does not show with certainty is `None`. No path, query, header or client address leaves this crate:
+//! fields that are not needed are dropped, and errors do not quote the line.
 
 mod caddy;
 mod decimal;
@@ -28,5 +28,5 @@ pub use line_error::LineError;
 pub use log_format::{LogFormat, LogFormatError};
 pub use nginx_template::{NginxTemplate, TemplateError};
 
-/// Longest line that is read, in bytes. Clients choose part of a line's length; most lines are shorter than 2 KiB.
+/// Maximum length of a line, in bytes. It depends partly on the client; most lines are shorter than 2 KiB.
 pub const LONGEST_LINE: usize = 64 * 1024;

@@ -1,8 +1,8 @@
-//! Reasons why a line is refused.
+//! Errors for lines that cannot be parsed.
 
 use crate::LONGEST_LINE;
 
-/// Reason why a line was refused. It contains nothing of the line.
+/// Reason why a line was refused. It quotes nothing from the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line is longer than [`LONGEST_LINE`].
@@ -11,7 +11,7 @@ pub enum LineError {
     /// The line is not a JSON object.
     #[error("line is not a JSON object")]
     NotJson,
-    /// The named field is missing, or not what the format says.
+    /// The named field is missing, or does not fit the format.
     #[error("field {0} is missing or malformed")]
     Field(&'static str),
 }

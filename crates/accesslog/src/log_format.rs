@@ -1,4 +1,4 @@
-//! Formats of access logs, by the names that users give.
+//! Access log formats and their names on the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,17 +19,17 @@ pub enum LogFormat {
     IngressNginx,
     /// `nginx=<log_format>`
     Nginx(Box<NginxTemplate>),
-    /// `haproxy`: `httplog`, perhaps with the server's address behind the queues.
+    /// `haproxy`: `httplog`, optionally with the server's address after the queues.
     Haproxy,
     /// `traefik-json`
     TraefikJson,
     /// `traefik`: its common log format.
     TraefikText,
-    /// `caddy`: JSON, perhaps with the fields `upstream` and `started`.
+    /// `caddy`: JSON, optionally with the fields `upstream` and `started`.
     Caddy,
 }
 
-/// The formats without a template, by name.
+/// Formats without a template, by name.
 const NAMED: [(&str, LogFormat); 7] = [
     ("envoy-json", LogFormat::EnvoyJson),
     ("envoy", LogFormat::EnvoyText),
@@ -40,31 +40,31 @@ const NAMED: [(&str, LogFormat); 7] = [
     ("caddy", LogFormat::Caddy),
 ];
 
-/// Reason why text is not a [`LogFormat`].
+/// Reason why a text is not a valid [`LogFormat`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogFormatError {
     /// No format has this name.
     #[error(
-        "no such log format; there are envoy-json, envoy, ingress-nginx, nginx=<log_format>, haproxy, traefik-json, \
-         traefik and caddy"
+        "unknown log format: use envoy-json, envoy, ingress-nginx, nginx=<log_format>, haproxy, traefik-json, traefik \
+         or caddy"
     )]
     Unknown,
-    /// The template of nginx cannot be used.
+    /// The nginx template cannot be used.
     #[error("nginx=<log_format>: {0}")]
     Template(#[from] TemplateError),
 }
 
 impl LogFormat {
-    /// Reads a line, with or without its line end. Returns `None` if it is plainly not part of the access log, but the
-    /// gateway's log about itself.
+    /// Parses a line, with or without its line ending. Returns `None` if it is clearly not an access log entry but a
+    /// message from the gateway about itself.
     ///
     /// # Errors
-    /// The line is longer than [`LONGEST_LINE`], or is not in this format.
+    /// Fails if the line is longer than [`LONGEST_LINE`] or is not in this format.
     pub fn parse(&self, line: &[u8]) -> Result<Option<LoggedRequest>, LineError> {
         if line.len() > LONGEST_LINE {
             return Err(LineError::TooLong);
         }
-        // Clients may send anything in a path or header. Fields that are used are checked.
+        // Clients may send any bytes in a path or header. The fields that are used are checked later.
         let text = String::from_utf8_lossy(line);
         let line = text.trim_end_matches(['\r', '\n']);
         let read = match self {

@@ -1,8 +1,8 @@
 //! The access log of nginx and ingress-nginx.
 //!
-//! nginx logs a status for each attempt, and makes up 502 and 504 where the upstream sent none. Only the times of the
-//! connection and of the head tell these from the upstream's own. Nothing tells a complete body from one that ended too
-//! early but its length, if the upstream announced one.
+//! nginx logs a status for each attempt, and fills in 502 or 504 where the upstream sent none. Only the connect and
+//! header times distinguish these from statuses that the upstream sent. Only the length distinguishes a complete body
+//! from a truncated one, and only if the upstream announced it.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::response_outcome::{outcome_of_begun, outcome_of_complete, read_status
 use crate::upstream_address::read_upstream;
 use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream};
 
-/// Most attempts that are read. nginx tries each server of an upstream once.
+/// Maximum number of attempts. nginx tries each server of an upstream once.
 const MOST_ATTEMPTS: usize = 256;
 
-/// Reads a line.
+/// Parses a line.
 pub(crate) fn read(template: &NginxTemplate, line: &str) -> Result<LoggedRequest, LineError> {
     let values = template.values(line)?;
     let end = end(&values)?;
@@ -41,7 +41,7 @@ pub(crate) fn read(template: &NginxTemplate, line: &str) -> Result<LoggedRequest
     })
 }
 
-/// Reads a value, if there is one.
+/// Parses a value, if there is one.
 fn value<T>(
     values: &NginxValues<'_>,
     name: &'static str,
@@ -50,7 +50,7 @@ fn value<T>(
     values.text(name).map(|text| read(text).ok_or(LineError::Field(name))).transpose()
 }
 
-/// Returns the time of the end, from the variable with the best resolution.
+/// Returns the time at which the request ended, from the variable with the best resolution.
 fn end(values: &NginxValues<'_>) -> Result<LineTime, LineError> {
     let at_ms = |ns| LineTime { earliest: Stamp::from_unix_ns(ns), width_ns: 1_000_000 };
     let precise = value(values, "msec", |text| read_seconds_ns(text).map(at_ms))?;
@@ -59,7 +59,7 @@ fn end(values: &NginxValues<'_>) -> Result<LineTime, LineError> {
     precise.map(Ok).or_else(iso).or_else(local).ok_or(LineError::Field("time"))?
 }
 
-/// Returns the attempts.
+/// Returns the attempts at upstreams.
 fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
     let addresses = values.text("upstream_addr").into_iter().flat_map(items);
     let addresses: Vec<&str> = addresses.take(MOST_ATTEMPTS + 1).collect();
@@ -77,7 +77,7 @@ fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
     let mut attempts = Vec::with_capacity(addresses.len());
     for (at, address) in addresses.iter().enumerate() {
         let upstream = read_upstream(address);
-        // The name of a group of servers of which none could be tried.
+        // This is the name of a group of servers, none of which could be tried.
         if !matches!(upstream, LoggedUpstream::Address(_)) && !address.starts_with("unix:") {
             continue;
         }
@@ -94,10 +94,10 @@ fn attempts(values: &NginxValues<'_>) -> Result<Vec<LoggedAttempt>, LineError> {
     Ok(attempts)
 }
 
-/// A list of a line, with a value for each attempt.
+/// List in a line, with one value per attempt.
 struct NginxColumn<'a> {
     name: &'static str,
-    /// `None`: the format does not show it.
+    /// `None` if the format does not include the list.
     items: Option<Vec<&'a str>>,
 }
 
@@ -118,13 +118,13 @@ impl<'a> NginxColumn<'a> {
         self.text(at).map(|text| read(text).ok_or(LineError::Field(self.name))).transpose()
     }
 
-    /// Returns true if there is a value for the attempt; `None` if the format does not show it.
+    /// Returns true if there is a value for the attempt; `None` if the format does not include the list.
     fn has(&self, at: usize) -> Option<bool> {
         self.items.is_some().then(|| self.text(at).is_some())
     }
 }
 
-/// Fields of a line about an attempt; `None`: its format does not show it.
+/// Values for one attempt; `None` for those that the line's format does not include.
 struct NginxAttempt {
     status: Option<u16>,
     has_connected: Option<bool>,
@@ -152,13 +152,13 @@ impl NginxAttempt {
             (504, false) => Some(Outcome::ConnectTimeout),
             (_, false) => Some(Outcome::ConnectError),
             (504, true) => Some(Outcome::ResponseTimeout),
-            // A head that nginx did not understand has the same status.
+            // nginx logs the same status for a response head that it cannot parse.
             (_, true) => (self.received == Some(0)).then_some(Outcome::EofBeforeResponse),
         }
     }
 }
 
-/// Splits a list. nginx separates groups of servers, which it tried one after another, with colons.
+/// Splits a list. nginx separates groups of servers, which it tries one after another, with colons.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(", ").flat_map(|part| part.split(" : "))
 }

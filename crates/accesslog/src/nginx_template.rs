@@ -1,4 +1,4 @@
-//! nginx's `log_format`, and the values of its variables in a line.
+//! nginx's `log_format`, and the values of its variables in lines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use std::sync::LazyLock;
 use crate::LineError;
 use crate::line_parts::is_set;
 
-/// The default of ingress-nginx.
+/// The default format of ingress-nginx.
 pub(crate) static INGRESS_NGINX: LazyLock<NginxTemplate> = LazyLock::new(|| {
     let text = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id"#;
     text.parse().expect("the default can be used")
 });
 
-/// Variables that are used and have one value.
+/// Variables that the parser uses and that have a single value.
 const VALUES: &[&str] = &[
     "body_bytes_sent",
     "msec",
@@ -25,7 +25,7 @@ const VALUES: &[&str] = &[
     "upstream_http_content_length",
 ];
 
-/// Variables that are used and have a value for each attempt, separated by `, ` or ` : `.
+/// Variables that the parser uses and that have one value per attempt, separated by `, ` or ` : `.
 const LISTS: &[&str] = &[
     "upstream_addr",
     "upstream_bytes_received",
@@ -36,36 +36,36 @@ const LISTS: &[&str] = &[
     "upstream_status",
 ];
 
-/// A `log_format` of nginx that shows what is needed.
+/// An nginx `log_format` that includes all required variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NginxTemplate {
     text: String,
     before: String,
-    /// Variables, `None` for one that is not used, with the text behind each.
+    /// Variables (`None` for those that the parser ignores), each with the text that follows it.
     parts: Vec<(Option<&'static str>, String)>,
 }
 
 /// Reason why a `log_format` cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// It is longer than any that is in use.
+    /// It is longer than any real format.
     #[error("longer than {} characters", NginxTemplate::LONGEST)]
     TooLong,
-    /// A variable is missing.
+    /// A required variable is missing.
     #[error("needs {0}")]
     Missing(&'static str),
-    /// Where a value ends cannot be told, for the named variable.
-    #[error("the end of ${0} cannot be told: put it into quotes or brackets")]
+    /// The end of the named variable's value cannot be found.
+    #[error("cannot tell where ${0} ends: put it in quotes or brackets")]
     Unclear(String),
 }
 
 impl NginxTemplate {
     const LONGEST: usize = 4096;
 
-    /// Returns the values of the variables that are used, in a line.
+    /// Extracts from a line the values of the variables that the parser uses.
     pub(crate) fn values<'a>(&self, line: &'a str) -> Result<NginxValues<'a>, LineError> {
         let mut values = NginxValues(Vec::with_capacity(self.parts.len()));
-        let mut rest = line.strip_prefix(self.before.as_str()).ok_or(LineError::Field("first field"))?;
+        let mut rest = line.strip_prefix(self.before.as_str()).ok_or(LineError::Field("(start of line)"))?;
         for (variable, behind) in &self.parts {
             let end = match variable {
                 _ if behind.is_empty() => Some(rest.len()),
@@ -73,7 +73,7 @@ impl NginxTemplate {
                 Some(_) => rest.find(behind.as_str()),
                 None => end_of_escaped(rest, behind),
             };
-            let end = end.ok_or(LineError::Field(variable.unwrap_or("(one that is not used)")))?;
+            let end = end.ok_or(LineError::Field(variable.unwrap_or("(unused variable)")))?;
             if let Some(variable) = variable {
                 values.0.push((variable, &rest[..end]));
             }
@@ -83,22 +83,22 @@ impl NginxTemplate {
     }
 }
 
-/// Values of variables in a line.
+/// Values of the variables in a line.
 pub(crate) struct NginxValues<'a>(Vec<(&'static str, &'a str)>);
 
 impl<'a> NginxValues<'a> {
-    /// Returns a value; `None` if the format does not have the variable.
+    /// Returns a variable's value; `None` if the format does not include the variable.
     pub(crate) fn logged(&self, variable: &str) -> Option<&'a str> {
         self.0.iter().find(|(name, _)| *name == variable).map(|(_, value)| *value)
     }
 
-    /// Returns a value; `None` if there is none in this line.
+    /// Returns a variable's value; `None` if nginx had nothing to log there.
     pub(crate) fn text(&self, variable: &str) -> Option<&'a str> {
         self.logged(variable).filter(|text| is_set(text))
     }
 }
 
-/// Returns the end of a list: the text behind it that is no separator of two values.
+/// Returns the position where a list ends: the first place where `behind` follows and no separator does.
 fn end_of_list(text: &str, behind: &str) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -112,7 +112,7 @@ fn end_of_list(text: &str, behind: &str) -> Option<usize> {
     }
 }
 
-/// Returns the end of a value that a client may have chosen. nginx escapes quotes with a backslash.
+/// Returns the position where a value ends that a client may have chosen. nginx escapes quotes with a backslash.
 fn end_of_escaped(text: &str, behind: &str) -> Option<usize> {
     let is_escaped = |at: usize| text[..at].bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1;
     text.match_indices(behind).map(|(at, _)| at).find(|at| !behind.starts_with('"') || !is_escaped(*at))
@@ -155,7 +155,7 @@ impl FromStr for NginxTemplate {
     }
 }
 
-/// Splits `name text behind it` or `{name}text behind it`.
+/// Splits `name text after it` or `{name}text after it`.
 fn variable_and_text(piece: &str) -> (String, String) {
     let (name, behind) = match piece.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
         Some(parts) => parts,

@@ -1,6 +1,7 @@
-//! Tests with lines that real gateways wrote (`scripts/proofs/access-logs`; shortened), and with hostile ones.
+//! Tests with lines from real gateways (recorded by `scripts/proofs/access-logs`, and shortened), and with hostile
+//! lines.
 //!
-//! Each file of `tests/recorded` has a case, what the client got, and the line, separated by tabs.
+//! Each line of a file in `tests/recorded` has a case, the client's result, and the logged line, separated by tabs.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rolldrop_record::{LoggedAttempt, LoggedRequest, LoggedUpstream, Stamp};
 
 use super::*;
 
-/// Formats, with recorded lines and the heading of the column in `docs/access-logs.md`, if it has one.
+/// Formats, each with its recorded lines and its column heading in `docs/access-logs.md`, if it has a column there.
 const RECORDED: &[(&str, &str, &str)] = &[
     ("ingress-nginx", include_str!("tests/recorded/ingress-nginx.txt"), "ingress-nginx"),
     (NGINX, include_str!("tests/recorded/nginx.txt"), "nginx, as advised"),
@@ -21,7 +22,7 @@ const RECORDED: &[(&str, &str, &str)] = &[
     ("caddy", include_str!("tests/recorded/caddy.txt"), "Caddy, as advised"),
 ];
 
-/// The format that the page advises.
+/// The format that the documentation recommends.
 const NGINX: &str = concat!(
     "nginx=$msec $request_time $status $body_bytes_sent $proxy_upstream_name [$upstream_addr] [$upstream_status] ",
     "[$upstream_connect_time] [$upstream_header_time] [$upstream_response_time] [$upstream_bytes_received] ",
@@ -50,7 +51,7 @@ fn line_of<'a>(recorded: &'a str, case: &str) -> &'a str {
     cases(recorded).find(|(name, ..)| *name == case).map(|(.., line)| line).unwrap()
 }
 
-/// Describes the attempts of a request in a cell of the table.
+/// Describes a request's attempts for a cell of the table.
 fn cell(request: &LoggedRequest) -> String {
     let outcome = |attempt: &LoggedAttempt| match (attempt.outcome, attempt.status) {
         (Some(outcome), _) => format!("`{outcome}`"),
@@ -86,17 +87,17 @@ fn table() -> String {
 }
 
 #[test]
-fn page_has_table_of_recorded_lines() {
+fn docs_table_matches_recorded_lines() {
     assert!(PAGE.contains(&table()), "docs/access-logs.md should have:\n{}", table());
 }
 
 #[test]
-fn page_advises_tested_settings() {
+fn docs_recommend_tested_nginx_format() {
     assert!(PAGE.contains(NGINX.strip_prefix("nginx=").unwrap()));
 }
 
 #[test]
-fn recorded_upstreams_are_the_servers() {
+fn recorded_upstreams_match_servers() {
     for (format, recorded, _) in RECORDED {
         for (case, _, line) in cases(recorded) {
             let request = read(format, line);
@@ -118,7 +119,7 @@ fn recorded_upstreams_are_the_servers() {
 }
 
 #[test]
-fn recorded_status_is_what_the_client_got() {
+fn recorded_status_matches_client_result() {
     for (format, recorded, _) in RECORDED {
         for (case, got, line) in cases(recorded) {
             let status =
@@ -132,7 +133,7 @@ fn recorded_status_is_what_the_client_got() {
 }
 
 #[test]
-fn every_format_shows_times() {
+fn every_format_yields_request_times() {
     let day = |at: Stamp| at.unix_ns() / 1_000_000_000 / 86_400;
     for (format, recorded, _) in RECORDED {
         for (case, _, line) in cases(recorded).filter(|(case, ..)| *case != "garbage") {
@@ -161,7 +162,7 @@ fn stamp_of(day: jiff::civil::Date) -> Stamp {
 }
 
 #[test]
-fn nothing_of_the_client_is_kept() {
+fn parser_keeps_no_client_data() {
     for (format, recorded, _) in RECORDED {
         for (case, _, line) in cases(recorded) {
             let kept = format!("{:?}", read(format, line));
@@ -172,9 +173,9 @@ fn nothing_of_the_client_is_kept() {
     }
 }
 
-/// A line may be cut off where a log was rotated: what is left never names a different upstream.
+/// A line may be cut off where a log was rotated. The rest of it must never name a different upstream.
 #[test]
-fn truncated_lines_name_no_other_upstream() {
+fn truncated_line_names_no_other_upstream() {
     for (name, recorded, _) in RECORDED {
         let format = format(name);
         for (case, _, line) in cases(recorded) {
@@ -193,7 +194,7 @@ fn truncated_lines_name_no_other_upstream() {
 }
 
 #[test]
-fn formats_round_trip() {
+fn log_format_round_trips() {
     for (name, ..) in RECORDED {
         assert_eq!(format(name).to_string(), *name);
     }
@@ -202,7 +203,7 @@ fn formats_round_trip() {
 }
 
 #[test]
-fn templates_without_what_is_needed_are_refused() {
+fn incomplete_nginx_templates_are_refused() {
     let error = |template: &str| format!("nginx={template}").parse::<LogFormat>().unwrap_err().to_string();
     assert_eq!(error("$remote_addr [$time_local] $status"), "nginx=<log_format>: needs $request_time");
     assert_eq!(error("$msec $request_time $status"), "nginx=<log_format>: needs $upstream_addr");
@@ -213,13 +214,13 @@ fn templates_without_what_is_needed_are_refused() {
         ["$upstream_addr, $msec", "$upstream_addr$msec", "$upstream_addr : $msec", "$upstream_addr,$msec"]
     {
         let error = error(&format!("{unclear} $request_time $status"));
-        assert!(error.contains("the end of $upstream_addr cannot be told"), "{unclear}: {error}");
+        assert!(error.contains("cannot tell where $upstream_addr ends"), "{unclear}: {error}");
     }
     assert!(error(&"$status ".repeat(1000)).contains("longer than 4096"));
 }
 
 #[test]
-fn nginx_lists_are_split_at_both_separators() {
+fn nginx_lists_split_at_both_separators() {
     let name = r#"nginx={"at":"${time_iso8601}","t":$request_time,"s":"$status","u":"$upstream_addr","us":"$upstream_status"}"#;
     let line = r#"{"at":"2026-11-29T03:00:00+01:00","t":0.250,"s":"200","u":"10.0.0.1:80, unix:/run/a.sock : [fd00::2]:81","us":"502, 504 : 200"}"#;
     let request = read(name, line);
@@ -235,13 +236,13 @@ fn nginx_lists_are_split_at_both_separators() {
         request.earliest,
         "2026-11-29".parse().map(stamp_of).unwrap() + Duration::from_millis(7_199_750)
     );
-    // Fewer statuses than upstreams, as a forged value would have.
+    // There are fewer statuses than upstreams, as in a forged line.
     let forged = line.replace("502, 504 : 200", "502, 200");
     assert_eq!(format(name).parse(forged.as_bytes()), Err(LineError::Field("upstream_status")));
 }
 
 #[test]
-fn nginx_reads_past_what_clients_choose() {
+fn nginx_parser_ignores_client_text() {
     let (_, _, line) = cases(RECORDED[0].1).next().unwrap();
     let request = read("ingress-nginx", line);
     for text in [r#"GET /\x22 503 0 \x22 HTTP/1.1"#, r#"\x16\x03\x01"#, "GET /ä HTTP/1.1", ""] {
@@ -253,7 +254,7 @@ fn nginx_reads_past_what_clients_choose() {
 }
 
 #[test]
-fn haproxy_reads_other_forms() {
+fn haproxy_parser_accepts_log_variants() {
     let line = r#"<134>Nov 29 02:00:00 gw haproxy[7]: 10.9.9.9:1 [29/Nov/2026:02:00:00.250] web~ shop/s1 1/2/3/4/15 200 1 - - ---- 1/1/0/0/+2 0/0 "#;
     let request = read("haproxy", &format!(r#"{line}fd00::7:8080 {{shop}} "GET / HTTP/1.1""#));
     assert_eq!(request.attempts[0].upstream, LoggedUpstream::Address("[fd00::7]:8080".parse().unwrap()));
@@ -261,7 +262,7 @@ fn haproxy_reads_other_forms() {
     assert_eq!(request.attempts[0].took, None);
     let request = read("haproxy", &format!(r#"{line}{{10.0.0.1:80}} "GET / HTTP/1.1""#));
     assert_eq!(request.attempts[0].upstream, LoggedUpstream::Unnamed);
-    // Logged as soon as the head arrived.
+    // With `option logasap`, the line is logged as soon as the head arrives.
     let request = read("haproxy", &line.replace("/15 200 1 ", "/+15 200 +1 "));
     assert_eq!((request.took, request.attempts[0].outcome), (None, None));
     let refused = line.replace("1/2/3/4/15", "1/2/4/15");
@@ -269,7 +270,7 @@ fn haproxy_reads_other_forms() {
 }
 
 #[test]
-fn envoy_reads_past_quotes_of_clients() {
+fn envoy_parser_ignores_quotes_from_clients() {
     let line = r#"[2026-11-29T02:20:55.204Z] "GET / HTTP/2" 503 UF,URX 0 98 7 - "-" "a" "b" "c" "d" "10.9.9.9:9"" "-" "shop" "10.1.0.20:8080""#;
     let request = read("envoy", line);
     assert_eq!(request.attempts[0].upstream, LoggedUpstream::Address("10.1.0.20:8080".parse().unwrap()));
@@ -292,9 +293,9 @@ fn caddy_without_advised_fields_names_no_upstream() {
     assert_eq!((cut.earliest, cut.took), (Stamp::default(), None));
 }
 
-/// Lines that gateways write about themselves, as recorded.
+/// These lines were recorded from gateways.
 #[test]
-fn logs_of_the_gateway_itself_are_skipped() {
+fn gateway_messages_are_skipped() {
     for (name, line) in [
         (
             "envoy",
@@ -337,12 +338,12 @@ fn logs_of_the_gateway_itself_are_skipped() {
 }
 
 #[test]
-fn another_format_is_an_error() {
+fn line_in_other_format_is_refused() {
     for (name, ..) in RECORDED {
         for (other, recorded, _) in RECORDED.iter().filter(|(other, ..)| other != name) {
             let (_, _, line) = cases(recorded).next().unwrap();
             let read = format(name).parse(line.as_bytes());
-            // Caddy's parser takes Traefik's line for one of Caddy's other logs, and the other way round.
+            // Caddy's parser takes a Traefik line for one of Caddy's other logs, and vice versa.
             let is_json = |name| ["caddy", "traefik-json"].contains(&name);
             assert!(read.is_err() || (is_json(*other) && read == Ok(None)), "{other} as {name}: {read:?}");
         }
@@ -350,7 +351,7 @@ fn another_format_is_an_error() {
 }
 
 #[test]
-fn hostile_lines_are_refused_without_a_quote() {
+fn line_errors_never_quote_hostile_input() {
     let evil = "\u{1b}[31mevil\u{7}";
     let broken = |format: &str, from: &str, to: &str| {
         let (_, recorded, _) = RECORDED.iter().find(|(name, ..)| *name == format).unwrap();

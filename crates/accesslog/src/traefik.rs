@@ -15,7 +15,7 @@ const STATUS: &str = "DownstreamStatus";
 const STARTED: &str = "StartUTC";
 const DURATION: &str = "Duration";
 
-/// Reads a line of JSON.
+/// Parses a line of JSON.
 pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> {
     let Some(fields) = JsonLine::read(line, STATUS)? else { return Ok(None) };
     let started = match fields.text(STARTED)? {
@@ -33,8 +33,8 @@ pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> 
         Some(service) => read_name(service, "ServiceName")?,
         None => read_name(fields.text("RouterName")?.unwrap_or_default(), "RouterName")?,
     };
-    // Traefik sets the fields of the origin once the response is complete. If they are missing although the response
-    // had begun, the upstream or the client ended it too early.
+    // Traefik sets the origin fields once the response is complete. If they are missing although the response has
+    // begun, the upstream or the client cut it off.
     let origin_status = fields.number("OriginStatus")?.filter(|status| *status > 0);
     let origin_size = fields.number("OriginContentSize")?;
     let origin_ns = fields.number("OriginDuration")?.filter(|ns| *ns > 0);
@@ -52,16 +52,16 @@ pub(crate) fn read_json(line: &str) -> Result<Option<LoggedRequest>, LineError> 
         took: fields.number(DURATION)?.map(Duration::from_nanos),
         status: sent_status(status),
         attempts: attempt.into_iter().collect(),
-        // Traefik 3.7 logs 0 even after it retried.
+        // Traefik 3.7 logs 0 even if it has retried.
         attempts_made: retries.filter(|retries| *retries > 0).map(|retries| retries.saturating_add(1)),
-        // With its middleware for retries, Traefik sends no status to a client that left.
+        // With its retry middleware, Traefik sends no status to a client that has disconnected.
         client_left: status == 499 || (status == 0 && origin_status == Some(499)),
         bytes: fields.number("DownstreamContentSize")?,
         route,
     }))
 }
 
-/// Reads a line in the common log format. Clients choose the path, and the user in front of the time.
+/// Parses a line in the common log format. Clients choose the path and the user name, which precedes the time.
 pub(crate) fn read_text(line: &str) -> Result<LoggedRequest, LineError> {
     let mut parts = LineParts(line);
     let took_ms = parts.last(" ", DURATION)?.strip_suffix("ms").and_then(read_number);
@@ -93,13 +93,13 @@ pub(crate) fn read_text(line: &str) -> Result<LoggedRequest, LineError> {
     })
 }
 
-/// Takes a value in quotes from the end.
+/// Takes a quoted value from the end of the line.
 fn quoted<'a>(parts: &mut LineParts<'a>, field: &'static str) -> Result<&'a str, LineError> {
     parts.last("\"", field)?;
     parts.last("\"", field)
 }
 
-/// Returns true for a response that may be Traefik's own: its body is then the name of the status.
+/// Returns true if a response may be Traefik's own, whose body is always the name of the status.
 fn may_be_own(status: u16, size: Option<u64>) -> bool {
     let own = match status {
         502 => "Bad Gateway",
@@ -115,9 +115,9 @@ fn may_be_own(status: u16, size: Option<u64>) -> bool {
 mod tests {
     use super::*;
 
-    /// As Traefik 3.7.15 logged it, without the fields that are not read.
+    /// The line was logged by Traefik 3.7.15; fields that are not needed are omitted.
     #[test]
-    fn retrying_gateway_shows_that_client_left() {
+    fn traefik_retry_log_shows_client_left() {
         let line = r#"{"DownstreamContentSize":0,"DownstreamStatus":0,"Duration":5001811248,"OriginContentSize":21,"OriginDuration":5001679753,"OriginStatus":499,"RetryAttempts":0,"ServiceAddr":"10.244.1.2:8080","ServiceName":"default-web-8080@kubernetes","StartUTC":"2026-11-29T07:01:38.081037931Z"}"#;
         let request = read_json(line).unwrap().unwrap();
         assert!(request.client_left);

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use rolldrop_record::LoggedUpstream;
 
-/// Maximum length of a name in DNS.
+/// Maximum length of a DNS name.
 const LONGEST_NAME: usize = 253;
 
-/// Reads `10.1.0.7:8080`, `[fd00::7]:8080`, HAProxy's `fd00::7:8080`, or `web.shop:8080`.
+/// Parses `10.1.0.7:8080`, `[fd00::7]:8080`, HAProxy's `fd00::7:8080`, or `web.shop:8080`.
 pub(crate) fn read_upstream(text: &str) -> LoggedUpstream {
     let bare = || {
         let (ip, port) = text.rsplit_once(':')?;
@@ -16,7 +16,7 @@ pub(crate) fn read_upstream(text: &str) -> LoggedUpstream {
     text.parse().ok().or_else(bare).map_or_else(|| host_with_port(text), at)
 }
 
-/// Reads the address of a URL, such as `http://10.1.0.7:8080/`.
+/// Parses the address in a URL such as `http://10.1.0.7:8080/`.
 pub(crate) fn read_upstream_url(text: &str) -> LoggedUpstream {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let authority = rest.split('/').next().unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn read_upstream_url(text: &str) -> LoggedUpstream {
     authority.parse().ok().or_else(without_port).map_or_else(named, at)
 }
 
-/// Reads a host name with a port, which a path of a socket and a name of a group of servers do not have.
+/// Parses a host name with a port, which distinguishes it from a socket path or the name of a server group.
 fn host_with_port(text: &str) -> LoggedUpstream {
     let host_of = |(name, port): (&str, &str)| port.parse::<u16>().is_ok().then(|| host(name));
     text.split_once(':').and_then(host_of).unwrap_or(LoggedUpstream::Unnamed)
@@ -45,7 +45,7 @@ fn host(name: &str) -> LoggedUpstream {
     if is_name { LoggedUpstream::Host(name.into()) } else { LoggedUpstream::Unnamed }
 }
 
-/// Returns this address; an IPv4 address in the form of IPv6 becomes IPv4, as in the status of a pod.
+/// Returns this address. An IPv4-mapped IPv6 address becomes an IPv4 address, as in a pod's status.
 fn at(address: SocketAddr) -> LoggedUpstream {
     LoggedUpstream::Address(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_hosts_are_kept() {
+    fn upstream_parser_accepts_only_host_names() {
         let host = |name: &str| LoggedUpstream::Host(name.into());
         assert_eq!(read_upstream("web.shop.svc:8080"), host("web.shop.svc"));
         assert_eq!(read_upstream_url("http://web:8080/path"), host("web"));

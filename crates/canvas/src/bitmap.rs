@@ -1,4 +1,4 @@
-//! Renders a canvas as PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which
+//! Renders a canvas as a PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which
 //! smooths all edges equally. The picture is then reduced to its 256 most common colours.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! A picture to draw shapes and text on, with a bundled font. `bitmap` renders it as PNG.
+//! Canvas for shapes and text, with a bundled font. `bitmap` renders it as a PNG.
 //!
 //! The canvas lays out text itself, because plotters ignores the side bearings of glyphs. It is a crate of its own because
 //! its loops over pixels need optimisations, and the rest of a report does not.
@@ -41,7 +41,7 @@ pub enum Weight {
     Bold,
 }
 
-/// Part of the text that is placed at the given coordinates.
+/// Part of a text that is placed at the given coordinates.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     Start,
@@ -108,7 +108,7 @@ enum CanvasShape {
     Text(PlacedText),
 }
 
-/// A text at its position.
+/// Text at its position.
 struct PlacedText {
     /// Point on the baseline where the text is anchored.
     at: (f64, f64),
@@ -242,7 +242,7 @@ impl Canvas {
         shorten(text, longest)
     }
 
-    /// Renders the picture down to `height` as PNG. Also returns the recorded values, in drawing order.
+    /// Renders the picture down to `height` as a PNG. Also returns the recorded values, in drawing order.
     pub fn finish(mut self, height: u32) -> Result<(Vec<u8>, Vec<ChartReading>), DrawError> {
         self.height = self.height.min(height);
         Ok((bitmap::png(&self)?, self.readings))

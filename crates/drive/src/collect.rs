@@ -166,7 +166,7 @@ impl Collector {
         forgotten.iter().for_each(|r| endpoint.tell(&r.source, ProxyNews::Forgotten));
     }
 
-    /// Tells news of this pod's latest recorder.
+    /// Passes on news about this pod's latest recorder.
     fn tell_latest(&self, endpoint: &Endpoint, news: ProxyNews) {
         let latest = self.lock().values().rfind(|r| r.is_of(endpoint)).map(|r| r.source.clone());
         if let Some(source) = latest {
@@ -351,8 +351,8 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
     }
 }
 
-/// Returns the trouble that will last, as the end of a sentence about the proxy. Otherwise the proxy is starting or has
-/// exited, which its pod will show, or the API server is down.
+/// Describes a problem that will last, as the end of a sentence about the proxy. Returns `None` for other problems: the
+/// proxy is starting or has exited, which its pod will show, or the API server is down.
 fn lasting_trouble(error: &kube::Error, endpoint: &Endpoint) -> Option<String> {
     match error {
         error if wants_token(error) && endpoint.context.admin_token.is_some() => {

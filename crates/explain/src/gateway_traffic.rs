@@ -1,8 +1,9 @@
-//! Effects of terminations on real traffic, as access logs of gateways, or journals of our own sidecars, show them.
+//! Effects of terminations on real traffic, as shown by the access logs of gateways or the journals of our own
+//! sidecars.
 //!
-//! A line of a log becomes one row for each attempt at a pod, as if the gateway were a load source whose connections
-//! the kernel's tracking names. [`crate::termination`] explains those rows like the rows of a run, so that a loss has
-//! the same cause in both. Only the background is specific to real traffic: it also fails at pods that are well.
+//! Each log line becomes one row for each attempt at a pod, as if the gateway were a load source and the kernel's
+//! connection tracking named the pods. [`crate::termination`] explains these rows like the rows of a run, so a loss has
+//! the same cause in both. Only the background is specific to real traffic, which also loses requests at healthy pods.
 
 mod background;
 mod kept_attempts;
@@ -38,59 +39,60 @@ use rolldrop_record::{
 };
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// Time before t0 whose attempts show how often gateways used the pod.
+/// Length of the period before t0 in which the attempts show how often gateways used the pod.
 const BEFORE_NS: i64 = 60 * SECOND_NS;
-/// Time before t0 and after the pod was gone whose losses are explained. In recorded runs, all terminations come out
-/// the same with 10 s as with the whole run.
+/// Margin before t0 and after the pod was gone in which losses are explained. In recorded runs, a margin of 10 s gives
+/// the same result for every termination as the whole run.
 const MARGIN_NS: i64 = 10 * SECOND_NS;
-/// Time before a termination that is searched for losses at pods that are well.
+/// Length of the period before a termination that is searched for losses at healthy pods.
 const BACKGROUND_NS: i64 = 600 * SECOND_NS;
-/// Time after which a pod that is gone, and lost attempts, are forgotten.
+/// Time after which lost attempts, and pods that are gone, are forgotten.
 const KEPT_NS: i64 = 720 * SECOND_NS;
-/// Time after which other attempts are forgotten, as long as no pod is ending that may have got them.
+/// Time after which other attempts are forgotten, unless a terminating pod may have received them.
 const RECENT_NS: i64 = 180 * SECOND_NS;
-/// Number of most recent events of a pod to keep. A pod that changes more often keeps changing in the same way.
+/// Number of events to keep for each pod. A pod that changes more often keeps changing in the same way.
 const EVENTS_KEPT: usize = 24;
 /// Number of samples of the API server's clock to keep.
 const SAMPLES_KEPT: usize = 6;
-/// Time within which further unreadable lines of a log belong to the same gap.
+/// Maximum time between two unreadable lines of a log that belong to the same gap.
 const NEAR_NS: i64 = 10 * SECOND_NS;
-/// Reasons of gaps.
+/// Reasons for gaps.
 const INTERRUPTED: &str = "log interrupted";
 const UNREADABLE: &str = "unreadable line";
 const UNKNOWN: &str = "earlier lines unknown";
-/// Source of the events of watches.
+/// Source of the watch events.
 const COORDINATOR: &str = "coordinator";
-/// Number of terminations whose upper bounds hold together: each is stated alone.
+/// Number of terminations whose upper bounds hold jointly: each termination is stated on its own.
 const TOGETHER: usize = 1;
 
-/// Time that a gateway may take until it writes the line of an attempt at a pod that is gone: nginx waits 60 s for a
-/// connection by default, Envoy writes its lines every 10 s.
+/// Maximum delay until a gateway writes the line for an attempt at a pod that is gone: nginx waits 60 s for a
+/// connection by default, and Envoy writes its lines every 10 s.
 pub const LINES_WITHIN_NS: i64 = 75 * SECOND_NS;
 
-/// Attempts of gateways, and the pods that they may have reached.
+/// Attempts by gateways, and the pods that they may have reached.
 #[derive(Debug)]
 pub struct GatewayTraffic {
-    /// Names the rows, as in a run.
+    /// Run id of the rows, as in a run.
     id: RunId,
     attempts: KeptAttempts,
     clocks: BTreeMap<Arc<str>, LogClock>,
     journals: PodJournals,
-    /// Sources of the logs, by log.
+    /// Source of each log.
     sources: BTreeMap<Arc<str>, String>,
     pods: BTreeMap<String, PodHistory>,
     services: KnownServices,
-    /// Pods that became ready under the watch and that alone had their address, with that time.
+    /// Addresses of pods that became ready while being watched, each with that time; only addresses that no other pod
+    /// has had.
     started: HashMap<IpAddr, Stamp>,
     /// Samples of the API server's clock.
     samples: Vec<Event>,
     beats: BeatCollector,
     gaps: Vec<LogGap>,
-    /// Logs that cannot be read at the moment, with the time of the last line that was read.
+    /// Logs that currently cannot be read, each with the time of the last line read.
     interrupted: BTreeMap<Arc<str>, Stamp>,
-    /// Time since which the logs are read.
+    /// Time from which the logs have been read.
     known_from: Stamp,
-    /// Time before which attempts are forgotten.
+    /// Time before which attempts have been forgotten.
     forgotten: Stamp,
 }
 
@@ -103,7 +105,7 @@ struct PodHistory {
     /// Time at which the watch first showed the pod as being deleted.
     deleting: Option<Stamp>,
     gone: Option<Stamp>,
-    /// True if its termination was explained.
+    /// True if the pod's termination has been explained.
     is_explained: bool,
     events: Vec<(Stamp, PodEvent)>,
 }
@@ -121,11 +123,11 @@ impl PodHistory {
             self.gone = Some(at);
         }
         if self.events.len() >= EVENTS_KEPT {
-            // The first event shows since when the pod exists.
+            // Keep the first event, which shows how long the pod has existed.
             self.events.remove(1);
         }
         if self.events.is_empty() {
-            // Most pods do not change.
+            // Most pods never change.
             self.events.reserve_exact(1);
         }
         self.events.push((at, event.clone()));
@@ -142,8 +144,8 @@ impl PodHistory {
         self.events.first().is_none_or(|(_, first)| first.deletion_timestamp.is_some())
     }
 
-    /// Returns the time from which the pod certainly responded to nothing. The app of a pod that was deleted by force
-    /// may still run.
+    /// Returns the time from which the pod certainly sent no responses. After a forced deletion, the app may still be
+    /// running.
     fn silent_from(&self) -> Option<Stamp> {
         let (_, last) = self.events.last()?;
         let has_ended = last.containers.iter().all(|of| of.state.as_deref() == Some("terminated"));
@@ -152,7 +154,8 @@ impl PodHistory {
 }
 
 impl GatewayTraffic {
-    /// Starts without any traffic. `id` names the rows, as in a run; `begun` is the time since which logs are read.
+    /// Creates an empty record of traffic. `id` is the run id of the rows; `begun` is the time from which logs are
+    /// read.
     pub fn new(id: RunId, begun: Stamp) -> Self {
         Self {
             id,
@@ -172,7 +175,7 @@ impl GatewayTraffic {
         }
     }
 
-    /// Processes an event of the watches.
+    /// Processes a watch event.
     pub fn observe(&mut self, at: Stamp, kind: &EventKind) {
         self.beats.observe(at, kind);
         self.services.observe(at, kind);
@@ -209,16 +212,16 @@ impl GatewayTraffic {
         }
     }
 
-    /// Adds a log of this source, such as one of the pods of a Deployment.
+    /// Adds a log from this source, such as the log of one of a Deployment's pods.
     pub fn add_log(&mut self, log: Arc<str>, source: String) {
         self.sources.insert(log, source);
     }
 
-    /// Adds a line of a log, which was read at `arrived`.
+    /// Adds a log line that was read at `arrived`.
     pub fn add(&mut self, source: &Arc<str>, arrived: Stamp, line: &LoggedRequest) {
         let clock = self.clocks.entry(Arc::clone(source)).or_default();
         clock.ended_before(line.earliest + line.took.unwrap_or_default(), arrived);
-        // The log of a pod is NAMESPACE/POD/CONTAINER.
+        // A pod's log is named NAMESPACE/POD/CONTAINER.
         let namespace = source.split_once('/').map(|(namespace, _)| namespace);
         let service_of = |upstream: &_| self.services.named(upstream, namespace);
         for (address, begun) in self.attempts.add(source, line, service_of) {
@@ -233,22 +236,22 @@ impl GatewayTraffic {
         self.gaps.push(gap);
     }
 
-    /// Notes that a log cannot be read at the moment. `from` is the time of the last line that was read.
+    /// Records that a log currently cannot be read. `from` is the time of the last line read.
     pub fn interrupt(&mut self, source: &Arc<str>, from: Stamp) {
         self.interrupted.insert(Arc::clone(source), from);
     }
 
-    /// Notes that a log is read again, or has ended.
+    /// Records that a log is being read again, or has ended.
     pub fn resume(&mut self, source: &str) {
         self.interrupted.remove(source);
     }
 
-    /// Returns the logs that cannot be read at the moment.
+    /// Returns the logs that currently cannot be read.
     pub fn interrupted(&self) -> impl Iterator<Item = &Arc<str>> {
         self.interrupted.keys()
     }
 
-    /// Notes that a line could not be read. It may be that of any request so far.
+    /// Records that a line could not be read. It may belong to any request so far.
     pub fn add_unreadable(&mut self, source: &str, arrived: Stamp) {
         let is_near = |gap: &&mut LogGap| {
             let is_same = gap.source == *source && gap.why.as_deref() == Some(UNREADABLE);
@@ -265,7 +268,7 @@ impl GatewayTraffic {
         }
     }
 
-    /// Forgets what no later termination needs.
+    /// Forgets everything that no later termination needs.
     pub fn forget_before(&mut self, now: Stamp) {
         let needed = self.needed_from(now);
         let before = now.shifted_ns(-KEPT_NS).min(needed);
@@ -281,7 +284,8 @@ impl GatewayTraffic {
         self.beats.forget_before(before, deletions.map(|(_, event)| event.resource_version.as_str()));
     }
 
-    /// Returns the time since which all attempts are needed: from before the deletions that are not explained yet.
+    /// Returns the time from which all attempts are needed: some time before the first deletion that has not been
+    /// explained yet.
     fn needed_from(&self, now: Stamp) -> Stamp {
         let may_be_unexplained = |pod: &&PodHistory| {
             !pod.is_explained && pod.gone.is_none_or(|gone| now.ns_since(gone) <= RECENT_NS)
@@ -290,11 +294,11 @@ impl GatewayTraffic {
         deleting.map_or(now, |at| at.min(now)).shifted_ns(-RECENT_NS)
     }
 
-    /// Explains what a termination did to requests; `None` if no log names the address of the pod or of one of its
-    /// Services. `until` is the time up to which the logs have been read.
+    /// Explains the effect of a termination on requests. Returns `None` if no log names the address of the pod or of
+    /// one of its Services. `until` is the time up to which the logs have been read.
     ///
     /// # Errors
-    /// Does not fail, as all attempts are in memory.
+    /// Never fails, because all attempts are in memory.
     pub fn explain(
         &mut self,
         end: &WatchedTermination,
@@ -310,12 +314,13 @@ impl GatewayTraffic {
         traffic
     }
 
-    /// Bounds the clocks of logs that show a response of a pod that is gone: it responded before.
+    /// Bounds the clocks of logs that show a response from a pod that is now gone: the pod must have responded before
+    /// that.
     fn bound_clocks(&mut self, now: Stamp) {
         let mut gone: HashMap<IpAddr, Option<Stamp>> = HashMap::new();
         for pod in self.pods.values() {
             let Some(address) = pod.address else { continue };
-            // Where several pods had the address, any of them may have responded.
+            // If several pods had the address, any of them may have responded.
             gone.entry(address).and_modify(|gone| *gone = None).or_insert(pod.silent_from());
         }
         for (source, address, begun) in self.attempts.responses() {
@@ -360,7 +365,7 @@ impl GatewayTraffic {
         let may_hide_retries = self.attempts.may_hide_retries(&consumers);
         traffic.saved_by_retries =
             traffic.saved_by_retries.and_then(|saved| saved.unless_hidden(may_hide_retries));
-        // Losses just before or after count as losses of the termination, too, if the clock allows that.
+        // Losses just before or after the termination also count as its losses if the clock's uncertainty allows that.
         let near = ending.widened(uncertainty_ns);
         let around = TimeSpan { from: near.from.shifted_ns(-BACKGROUND_NS), until: span.until };
         let lost = self
@@ -392,7 +397,7 @@ impl GatewayTraffic {
         let is_seen = |source: &&String| traffic.consumers.seen.contains(*source);
         traffic.consumers.with_gaps = with_gaps.filter(is_seen).cloned().collect();
         traffic.gaps = gaps.into_iter().filter(|gap| self.may_miss(gap, &fates, needed)).collect();
-        // A deletion that is shown late may be that of a pod whose attempts are forgotten.
+        // If the deletion was shown late, attempts at the pod may have been forgotten.
         let known_from = match pod.may_precede_watch() {
             true => self.known_from.max(self.forgotten),
             false => self.forgotten,
@@ -408,15 +413,15 @@ impl GatewayTraffic {
             traffic.gaps.extend(fates.logs().map(unread));
         }
         if !traffic.gaps.is_empty() {
-            // A bound on the end of a window needs every line until then.
+            // An upper bound on a window needs every line up to that time.
             traffic.windows.iter_mut().for_each(|window| (window.upper_s, window.upper_basis) = (None, None));
         }
         Ok(Some(traffic))
     }
 
-    /// Returns the number of losses to expect without a termination, according to those `around` it: in the period `ending`
-    /// at a pod, if a log names its address, and later, too, at these Services, because losses that time alone joins may be
-    /// later.
+    /// Returns the number of losses that would be expected without a termination, judging by the losses `around` it: at
+    /// the pod in the period `ending`, if a log names its address, and at these Services in that period and later,
+    /// because losses that are matched by time alone may come later.
     fn background_of(
         &self,
         lost: &ChosenAttempts,
@@ -439,7 +444,7 @@ impl GatewayTraffic {
         at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
     }
 
-    /// Returns the offset of a log's clock, as measured if it is one of these journals.
+    /// Returns the offset of a log's clock; the measured one if the log is one of these journals.
     fn clock_in(&self, journals: &[&PodJournal], source: &Arc<str>) -> ClockOffset {
         PodJournal::clock_among(journals, source).unwrap_or_else(|| self.clock_of(source))
     }
@@ -448,18 +453,20 @@ impl GatewayTraffic {
         self.clocks.get(source).map(LogClock::offset).unwrap_or_default()
     }
 
-    /// Returns true if lines of these logs and of this period may be missing because of the gap.
+    /// Returns true if the gap may hide lines of these logs from this period.
     fn may_miss(&self, gap: &LogGap, chosen: &ChosenAttempts, span: TimeSpan) -> bool {
         let Some(clock) = self.clocks.get(&*gap.source).map(LogClock::offset) else {
-            // A log of which no line was read, or pods of a gateway that nobody saw, may have any request.
+            // If no line of the log was read, or nobody saw the gateway's pods, the missing lines may be about any
+            // request.
             return overlaps(gap, span);
         };
-        // The times of a gap are partly those of the log's clock.
+        // Some of a gap's times are on the log's clock.
         let span = span.widened(clock.offset_ns.saturating_abs().saturating_add(clock.uncertainty_ns));
         chosen.logs().any(|(source, _)| **source == *gap.source) && overlaps(gap, span)
     }
 
-    /// Returns the periods from t0 on whose lines in these logs are unknown, as lines are known only from `known_from` on.
+    /// Returns the periods after t0 for which the lines of these logs are unknown. Lines are known only from
+    /// `known_from` on.
     fn unknown_before(&self, chosen: &ChosenAttempts, t0: Stamp, known_from: Stamp) -> Vec<LogGap> {
         let unknown = |(source, _): (&Arc<str>, i64)| {
             let ClockOffset { offset_ns, uncertainty_ns } = self.clock_of(source);
@@ -488,7 +495,7 @@ impl GatewayTraffic {
         self.pods.values().filter(is_behind)
     }
 
-    /// Returns when pods were ready and not being deleted, by address.
+    /// Returns the periods in which pods were ready and not being deleted, by address.
     fn well_pods(&self, span: TimeSpan) -> Vec<(Upstream, TimeSpan)> {
         let well = |pod: &PodHistory| {
             let from = pod.ready?.max(span.from);
@@ -561,21 +568,22 @@ impl GatewayTraffic {
     }
 }
 
-/// Returns true if a gap reaches into a period. A gap without an end lasts.
+/// Returns true if a gap overlaps a period. A gap without an end is still open.
 fn overlaps(gap: &LogGap, span: TimeSpan) -> bool {
     span.meets(gap.from_ns, gap.to_ns.unwrap_or(span.until))
 }
 
-/// Requests to a Service of a pod that ends.
+/// Requests to a Service of a terminating pod.
 #[derive(Debug)]
 struct AtService {
-    /// Number of those that may have reached the pod.
+    /// Number of requests that may have reached the pod.
     requests: u64,
-    /// Times in which only the end of a pod explains that the Service accepted no connection.
+    /// Periods in which only a pod's termination explains why the Service accepted no connection.
     only_ends: Vec<TimeSpan>,
 }
 
-/// Returns a termination's part of what was explained, and adds to `services` what was lost at them after `ending`.
+/// Returns the traffic of one of the explained terminations, and adds to `services` the requests lost there after
+/// `ending`.
 fn traffic(
     uid: &str,
     explained: &Explained<'_>,
@@ -585,7 +593,7 @@ fn traffic(
 ) -> Option<TerminationTraffic> {
     let number = explained.terminations.iter().position(|termination| termination.uid == uid)?;
     let termination = &explained.terminations[number];
-    // Time alone shows no window.
+    // Requests that are matched by time alone show no window.
     let windows = termination.windows.iter().zip(fates.targets());
     let of_pods = windows.filter(|(_, target)| target.service.is_none());
     let mut traffic = TerminationTraffic {

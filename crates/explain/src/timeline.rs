@@ -270,7 +270,7 @@ impl Unread {
         Self { log, span, beats: None, clocks, load }
     }
 
-    /// Uses these beats, of a record longer than the log.
+    /// Uses these beats, which come from a longer record than the log.
     pub(crate) fn dated_by(self, beats: Beats) -> Self {
         Self { beats: Some(beats), ..self }
     }

@@ -52,7 +52,7 @@ pub enum Untrusted {
     #[error("request not sent to the API server: {0}")]
     Request(String),
     /// A response does not match the request.
-    #[error("response of the API server rejected: {0}")]
+    #[error("response from the API server rejected: {0}")]
     Answer(String),
 }
 
@@ -80,7 +80,7 @@ impl<S> Layer<S> for GuardLayer {
     }
 }
 
-/// Service that checks requests and responses on their way.
+/// Service that checks requests and responses in transit.
 #[derive(Clone, Debug)]
 pub struct Guard<S>(S);
 

@@ -31,7 +31,7 @@ pub(crate) enum AgentCommand {
     /// Shut the node down: its pods are terminated, but not deleted, within this time or their own grace period,
     /// whichever is shorter. Once the last pod has terminated, the node is off until a restart.
     Shutdown {
-        /// Maximum grace period of all pods.
+        /// Maximum grace period of each pod, in seconds.
         grace_seconds: i64,
     },
 }

@@ -19,8 +19,8 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 /// Index of the DNS Service's address among all Service addresses; it makes the address 10.96.0.10 where possible.
 const DNS_SERVICE_ADDRESS: usize = 9;
 
-/// Creates these objects and returns the names of the nodes. `proxy_mode` is kube-proxy's name for the dataplane; pods
-/// reach the API server at `server`.
+/// Creates the objects that every cluster has from the start, and returns the nodes' names. `proxy_mode` is
+/// kube-proxy's name for the dataplane; pods reach the API server at `server`.
 pub(super) fn create_objects(
     registry: &Registry,
     config: &ClusterConfig,

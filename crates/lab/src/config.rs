@@ -103,7 +103,7 @@ pub enum ConfigError {
     #[error("firstProbeMissed: {0} is not between 0 and 1")]
     FirstProbeMissed(f64),
     /// A link for a node that does not exist.
-    #[error("latencies.link.{0}: no such node; the cluster has {1} (`nodes`)")]
+    #[error("latencies.link.{0}: no such node; the number of nodes is {1} (`nodes`)")]
     NoSuchNode(LinkConsumer, u32),
     /// A link that the userspace dataplane does not support.
     #[error(

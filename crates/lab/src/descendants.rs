@@ -253,16 +253,16 @@ mod tests {
         let own = Pid::this().as_raw();
         let escaped = |(_, process): &(i32, ProcessStat)| process.session != cluster && process.parent == own;
         while !of_cluster().iter().any(escaped) || of_cluster().len() < 3 {
-            assert!(Instant::now() < deadline, "never complete: {:?}", of_cluster());
+            assert!(Instant::now() < deadline, "not all processes started: {:?}", of_cluster());
             std::thread::sleep(PERIOD);
         }
         kill_cluster(cluster);
         while !of_cluster().is_empty() {
-            assert!(Instant::now() < deadline, "still there: {:?}", of_cluster());
+            assert!(Instant::now() < deadline, "processes left: {:?}", of_cluster());
             std::thread::sleep(PERIOD);
         }
         let _reaped_before = child.wait();
-        assert!(other.try_wait().unwrap().is_none(), "not part of the cluster");
+        assert!(other.try_wait().unwrap().is_none(), "a process outside the cluster was killed");
         other.kill().unwrap();
         other.wait().unwrap();
     }

@@ -180,7 +180,7 @@ async fn serve_udp(socket: UdpSocket, settings: ZoneSettings) {
         if let Some(answer) = settings.answer(&question[..length], DnsTransport::Udp)
             && let Err(error) = socket.send_to(&answer, client).await
         {
-            tracing::debug!(%error, %client, "DNS answer not sent");
+            tracing::debug!(%error, %client, "failed to send a DNS answer");
         }
     }
 }
@@ -202,7 +202,7 @@ async fn serve_tcp(listener: TcpListener, settings: ZoneSettings) {
                 let settings = settings.clone();
                 connections.spawn(async move {
                     if let Err(error) = serve_connection(stream, &settings).await {
-                        tracing::debug!(%error, "DNS connection ended");
+                        tracing::debug!(%error, "a DNS connection failed");
                     }
                     drop(place);
                 });

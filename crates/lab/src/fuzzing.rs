@@ -1,4 +1,4 @@
-//! Fuzz targets: input from clients of the API, clients of DNS, and probed apps.
+//! Fuzz targets for input from API clients, DNS clients and probed apps.
 
 use crate::http_api;
 use crate::resource::Resource;

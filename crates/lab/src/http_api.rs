@@ -107,7 +107,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Arc<ApiServerState>) {
                 () = place.closing() => {}
                 ended = serve_connection(stream, &server, &place) => {
                     if let Err(error) = ended {
-                        tracing::debug!(error, "API connection ended");
+                        tracing::debug!(error, "an API connection failed");
                     }
                 }
             }

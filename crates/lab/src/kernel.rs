@@ -8,7 +8,7 @@
 //! (`mounts`), and as the first process of a PID namespace (`first_process`). `join` takes an outside command into a
 //! node's or pod's namespaces.
 //!
-//! This module knows nothing of Services; the Service proxy programs their rules.
+//! This module knows nothing about Services; the Service proxy programs their rules.
 
 mod delay;
 mod entry;

@@ -165,7 +165,8 @@ impl Agent {
     }
 
     fn say(&self, readiness: NodeReadiness) {
-        note_failure(readiness.post(&self.shared.registry, &self.node.name), "node status not written");
+        let written = readiness.post(&self.shared.registry, &self.node.name);
+        note_failure(written, "failed to write the node status");
     }
 
     /// Returns true if the node was shut down and its last pod has terminated.
@@ -203,7 +204,7 @@ impl Agent {
             Ok(pod) => pod,
             Err(error) => {
                 // The registry has checked the pod's format, so this is a bug in this program.
-                tracing::error!(%error, uid, "a pod cannot be read");
+                tracing::error!(%error, uid, "cannot read a pod");
                 return;
             }
         };
@@ -227,7 +228,7 @@ impl Agent {
             pod["status"]["reason"] = json!(verdict.reason());
             pod["status"]["message"] = json!(verdict.message());
         });
-        note_failure(written, "pod status not written");
+        note_failure(written, "failed to write the pod status");
         registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), COMPONENT);
     }
 }

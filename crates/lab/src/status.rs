@@ -227,7 +227,7 @@ impl Status {
     }
 }
 
-/// Logs a failure that is reported nowhere else: `what` did not happen.
+/// Logs a failure that is reported nowhere else; `what` describes it, such as "failed to delete a pod".
 pub(crate) fn note_failure<T>(result: Result<T, Status>, what: &str) {
     if let Err(status) = result {
         tracing::debug!(%status, "{what}");

@@ -55,7 +55,8 @@ async fn client_config(cluster: &Embedded) -> ClientConfig {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+    let result = tokio::time::timeout(PATIENCE, future).await;
+    result.unwrap_or_else(|_| panic!("timed out after {PATIENCE:?} waiting for {what}"))
 }
 
 fn object<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
@@ -191,7 +192,7 @@ async fn pod_writes_logs_and_terminates_gracefully() {
     assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("node-1"));
     let follow = LogParams { follow: true, ..LogParams::default() };
     let log = pods.log_stream("idle", &follow).await.unwrap();
-    let line = within("a line of the log", log.lines().try_next()).await.unwrap();
+    let line = within("a log line", log.lines().try_next()).await.unwrap();
     assert_eq!(line.as_deref(), Some("started"));
 
     let deleted = pods.delete("idle", &DeleteParams::default().grace_period(7)).await.unwrap();
@@ -407,7 +408,7 @@ async fn dns_follows_services_and_ready_pods() {
     stream.write_all(&question).await.unwrap();
     let length = within("an answer over TCP", stream.read_u16()).await.unwrap();
     let mut answer = vec![0; usize::from(length)];
-    within("all of it", stream.read_exact(&mut answer)).await.unwrap();
+    within("the whole answer", stream.read_exact(&mut answer)).await.unwrap();
     assert_eq!(hickory_proto::op::Message::from_vec(&answer).unwrap().answers.len(), 1);
     fixture.cluster.stop().await;
 }

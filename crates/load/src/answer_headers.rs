@@ -85,7 +85,7 @@ impl WantedHeaders {
     pub(super) fn kept_of_head(&self, head: &[u8]) -> Option<Arc<str>> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut fields);
-        // The head has been parsed before.
+        // The head has already been parsed.
         response.parse(head).ok()?;
         self.keep(response.headers.iter().map(|field| (field.name, field.value)))
     }

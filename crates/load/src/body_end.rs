@@ -8,7 +8,7 @@ use rolldrop_record::{Outcome, RequestRow};
 use rolldrop_wire::answer_events::TooLong;
 use rolldrop_wire::http1::Body;
 
-/// End of a body's transport. A bad end includes the failure that it means for a plain response.
+/// End of a body's transport. If the transport ended badly, this includes the resulting failure of a plain response.
 pub(super) type BodyEnd = Result<TransportEnd, (TransportEnd, ExchangeFailure)>;
 
 /// Reason to stop reading a body.

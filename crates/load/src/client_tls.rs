@@ -47,7 +47,7 @@ pub enum TlsError {
     /// The certificate and the key do not match.
     #[error("failed to use the client certificate and key (--cert, --key): {0}")]
     Identity(String),
-    /// No certificate authority is known.
+    /// The system has no certificate authorities.
     #[error("the system has no CA certificates: add --cacert FILE or --insecure ({0})")]
     NoRoots(String),
     /// The name is not a valid server name.
@@ -163,7 +163,7 @@ fn identity(settings: &TlsSettings) -> Result<Option<ClientIdentity>, TlsError> 
     Ok(Some((certificates(cert.expose()).map_err(TlsError::Cert)?, key)))
 }
 
-/// Returns the certificates in a PEM text, which must contain at least one.
+/// Returns the certificates in PEM text, which must contain at least one.
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
         Ok(none) if none.is_empty() => Err(pem::Error::NoItemsFound.to_string()),

@@ -184,7 +184,7 @@ pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
 }
 
 impl Dialing {
-    /// Waits until the connection is established; `id` and `remote` are stored in it.
+    /// Waits until the connection is established, and stores `id` and `remote` in it.
     ///
     /// # Errors
     /// Returns an error if the connection was refused or failed.

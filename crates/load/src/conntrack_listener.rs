@@ -7,13 +7,13 @@
 //!
 //! The kernel queues its message while it sends the first packet, before `connect` returns. The recorder handles only
 //! requests that have ended, so it finds all of their entries by reading the queue to its end (`netlink_socket`). The
-//! workers take no part in this and wait for nothing. Between these reads, a thread empties the queue. A message
+//! workers take no part in this, and never wait for it. Between these reads, a thread empties the queue. A message
 //! ([`message`]) is kept if it may belong to the load (`tracked_flows`). Messages that did not fit into the queue leave
 //! gaps, which the run's events list.
 //!
 //! There are no entries for connections without a packet (refused by a rule), for connections that a kube-proxy
-//! replacement balances at the socket, or for connections that follow an earlier entry. Entries never show why a
-//! request was lost.
+//! replacement balances at the socket, or for connections that match an earlier entry. Entries never show why a request
+//! was lost.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;

@@ -32,7 +32,7 @@ pub enum LoadError {
     #[error("failed to run a load worker{}", remedy(.0))]
     Worker(#[source] io::Error),
     /// A worker or the recorder panicked.
-    #[error("a thread of the load generator panicked")]
+    #[error("a load generator thread panicked")]
     Panicked,
     /// The interval log could not be written.
     #[error("failed to write {path}")]

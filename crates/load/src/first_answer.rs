@@ -332,7 +332,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let held: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap()).collect();
         let all: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
-        // One of them stays in use, so the load does not get it either.
+        // One of them remains in use, so the load does not get it either.
         let _busy = held.into_iter().nth(6).unwrap();
         let mut ports = all.clone();
         let serving = async {

@@ -179,7 +179,7 @@ impl Http2Exchange<'_> {
         answers.compare(&mut self.link.last_pod(), row.pod.as_ref());
     }
 
-    /// Names the pod by the beginning of the body, if no header has named it.
+    /// Finds the pod's name in the beginning of the body, if no header has named the pod.
     fn name_pod(&mut self, is_whole: bool) {
         let Some(slot) = self.slot.filter(|_| self.row.head.is_some() && self.row.pod.is_none()) else {
             return;

@@ -90,7 +90,7 @@ impl LiveBatch {
 #[serde(transparent)]
 pub struct Packed(String);
 
-/// A text that does not contain a histogram.
+/// Error for text that does not contain a histogram.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to read a histogram: {0}")]
 pub struct BadHistogram(String);

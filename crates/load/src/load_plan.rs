@@ -47,7 +47,7 @@ pub struct ThreadShare {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Load,
-    /// Part of the id that all requests share.
+    /// Part that all request ids share.
     pub(super) run: RunId,
     pub(super) share: ThreadShare,
     pub(super) timing: Timing,
@@ -94,7 +94,7 @@ impl Plan {
         Self { run, ..self }
     }
 
-    /// Returns the part of the id that all requests share.
+    /// Returns the part that all request ids share.
     pub fn run(&self) -> &RunId {
         &self.run
     }

@@ -50,7 +50,7 @@ pub(super) struct StreamHandle<'a> {
     pub(super) slot: usize,
 }
 
-/// Guard that adds the bytes that the poller received to those of the request when dropped, and thus also if the
+/// Guard that, when dropped, adds the bytes received by the poller to those of the request, so they count even if the
 /// request is cancelled first.
 pub(super) struct ReceivedBytes<'a> {
     pub(super) stream: &'a StreamHandle<'a>,

@@ -23,7 +23,7 @@ pub struct PodBody {
     regex: Regex,
 }
 
-/// A pattern that cannot name pods.
+/// Error for a pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find pod names with {pattern:?}: {why}")]
 pub struct NotAPodBody {

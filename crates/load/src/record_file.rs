@@ -40,7 +40,7 @@ pub struct Record {
     pub path: PathBuf,
 }
 
-/// A text that does not specify a record.
+/// Error for text that does not specify a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not FORMAT=FILE, where FORMAT is csv, vegeta-csv or vegeta-json")]
 pub struct NotARecord(String);

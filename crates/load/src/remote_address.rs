@@ -15,7 +15,7 @@ pub(super) enum Remote {
     Unix(Arc<Path>),
 }
 
-/// Peer to connect to, with its text for rows.
+/// Peer to connect to, with its string form for rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     /// The peer.

@@ -84,7 +84,7 @@ impl Profile {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a plan's rates and durations are positive and far below 2^53 together"
+            reason = "rates and durations are positive, and their products sum to far less than 2^53"
         )]
         let count = before.round() as u64;
         Self { pieces, requests: before, count, length_s: start_s }

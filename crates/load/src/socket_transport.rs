@@ -101,7 +101,7 @@ fn try_read(socket: &ClientSocket, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 impl SocketTransport {
-    /// Takes a cleartext TCP socket out of the runtime; `None` for other transports, which stay as they are.
+    /// Takes a cleartext TCP socket out of the runtime; `None` for other transports, which remain unchanged.
     pub(super) fn take_tcp(&mut self) -> Option<io::Result<StdTcpStream>> {
         match mem::replace(self, Self::Taken) {
             Self::Plain(Either::Left(tcp)) => Some(tcp.into_std()),

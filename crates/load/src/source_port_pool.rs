@@ -24,7 +24,7 @@ const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
 /// Returns the source ports available to all workers together.
 ///
-/// These are the given ports, or the system's ephemeral ports without the reserved ones. Returns `None` if neither are
+/// These are the given ports, or the system's ephemeral ports without the reserved ones. Returns `None` if neither is
 /// known; the kernel then chooses.
 pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     match given {

@@ -44,8 +44,7 @@ use rolldrop_record::{GapRow, RequestRow, Stamp, StreamRow};
 const BATCH_ROWS: usize = 512;
 /// Maximum age of a batch before the worker flushes it.
 const BATCH_AGE: Duration = Duration::from_millis(200);
-/// Number of tasks that the runtime polls before it checks for events; small enough that a due time is not missed for
-/// long.
+/// Number of tasks that the runtime polls before it checks for events; small enough that no due time is missed by much.
 const TASKS_PER_TURN: u32 = 16;
 /// Number of requests released before the lanes get their turn. A request takes several turns of its lane, so a worker
 /// that is behind must not release as many requests as it can run, because it would do nothing but start requests.

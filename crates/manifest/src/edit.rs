@@ -15,7 +15,7 @@ use super::tree::{MappingEntry, Node, NodeShape, Style};
 /// Indentation of a list below its key.
 const INDENT: usize = 2;
 
-/// A text and its parsed structure.
+/// Text and its parsed structure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParsedText<'a> {
     pub(super) text: &'a str,

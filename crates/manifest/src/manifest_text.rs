@@ -1,4 +1,4 @@
-//! A text with several objects, edited in place.
+//! Manifest text with several objects, edited in place.
 //!
 //! Each edit is made both in the parsed object and in the text, and the results are compared. A document whose text
 //! cannot be edited is rewritten from its object.
@@ -18,7 +18,7 @@ use super::tree::{self, Node, YamlDocument};
 /// Byte order mark, which Windows editors put at the start of a file.
 const MARK: char = '\u{feff}';
 
-/// A text and its documents.
+/// Manifest text and its documents.
 #[derive(Debug)]
 pub struct Manifests {
     file: String,
@@ -28,7 +28,7 @@ pub struct Manifests {
     documents: Vec<DocumentEntry>,
 }
 
-/// An edited text.
+/// Edited text.
 #[derive(Debug)]
 pub struct Edited {
     /// Text after the edits.

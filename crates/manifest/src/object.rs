@@ -81,7 +81,7 @@ impl ManifestObject {
     pub fn title(&self) -> String {
         let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
         let meta = &self.value["metadata"];
-        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
+        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("(unnamed)");
         format!("{kind}/{name}")
     }
 

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// A text from some position on, with lines indented where necessary.
+/// Text from some position on, with lines indented where necessary.
 #[derive(Debug)]
 pub(super) struct Repaired<'t> {
     base: usize,

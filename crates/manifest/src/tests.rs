@@ -1,4 +1,4 @@
-//! Tests of reading manifests, and of errors for unreadable ones.
+//! Tests of manifest parsing, and of the errors for unreadable manifests.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

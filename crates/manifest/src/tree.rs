@@ -1,4 +1,4 @@
-//! Parses a YAML text into values, as kubectl reads it, and into nodes with their positions in the text.
+//! Parses YAML into values, as kubectl reads it, and into nodes with their positions in the text.
 
 use std::collections::{HashMap, hash_map::Entry};
 use std::ops::Range;
@@ -163,7 +163,7 @@ fn read(text: &str, repaired: &Repaired<'_>, documents: &mut Vec<YamlDocument>) 
         flow_nesting_limit: DEPTH,
         block_nesting_limit: DEPTH,
     };
-    // Another package in the build may have switched comments on.
+    // Another crate in the build may have enabled comment events.
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(repaired.text(), options);
     let mut reader =

@@ -328,7 +328,7 @@ pub struct ServiceEvent {
     pub name: String,
     /// Cluster IPs; none for a headless Service.
     pub cluster_ips: Vec<IpAddr>,
-    /// Ports that any node's address has for it.
+    /// Node ports, which every node routes to the Service's pods.
     pub node_ports: Vec<u16>,
 }
 

@@ -42,9 +42,9 @@ sparse! {
         pub streams: Option<StreamLimits> = default,
         /// Limits on the number of terminations measured.
         pub terminations: Option<Bounds<u64>> = default,
-        /// Limits on containers that exited on their own in pods that stayed.
+        /// Limits on containers that exited on their own in pods that were not terminating.
         pub restarts: Option<Bounds<u64>> = default,
-        /// Limits on the number of pods that SIGKILL ended when their grace period expired.
+        /// Limits on the number of pods killed by SIGKILL when their grace period expired.
         pub killed: Option<Bounds<u64>> = default,
         /// Limits on the number of terminated pods with a failed preStop hook.
         pub failed_hooks: Option<Bounds<u64>> = default,

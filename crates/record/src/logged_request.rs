@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Outcome, Stamp};
 
-/// Lowest status of an error of the server.
+/// Lowest status that reports a server error.
 pub const SERVER_ERROR: u16 = 500;
 
 /// A request as a gateway logged it, without anything that its client chose.
@@ -15,15 +15,15 @@ pub struct LoggedRequest {
     /// Earliest time at which the gateway may have received the request, on the gateway's clock. The Unix epoch if the
     /// log shows only the end.
     pub earliest: Stamp,
-    /// Latest such time. The distance to `earliest` is the resolution of the log.
+    /// Latest such time. The difference from `earliest` is the resolution of the log.
     pub latest: Stamp,
-    /// Time from then to the end of the request; `None`: the log does not show it.
+    /// Time from then to the end of the request; `None` if the log does not show it.
     pub took: Option<Duration>,
-    /// Status sent to the client; `None`: none was sent.
+    /// Status sent to the client; `None` if none was sent.
     pub status: Option<u16>,
-    /// Attempts that the line shows, in order; empty: no upstream was chosen.
+    /// Attempts that the line shows, in order; empty if no upstream was chosen.
     pub attempts: Vec<LoggedAttempt>,
-    /// Number of attempts made, which may be more than the line shows; `None`: the log does not show it.
+    /// Number of attempts made, which may be more than the line shows; `None` if the log does not show it.
     pub attempts_made: Option<u32>,
     /// True if the log says that the client left before it had the whole response. Some gateways do not log that.
     pub client_left: bool,
@@ -34,12 +34,12 @@ pub struct LoggedRequest {
 }
 
 impl LoggedRequest {
-    /// Returns true if the client got a status that is not an error of the server.
+    /// Returns true if the client got a status that is not a server error.
     pub fn has_succeeded(&self) -> bool {
         self.status.is_some_and(|status| status < SERVER_ERROR)
     }
 
-    /// Returns the number of attempts after the first one; `None`: the log does not show it.
+    /// Returns the number of attempts after the first one; `None` if the log does not show it.
     pub fn retries(&self) -> Option<u64> {
         self.attempts_made.map(|made| u64::from(made).saturating_sub(1))
     }
@@ -50,8 +50,9 @@ impl LoggedRequest {
 pub struct LoggedAttempt {
     /// The upstream that was chosen.
     pub upstream: LoggedUpstream,
-    /// Its outcome; `None`: the log does not tell. Where a log does not tell a closed connection from a reset one,
-    /// it is closed; where it does not tell why no connection was made, it is [`Outcome::ConnectError`].
+    /// Outcome of the attempt; `None` if the log does not show it. If a log does not distinguish closed from reset
+    /// connections, they count as closed. If it does not show why no connection was made, the outcome is
+    /// [`Outcome::ConnectError`].
     pub outcome: Option<Outcome>,
     /// Status that the upstream sent. If `outcome` is `None`, it may also be the gateway's own.
     pub status: Option<u16>,
@@ -62,10 +63,10 @@ pub struct LoggedAttempt {
 /// An upstream as a gateway logged it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LoggedUpstream {
-    /// An address with a port. It may be that of a Service.
+    /// An address with a port, possibly a Service's.
     Address(SocketAddr),
-    /// A host name, which may be that of a Service.
+    /// A host name, possibly a Service's.
     Host(Arc<str>),
-    /// A socket's path, or something else that names neither.
+    /// Something that is neither, such as the path of a socket.
     Unnamed,
 }

@@ -8,11 +8,11 @@ use std::fmt::{Display, Write as _};
 use super::Stamp;
 use super::shown::one_line;
 
-/// Maximum length of the names and values of an exemplar's labels together, in characters (OpenMetrics 1.0).
+/// Maximum total length of the names and values of an exemplar's labels, in characters (OpenMetrics 1.0).
 const MAX_EXEMPLAR_CHARS: usize = 128;
 /// Label that names the pod of an exemplar.
 const POD: &str = "pod";
-/// End of the names of counters.
+/// Suffix of counter names.
 const TOTAL: &str = "_total";
 
 /// A text format for metrics.
@@ -59,22 +59,22 @@ impl MetricsFormat {
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// A count that only grows; its name ends with `_total`.
+    /// A count that only increases; its name ends with `_total`.
     Counter,
-    /// A value that may fall.
+    /// A value that may decrease.
     Gauge,
     /// Counts of values by size.
     Histogram,
 }
 
-/// Example of what a counter counts.
+/// Example of the things that a counter counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exemplar {
     /// Name of the pod.
     pub pod: String,
     /// Part of the count that belongs to the pod.
     pub value: u64,
-    /// Time at which it was counted.
+    /// Time at which this part was counted.
     pub at: Stamp,
 }
 
@@ -87,7 +87,7 @@ pub struct MetricsText {
 
 // Writing to a string cannot fail.
 impl MetricsText {
-    /// Starts an empty text.
+    /// Creates an empty text.
     pub const fn new(format: MetricsFormat) -> Self {
         Self { out: String::new(), format }
     }
@@ -139,8 +139,8 @@ impl MetricsText {
         self.out.push('\n');
     }
 
-    /// Writes a histogram. `counts` has the number of values in each bucket, each value in one only, and at the end the
-    /// number above all bounds.
+    /// Writes a histogram. `counts` has the number of values in each bucket, which are not cumulative, followed by the
+    /// number of values above all bounds.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -151,7 +151,7 @@ impl MetricsText {
     ) {
         let bounds = bounds.into_iter().map(|bound| match self.format {
             MetricsFormat::Prometheus => bound.to_string(),
-            // Requires a decimal point.
+            // OpenMetrics requires a decimal point.
             MetricsFormat::OpenMetrics => format!("{bound:?}"),
         });
         let bounds: Vec<String> = bounds.chain(["+Inf".to_owned()]).collect();

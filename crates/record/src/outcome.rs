@@ -67,7 +67,7 @@ impl Outcome {
         matches!(self, Self::ResetMidResponse | Self::TruncatedBody) || self.is_broken_stream()
     }
 
-    /// Returns true if part of the response arrived, and the rest did not, in time or at all.
+    /// Returns true if part of the response arrived, but the rest arrived too late or not at all.
     pub const fn is_incomplete(self) -> bool {
         matches!(self, Self::BodyTimeout | Self::StreamStalled) || self.is_cut_off()
     }

@@ -15,7 +15,7 @@ named! {
         Refuted = "refuted",
         /// The measurement is invalid, and further rounds cannot change that.
         Invalid = "invalid",
-        /// No pod terminated under load, or none whose window has bounds.
+        /// No pod terminated under load, or none of the pods had a window with bounds.
         NoneCounted = "none_counted",
         /// The run reached its maximum number of rounds.
         MostRounds = "most_rounds",

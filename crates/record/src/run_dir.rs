@@ -61,7 +61,7 @@ pub struct RunLog {
     /// Descriptions of incomplete data, which is not an error, because a killed run leaves a torn last line and parts
     /// that were never closed.
     pub torn: Vec<String>,
-    /// Descriptions of data that could not be read for a reason other than a kill, because it was modified after it was
+    /// Descriptions of data that could not be read for a reason other than a kill: it was modified after it was
     /// written, or has an unknown version.
     pub corrupt: Vec<String>,
     /// Files that were read despite having been modified after they were written. It is unknown which of their contents

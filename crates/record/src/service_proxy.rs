@@ -35,7 +35,7 @@ pub enum ServiceProxy {
     Unknown,
 }
 
-/// Words used in files. Old files contain an empty word for an unknown mode.
+/// Words used in files. Old files contain an empty string for an unknown mode.
 static NAMES: [(&str, ServiceProxy); 8] = [
     ("iptables", ServiceProxy::Iptables),
     ("nftables", ServiceProxy::Nftables),

@@ -114,7 +114,7 @@ pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> 
     if !clean(&mut plain) {
         return Cow::Borrowed(value);
     }
-    Cow::Owned(serde_json::from_value(plain).expect("what was written can be read"))
+    Cow::Owned(serde_json::from_value(plain).expect("serialized data can be deserialized"))
 }
 
 /// Cleans all strings in a value; returns true if any of them changed.

@@ -1,8 +1,8 @@
-//! Directory with the history of `rolldrop watch`: one JSON object a line, in files that are appended to one after the
-//! other. Old records are deleted by deleting the oldest file.
+//! Directory with the history of `rolldrop watch`: one JSON object per line, in files that are filled one after
+//! another. Old records are removed by deleting the oldest file.
 //!
-//! `docs/watch.md` documents the format. The crates above decide what a line contains; this module adds the version and
-//! the time, and makes sure that a record is on disk before it counts as written.
+//! `docs/watch.md` documents the format. The calling crates decide what a line contains; this module adds the version
+//! and the time, and makes sure that a record is on disk before it counts as written.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Stamp;
 use super::run_dir::{RunDirError, open_file, private_dir};
 
-/// Version of the format of a line. A new kind of record raises it; a new field does not.
+/// Version of the line format. A new kind of record increases it; a new field does not.
 pub const HISTORY_VERSION: u32 = 1;
 
 const LOCK: &str = "lock";
@@ -27,8 +27,8 @@ const SUFFIX: &str = ".jsonl";
 pub struct StoreLimits {
     /// Time for which records are kept. A file is deleted when its last record is older.
     pub kept: Duration,
-    /// Maximum size of all files, in bytes. What is written between two calls of [`TerminationStore::rotate`]
-    /// may exceed it.
+    /// Maximum total size of the files, in bytes. Lines written between two calls of [`TerminationStore::rotate`] may
+    /// exceed it.
     pub bytes: u64,
     /// Size, in bytes, after which the next file begins.
     pub file_bytes: u64,
@@ -47,8 +47,8 @@ impl Default for StoreLimits {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages describe the fields")]
 pub enum StoreError {
-    /// Another process writes this history.
-    #[error("another `rolldrop watch` writes to {0}: stop it, or choose another directory")]
+    /// Another process is writing this history.
+    #[error("another `rolldrop watch` is writing to {0}: stop it, or choose another directory")]
     InUse(PathBuf),
     /// The directory contains no history.
     #[error("{0} has no history: choose a directory that `rolldrop watch --out` has written")]
@@ -73,7 +73,8 @@ impl StoreError {
     }
 }
 
-/// Takes the time at which a line was written, and the line, which is a JSON object. It parses what it needs.
+/// Function that takes the time at which a line was written, and the line, which is a JSON object. The function parses
+/// what it needs.
 pub type TakeLine<'a> = dyn FnMut(Stamp, &[u8]) -> Result<(), serde_json::Error> + 'a;
 
 /// A line as it is written.
@@ -89,7 +90,7 @@ struct WrittenLine<'a, T> {
 #[derive(Deserialize)]
 struct LineHead {
     schema_version: u32,
-    /// Required in this version; a newer one may not have it.
+    /// Required in this version; a newer version may omit it.
     recorded_ns: Option<Stamp>,
 }
 
@@ -115,7 +116,7 @@ impl HistoryFile {
         self.times = Some((first, latest.max(at)));
     }
 
-    /// Reads the complete lines. Returns a description of an incomplete one at the end, if there is one.
+    /// Reads the complete lines. Returns a description of the last line if it is incomplete.
     fn read(&mut self, take: &mut TakeLine<'_>) -> Result<Option<String>, StoreError> {
         let path = self.path.clone();
         let mut reader = BufReader::new(open_file(&path)?);
@@ -146,7 +147,8 @@ impl HistoryFile {
     }
 }
 
-/// Returns the files of a history, oldest first. Their numbers give the order: the clock may have been set back.
+/// Returns the files of a history, oldest first. The order comes from their numbers, because the clock may have been
+/// set back.
 fn files(dir: &Path) -> Result<VecDeque<HistoryFile>, StoreError> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir).map_err(StoreError::io(dir))? {
@@ -164,8 +166,8 @@ pub fn has_history(dir: &Path) -> bool {
     files(dir).is_ok_and(|files| !files.is_empty())
 }
 
-/// Reads a history, oldest record first, even while a watch writes it. `take` gets the time at which each record was
-/// written. Returns descriptions of what was skipped: incomplete lines.
+/// Reads a history, oldest record first, even while a watch is writing it. `take` receives each record with the time at
+/// which it was written. Returns descriptions of the incomplete lines, which are skipped.
 ///
 /// # Errors
 /// Fails if there is no history, or a file cannot be read.
@@ -177,7 +179,7 @@ pub fn read_history(dir: &Path, take: &mut TakeLine<'_>) -> Result<Vec<String>, 
     let mut skipped = Vec::new();
     for mut file in files {
         match file.read(take) {
-            // The watch that writes the history has just deleted its oldest file.
+            // The watch that is writing the history has just deleted its oldest file.
             Err(StoreError::File(RunDirError::Io { source, .. }))
                 if source.kind() == io::ErrorKind::NotFound => {}
             torn => skipped.extend(torn?.map(|torn| format!("{torn}, which is left out"))),
@@ -200,11 +202,12 @@ pub struct TerminationStore {
 }
 
 impl TerminationStore {
-    /// Opens the history in `dir`, which is created if it does not exist. `take` gets what it contains, as in
-    /// [`read_history`]. Cuts off a last line that a kill left incomplete. Also returns descriptions of what is lost.
+    /// Opens the history in `dir`, which is created if it does not exist. `take` receives the existing records, as in
+    /// [`read_history`]. Cuts off a last line that a kill left incomplete. Also returns descriptions of the lost
+    /// records.
     ///
     /// # Errors
-    /// Fails if another process writes the history, or the directory cannot be read and written.
+    /// Fails if another process is writing the history, or the directory cannot be read and written.
     pub fn open(
         dir: &Path,
         limits: StoreLimits,
@@ -247,7 +250,7 @@ impl TerminationStore {
         let mut line = serde_json::to_vec(&line).map_err(|error| io(error.into()))?;
         line.push(b'\n');
         if let Err(error) = self.writer.write_all(&line).and_then(|()| self.writer.sync_data()) {
-            // Removes the partial line so that the next one starts cleanly.
+            // Remove the partial line so that the next one starts cleanly.
             let _ = self.writer.set_len(self.current.bytes);
             return Err(io(error));
         }
@@ -256,15 +259,16 @@ impl TerminationStore {
     }
 
     /// Begins the next file if the current one is large or old, and deletes the oldest files beyond the limits. The
-    /// caller first records until when the history is complete, so that a deleted file takes terminations and the
-    /// statement about the same time with it.
+    /// caller first records the time up to which the history is complete, so that a deleted file contains both the
+    /// terminations and the statement about that time.
     ///
     /// # Errors
     /// Fails if a file cannot be created or deleted.
     pub fn rotate(&mut self, now: Stamp) -> Result<(), StoreError> {
         let is_old = |limit: Duration, since: Stamp| now > since + limit;
         let is_done = self.current.times.is_some_and(|(first, latest)| {
-            // A clock that was set back also begins a file, so that times in one file are of about the same age.
+            // A new file also begins if the clock was set back, so that all records in a file are of about the same
+            // age.
             self.current.bytes >= self.limits.file_bytes
                 || is_old(self.limits.file_time, first)
                 || now < latest
@@ -292,7 +296,7 @@ fn open_to_append(dir: &Path, file: &HistoryFile) -> Result<File, StoreError> {
     let io = |source| StoreError::io(&file.path)(source);
     let writer = OpenOptions::new().create(true).append(true).open(&file.path).map_err(io)?;
     writer.set_len(file.bytes).map_err(io)?;
-    // Makes sure that the file's directory entry survives a system crash.
+    // Make sure that the file's directory entry survives a system crash.
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(StoreError::io(dir))?;
     Ok(writer)
 }
@@ -436,7 +440,7 @@ mod tests {
         );
         let opened = TerminationStore::open(dir.path(), StoreLimits::default(), &mut ignore);
         assert!(matches!(opened, Err(StoreError::Newer { line: 2, found: 2, .. })));
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{line}{newer}"), "it is left as it was");
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{line}{newer}"), "the file is unchanged");
         for malformed in ["nonsense", "{\"schema_version\":1}"] {
             fs::write(&path, format!("{line}{malformed}\n")).unwrap();
             let error = read_history(dir.path(), &mut ignore).unwrap_err().to_string();

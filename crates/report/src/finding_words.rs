@@ -1,5 +1,5 @@
-//! Puts the findings and reasons of an analysis into words. The facts come from `explain` (`model::account`). Every sentence
-//! about them is written here, once, before the report is rendered in any format.
+//! Puts the findings and reasons of an analysis into words. The facts come from `explain` (`model::account`). Every
+//! sentence about them is written here, once, before the report is rendered in any format.
 
 mod advice;
 mod cause_words;
@@ -154,7 +154,7 @@ fn not_working(ok: u64, all: u64, most_frequent: Option<(Outcome, u64)>) -> Word
     words(
         format!(
             "the target does not work: {} of {} requests outside terminations succeeded ({:.1} %; at least {:.0} % \
-             must)",
+             required)",
             count(ok),
             count(all),
             ok as f64 / all as f64 * 100.0,

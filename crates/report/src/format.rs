@@ -140,7 +140,7 @@ fn grouped(value: f64) -> String {
     }
 }
 
-/// Formats a time that may be as long as a month.
+/// Formats a duration that may be as long as a month.
 pub(super) fn long_time(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.1} s"),

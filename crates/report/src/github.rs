@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn log_annotates_unpassed_checks_and_answer() {
+    fn log_annotates_unpassed_checks_and_result() {
         let mut result = samples::naive_exit().result;
         result.checks = checks(3, CheckVerdict::Pass);
         result.checks[0].verdict = CheckVerdict::Fail;

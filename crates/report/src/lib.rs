@@ -75,7 +75,7 @@ impl ReportFile {
     }
 }
 
-/// Returns the analysis with all texts made safe to show anywhere. The texts come from the cluster and from apps.
+/// Returns the analysis with all text from the cluster and from apps made safe to show anywhere.
 fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
     let is_plain = |lost: &LostRequest| {
         [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
@@ -105,7 +105,7 @@ fn charts_are_plain(analysis: &Analysis) -> bool {
     is_plain
 }
 
-/// Visits each chart text that comes from a cluster or a user.
+/// Visits each piece of text in the charts that comes from a cluster or a user.
 fn chart_texts(charts: &mut ChartData, mut visit: impl FnMut(&mut String)) {
     charts.pods.iter_mut().for_each(|pod| visit(&mut pod.name));
     charts.traffic.pods.iter_mut().for_each(|pod| visit(&mut pod.name));

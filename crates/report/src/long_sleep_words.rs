@@ -48,11 +48,12 @@ fn unseen_consumers(sleep: &LongSleep) -> String {
     let (unseen, undeclared) = (without(declared, &sleep.consumers), without(&sleep.consumers, declared));
     if !undeclared.is_empty() {
         let does = either(len(undeclared.len()), "is", "are");
-        return format!("{} {does} missing in the annotation rolldrop.dev/consumers.", list(&undeclared));
+        return format!("{} {does} missing from the annotation rolldrop.dev/consumers.", list(&undeclared));
     }
     if !unseen.is_empty() {
         return format!(
-            "The annotation rolldrop.dev/consumers also names {}, and no log that is followed shows requests of it to these pods.",
+            "The annotation rolldrop.dev/consumers also names {}, and none of the followed logs shows \
+             requests from it to these pods.",
             list(&unseen)
         );
     }
@@ -111,12 +112,13 @@ mod tests {
             (
                 &[a],
                 Some(&[a, b][..]),
-                "also names edge/deployment/traefik, and no log that is followed shows requests of it to these pods.",
+                "also names edge/deployment/traefik, and none of the followed logs shows requests from it \
+                 to these pods.",
             ),
             (
                 &[a, b],
                 Some(&[a]),
-                "edge/deployment/traefik is missing in the annotation rolldrop.dev/consumers.",
+                "edge/deployment/traefik is missing from the annotation rolldrop.dev/consumers.",
             ),
             (&[a, b], Some(&[a, b]), "show all consumers that the annotation rolldrop.dev/consumers names."),
         ] {

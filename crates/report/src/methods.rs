@@ -53,7 +53,7 @@ pub(crate) fn how(row: &ComparisonRow) -> String {
     how
 }
 
-/// Returns an addition for a row or check whose figure differs only when tested alone.
+/// Returns a note for a row or check whose figure differs only when tested alone.
 pub(crate) fn by_chance(figures: usize) -> String {
     format!("; with {figures} figures tested, one such difference is expected by chance")
 }
@@ -100,7 +100,9 @@ fn method(method: &Method) -> String {
         }
         Method::Unbounded { unbounded, windows } => unbounded_of(len(unbounded), len(windows)),
         Method::FewBeyond(beyond) => {
-            format!("about {beyond:.0} answers on one side lie beyond it; {FEWEST_BEYOND} are needed")
+            format!(
+                "about {beyond:.0} answers on one side lie beyond this percentile; {FEWEST_BEYOND} are needed"
+            )
         }
         Method::Apart(bounds) => apart(bounds),
         Method::OneRun => ONE_RUN.to_owned(),
@@ -156,7 +158,7 @@ mod tests {
         );
         assert_eq!(
             method(&Method::FewBeyond(6.0)),
-            "about 6 answers on one side lie beyond it; 10 are needed"
+            "about 6 answers on one side lie beyond this percentile; 10 are needed"
         );
         assert_eq!(
             method(&Method::NoneLost { blocks: [30, 40], block_s: 0.1, missed: 0.095 }),

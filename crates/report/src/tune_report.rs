@@ -489,7 +489,7 @@ mod tests {
         assert_eq!(
             basis(&tuning.steps[1]),
             "With 97.5 % confidence, at least 70 % of future pods that end in rollouts like these lose nothing that a \
-             sleep can save (10 ends that left the rules separately, in 4 rollouts)."
+             sleep can save (10 pods that left the rules separately, in 4 rollouts)."
         );
         let before = text(&tuning, &TextOptions::default());
         assert!(
@@ -520,7 +520,7 @@ mod tests {
         tuning.steps.insert(1, part);
         let together = markdown(&tuning);
         assert!(together.contains("none of 2,000 requests in 7 rollouts (24 terminations)"), "{together}");
-        assert!(together.contains("(16 ends that left the rules separately, in 7 rollouts)"), "{together}");
+        assert!(together.contains("(16 pods that left the rules separately, in 7 rollouts)"), "{together}");
         assert!(together.contains("request 7 of load in 2-proof"), "{together}");
         tuning.steps.remove(1);
         tuning.outcome = TuningOutcome::Partial { why: vec!["it was interrupted".into()] };
@@ -566,7 +566,7 @@ mod tests {
         .unwrap();
         let of = "3 of 2,930 requests in 5 rollouts (10 terminations)";
         assert_eq!(none_lost(&step), format!("{of}, all of them streams that were cut"));
-        assert!(basis(&step).contains("nothing that a sleep can save, apart from the cut streams (9 ends"));
+        assert!(basis(&step).contains("nothing that a sleep can save, apart from the cut streams (9 pods"));
         let chosen = ChosenStreams {
             max_cut: 0.5,
             on_sigterm: OnSigterm::Cuts,

@@ -16,13 +16,13 @@ use rolldrop_record::shown;
 /// Version of the JSON.
 const GATE_VERSION: u32 = 1;
 
-/// Verdict on real traffic in a time, which is also the JSON.
+/// Verdict on the real traffic of a period. It is also the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub struct HistoryGate {
     schema_version: u32,
     #[serde(flatten)]
     time: JudgedTime,
-    /// Workloads that are judged, such as `shop/web`; none for all.
+    /// Workloads that are judged, such as `shop/web`; empty if all are.
     workloads: Vec<String>,
     terminations: u64,
     verdict: CheckVerdict,

@@ -1,5 +1,5 @@
-//! Report on the history of `rolldrop watch`: the workloads, worst first, and for which part of the time the history
-//! knows how pods ended.
+//! Report on the history of `rolldrop watch`: the workloads, worst first, and the part of the time for which the
+//! history knows how pods ended.
 
 mod watch_series;
 
@@ -23,21 +23,21 @@ use watch_series::{HourOfWatch, hours};
 
 /// Version of the report's JSON.
 const REPORT_VERSION: u32 = 1;
-/// Maximum number of times without a watch, and of interruptions, that are listed except in JSON.
+/// Maximum number of unwatched periods, and of interruptions, that are listed in formats other than JSON.
 const LISTED: usize = 10;
 
-/// Time within which a watch records that it has watched: it waits for lines of gateways' logs for 75 s, and for the next
-/// sign of life of its connection for half a minute.
+/// Time within which a watch records that it has been watching: it waits up to 75 s for lines from gateways' logs, and
+/// up to half a minute for the next sign of life on its connection.
 const RECORDED_WITHIN_NS: i64 = 300_000_000_000;
 
 type Span = (Stamp, Stamp);
 
-/// Time that a gate judges.
+/// Period that a gate judges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct JudgedTime {
-    /// Beginning of the time.
+    /// Beginning of the period.
     pub from_ns: Stamp,
-    /// End of the time: the end of what is recorded, if a watch is running.
+    /// End of the period; if a watch is running, the end of what it has recorded.
     pub to_ns: Stamp,
     /// Time, in seconds, for which it is not known which pods ended.
     pub unwatched_s: f64,
@@ -50,7 +50,7 @@ pub struct WatchHistory {
     until: Stamp,
     first: Option<Stamp>,
     ranking: WorkloadRanking,
-    /// Times watched, by scope.
+    /// Watched periods, by scope.
     watched: BTreeMap<Option<String>, Vec<Span>>,
     clusters: BTreeSet<String>,
     gaps: Vec<WatchInterruption>,
@@ -60,7 +60,7 @@ pub struct WatchHistory {
 }
 
 impl WatchHistory {
-    /// Creates an empty history of the time from `since`, by default from the first record, to `until`.
+    /// Creates an empty history of the period from `since`, by default from the first record, to `until`.
     pub fn new(since: Option<Stamp>, until: Stamp) -> Self {
         Self {
             since,
@@ -84,7 +84,7 @@ impl WatchHistory {
         Ok(())
     }
 
-    /// Returns true if what happened at this time belongs to the report.
+    /// Returns true if the report covers this time.
     pub fn covers(&self, at: Stamp) -> bool {
         self.since.is_none_or(|since| since <= at)
     }
@@ -120,7 +120,7 @@ impl WatchHistory {
         }
     }
 
-    /// Returns the times that are not known, by scope.
+    /// Returns the watched and unwatched periods, by scope.
     fn scopes(&self, whole: Span) -> Vec<WatchedScope> {
         self.watched.keys().map(|namespace| self.scope(namespace.as_deref(), whole)).collect()
     }
@@ -134,8 +134,8 @@ impl WatchHistory {
         WatchedScope::new(namespace.map(|of| shown::one_line(of).into_owned()), whole, spans, &hidden)
     }
 
-    /// Returns the time that a gate judges. Of the given namespaces, or without any of all that were watched, it must be
-    /// known which pods ended.
+    /// Returns the period that a gate judges, and the longest time for which it is not known which pods ended in one of
+    /// these namespaces; if none are given, in one of the watched scopes.
     pub fn judged_time(&self, namespaces: &BTreeSet<String>) -> JudgedTime {
         let from = self.since.or(self.first).unwrap_or(self.until);
         let last = self.watched.values().flatten().map(|(_, to)| *to).max();
@@ -175,7 +175,7 @@ impl WatchHistory {
     }
 }
 
-/// Report on a history, which is also its JSON.
+/// Report on a history. It is also the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchReport {
     schema_version: u32,
@@ -201,7 +201,7 @@ struct ReportedWorkload {
     remedies: Vec<WorkloadRemedy>,
 }
 
-/// Part of the report's time for which it is known how the pods of a namespace ended, or of all.
+/// Part of the report's period for which it is known how the pods of one namespace, or of all, ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct WatchedScope {
     namespace: Option<String>,
@@ -210,7 +210,7 @@ struct WatchedScope {
     unwatched: Vec<UnwatchedSpan>,
 }
 
-/// Time for which it is not known which pods ended.
+/// Period for which it is not known which pods ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct UnwatchedSpan {
     from_ns: Stamp,
@@ -259,7 +259,7 @@ impl WatchedScope {
         };
         let (share, effect) = match self.unwatched.is_empty() {
             true => (self.share, ""),
-            // Rounding must not hide the rest.
+            // Rounding must not hide that some time was unwatched.
             false => (self.share.min(0.999), "; terminations may be missing from the rest"),
         };
         format!("{of}: watched for {} of the time ({}){effect}", percent(share), long_time(self.watched_s))
@@ -291,7 +291,7 @@ impl WatchReport {
         let mut sentences: Vec<String> =
             self.clusters.iter().map(|cluster| format!("cluster: {cluster}")).collect();
         if self.watched.is_empty() {
-            sentences.push("no watch is known to have run in this time".to_owned());
+            sentences.push("no watch is known to have run in this period".to_owned());
         }
         for scope in &self.watched {
             sentences.push(scope.sentence());
@@ -306,7 +306,7 @@ impl WatchReport {
                     long_time(span.to_ns.seconds_since(span.from_ns))
                 )
             }));
-            sentences.extend(more(scope.unwatched.len(), "shorter time"));
+            sentences.extend(more(scope.unwatched.len(), "shorter period"));
         }
         sentences.extend(self.gaps.iter().rev().take(LISTED).map(interruption));
         sentences.extend(more(self.gaps.len(), "earlier interruption"));
@@ -388,7 +388,7 @@ impl WatchReport {
     }
 }
 
-/// Returns a sentence about those that are not listed.
+/// Returns a sentence about the items that are not listed.
 fn more(n: usize, what: &str) -> Option<String> {
     let rest = n.checked_sub(LISTED).map(len).filter(|rest| *rest > 0)?;
     Some(format!("and {} that {} not listed", counted(rest, what), either(rest, "is", "are")))
@@ -434,7 +434,7 @@ mod tests {
         history.report(Vec::new())
     }
 
-    /// Returns the share watched and the times that are not known, in seconds.
+    /// Returns the watched share, and the unwatched periods in seconds.
     fn scope(report: &WatchReport, index: usize) -> (f64, Vec<(i64, i64)>) {
         let scope = &report.watched[index];
         let seconds = |stamp: Stamp| stamp.ns_since(at(0)) / 1_000_000_000;
@@ -469,7 +469,11 @@ mod tests {
             assert!(text.contains(part), "{part}\n{text}");
         }
         let nothing = report(None, &[]);
-        assert!(nothing.text().contains("no watch is known to have run in this time"), "{}", nothing.text());
+        assert!(
+            nothing.text().contains("no watch is known to have run in this period"),
+            "{}",
+            nothing.text()
+        );
         let complete = report(Some(0), &[(100, watched(0, 100, None))]).text();
         assert!(complete.contains("watched for 100 % of the time (100.0 s)\n"), "{complete}");
         let nearly = report(None, &[(100, watched(-1_000_000, 99, None))]).text();
@@ -486,7 +490,7 @@ mod tests {
             (seconds(time.from_ns), seconds(time.to_ns), time.unwatched_s)
         };
         let watch = [(900, watched(0, 900, Some("shop")))];
-        assert_eq!(time(None, 1000, &watch, &[]), (0, 900, 0.0), "it still runs");
+        assert_eq!(time(None, 1000, &watch, &[]), (0, 900, 0.0), "it is still running");
         assert_eq!(time(None, 2000, &watch, &[]), (0, 2000, 1100.0), "it has ended");
         assert_eq!(time(Some(-50), 1000, &watch, &["shop"]), (-50, 900, 50.0));
         assert_eq!(time(Some(0), 1000, &watch, &["shop", "bank"]), (0, 900, 900.0));
@@ -502,7 +506,7 @@ mod tests {
         let records: Vec<_> = (0..14).map(|n| (7 * n, watched(7 * n, 7 * n + 1, None))).collect();
         let text = report(None, &records).text();
         assert_eq!(text.matches("not watched from").count(), LISTED, "{text}");
-        assert!(text.contains("and 4 shorter times that are not listed"), "{text}");
+        assert!(text.contains("and 4 shorter periods that are not listed"), "{text}");
     }
 
     #[test]
@@ -636,7 +640,7 @@ mod tests {
         let days = series(30);
         assert_eq!((days.bin, days.bins.len(), days.bins[0].lost.at_most), ("day", 31, 7));
         let nothing = WatchHistory::new(Some(at(0)), at(day)).report(Vec::new()).series();
-        assert_eq!(nothing.title, "No watch is known to have run in this time");
+        assert_eq!(nothing.title, "No watch is known to have run in this period");
         assert_eq!(nothing.unwatched.len(), 1);
         assert_eq!(watch_chart::draw(&days).unwrap().name, "watch.png");
     }

@@ -38,7 +38,7 @@ pub enum WatchOutput {
     LogGap(LogGap),
     /// Summary of a gateway's log, at the end.
     Log(LogReading),
-    /// A time in which a watch ran; only in a history.
+    /// A period in which a watch ran; occurs only in a history.
     Watched(WatchedSpan),
     /// A workload, at the end and worst first.
     Workload(Box<RankedWorkload>),
@@ -46,30 +46,30 @@ pub enum WatchOutput {
     Summary(WatchSummary),
 }
 
-/// Numbers of lines read of a gateway's log.
+/// Numbers of lines read from a gateway's log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogReading {
     /// The log.
     pub source: String,
     /// Number of lines that show a request.
     pub lines: u64,
-    /// Number of attempts after the first one of a request; `None`: the log does not show them.
+    /// Number of attempts after the first one of each request; `None` if the log does not show them.
     pub retries: Option<u64>,
-    /// Number of requests that succeeded at such an attempt.
+    /// Number of requests that succeeded on such an attempt.
     pub saved_by_retries: Option<u64>,
     /// Number of lines that could not be read.
     pub unreadable: u64,
-    /// Why the first of them could not be read.
+    /// Reason why the first of these lines could not be read.
     pub example: Option<String>,
 }
 
-/// Time in which a watch ran. All terminations in its scope whose pods were gone in this time are recorded, except those
-/// that a gap hides.
+/// Period in which a watch ran. All terminations in its scope whose pods disappeared in this period are recorded,
+/// except those that a gap hides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WatchedSpan {
-    /// Beginning of the time.
+    /// Beginning of the period.
     pub from_ns: Stamp,
-    /// End of the time.
+    /// End of the period.
     pub to_ns: Stamp,
     /// Namespace that was watched; `None` for all.
     pub namespace: Option<String>,
@@ -84,7 +84,7 @@ pub struct EarlierRecord {
     pub uid: Option<String>,
     /// Cluster that was watched.
     pub cluster: Option<String>,
-    /// Time until which it was watched.
+    /// Time up to which the cluster was watched.
     pub to_ns: Option<Stamp>,
 }
 
@@ -98,7 +98,7 @@ impl EarlierRecord {
     }
 }
 
-/// Time for which a watch showed nothing.
+/// Period in which a watch showed nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchInterruption {
     /// Resource of the watch.
@@ -145,8 +145,8 @@ impl WatchOutput {
         format!("{}\n", *shown::values(&value))
     }
 
-    /// Returns the line for a terminal; `None` for a workload and for the summary, which [`watch_ranking`] shows, and for
-    /// the time watched.
+    /// Returns the line for a terminal; `None` for a workload and for the summary, which [`watch_ranking`] shows, and
+    /// for a watched period.
     pub fn text(&self) -> Option<String> {
         let text = match self {
             Self::Termination(end) => termination(end),
@@ -166,7 +166,7 @@ fn log_gap(LogGap { source, from_ns, to_ns, why }: &LogGap) -> String {
     format!("lines of {source} may be missing from {} {until}: {why}", rfc3339_seconds(*from_ns))
 }
 
-/// Returns what the ranking does not show of a log: requests that retries saved, and lines that could not be read.
+/// Returns what the ranking does not show about a log: requests that retries saved, and lines that could not be read.
 fn log_reading(reading: &LogReading) -> Option<String> {
     let LogReading { source, lines, retries, saved_by_retries, unreadable, example } = reading;
     let mut parts = Vec::new();
@@ -192,7 +192,7 @@ pub(super) fn missing_right(resource: &str, why: &str) -> String {
 fn without(resource: &str) -> &'static str {
     match resource {
         "events" => "failed preStop hooks are not seen",
-        "services" | "endpointslices" => "lines of logs that name a Service, not its pods, say nothing",
+        "services" | "endpointslices" => "log lines that name a Service instead of its pods cannot be used",
         "nodes" => "drains cannot be told from other evictions",
         _ => "rollouts and scale-downs of these cannot be told from other deletions",
     }
@@ -214,7 +214,7 @@ pub(super) fn interruption(gap: &WatchInterruption) -> String {
 
 fn termination(end: &WatchedTermination) -> String {
     let workload = end.workload.as_deref().unwrap_or("no controller");
-    let cause = end.cause.as_deref().unwrap_or("deleted, by whom is not known");
+    let cause = end.cause.as_deref().unwrap_or("deleted by an unknown client");
     let mut parts = vec![cause.to_owned(), ending(end)];
     parts.extend(end.containers.iter().filter_map(exit));
     let failed: Vec<&String> = end.failed_hooks.iter().flatten().collect();
@@ -232,7 +232,7 @@ fn ending(end: &WatchedTermination) -> String {
         (Some(true), ..) => format!("KILLED at the end of its grace period of {grace_s} s"),
         (killed, Some(used), _) => {
             let share = end.share_of_grace().map(|share| format!(", {} of it", percent(share)));
-            let unsure = if killed.is_none() { " (whether it was killed is unknown)" } else { "" };
+            let unsure = if killed.is_none() { " (it is unknown whether it was killed)" } else { "" };
             format!(
                 "ended {:.1} s into its grace period of {grace_s} s{}{unsure}",
                 used.likely_s,
@@ -240,7 +240,7 @@ fn ending(end: &WatchedTermination) -> String {
             )
         }
         (_, None, Some(_)) => "ended; the beginning of its grace period is unknown".to_owned(),
-        (_, None, None) => "its containers' end was not shown".to_owned(),
+        (_, None, None) => "the end of its containers was not seen".to_owned(),
     }
 }
 
@@ -522,11 +522,11 @@ pub(super) mod tests {
         };
         assert_eq!(
             text(unknown.clone()),
-            "2026-01-02T15:04:05Z shop/web-7d9f-x (no controller): deleted, by whom is not known; ended 2.4 s into its \
-             grace period of 30 s, 8.0 % of it (whether it was killed is unknown)\n"
+            "2026-01-02T15:04:05Z shop/web-7d9f-x (no controller): deleted by an unknown client; ended 2.4 s into its \
+             grace period of 30 s, 8.0 % of it (it is unknown whether it was killed)\n"
         );
         let unseen = WatchedTermination { grace_use: None, ended_ns: None, ..unknown };
-        assert!(text(unseen).ends_with("; its containers' end was not shown\n"));
+        assert!(text(unseen).ends_with("; the end of its containers was not seen\n"));
         let hostile = WatchedTermination { cause: Some("\u{1b}[31m\n::error::".to_owned()), ..end() };
         assert!(!text(hostile.clone()).trim_end().contains(['\u{1b}', '\n']));
         let json = WatchOutput::Termination(Box::new(hostile)).json();
@@ -573,7 +573,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ranking_shows_streams_cut_as_far_as_known() {
+    fn ranking_shows_streams_cut_if_known() {
         let row = |traffic: Option<WorkloadTraffic>| {
             cells(&RankedWorkload { traffic, ..RankedWorkload::default() }, true)[2..4].join(", ")
         };

@@ -8,7 +8,7 @@ use rolldrop_explain::model::{TerminationTraffic, WatchedMode, WatchedTerminatio
 use rolldrop_record::metrics_text::{Exemplar, MetricKind, MetricsFormat, MetricsText};
 use rolldrop_record::{Cause, Stamp};
 
-/// Number of workloads with series of their own.
+/// Maximum number of workloads with their own series.
 pub const MAX_WORKLOADS: usize = 1000;
 /// Upper bounds of the windows' buckets, in seconds.
 const WINDOW_BOUNDS_S: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0];
@@ -26,7 +26,7 @@ rolldrop_record::named! {
         Clean = "clean",
         /// More requests were certainly lost than would be expected without the termination.
         Lost = "lost",
-        /// Neither of these is certain, as without logs.
+        /// Neither of these is certain, for example because there are no logs.
         Unobserved = "unobserved",
     }
 }
@@ -243,7 +243,7 @@ impl<'a> WatchMetricsPage<'a> {
 
     fn requests(&mut self) {
         let name = "rolldrop_lost_requests_total";
-        let help = "Requests that terminating pods lost for gateways' clients, at least.";
+        let help = "Minimum number of requests that terminating pods lost for gateways' clients.";
         for (of, metrics) in self.family(name, MetricKind::Counter, help) {
             for ((cause, evidence), count) in &metrics.lost {
                 let labels = [("cause", cause.as_str()), ("evidence", evidence.as_str())];
@@ -251,10 +251,12 @@ impl<'a> WatchMetricsPage<'a> {
             }
         }
         let name = "rolldrop_streams_cut_total";
-        let help = "Lost requests whose responses had begun, such as downloads and streams, at least.";
+        let help =
+            "Minimum number of lost requests whose responses had begun, such as downloads and streams.";
         self.by_evidence(name, help, |metrics| &metrics.streams_cut);
         let name = "rolldrop_masked_requests_total";
-        let help = "Requests that failed at terminating pods, and that gateways' retries saved, at least.";
+        let help =
+            "Minimum number of requests that failed at terminating pods and that gateways' retries saved.";
         self.by_evidence(name, help, |metrics| &metrics.masked);
     }
 
@@ -274,7 +276,7 @@ impl<'a> WatchMetricsPage<'a> {
 
     fn durations(&mut self) {
         let name = "rolldrop_window_seconds";
-        let help = "Time for which gateways used a pod after its deletion, at least (lower bounds).";
+        let help = "Lower bound of the time for which gateways used a pod after its deletion.";
         for (of, WorkloadMetrics { windows, .. }) in self.family(name, MetricKind::Histogram, help) {
             self.text.histogram(name, &of, WINDOW_BOUNDS_S, &windows.counts, windows.sum_s);
         }

@@ -25,7 +25,7 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
         requests(traffic.requests, &traffic.by_services)
     };
     let mut parts = vec![lost_requests(&traffic.lost, &of_requests, traffic.by_cause.keys())];
-    parts.extend(named_services(&traffic.by_services).map(|named| format!("{named}: joined by time alone")));
+    parts.extend(named_services(&traffic.by_services).map(|named| format!("{named}: matched by time alone")));
     let if_known = |what, number: Option<Bounded>| match number {
         Some(number) => (number.at_most > 0).then(|| format!("{what}: {}", bounded(&number))),
         None => Some(format!("{what}: not observable")),
@@ -36,11 +36,11 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     if traffic.not_observable > 0 {
         parts.push(match traffic.seen_by {
             TrafficWitness::Gateways => format!(
-                "{} may be incomplete: the log does not tell",
+                "{} may be incomplete: the log does not say",
                 counted(traffic.not_observable, "response")
             ),
             TrafficWitness::Sidecar => {
-                format!("what became of {} is not known", counted(traffic.not_observable, "request"))
+                format!("it is not known what became of {}", counted(traffic.not_observable, "request"))
             }
         });
     }
@@ -48,7 +48,7 @@ pub(super) fn termination_traffic(end: &WatchedTermination, traffic: &Terminatio
     parts.extend(traffic.windows.iter().filter_map(|of| match of.is_unresolved() {
         true => is_needed.then(|| {
             let why = unresolved_because(&UnresolvedWindow::of(end, traffic));
-            format!("how long {} used it is not resolved, as {why}", of.consumer)
+            format!("the time for which {} used it is not resolved, as {why}", of.consumer)
         }),
         false => window(end, of),
     }));
@@ -68,7 +68,7 @@ fn requests(at_pods: u64, by_services: &BTreeMap<String, u64>) -> String {
     format!("{up_to}{}", counted(at_pods + by_services.values().sum::<u64>(), "request"))
 }
 
-/// Says which Services logs name instead of pods, if they do.
+/// States which Services the logs name instead of pods, if they name any.
 fn named_services(by_services: &BTreeMap<String, u64>) -> Option<String> {
     let names: Vec<String> = by_services.keys().map(|name| format!("Service {name}")).collect();
     (!names.is_empty()).then(|| format!("the log names {}, not its pods", list(&names)))
@@ -83,7 +83,7 @@ fn lost_requests<'c>(lost: &Bounded, requests: &str, causes: impl Iterator<Item 
     }
 }
 
-/// Returns how many of the lost requests are no surprise, if there are any.
+/// Returns how many of the lost requests would be expected without the termination, if any.
 fn background(background: Option<&Bounded>, lost: &Bounded) -> Option<String> {
     let background = background.filter(|background| background.at_most > 0 && lost.at_most > 0)?;
     Some(format!("without the termination, {} would be expected", bounded(background)))
@@ -117,7 +117,7 @@ fn window(end: &WatchedTermination, window: &Window) -> Option<String> {
         }
         (Some(upper_s), _) => format!("at most {} s", seconds(upper_s)),
         (None, Some(NoBound::PodExited)) => "until the pod was gone".to_owned(),
-        (None, _) => "for how much longer is not known".to_owned(),
+        (None, _) => "but it is not known for how much longer".to_owned(),
     };
     Some(format!("{} used it for at least {} s, {until}", window.consumer, seconds(lower_s)))
 }
@@ -162,8 +162,8 @@ pub(super) fn workload_traffic(name: &str, traffic: &WorkloadTraffic) -> Option<
     if let Some(named) = named_services(&traffic.by_services) {
         let named = named.replacen("the log", "The log", 1);
         sentences.push(format!(
-            "{named}: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
-             has the settings with which gateways log pods' addresses."
+            "{named}: losses are matched by time alone, and it is not known for how long a pod was used. \
+             docs/access-logs.md has the settings with which gateways log pods' addresses."
         ));
     }
     sentences.extend(remedies(traffic));
@@ -182,13 +182,13 @@ fn remedies(traffic: &WorkloadTraffic) -> Vec<String> {
         remedies.push(match (&traffic.longest_window, &traffic.unresolved_window) {
             (Some(longest), _) => sleep(longest),
             (None, Some(window)) => format!(
-                "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be is not resolved, as \
-                 {}.",
+                "A preStop sleep keeps a pod alive until gateways no longer use it; the required length is not \
+                 resolved, as {}.",
                 unresolved_because(window)
             ),
             (None, None) => {
-                "A preStop sleep keeps a pod alive until gateways no longer use it; how long it must be, \
-                     these logs do not show."
+                "A preStop sleep keeps a pod alive until gateways no longer use it; these logs do not \
+                     show how long it must be."
                     .to_owned()
             }
         });
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(
             termination_traffic(&dated(false), &traffic).join("; "),
             "LOST 3 of 1,234 requests (gateway_to_dead_pod); streams cut: 1; without the termination, up to 1, best estimate 0.2 would be \
-             expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not tell; edge/envoy used it \
+             expected; saved by retries: 1 to 2, best estimate 1.5; 1 response may be incomplete: the log does not say; edge/envoy used it \
              for at least 0.400 s, at most 1.250 s, with its deletion known to within 0.800 s; edge/envoy used it for at \
              least 0.500 s, at most 8.500 s; lines of edge/envoy may be missing"
         );
@@ -342,7 +342,7 @@ mod tests {
             termination_traffic(&dated(false), &traffic)[..2],
             [
                 "LOST up to 4, best estimate 3.5 of up to 120 requests",
-                "the log names Service shop/web, not its pods: joined by time alone"
+                "the log names Service shop/web, not its pods: matched by time alone"
             ]
         );
         let none = TerminationTraffic { lost: Bounded::default(), ..traffic };
@@ -351,13 +351,13 @@ mod tests {
         assert_eq!(
             workload_traffic("web", &workload).unwrap(),
             "web: up to 4, best estimate 3.5 of up to 120 requests were lost at 2 terminating pods. The log names Service shop/web, \
-             not its pods: losses are joined by time alone, and for how long a pod was used is not known. docs/access-logs.md \
-             has the settings with which gateways log pods' addresses."
+             not its pods: losses are matched by time alone, and it is not known for how long a pod was used. \
+             docs/access-logs.md has the settings with which gateways log pods' addresses."
         );
     }
 
     #[test]
-    fn sidecar_parts_say_what_it_could_not_see() {
+    fn sidecar_parts_state_unknown_requests() {
         let gap = |why: &str| LogGap {
             source: "shop/web-1/rolldrop".to_owned(),
             from_ns: Stamp::default(),
@@ -381,12 +381,13 @@ mod tests {
         assert_eq!(
             text(&traffic),
             "LOST 4 of 44 requests that reached its sidecar (routed_to_dead_pod); saved by retries: not observable; clients of \
-             shop/deployment/web used it for at least 1.500 s, for how much longer is not known; requests after its sidecar had ended are not known"
+             shop/deployment/web used it for at least 1.500 s, but it is not known for how much longer; \
+             requests after its sidecar had ended are not known"
         );
         traffic.gaps.push(gap("log interrupted"));
         traffic.not_observable = 2;
         for part in
-            ["; what became of 2 requests is not known;", "; lines of shop/web-1/rolldrop may be missing;"]
+            ["; it is not known what became of 2 requests;", "; lines of shop/web-1/rolldrop may be missing;"]
         {
             assert!(text(&traffic).contains(part), "{part}\n{}", text(&traffic));
         }
@@ -403,11 +404,11 @@ mod tests {
         let text = |has_beats, cause| termination_traffic(&dated(has_beats), &lost(cause)).join("; ");
         let (dead, part) = (
             Cause::GatewayToDeadPod,
-            "how long edge/envoy used it is not resolved, as the deletion is known only to within 0.800 s",
+            "the time for which edge/envoy used it is not resolved, as the deletion is known only to within 0.800 s",
         );
         assert!(text(false, dead).ends_with(&format!("{part} (add --beats)")), "{}", text(false, dead));
         assert!(text(true, dead).ends_with(part), "{}", text(true, dead));
-        assert!(!text(false, dead).contains("1.250"), "a window that may be none has no number");
+        assert!(!text(false, dead).contains("1.250"), "a window that may not exist has no figure");
         // Beats would not help.
         let vague = TerminationTraffic { clock_width_s: 0.9, ..lost(dead) };
         let text_of_vague = termination_traffic(&dated(false), &vague).join("; ");
@@ -463,7 +464,7 @@ mod tests {
             ),
             (unresolved(true), "is not resolved, as the deletion is known only to within 0.800 s."),
             (lost(dead, Some(longest(None, Some(5)))), "and pods sleep for 5 s. The sleep does not explain"),
-            (lost(dead, None), "how long it must be, these logs do not show."),
+            (lost(dead, None), "these logs do not show how long it must be."),
             (lost(Cause::KilledInFlight, None), "stop accepting connections at SIGTERM"),
             (lost(Cause::RefusedWhileEnding, None), "serve normally until gateways"),
         ] {
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_cut_have_remedy_of_their_own() {
+    fn cut_streams_have_their_own_remedy() {
         let lost = Bounded::exactly(31);
         let (streams, in_flight) = ("A preStop sleep saves only streams", "stop accepting connections");
         for (cut, parts) in [

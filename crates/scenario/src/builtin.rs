@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_library_file_is_built_in() {
+    fn every_scenario_file_is_built_in() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let files: BTreeSet<_> = files.map(|path| path.file_stem().unwrap().to_owned()).collect();

@@ -427,7 +427,7 @@ mod tests {
         let due =
             |round| [0, 1, 2].map(|repetition| first.in_round(round, None).due(repetition, Duration::ZERO));
         assert_eq!(first.in_round(0, None), first);
-        assert_eq!(due(1), due(1), "it is drawn from the seed");
+        assert_eq!(due(1), due(1), "the delay is drawn from the seed");
         assert!(due(0) != due(1) && due(1) != due(2));
     }
 
@@ -447,21 +447,21 @@ mod tests {
             let due = (0..60).map(|n| disruption.due(n, Duration::from_secs(period_s)).as_secs_f64());
             due.map(|s| (s - 1.0) % 5.0).collect()
         };
-        assert!(phases(3, 0, 0).iter().all(|phase| *phase == 0.0), "without a clock it is on time");
+        assert!(phases(3, 0, 0).iter().all(|phase| *phase == 0.0), "no delay without a period");
         let met = phases(3, 0, 5);
         for fifth in 0..5 {
             let second = f64::from(fifth)..f64::from(fifth + 1);
             let within = met.iter().filter(|phase| second.contains(phase)).count();
             assert!(within >= 4, "{within} of 60 in second {fifth}: {met:?}");
         }
-        assert_eq!(met, phases(3, 0, 5), "it is drawn from the seed");
+        assert_eq!(met, phases(3, 0, 5), "the delay is drawn from the seed");
         assert_ne!(met, phases(4, 0, 5));
         let longer = disruption(3, 20);
         let no_clock = Duration::ZERO;
         assert_eq!(
             longer.due(7, Duration::from_secs(5)),
             longer.due(7, no_clock),
-            "a longer jitter is enough"
+            "a jitter longer than the period is enough"
         );
     }
 }

@@ -96,8 +96,8 @@ impl Document {
         let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
         for (step, end) in steps(&path).zip(ends) {
             let is_new = at.is_null() || at.as_object().is_some_and(|map| !map.contains_key(&step));
-            at = child(at, &step)
-                .ok_or_else(|| invalid(&path, "goes through a value that has no such key"))?;
+            let why = "each step of the path must be a key in a mapping or an existing index in a list";
+            at = child(at, &step).ok_or_else(|| invalid(&path, why))?;
             if is_new {
                 self.places.insert(path[..end].to_owned(), source.into());
             }

@@ -428,7 +428,7 @@ spec:
             x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `sidecar`, `disruptions`, `settle`, `settleMax`, `expect`
             x.yaml:8: spec.disruptions[0].at: invalid type: integer `1`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             x.yaml:8: spec.disruptions[0]: deletePod needs a selector, such as selector: app=web
-            x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration
+            x.yaml:8: spec.disruptions[0].at: the last repetition would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration
             x.yaml:8: spec.disruptions[0]: repetitions need an interval: add every: 5s
             x.yaml:8: spec.manifests[0].file: ./missing.yaml: No such file or directory (os error 2)
             x.yaml:8: spec.manifests[0].inline: is not a Kubernetes object: it has no apiVersion

@@ -9,7 +9,7 @@ use rolldrop_record::load::{Load, LoadFrom, Pace, RateStage};
 /// Everything under `spec.load`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadSpec {
-    /// Settings, without targets, whose addresses are known only once the cluster has been asked.
+    /// Settings without targets, whose addresses are known only once the cluster has been queried.
     pub settings: Load,
     /// Requests sent to each target; at least one.
     pub requests: Vec<RequestKind>,

@@ -214,8 +214,8 @@ fn place(raw: raw::TargetKeys, key: &str, manifests: &[Value], document: &Docume
     }
 }
 
-/// Checks, if `load.abort` is set, that the load is steady before the first disruption for the whole period that this
-/// limit covers. Otherwise requests dropped earlier would be attributed to the disruption.
+/// Checks that the load is steady for the whole period of `load.abort`, if that is set, before the first disruption.
+/// Otherwise, requests dropped earlier would be attributed to the disruption.
 fn is_steady_first(load: &LoadSpec, disruptions: &[Disruption], document: &Document) -> Result<()> {
     let Some(abort) = &load.abort else { return Ok(()) };
     let earliest = load.steady_from() + abort.over;

@@ -50,7 +50,7 @@ const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 /// Pause between the batches that wait for a reader. Written one after the other, they would delay the requests that
 /// arrive in the meantime by as many batches.
 const BATCH_PAUSE: Duration = Duration::from_millis(4);
-/// Maximum number of waiting rows for such pauses: with more, rows arrive faster than the pauses allow.
+/// Maximum number of waiting rows at which the port still pauses; with more, rows arrive faster than the pauses allow.
 const MAX_PAUSED_ROWS: u64 = 1_000;
 /// Interval at which a reader gets the list of open responses, equal to the age at which the reader closes a part.
 const LIST_INTERVAL: Duration = PART_AGE;

@@ -193,7 +193,7 @@ impl DataPort {
         self.places.insert(task.id(), AcceptedClient { origin, peer, task });
     }
 
-    /// Accepts connections until the app is gone and the requests in flight are finished, then a little longer to see
+    /// Accepts connections until the app is gone and the requests in flight are finished, then a little longer to catch
     /// late connections; `limit` cuts the drain short.
     pub(super) async fn drain(&mut self, limit: impl Future<Output = ()> + Send, linger: Duration) {
         let shared = self.shared.clone();

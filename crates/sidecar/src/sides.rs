@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum silence of a client, and maximum total time, after the app has closed its side and will send no more
-/// responses (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show if the other end is
-/// still there.
+/// responses (nginx: `lingering_timeout`, `lingering_time`). A half-closed socket does not show whether the other end
+/// is still there.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 const LINGER_LIMIT: Duration = Duration::from_secs(30);
 

@@ -14,7 +14,7 @@ use super::Target;
 /// Number of varied inputs for each target.
 const CASES: u32 = 1000;
 
-/// Texts inserted into inputs to make them invalid.
+/// Strings inserted into inputs to make them invalid.
 const TEXTS: &[&str] = &[
     "\r\n",
     "\n",

@@ -1,8 +1,9 @@
 //! HTTP/2 on the wire (RFC 9113): frame headers, error code names, and header blocks (`hpack`), for code that observes
 //! the bytes, and for the load generator's client.
 //!
-//! This module opens no connection and does not check the order of frames; its users do that. We need our own code
-//! because the `h2` crate is an endpoint: it cannot observe bytes that pass unchanged, and reports too little about them.
+//! This module opens no connection and does not check the order of frames; its callers do that. We need our own code
+//! because the `h2` crate is an endpoint: it cannot observe bytes that pass unchanged, and reports too little about
+//! them.
 
 pub mod hpack;
 

@@ -17,7 +17,7 @@ use super::workload_log::{ServerEvent, WorkloadLog};
 /// Maximum time to wait for a response.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
 
-/// Error that keeps the server from asking the API server.
+/// Error that keeps the server from querying the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// `KUBECONFIG` names a file that cannot be used.

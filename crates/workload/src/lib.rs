@@ -4,7 +4,7 @@
 //! request id so that a measurement can be checked against the truth. It runs on one thread, and a response is handed
 //! to the kernel and logged in one step that no signal can interrupt.
 //!
-//! Of the rest of the program, it uses only the law of stream lengths; the caller supplies the clock.
+//! The only other part of the program that it uses is the stream-length law; the caller supplies the clock.
 
 mod ask_api;
 mod http2_service;

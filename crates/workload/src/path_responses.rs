@@ -107,7 +107,7 @@ fn stream(query: Option<&str>) -> UnsentResponse {
         return UnsentResponse::bad_request("set bytes=SIZE&ms=MILLISECONDS\n");
     };
     let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_BODY_BYTES) else {
-        return UnsentResponse::bad_request("at most 67108864 bytes\n");
+        return UnsentResponse::bad_request("set bytes to at most 67108864\n");
     };
     let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
     // Pauses come between pieces, so there is one fewer pause than pieces.

@@ -19,7 +19,7 @@ use rolldrop_scenario::nearest::alike;
 /// Number of workloads that the error about an unknown one lists.
 const LISTED: usize = 5;
 
-/// A workload: its namespace, its kind unless any is meant, and its name.
+/// A workload: its namespace, its kind (`None` for any kind), and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WorkloadArg {
     namespace: String,
@@ -59,7 +59,7 @@ impl WorkloadArg {
     }
 }
 
-/// Returns the workload as an argument names it; `None` without a controller.
+/// Returns the name of the workload in the form of an argument; `None` if the pod has no controller.
 fn name_of(end: &WatchedTermination) -> Option<String> {
     let (kind, name) = end.workload.as_deref()?.split_once(' ')?;
     Some(format!("{}/{}/{name}", end.namespace, kind.to_ascii_lowercase()))
@@ -69,7 +69,7 @@ fn name_of(end: &WatchedTermination) -> Option<String> {
 pub(super) fn judge(args: &GateArgs) -> anyhow::Result<ExitCode> {
     let dir = args.run.display();
     if !args.compare.baseline.is_empty() || args.save_baseline.is_some() {
-        bail!("{dir} is a history of `rolldrop watch`: only runs are compared with a baseline");
+        bail!("{dir} is a history of `rolldrop watch`: only runs can be compared with a baseline");
     }
     let expect = expectations(args)?;
     let now = Clock::start().now();
@@ -110,7 +110,7 @@ pub(super) fn judge(args: &GateArgs) -> anyhow::Result<ExitCode> {
     Ok(Exit::of_verdict(gate.verdict()).settled(args.inconclusive).into())
 }
 
-/// Returns the expectations of the command line.
+/// Returns the expectations from the command line.
 fn expectations(args: &GateArgs) -> anyhow::Result<Expect> {
     let file = args.expect.as_deref().map(ExpectFile::read).transpose()?;
     let expect = expectations::with(&Expect::default(), "--set", file.as_ref(), &args.assignments())?;
@@ -129,7 +129,8 @@ fn expectations(args: &GateArgs) -> anyhow::Result<Expect> {
     Ok(expect)
 }
 
-/// Returns a known name, without its kind if the unknown workload has none: a kind must not make names differ.
+/// Returns a known name, without its kind if the unknown workload has none, so that the kind does not make names
+/// differ.
 fn without_kind(known: &str, unknown: &WorkloadArg) -> String {
     let mut parts: Vec<&str> = known.split('/').collect();
     if unknown.kind.is_none() {
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_workload_lists_near_ones() {
+    fn unknown_workload_lists_similar_workloads() {
         let known: BTreeSet<String> =
             ["shop/deployment/web", "shop/statefulset/db", "edge/deployment/envoy"].map(str::to_owned).into();
         let said = |text: &str| no_termination_of(&WorkloadArg::parse(text).unwrap(), &known);

@@ -78,7 +78,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"],
         value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Rate for a time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it to run several in a row
+    /// Rate for a period, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it to run several in a row
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", help_heading = PACE)]
     stages: Vec<RateStage>,
     /// Send at random times, like independent users (Poisson arrivals), instead of evenly

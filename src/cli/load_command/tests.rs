@@ -85,7 +85,7 @@ fn load_docs_cover_options_and_keys() {
     let command = Cli::command();
     let load = command.find_subcommand("load").expect("the command");
     for long in load.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "help") {
-        assert!(options.contains(format!("--{long}").as_str()), "--{long} is missing in docs/load.md");
+        assert!(options.contains(format!("--{long}").as_str()), "--{long} is missing from docs/load.md");
     }
     // The error for an unknown key lists the known ones.
     for place in ["", "connections", "timeout", "tls", "dns", "retry", "grpc"] {
@@ -95,7 +95,7 @@ fn load_docs_cover_options_and_keys() {
         assert!(known.len() >= 2, "{error}");
         for key in known {
             let told = named.contains(&format!("{key}: ")) || named.contains(&format!("`{key}`"));
-            assert!(told, "{place}.{key} is missing in docs/load.md");
+            assert!(told, "{place}.{key} is missing from docs/load.md");
         }
     }
 }

@@ -9,7 +9,7 @@ pub(super) const COLUMNS: usize = 120;
 pub(super) enum News {
     /// An event of the pod with this name.
     Pod(PodNews, String),
-    /// A text, shown unchanged.
+    /// Text that is shown unchanged.
     Said(String),
 }
 

@@ -38,7 +38,7 @@ pub(in crate::cli) struct RunArgs {
     /// Length of the counted part of the load, such as 30s or 2m.
     #[arg(short, long, value_name = "D", value_parser = crate::cli::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
-    /// Rate for a time, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
+    /// Rate for a period, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
     ///
     /// Repeat it to run several stages in a row.
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D", conflicts_with = "rate", help_heading = LOAD)]
@@ -50,7 +50,7 @@ pub(in crate::cli) struct RunArgs {
     /// Treat an inconclusive gate as failed or passed, or extend the run [default: exit status 3].
     ///
     /// With `extend`, the run repeats the scenario's disruptions under the same load and looks at the gate again, while
-    /// the gate is inconclusive. The error allowed to each look is fixed before the start.
+    /// the gate is inconclusive. The error allowed for each look is fixed before the start.
     #[arg(long, value_enum, value_name = "fail|pass|extend", help_heading = GATE)]
     pub(super) inconclusive: Option<Inconclusive>,
     /// Maximum number of rounds of disruptions with --inconclusive extend, each with a look at the gate [default: 4].

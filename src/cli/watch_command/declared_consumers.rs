@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn consumers_are_sources_of_logs() {
+    fn consumers_are_log_sources() {
         let both = ["edge/daemonset/ingress:controller", "edge/deployment/envoy"];
         assert_eq!(read("edge/Deployment/envoy, edge/daemonset/ingress:controller").unwrap(), both);
         for (value, why) in [

@@ -16,7 +16,7 @@ use rolldrop_report::{MAX_WORKLOADS, SourceHealth, WatchMetrics};
 pub(super) struct ExportedMetrics {
     port: MetricsPort,
     metrics: WatchMetrics,
-    /// Lengths of the gaps, in seconds, and logs, by source.
+    /// Health of each source, by name.
     sources: BTreeMap<String, SourceHealth>,
     has_told_limit: bool,
 }
@@ -31,7 +31,7 @@ impl ExportedMetrics {
         Self { port, metrics: WatchMetrics::default(), sources, has_told_limit: false }
     }
 
-    /// Takes note of an event of the watches.
+    /// Notes an event of the watches.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::WatchGap { resource, from } => self.add_gap(resource, *from, at),
@@ -41,7 +41,7 @@ impl ExportedMetrics {
         }
     }
 
-    /// Takes note of a period in which lines of a log may be missing.
+    /// Notes a period in which lines of a log may be missing.
     pub(super) fn add_log_gap(&mut self, source: &str, gap: &LogGap) {
         match gap.to_ns {
             Some(to) => self.add_gap(source, gap.from_ns, to),
@@ -53,7 +53,7 @@ impl ExportedMetrics {
         self.sources.entry(source.to_owned()).or_default().gap_s += to.seconds_since(from).max(0.0);
     }
 
-    /// Takes note that a part of a source is not read, or not any more.
+    /// Notes that a part of a source is not read, or is no longer read.
     fn mark_down(&mut self, source: &str) {
         self.sources.entry(source.to_owned()).or_default().is_up = false;
     }
@@ -64,7 +64,7 @@ impl ExportedMetrics {
         if self.metrics.has_others() && !self.has_told_limit {
             self.has_told_limit = true;
             say(&format!(
-                "more than {MAX_WORKLOADS} workloads: the metrics count further ones together, as \"(others)\""
+                "more than {MAX_WORKLOADS} workloads: the metrics count the rest together, as \"(others)\""
             ));
         }
     }

@@ -17,13 +17,13 @@ use rolldrop_explain::model::{LogGap, TerminationTraffic, WatchedTermination};
 use rolldrop_record::{EventKind, RunId, Stamp};
 use rolldrop_report::LogReading;
 
-/// Number of lines that are read before a log counts as one in a different format.
+/// Number of lines that are read before a log is taken to be in a different format.
 const TRIED: u64 = 10;
 
 /// Value of `--logs`: a source and its format.
 #[derive(Clone, Debug)]
 pub(super) struct LogArg {
-    /// The source as it was given.
+    /// The source, as given by the user.
     pub(super) name: String,
     pub(super) source: LogSource,
     format: LogFormat,
@@ -52,12 +52,12 @@ pub(super) struct GatewayLines {
     declared: DeclaredConsumers,
     /// Counts of the lines that were read, by log, with the number of the first argument that names it.
     read: BTreeMap<Arc<str>, (usize, LogReading)>,
-    /// Logs that further arguments name, too.
+    /// Logs that later arguments name as well.
     named_twice: BTreeSet<Arc<str>>,
 }
 
 impl GatewayLines {
-    /// Starts without lines. `begun` is the time since which the logs are read.
+    /// Starts without lines. `begun` is the time from which the logs are read.
     pub(super) fn of(logs: &[LogArg], sidecars: &[SidecarSource], begun: Stamp) -> Self {
         Self {
             logs: logs.to_vec(),
@@ -82,7 +82,7 @@ impl GatewayLines {
         if self.logs.is_empty() { 0 } else { LINES_WITHIN_NS }
     }
 
-    /// Explains what a termination did to requests.
+    /// Explains the effect of a termination on requests.
     ///
     /// # Errors
     /// Does not fail, as all requests are in memory.
@@ -103,7 +103,7 @@ impl GatewayLines {
         self.traffic.forget_before(now);
     }
 
-    /// Takes what a log delivered. Returns the gap, if lines may be missing from now on.
+    /// Processes what a log delivered. Returns the gap, if lines may be missing from now on.
     ///
     /// # Errors
     /// Fails if none of the first lines of a log is in its format.
@@ -171,7 +171,7 @@ impl GatewayLines {
         Ok(None)
     }
 
-    /// Takes what the journal of a sidecar delivered. Returns the gap, if rows may be missing.
+    /// Processes what a sidecar's journal delivered. Returns the gap, if rows may be missing.
     pub(super) fn take_journal(&mut self, delivery: JournalDelivery) -> Option<LogGap> {
         self.sidecars.take(&mut self.traffic, delivery)
     }
@@ -186,7 +186,7 @@ impl GatewayLines {
         &self.logs[number].name
     }
 
-    /// Returns the number of lines that could not be read, for each log of a pod or file by the name of its source.
+    /// Returns, for each log, the name of its source and the number of lines that could not be read.
     pub(super) fn unread(&self) -> impl Iterator<Item = (&str, u64)> {
         self.read.values().map(|(number, read)| (self.logs[*number].name.as_str(), read.unreadable))
     }
@@ -197,7 +197,7 @@ impl GatewayLines {
         read.map(|(number, _)| self.logs[*number].name.as_str()).chain(self.sidecars.unread())
     }
 
-    /// Returns what was read of each log.
+    /// Returns what was read from each log.
     pub(super) fn readings(&self) -> impl Iterator<Item = &LogReading> {
         self.read.values().map(|(_, read)| read)
     }

@@ -11,7 +11,7 @@ use rolldrop_record::termination_store::{StoreError, StoreLimits, TerminationSto
 use rolldrop_record::{Stamp, shown};
 use rolldrop_report::{EarlierRecord, WatchOutput, WatchedSpan, rfc3339_seconds};
 
-/// Maximum interval at which the time watched is recorded. After a kill, the last one counts as not watched.
+/// Maximum interval at which the watched time is recorded. After a kill, the last interval counts as not watched.
 const WATCHED_EVERY: Duration = Duration::from_secs(10);
 
 /// A history to which this watch writes.
@@ -22,14 +22,14 @@ pub(super) struct KeptHistory {
     earlier: HashSet<String>,
     cluster: String,
     namespace: Option<String>,
-    /// Time until which the time watched is recorded.
+    /// Time up to which the watched time is recorded.
     watched_until: Stamp,
     /// True if anything was recorded since.
     has_news: bool,
 }
 
 impl KeptHistory {
-    /// Opens the history in a directory, for a watch of a namespace, or of all, that has just begun and has listed pods
+    /// Opens the history in a directory, for a watch of one or all namespaces that has just begun and has listed pods
     /// with these UIDs.
     pub(super) fn open(
         dir: &Path,
@@ -38,7 +38,7 @@ impl KeptHistory {
         now: Stamp,
         listed: &HashSet<&str>,
     ) -> anyhow::Result<Self> {
-        // Records have texts in this form.
+        // Records contain text in this form.
         let cluster = shown::one_line(cluster).into_owned();
         let mut earlier = HashSet::new();
         let mut last = None;
@@ -56,7 +56,7 @@ impl KeptHistory {
         if let Some((other, until)) = last {
             if other != cluster {
                 let dir = dir.display();
-                bail!("{dir} has the history of {other}: choose another directory for {cluster}");
+                bail!("{dir} contains the history of {other}: choose another directory for {cluster}");
             }
             let (from, to) = (rfc3339_seconds(until), rfc3339_seconds(now));
             say(&format!(
@@ -79,7 +79,7 @@ impl KeptHistory {
         Ok(())
     }
 
-    /// Records that all terminations until a time are recorded, and deletes old records.
+    /// Records that all terminations up to a time are recorded, and deletes old records.
     pub(super) fn watched_until(&mut self, now: Stamp, until: Stamp) -> anyhow::Result<()> {
         if until <= self.watched_until {
             return Ok(());
@@ -95,7 +95,7 @@ impl KeptHistory {
         self.store.rotate(now).map_err(|error| self.lost(error))
     }
 
-    /// Returns true if the time watched should be recorded.
+    /// Returns true if the watched time should be recorded.
     pub(super) fn is_due(&self, until: Stamp) -> bool {
         self.has_news || until > self.watched_until + WATCHED_EVERY
     }
@@ -103,8 +103,8 @@ impl KeptHistory {
     fn lost(&self, error: StoreError) -> anyhow::Error {
         let since = rfc3339_seconds(self.watched_until);
         anyhow::Error::new(error).context(format!(
-            "failed to write the history: pods that were terminated after {since} may be missing in it; make room, and \
-             start the watch again"
+            "failed to write the history: pods that were terminated after {since} may be missing from it; make room, \
+             and start the watch again"
         ))
     }
 }

@@ -42,7 +42,7 @@ struct Scrape {
 pub(super) struct MetricsPort {
     pub(super) address: SocketAddr,
     scrapes: mpsc::Receiver<Scrape>,
-    /// The server, which ends with this.
+    /// The server, which stops when this is dropped.
     _server: JoinSet<()>,
 }
 
@@ -76,7 +76,7 @@ impl MetricsPort {
     }
 }
 
-/// Accepts connections; those that are open end with this.
+/// Accepts connections; open ones are closed when this future is dropped.
 async fn serve(listener: TcpListener, scrapes: mpsc::Sender<Scrape>) {
     let mut connections = JoinSet::new();
     loop {

@@ -1,4 +1,4 @@
-//! The sidecars that `--sidecars` names: takes their journals.
+//! The sidecars that `--sidecars` names: processes their journals.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl ReadSidecars {
         &self.names[number]
     }
 
-    /// Takes what a journal delivered. Returns the gap, if rows may be missing.
+    /// Processes what a journal delivered. Returns the gap, if rows may be missing.
     pub(super) fn take(&mut self, traffic: &mut GatewayTraffic, delivery: JournalDelivery) -> Option<LogGap> {
         let JournalDelivery { number, uid, log, kind } = delivery;
         let name = &self.names[number];

@@ -33,18 +33,19 @@ enum HistoryFormat {
   rolldrop watch report history --since 7d --format html > week.html
   rolldrop watch report history --since 7d --png week.png
 
-It ranks the workloads like `rolldrop watch`, and says for which part of the time the history knows how pods ended.")]
+It ranks the workloads like `rolldrop watch`, and states the part of the time for which the history knows how pods \
+ended.")]
 pub(super) struct WatchReportArgs {
-    /// Directory that `rolldrop watch --out` writes, even while it does.
+    /// Directory that `rolldrop watch --out` writes; the watch may still be running.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Time before now to report on, such as 12h or 7d [default: all that is kept].
+    /// Period to report on, up to now, such as 12h or 7d [default: all that is kept].
     #[arg(long, value_name = "D", value_parser = days_or_duration)]
     since: Option<Duration>,
     /// Format of the report on stdout.
     #[arg(long, value_enum, default_value_t = HistoryFormat::Text)]
     format: HistoryFormat,
-    /// File to write a picture to: the workloads that lose most, and when that happened.
+    /// File to write a chart to: the workloads that lose the most, and when that happened.
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
 }

@@ -40,7 +40,7 @@ impl WorkloadEvents {
         while self.writing.join_next().await.is_some() {}
     }
 
-    /// Writes what is worth knowing of a group. A failure is only shown.
+    /// Writes an Event for each notable fact about a group. A failure is only shown.
     async fn write(client: kube::Client, group: TerminationGroup) {
         let TerminationGroup { workload, first, last } = group;
         let Some(name) = workload.workload.as_deref() else { return };

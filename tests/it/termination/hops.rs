@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_millis(2200);
 /// machine busy with other tests.
 const SLACK_MS: f64 = 2000.0;
 
-/// No hop takes longer than every measured one by more than this (ms), whatever the machine does.
+/// Maximum time in ms by which a hop may exceed every measured value, whatever the machine does.
 const ANOTHER_HOP_MS: f64 = 1000.0;
 
 /// Time at which each stage was seen, in seconds since the initial request was sent.
@@ -306,7 +306,7 @@ fn measure(dataplane: &'static str, n: usize) -> BTreeMap<&'static str, Vec<Stag
             ("preStop sleep", pre_stop(&lab, "pre-stop-sleep", sleep, n).await),
             ("preStop request", pre_stop(&lab, "pre-stop-request", request, n).await),
             ("rollout of 3", rollouts(&lab, "rollouts-of-3", 3, some).await),
-            // Left out of the small form, because these take the longest.
+            // Left out of the short form, because these take the longest.
             ("rollout of 6", rollouts(&lab, "rollouts-of-6", 6, n / 3).await),
             ("creation", creations(&lab, n).await),
         ])

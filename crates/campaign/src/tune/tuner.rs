@@ -116,7 +116,7 @@ impl<'a> Tuner<'a> {
     async fn find(&mut self) -> Result<TuningOutcome, Halt> {
         let StepRunner { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
-        // The settings for starting pods are chosen together with the sleep.
+        // The settings for the start of pods are chosen together with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout);
         let has_starts = set != subject.settings();
         trusted(&before)?;
@@ -180,8 +180,8 @@ impl<'a> Tuner<'a> {
         self.proven(SleepSearch::by_losses((sleep_s, has_lost), first, (request.tight, most)), wish).await
     }
 
-    /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses settings. Adds to `wish`
-    /// the losses by starting pods seen in these runs. Returns `None` if too few windows have bounds.
+    /// Measures the windows, with longer sleeps if a window outlasts the sleep, and chooses settings. Adds the losses
+    /// from starting pods in these runs to `wish`. Returns `None` if too few windows have bounds.
     async fn choose_by_windows(&mut self, wish: &mut Wish) -> Result<Option<ChosenSettings>, Halt> {
         let StepRunner { subject, request, operator, .. } = self.steps;
         for sleep_s in subject.sleeps(request.max_sleep) {
@@ -253,7 +253,7 @@ impl<'a> Tuner<'a> {
                 }
                 Proof::CutsStreams { seen, most } => {
                     let why = decision_words::cuts_streams(*seen, *most);
-                    self.steps.operator.viewer.say(&format!("{why}; allowing half as many"));
+                    self.steps.operator.viewer.say(&format!("{why}; allowing half as many cuts"));
                     proof = self.with_fewer_cuts(sleep_s, *seen, *most)?;
                 }
                 Proof::Holds => {}

@@ -24,11 +24,11 @@ pub struct WorkloadEventText<'a> {
     pub workload: &'a str,
     /// Reason in one word.
     pub reason: &'a str,
-    /// Message. If it is too long, its end is left out.
+    /// Message. Its end is cut off if it is too long.
     pub message: &'a str,
     /// Time at which the first termination began.
     pub first: Stamp,
-    /// Time at which the last one began.
+    /// Time at which the last termination began.
     pub last: Stamp,
 }
 
@@ -77,14 +77,14 @@ async fn create(client: &Client, text: &WorkloadEventText<'_>) -> kube::Result<(
     Ok(())
 }
 
-/// Returns the resource of the kinds that a watch may list.
+/// Returns the API resource for a kind of workload that a watch may list; `None` for other kinds.
 fn resource(kind: &str) -> Option<ApiResource> {
     matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
         .then(|| ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", kind)))
 }
 
-/// Returns the workload's UID, by which `kubectl describe` finds its Events. It is listed, because a watch has the right
-/// to list workloads, but not to get them.
+/// Returns the workload's UID, by which `kubectl describe` finds its Events. Lists the workload, because a watch has
+/// the right to list workloads but not to get them.
 async fn uid(
     client: &Client,
     namespace: &str,
@@ -96,7 +96,7 @@ async fn uid(
     Ok(api.list(&named).await?.items.into_iter().find_map(|object| object.metadata.uid))
 }
 
-/// Returns as much of a message as an Event may have.
+/// Returns as much of a message as an Event may contain.
 fn shortened(message: &str) -> &str {
     &message[..message.floor_char_boundary(LONGEST_MESSAGE)]
 }

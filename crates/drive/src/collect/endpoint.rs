@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells the listener news of the recorder with this name as a source.
+    /// Passes news about the recorder with this source name on to the listener.
     pub(super) fn tell(&self, source: &str, news: ProxyNews) {
         self.context.listener.take(self, source, news);
     }

@@ -1,19 +1,19 @@
-//! Takes what is read of proxies. A run records it; [`super::sidecar_journals`] delivers it to a watch.
+//! Receives what is read from proxies. A run records it; [`super::sidecar_journals`] delivers it to a watch.
 
 use super::endpoint::Endpoint;
 use crate::observe::RecorderHandle;
 use rolldrop_record::run_info::Rows;
 use rolldrop_record::{Clock, ClockOffset, EventKind, ServedRow, Stamp};
 
-/// Takes what is read of proxies.
+/// Receives what is read from proxies.
 pub(crate) trait ProxyListener: Send + Sync {
     /// Returns the clock of this process.
     fn clock(&self) -> Clock;
-    /// Takes news of the recorder with this name as a source.
+    /// Takes news about the recorder with this source name.
     fn take(&self, of: &Endpoint, source: &str, news: ProxyNews);
 }
 
-/// News of a proxy.
+/// News about a proxy.
 #[derive(Debug)]
 pub(crate) enum ProxyNews {
     /// Rows, in the order in which they were recorded.
@@ -24,7 +24,7 @@ pub(crate) enum ProxyNews {
     Clock(Stamp, ClockOffset),
     /// The proxy no longer has the rows before the next ones.
     RowsMissing,
-    /// A lasting trouble, as the end of a sentence about the proxy.
+    /// A problem that will last, as the end of a sentence about the proxy.
     Warning(String),
     /// The rows could not be read at this moment, with the reason. Most proxies are just starting or have exited.
     Failed(String),

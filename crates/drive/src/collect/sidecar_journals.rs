@@ -1,5 +1,5 @@
-//! Reads the journals of sidecars outside a run: of pods that are being deleted, and only of workloads that are named,
-//! because their sidecars get the token.
+//! Reads sidecars' journals outside a run, but only those of pods that are being deleted. The workloads of these pods
+//! must be named, because their sidecars get the token.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,9 +21,10 @@ use rolldrop_record::wire::AdminToken;
 use rolldrop_record::{Clock, ClockOffset, Offsets, ServedRow, Stamp};
 use rolldrop_sidecar::inject::SIDECAR_NAME;
 
-/// Number of rows to read from before the deletion. More could delay those of the termination until the pod is gone.
+/// Number of rows to read from before the deletion. A larger number could delay the rows from the termination until the
+/// pod is gone.
 const EARLIER_ROWS: u64 = 20_000;
-/// Number of clock exchanges to keep for one sidecar: those of five minutes.
+/// Number of clock exchanges to keep for one sidecar: those from the last five minutes.
 const SAMPLES: usize = 150;
 
 /// Pods whose sidecars are trusted with the token.
@@ -60,7 +61,7 @@ impl FromStr for SidecarSource {
     }
 }
 
-/// Journals of sidecars, as they are read. Dropping it stops everything.
+/// Stream of sidecars' journals, as they are read. Dropping it stops the reading.
 #[derive(Debug)]
 pub struct SidecarJournals {
     _tasks: BackgroundTasks,
@@ -74,7 +75,7 @@ pub struct JournalDelivery {
     pub number: usize,
     /// UID of the pod.
     pub uid: String,
-    /// `NAMESPACE/POD/rolldrop`. If a sidecar restarts, it has a further journal, with a number behind the pod's name.
+    /// `NAMESPACE/POD/rolldrop`. If a sidecar restarts, it has another journal, with a number after the pod's name.
     pub log: Arc<str>,
     /// The part or fact.
     pub kind: JournalDeliveryKind,
@@ -96,17 +97,17 @@ pub enum JournalDeliveryKind {
         /// Reason.
         why: String,
     },
-    /// The sidecar has ended. No journal has requests since then.
+    /// The sidecar has ended. No journal contains later requests.
     Ended {
         /// Time of its last sign of life.
         at: Stamp,
     },
-    /// A trouble that will last.
+    /// A problem that will last.
     Warning(String),
 }
 
 impl SidecarJournals {
-    /// Starts to read the journals of these pods, from the time at which they are being deleted. Needs a tokio runtime.
+    /// Starts to read the journals of these pods, each once its pod is being deleted. Needs a tokio runtime.
     ///
     /// # Errors
     /// Fails if a workload or its pods cannot be found.
@@ -147,7 +148,7 @@ impl SidecarJournals {
     }
 }
 
-/// Delivers what is read of one source's sidecars.
+/// Delivers what is read from one source's sidecars.
 struct JournalListener {
     number: usize,
     clock: Clock,
@@ -238,7 +239,7 @@ impl ProxyListener for JournalListener {
                 vec![JournalDeliveryKind::Warning(format!("the sidecar of pod {pod} {what}"))]
             }
             ProxyNews::Failed(why) => {
-                // The last one is often that the sidecar has exited.
+                // The last reason is often that the sidecar has exited.
                 journal.failure.get_or_insert(why);
                 Vec::new()
             }

@@ -1,7 +1,7 @@
-//! Decides when a watch writes beats: only while pods end, or may soon.
+//! Decides when a watch writes beats: only while pods are terminating, or may soon be.
 //!
-//! A beat helps to date a deletion only if it was written before it. Therefore, signs count that precede deletions:
-//! changes of workloads, cordoned nodes, and new pods that replace others once they are ready.
+//! A beat helps to date a deletion only if it was written before the deletion. Therefore, events that precede deletions
+//! count as signs: changes to workloads, cordoned nodes, and new pods, which replace others once they are ready.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::CoordinatorError;
 use rolldrop_record::EventKind;
 use rolldrop_record::event::{Change, PodEvent};
 
-/// Time for which pods may still be terminated after the last sign of it.
+/// Time for which pods may still be terminated after the last sign.
 const HOLD: Duration = Duration::from_secs(60);
 /// Longest time for which a pod that has not become ready counts as a sign: the default of progressDeadlineSeconds.
 const LONGEST_START: Duration = Duration::from_secs(600);
@@ -32,7 +32,7 @@ pub struct BeatObject {
     pub name: String,
 }
 
-/// Signs that pods end, or may soon.
+/// Signs that pods are terminating, or may soon be.
 #[derive(Debug)]
 pub(super) struct BeatOccasions {
     until: Instant,
@@ -41,7 +41,7 @@ pub(super) struct BeatOccasions {
 }
 
 impl BeatOccasions {
-    /// Begins with the assumption that pods may end, so that the beats are checked before they are needed.
+    /// Begins with the assumption that pods may soon terminate, so that the beats are checked before they are needed.
     pub(super) fn begin(now: Instant) -> Self {
         Self { until: now + HOLD, starting: HashMap::new() }
     }
@@ -75,7 +75,7 @@ impl BeatOccasions {
         !has_finished && (is_gone || pod.deletion_timestamp.is_some() || pod.disruption_target.is_some())
     }
 
-    /// Returns the time until which pods may end.
+    /// Returns the time until which pods may terminate.
     fn until(&self) -> Instant {
         self.starting.values().copied().fold(self.until, Instant::max)
     }
@@ -86,7 +86,7 @@ fn is_of_job(pod: &PodEvent) -> bool {
     pod.owner.as_ref().is_some_and(|owner| owner.starts_with("Job/"))
 }
 
-/// Writes beats while pods end, or may soon. If this is not allowed, reports a warning and ends.
+/// Writes beats while pods are terminating, or may soon be. If this is not allowed, reports a warning and returns.
 pub(super) async fn beat_while_pods_end(
     client: &Client,
     object: &BeatObject,

@@ -1,4 +1,4 @@
-//! Beats: writes to an own ConfigMap, whose resource versions help to date writes by others.
+//! Beats: writes to a dedicated ConfigMap, whose resource versions help to date writes by others.
 //!
 //! The timestamp of a deletion by others is in whole seconds. The deletion's version is between the versions of two
 //! beats, so its time is between their times. This is true only if ConfigMaps and pods share one store, which
@@ -56,7 +56,7 @@ impl BeatPace {
     }
 }
 
-/// Writes beats to an own ConfigMap.
+/// Writes beats to a dedicated ConfigMap.
 pub(super) struct BeatWriter<'a> {
     pub(super) listener: &'a dyn WatchListener,
     pub(super) config_maps: Api<ConfigMap>,
@@ -90,7 +90,7 @@ fn stopped(why: &CoordinatorError) -> String {
 }
 
 impl BeatWriter<'_> {
-    /// Reports that no more beats are written.
+    /// Reports that no more beats will be written.
     pub(super) fn stopped(&self, why: &CoordinatorError) {
         let message = stopped(why);
         self.listener.take(self.listener.clock().now(), None, EventKind::Warning { message });

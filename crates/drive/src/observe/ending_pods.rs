@@ -13,8 +13,8 @@ use rolldrop_kubernetes::pods::ListedPod;
 use rolldrop_record::event::{Change, PodEvent};
 use rolldrop_record::{Clock, EventKind, Stamp};
 
-/// Starts to watch these pods, and waits for the first list. The views show the pods that are being deleted. `tell_bare`
-/// gets the first one of them that has no recording proxy.
+/// Starts to watch these pods, and waits for the first list. The views show the pods that are being deleted.
+/// `tell_bare` is called with the first of these pods that has no recording proxy.
 ///
 /// # Errors
 /// Fails if the workload or its pods cannot be found.
@@ -45,12 +45,12 @@ impl WatchListener for SilentListener {
 
 struct EndingPodSink<F> {
     views: Views,
-    /// `None` once it was called.
+    /// `None` once it has been called.
     tell_bare: Option<F>,
 }
 
 impl<F: FnOnce(&PodEvent) + Send> Sink<ListedPod> for EndingPodSink<F> {
-    /// The pod, and true if it has no recording proxy, not even one that does not run.
+    /// The pod, and true if it has no recording proxy, not even one that is not running.
     type Seen = (SeenPod, bool);
 
     fn see(&self, change: Change, ListedPod(pod): ListedPod) -> Self::Seen {

@@ -129,7 +129,7 @@ pub(crate) fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 
-/// Makes the consumers' texts unique, because two targets with the same text are still two consumers.
+/// Makes the consumers' descriptions unique, because two targets with the same description are still two consumers.
 fn told_apart(mut targets: Vec<Target>) -> Vec<Target> {
     for index in 1..targets.len() {
         let (before, target) = targets.split_at_mut(index);

@@ -24,10 +24,10 @@ use log_lines::RawLine;
 pub use log_source::{LogPods, LogSource};
 use rolldrop_record::{Clock, Stamp};
 
-/// Number of deliveries that may wait to be received. After that, logs are read no further until they are.
+/// Maximum number of deliveries that wait to be received. While that many wait, no log is read further.
 const WAITING: usize = 256;
 
-/// Lines of gateways' logs, as they arrive. Dropping it stops everything.
+/// Stream of lines from gateways' logs, as they arrive. Dropping it stops the reading.
 #[derive(Debug)]
 pub struct GatewayLogs {
     _tasks: BackgroundTasks,
@@ -59,9 +59,9 @@ pub enum LogDeliveryKind {
     },
     /// A line of more than 64 KiB, which was dropped.
     LongLine {
-        /// Like a line's.
+        /// Same as for a line.
         written: Option<Stamp>,
-        /// Like a line's.
+        /// Same as for a line.
         arrived: Stamp,
         /// Length of the line, in bytes.
         length: usize,
@@ -80,16 +80,16 @@ pub enum LogDeliveryKind {
         /// Time of the last line that was read.
         from: Stamp,
     },
-    /// The log is read again.
+    /// The log is being read again.
     Resumed,
-    /// The source is not read any more.
+    /// The source is no longer read.
     Stopped {
         /// Reason.
         why: String,
     },
 }
 
-/// Reason that a log is not read any more, although it may continue.
+/// Reason that a log is no longer read, although it may continue.
 enum LogStop {
     /// The log must not or cannot be read.
     Because(String),
@@ -99,7 +99,8 @@ enum LogStop {
 
 impl GatewayLogs {
     /// Starts to follow the logs. Lines written before `since` are left out, except in files, of which only later lines
-    /// are read. Stops reading a container that writes more than `max_rate` lines per second. Needs a tokio runtime.
+    /// are read. Stops reading the log of a container that writes more than `max_rate` lines per second. Needs a tokio
+    /// runtime.
     ///
     /// # Errors
     /// Fails if a workload, its pods or a file cannot be found.
@@ -132,7 +133,7 @@ impl GatewayLogs {
         Ok(Self { _tasks: tasks, deliveries })
     }
 
-    /// Returns the next line or fact; `None` once no source is read any more. Safe to cancel.
+    /// Returns the next line or fact; `None` once no source is being read. Safe to cancel.
     pub async fn next(&mut self) -> Option<LogDelivery> {
         self.deliveries.recv().await
     }
@@ -170,7 +171,7 @@ impl LogOutlet {
         self.send(LogDeliveryKind::Gap { from, to, why }).await
     }
 
-    /// Delivers the reason for the end of a log that was not read to its own end.
+    /// Delivers the reason why a log is no longer read, if it was not read to its end.
     async fn end(&self, stop: LogStop) {
         if let LogStop::Because(why) = stop {
             // If nobody receives it, nobody misses it.

@@ -49,7 +49,7 @@ pub(super) trait Sink<K>: Send {
     fn end_list(&mut self) {}
 }
 
-/// Takes the events of watches.
+/// Receives the events of watches.
 pub(super) trait WatchListener: Send + Sync {
     /// Returns the clock of this process.
     fn clock(&self) -> Clock;

@@ -20,7 +20,7 @@ use rolldrop_scenario::Workload;
 
 const PODS: &str = "pods";
 
-/// Pods that are named by their workload or by themselves.
+/// Pods selected by their workload's name or by their own.
 pub(super) struct NamedPods<'a> {
     pub(super) client: &'a Client,
     pub(super) namespace: &'a str,
@@ -67,7 +67,7 @@ impl NamedPods<'_> {
         let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
         let caller = Caller { client, warnings: Warnings::default(), namespace, limits, stop };
         let what = format!("find {workload}");
-        // A list needs no other right than a watch's.
+        // Listing needs no right that a watch does not need as well.
         let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
         let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
         let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };

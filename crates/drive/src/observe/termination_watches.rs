@@ -32,7 +32,7 @@ pub struct WatchedEvent {
     pub kind: EventKind,
 }
 
-/// Part of what [`TerminationWatches`] do.
+/// Options of [`TerminationWatches`].
 #[derive(Clone, Debug, Default)]
 pub struct TerminationWatchOptions {
     /// Object to write beats to while pods end.

@@ -1,7 +1,7 @@
 //! Evidence that a workload's preStop sleep is longer than its consumers need.
 //!
-//! Only rollouts count, because windows are longest there, and only pods that slept and whose use by all consumers seen
-//! has an upper bound. Lower bounds count in any mode and with any sleep.
+//! Only terminations in rollouts count, because windows are longest there, and only if the pod slept and its use by all
+//! observed consumers has an upper bound. Lower bounds count in any mode and with any sleep.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use rolldrop_record::{Policy, Stamp};
 pub struct LongSleep {
     /// The pods' preStop sleep in seconds.
     pub pre_stop_sleep_s: u64,
-    /// Shorter sleep that is enough, in seconds: the longest use, rounded up, with the margin of recommendations.
+    /// Shorter sleep that is enough, in seconds: the longest use, rounded up, plus the margin of recommendations.
     pub enough_s: u64,
     /// Longest possible use of a pod after its deletion, in seconds.
     pub longest_s: f64,
     /// Number of terminations, all in rollouts.
     pub terminations: u64,
-    /// Number of those whose pods were certainly last used at different times.
+    /// Number of these terminations whose pods were certainly last used at different times.
     pub separate_ends: u64,
-    /// Share of future terminations in rollouts that these guarantee to be no longer.
+    /// Share of future terminations in rollouts for which these guarantee a use no longer than that.
     pub coverage: f64,
     /// Confidence of that share, and of all upper bounds together.
     pub confidence: f64,
     /// Sources of the logs that show the consumers.
     pub consumers: BTreeSet<String>,
-    /// Sources that the workload declares to be all; `None` if it declares none.
+    /// Sources that the workload declares to be all of its consumers; `None` if it declares none.
     pub declared: Option<BTreeSet<String>>,
-    /// True if each of these terminations shows the declared consumers, and no others.
+    /// True if each of these terminations shows exactly the declared consumers.
     pub all_consumers_seen: bool,
 }
 
-/// Evidence of one workload's terminations about its latest preStop sleep.
+/// Evidence from one workload's terminations about its latest preStop sleep.
 #[derive(Debug, Default)]
 pub(super) struct SleepEvidence {
     pre_stop_sleep_s: Option<i64>,
-    /// True if pods lost requests after this sleep, or may have.
+    /// True if pods lost requests despite this sleep, or may have.
     is_too_short: bool,
     /// Longest certain use of a pod after its deletion, in seconds, whatever its sleep.
     lasted_at_least_s: Option<f64>,
@@ -50,24 +50,25 @@ pub(super) struct SleepEvidence {
     uses: Vec<BoundedUse>,
 }
 
-/// Use of a pod after its deletion by all consumers seen.
+/// Use of a pod after its deletion by all observed consumers.
 #[derive(Debug)]
 struct BoundedUse {
     t0: (Stamp, Stamp),
     lower_s: f64,
-    /// Upper bound in seconds and rate of requests before, by window.
+    /// Upper bound in seconds, and rate of requests before t0, by window.
     windows: Vec<(f64, f64)>,
     consumers: Arc<BTreeSet<String>>,
 }
 
 impl BoundedUse {
-    /// Returns the use of a pod, if it has an upper bound that more than the uncertainty of times explains.
+    /// Returns the use of a pod if it has an upper bound, and if the uncertainty of times alone does not explain the
+    /// use.
     fn of(end: &WatchedTermination, traffic: &TerminationTraffic) -> Option<Self> {
         let slept_s = end.pre_stop_sleep_s? as f64;
         let has_slept = end.grace_use.is_some_and(|used| used.most_s >= slept_s)
             && end.failed_hooks.as_ref().is_none_or(BTreeSet::is_empty);
         let has_gaps = !traffic.gaps.is_empty() || !traffic.consumers.with_gaps.is_empty();
-        // Lines that name a Service do not show until when its pods were used.
+        // Lines that name a Service do not show how long its pods were used.
         let is_shown = !traffic.consumers.seen.is_empty() && traffic.by_services.is_empty();
         if end.mode != WatchedMode::Rollout || !has_slept || has_gaps || !is_shown {
             return None;
@@ -87,7 +88,7 @@ impl BoundedUse {
         })
     }
 
-    /// Returns the upper bound in seconds that holds together with those of other pods, `together` in all.
+    /// Returns the upper bound in seconds that holds jointly with those of other pods, for `together` pods in all.
     fn upper_s(&self, together: usize) -> f64 {
         // The silence that bounds a window is ln(1/α) divided by the rate, and the pods share α.
         let shared = |(upper_s, rate): &(f64, f64)| upper_s + (together as f64).ln() / rate;
@@ -107,15 +108,15 @@ impl SleepEvidence {
         self.is_too_short |= causes.any(|(cause, lost)| cause.is_helped_by_sleep() && lost.at_most > 0);
         self.declared.clone_from(&traffic.consumers.declared);
         let Some(mut of) = BoundedUse::of(end, traffic) else { return };
-        // A history has many terminations, and few sets of consumers.
+        // A history has many terminations but few different sets of consumers.
         if let Some(last) = self.uses.last().filter(|last| last.consumers == of.consumers) {
             of.consumers = Arc::clone(&last.consumers);
         }
         self.uses.push(of);
     }
 
-    /// Returns the sleep if it is longer than needed: by all consumers, if enough terminations show all that are
-    /// declared, otherwise by those that were seen.
+    /// Returns the sleep if it is longer than needed: by all consumers if enough terminations show all the declared
+    /// ones, otherwise by those that were seen.
     pub(super) fn long_sleep(&self) -> Option<LongSleep> {
         if self.is_too_short {
             return None;
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Returns the termination of a pod that sleeps for 15 s, in a rollout, with this number. Envoy used the pod for 2 s.
+    /// Returns the termination with this number, in a rollout, of a pod that sleeps for 15 s. Envoy used it for 2 s.
     fn end(number: i64) -> (WatchedTermination, TerminationTraffic) {
         let t0 = Stamp::from_unix_ns(number * 60 * SECOND_NS);
         let end = WatchedTermination {
@@ -213,7 +214,7 @@ mod tests {
 
     type Change<'a> = &'a dyn Fn(i64, &mut WatchedTermination, &mut TerminationTraffic);
 
-    /// Returns what this many terminations show, each with a change.
+    /// Returns the sleep that this many terminations, each modified by `change`, show to be too long.
     fn shown(count: i64, change: Change<'_>) -> Option<LongSleep> {
         let mut evidence = SleepEvidence::default();
         for number in 0..count {
@@ -232,11 +233,11 @@ mod tests {
     fn long_sleep_needs_enough_separate_ends() {
         let found = shown(29, &|_, _, _| {}).expect("29 terminations cover 90 %");
         assert_eq!((found.pre_stop_sleep_s, found.enough_s), (15, 4), "2.03 s rounded up, and the margin");
-        assert!((found.longest_s - (2.0 + 29_f64.ln() / 100.0)).abs() < 1e-9, "the bounds hold together");
+        assert!((found.longest_s - (2.0 + 29_f64.ln() / 100.0)).abs() < 1e-9, "the bounds hold jointly");
         assert_eq!((found.terminations, found.separate_ends), (29, 29));
         assert!((0.90..0.91).contains(&found.coverage), "{found:?}");
         assert_eq!((found.consumers, found.declared), (names(&[ENVOY]), None));
-        assert!(!found.all_consumers_seen, "nobody says that they are all");
+        assert!(!found.all_consumers_seen, "nothing declares that these are all consumers");
         assert_eq!(shown(28, &|_, _, _| {}), None);
         let simultaneous: Change<'_> = &|number, end, _| {
             let t0 = Stamp::from_unix_ns(number / 2 * 60 * SECOND_NS);
@@ -254,13 +255,13 @@ mod tests {
                 traffic.consumers.seen = names(seen);
                 declare(traffic, declared);
             })
-            .expect("the sleep is longer than those seen need")
+            .expect("the sleep is longer than the observed consumers need")
             .all_consumers_seen
         };
         assert!(all(&[ENVOY], &[ENVOY]));
         assert!(all(&[ENVOY, TRAEFIK], &[TRAEFIK, ENVOY]));
         assert!(!all(&[ENVOY], &[ENVOY, TRAEFIK]), "one is not followed");
-        assert!(!all(&[ENVOY, TRAEFIK], &[ENVOY]), "there is one that the workload does not declare");
+        assert!(!all(&[ENVOY, TRAEFIK], &[ENVOY]), "the workload does not declare one of them");
         let rarely = |least: i64| {
             shown(60, &move |number, _, traffic| {
                 declare(traffic, &[ENVOY, TRAEFIK]);
@@ -274,7 +275,7 @@ mod tests {
         let found = rarely(31);
         assert!(found.all_consumers_seen);
         assert_eq!(found.terminations, 29, "only those that show both count");
-        // The latest declaration decides, also about earlier terminations.
+        // The latest declaration also applies to earlier terminations.
         let late = shown(29, &|number, _, traffic| {
             if number == 28 {
                 declare(traffic, &[ENVOY]);
@@ -309,7 +310,7 @@ mod tests {
         ];
         for (what, change) in changes {
             assert_eq!(shown(40, change), None, "{what}");
-            // 29 others are enough, but a different sleep begins anew.
+            // The 29 others are enough, but a different sleep restarts the count.
             let half = shown(58, &|number, end, traffic| {
                 if number % 2 == 0 {
                     change(number, end, traffic);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_windows_make_sleep_right() {
+    fn longer_windows_justify_sleep() {
         let one = |change: Change<'_>| {
             shown(40, &|number, end, traffic| {
                 if number == 7 {
@@ -346,11 +347,11 @@ mod tests {
         assert_eq!(enough_s(lost(Cause::GatewayToDeadPod)), None, "the sleep is too short");
         assert_eq!(enough_s(lost(Cause::KilledInFlight)), Some(4), "no sleep avoids this");
         let slow = shown(40, &|_, _, traffic| traffic.windows.iter_mut().for_each(|of| of.rate_before = 0.3));
-        assert_eq!(slow, None, "few requests bound the use of all pods together too loosely");
+        assert_eq!(slow, None, "with few requests, the joint bound on all pods is too loose");
     }
 
     #[test]
-    fn changed_sleep_begins_anew() {
+    fn changed_sleep_restarts_count() {
         let two = |first: i64, then: i64| {
             shown(first + then, &move |number, end, traffic| {
                 if number < first {
@@ -359,7 +360,7 @@ mod tests {
                 }
             })
         };
-        assert_eq!(two(30, 28), None, "neither sleep alone has enough terminations of the latest kind");
+        assert_eq!(two(30, 28), None, "the latest sleep has too few terminations");
         let found = two(30, 29).expect("29 terminations with the latest sleep");
         assert_eq!((found.pre_stop_sleep_s, found.terminations, found.enough_s), (15, 29, 4));
     }

@@ -24,7 +24,7 @@ struct OpenGroup {
 /// Terminations of one workload that followed each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TerminationGroup {
-    /// The workload, with figures of this group alone.
+    /// The workload, with figures for this group alone.
     pub workload: RankedWorkload,
     /// Latest t0 of the first termination.
     pub first: Stamp,
@@ -42,7 +42,7 @@ impl TerminationGroups {
         (group.first, group.last, group.added) = (group.first.min(t0), group.last.max(t0), now);
     }
 
-    /// Returns the groups that are complete, each once.
+    /// Returns the groups that are complete. Each group is returned once.
     pub fn complete(&mut self, now: Stamp) -> Vec<TerminationGroup> {
         let is_complete = |group: &OpenGroup| now.ns_since(group.added) >= QUIET_NS;
         let complete = self.0.extract_if(.., |_, group| is_complete(group)).map(|(_, group)| group);

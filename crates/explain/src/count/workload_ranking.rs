@@ -42,57 +42,58 @@ pub struct RankedWorkload {
     pub grace_periods_s: BTreeSet<i64>,
     /// Requests at these pods, according to the logs of gateways; `None` if no log names their addresses.
     pub traffic: Option<WorkloadTraffic>,
-    /// The preStop sleep, if it is longer than the consumers seen need.
+    /// The preStop sleep, if it is longer than the observed consumers need.
     pub long_sleep: Option<LongSleep>,
 }
 
-/// Requests of gateways at a workload's terminating pods.
+/// Requests from gateways to a workload's terminating pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadTraffic {
     /// Number of terminations whose pods the logs name.
     pub terminations: u64,
-    /// Number of those terminations for which lines may be missing.
+    /// Number of these terminations for which lines may be missing.
     pub with_gaps: u64,
     /// Requests from t0 on.
     pub requests: u64,
-    /// Requests at Services of the pods while these ended, whose lines name no pod, by namespace and name of the Service.
+    /// Requests to the pods' Services while the pods terminated, if the lines name no pod; by the Service's namespace
+    /// and name.
     #[serde(default)]
     pub by_services: BTreeMap<String, u64>,
     /// Lost requests.
     pub lost: Bounded,
-    /// Streams cut, a part of the lost requests.
+    /// Streams that were cut, which are among the lost requests.
     pub streams_cut: Bounded,
-    /// Number of the terminations for which the logs do not show which streams were cut.
+    /// Number of these terminations for which the logs do not show which streams were cut.
     pub streams_cut_unknown: u64,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
     /// Requests that a retry saved.
     pub saved_by_retries: Bounded,
-    /// Number of the terminations for which the logs do not show which requests retries saved.
+    /// Number of these terminations for which the logs do not show which requests retries saved.
     pub saved_by_retries_unknown: u64,
-    /// Number of the lost requests to expect without terminations, added up over the terminations with such a figure.
+    /// Number of lost requests to expect without terminations, summed over the terminations that have this figure.
     pub background: Bounded,
-    /// Requests whose outcome the logs do not show, or not with certainty.
+    /// Requests whose outcome the logs do not show with certainty, or at all.
     pub not_observable: u64,
-    /// Window with the longest lower bound, of those whose terminations lost requests.
+    /// Window with the longest lower bound, among terminations that lost requests.
     pub longest_window: Option<LongestWindow>,
-    /// Latest of the windows that the uncertainties of t0 and of the gateway's clock may explain, of those whose
-    /// terminations lost requests.
+    /// Latest window that the uncertainties of t0 and of the gateway's clock may explain, among terminations that lost
+    /// requests.
     pub unresolved_window: Option<UnresolvedWindow>,
 }
 
 /// A window that the uncertainties of t0 and of the gateway's clock may explain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnresolvedWindow {
-    /// Width of t0 in seconds.
+    /// Width of the bounds on t0, in seconds.
     pub t0_width_s: f64,
-    /// Width of the bounds on the gateway's clock in seconds.
+    /// Width of the bounds on the gateway's clock, in seconds.
     pub clock_width_s: f64,
     /// True if the watch had written beats.
     pub has_beats: bool,
 }
 
-/// The longest window of a workload, as far as lower bounds show.
+/// The longest window of a workload, judging by lower bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongestWindow {
     /// Minimum duration of the window in seconds.
@@ -105,7 +106,7 @@ pub struct LongestWindow {
     pub mode: WatchedMode,
     /// preStop sleep of the pod, in seconds.
     pub pre_stop_sleep_s: Option<i64>,
-    /// Width of t0 in seconds, which is part of the maximum duration.
+    /// Width of the bounds on t0, in seconds, which is part of the maximum duration.
     pub t0_width_s: f64,
     /// True if the watch had written beats.
     pub has_beats: bool,

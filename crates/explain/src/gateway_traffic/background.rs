@@ -1,4 +1,4 @@
-//! Losses that real traffic has without terminations.
+//! Losses that occur in real traffic even without terminations.
 
 use super::SECOND_NS;
 use super::kept_attempts::{ChosenAttempts, Upstream};
@@ -6,9 +6,9 @@ use crate::model::Bounded;
 use crate::timeline::TimeSpan;
 use rolldrop_record::Outcome;
 
-/// Share of periods that have fewer losses than the lower limit, and that have more than the upper one.
+/// Share of periods with fewer losses than the lower limit, and share of periods with more than the upper limit.
 const BEYOND: f64 = 0.025;
-/// Minimum length of a period, so that the shortest terminations do not give thousands of them.
+/// Minimum length of a period, so that the shortest terminations do not yield thousands of periods.
 const LEAST_NS: i64 = SECOND_NS;
 
 /// Returns true if only a dead pod explains this outcome of an attempt at its address.
@@ -16,13 +16,15 @@ const fn needs_dead_pod(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
 }
 
-/// Returns true if an attempt had no connection. Where the log does not tell why, this is also part of the background.
+/// Returns true if an attempt got no connection. If the log does not show the reason, the attempt may also be part of
+/// the background.
 pub(super) const fn is_no_connection(outcome: Outcome) -> bool {
     needs_dead_pod(outcome) || matches!(outcome, Outcome::ConnectError)
 }
 
-/// Returns the number of losses to expect in a period as long as `ending`, from such periods of upstreams that were
-/// well: the middle 95 % of periods, and their mean. Returns `None` if none was well for that long.
+/// Returns the number of losses to expect in a period as long as `ending`, based on equally long periods in which
+/// upstreams were healthy: the range of the middle 95 % of periods, and the mean. Returns `None` if no upstream was
+/// healthy for that long.
 pub(super) fn background(
     attempts: &ChosenAttempts,
     ending: TimeSpan,

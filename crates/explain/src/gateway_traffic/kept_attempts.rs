@@ -1,4 +1,4 @@
-//! Attempts of gateways in memory, as rows that the explanation of runs reads.
+//! Attempts by gateways, held in memory and readable like the rows of a run.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,15 +15,15 @@ use rolldrop_record::{
     SERVER_ERROR, ServedRow, Stamp, StreamRow,
 };
 
-/// Status with which a gateway reports an upstream that failed.
+/// Status with which a gateway reports that an upstream failed.
 const BAD_GATEWAY: u16 = 502;
-/// Maximum number of attempts that a line only counts to believe.
+/// Maximum number of attempts to accept from a line that only counts them.
 const MOST_HIDDEN: usize = 20;
 
 /// Number of a consumer: a gateway's log, a route in it, and the Service whose address it uses instead of the pods'.
 pub(super) type Consumer = u32;
 
-/// Place that requests are sent to, as a log names it.
+/// Destination of requests, as named by a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Upstream<A = IpAddr> {
     /// The pod with this address.
@@ -59,25 +59,25 @@ pub(super) enum AttemptFate {
     Repeated,
 }
 
-/// Number of an address, which takes fewer bytes than the address.
+/// Number that stands for an address but takes fewer bytes.
 type AddressNumber = NonZeroU32;
 
-/// An attempt at a pod, in few bytes, as there may be a million.
+/// An attempt at a pod, stored compactly because there may be a million.
 #[derive(Clone, Copy, Debug)]
 struct KeptAttempt<A = IpAddr> {
     consumer: Consumer,
-    /// Earliest time at which it may have begun, on the gateway's clock until it is chosen.
+    /// Earliest time at which the attempt may have begun, on the gateway's clock until the attempt is chosen.
     begun: Stamp,
-    /// Longest time after that at which it may have begun, in microseconds.
+    /// Maximum time from `begun` to the actual beginning, in microseconds.
     unsure_us: u32,
-    /// In milliseconds, as a stream may take days.
+    /// Duration in milliseconds, because a stream may take days.
     took_ms: u32,
     /// `None` if the log does not show it.
     address: Option<A>,
     /// `None` if the log does not show it.
     outcome: Option<Outcome>,
-    /// False if the log does not show that the response was complete, although it has a good status. A response of the
-    /// gateway itself is none of a pod.
+    /// False if the response has a good status, but the log does not show that it was complete. A response that the
+    /// gateway itself sent counts as certain, because it is not from a pod.
     is_certain: bool,
     status: Option<u16>,
     /// True if the upstream responded with this status.
@@ -85,33 +85,33 @@ struct KeptAttempt<A = IpAddr> {
     fate: AttemptFate,
 }
 
-/// Attempts of the last minutes, in the order in which they were read.
+/// Attempts from the last minutes, in the order in which they were read.
 #[derive(Debug, Default)]
 pub(super) struct KeptAttempts {
     attempts: VecDeque<KeptAttempt<AddressNumber>>,
-    /// Those that lost their requests, for longer, as they are few.
+    /// Attempts that lost their requests. There are few of them, so they are kept longer.
     lost: VecDeque<KeptAttempt<AddressNumber>>,
-    /// When each consumer last sent a request to an address.
+    /// Time at which each consumer last sent a request to an upstream.
     used: HashMap<Upstream<AddressNumber>, BTreeMap<Consumer, Stamp>>,
     addresses: AddressTable,
     consumers: Vec<ConsumerKey>,
     numbers: HashMap<ConsumerKey, Consumer>,
-    /// Upstreams that lines named, by the consumer without a Service.
+    /// Upstreams named by lines so far, by consumer without its Service.
     named: HashMap<Consumer, NamedUpstreams>,
     /// Consumers with lines that do not show retries.
     hides_retries: HashSet<Consumer>,
 }
 
-/// Addresses that attempts were made at. None is forgotten, as there are far fewer of them than attempts.
+/// Addresses of attempts. None is forgotten, because there are far fewer addresses than attempts.
 #[derive(Debug, Default)]
 struct AddressTable {
-    /// Addresses by number, of which the first is 1.
+    /// Addresses by number, counted from 1.
     addresses: Vec<IpAddr>,
     numbers: HashMap<IpAddr, AddressNumber>,
 }
 
 impl AddressTable {
-    /// Returns the number of an address, which it gets if it has none.
+    /// Returns the number of an address, assigning one if it has none.
     fn number_of(&mut self, address: IpAddr) -> AddressNumber {
         *self.numbers.entry(address).or_insert_with(|| {
             self.addresses.push(address);
@@ -126,8 +126,8 @@ impl AddressTable {
 }
 
 impl KeptAttempts {
-    /// Adds the attempts of a line. `service_of` returns the Service that an upstream is. Returns the addresses of pods
-    /// that responded, with the latest time at which these attempts may have begun.
+    /// Adds the attempts of a line. `service_of` returns the Service that an upstream stands for, if any. Returns the
+    /// addresses of pods that responded, each with the latest time at which the attempt may have begun.
     pub(super) fn add(
         &mut self,
         source: &Arc<str>,
@@ -181,8 +181,8 @@ impl KeptAttempts {
         })
     }
 
-    /// Forgets attempts that ended before `before` on their gateway's clock, and those that lost their requests, and
-    /// who used an address, before `lost_before`.
+    /// Forgets attempts that ended before `before` on their gateway's clock. Attempts that lost their requests, and the
+    /// consumers that used an address, are forgotten only from before `lost_before`.
     pub(super) fn forget_before(&mut self, before: Stamp, lost_before: Stamp) {
         for (attempts, before) in [(&mut self.attempts, before), (&mut self.lost, lost_before)] {
             while attempts.front().is_some_and(|attempt| attempt.ended() < before) {
@@ -195,7 +195,7 @@ impl KeptAttempts {
         });
     }
 
-    /// Returns the log, the address and the earliest time of each attempt that certainly got a good response.
+    /// Returns the log, the address and the earliest time of each attempt that certainly succeeded.
     pub(super) fn responses(&self) -> impl Iterator<Item = (&Arc<str>, IpAddr, Stamp)> {
         let is_good = |of: &&KeptAttempt<_>| of.outcome == Some(Outcome::Ok) && of.is_certain;
         let answered = self.attempts.iter().filter(is_good);
@@ -239,7 +239,8 @@ impl KeptAttempts {
         used.filter_map(|(upstream, _)| address(upstream)).collect()
     }
 
-    /// Returns the attempts of these consumers that were under way in a period. `offset` is each log's clock.
+    /// Returns the attempts of these consumers that were under way in a period. `offset` returns the offset of a log's
+    /// clock.
     pub(super) fn choose(
         &self,
         consumers: &[Consumer],
@@ -249,7 +250,7 @@ impl KeptAttempts {
         self.choose_from(&self.attempts, consumers, period, offset)
     }
 
-    /// Same, for attempts that lost their requests.
+    /// Does the same for attempts that lost their requests.
     pub(super) fn choose_lost(
         &self,
         consumers: &[Consumer],
@@ -288,8 +289,8 @@ impl KeptAttempts {
 }
 
 impl NamedUpstreams {
-    /// Adds the upstreams of a line, each with its Service, if it is one. Returns the Service that attempts without an
-    /// upstream belong to, which is the line's or, if it names none, the only upstream so far.
+    /// Adds the upstreams of a line, each with the Service that it stands for, if any. Returns the Service that
+    /// attempts without an upstream belong to: the line's Service or, if the line names none, the only upstream so far.
     fn add(&mut self, of_line: impl Iterator<Item = Option<ServiceNumber>>) -> Option<ServiceNumber> {
         let mut first = None;
         for service in of_line {
@@ -307,14 +308,14 @@ impl NamedUpstreams {
     }
 }
 
-/// Returns the name of a consumer. Reports show that of a consumer that uses pods' own addresses.
+/// Returns the name of a consumer. Reports show this name if the consumer uses the pods' own addresses.
 fn target_name(source: &str, route: Option<&str>, service: Option<ServiceNumber>) -> String {
     let route = route.map(|route| format!(" (route {route})")).unwrap_or_default();
     let service = service.map(|service| format!(" (Service {service})")).unwrap_or_default();
     format!("{source}{route}{service}")
 }
 
-/// Returns the attempts of a line, including those that it only counts.
+/// Returns the attempts of a line, including those that the line only counts.
 fn attempts(consumer: Consumer, line: &LoggedRequest) -> Vec<KeptAttempt<&LoggedUpstream>> {
     let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let took = line.took.unwrap_or_default();
@@ -381,7 +382,7 @@ fn last_outcome(attempt: &LoggedAttempt, line: &LoggedRequest) -> (Option<Outcom
     (outcome, status)
 }
 
-/// Returns the outcome and status of an attempt after which the gateway tried again. It failed, in whatever way.
+/// Returns the outcome and status of an attempt after which the gateway tried again, so it must have failed.
 fn earlier_outcome(attempt: &LoggedAttempt) -> (Option<Outcome>, Option<u16>) {
     let failed = attempt.outcome.filter(|outcome| *outcome != Outcome::Ok).unwrap_or(Outcome::HttpError);
     let status = attempt.status.filter(|status| *status >= SERVER_ERROR).unwrap_or(BAD_GATEWAY);
@@ -396,12 +397,12 @@ pub(super) struct ChosenAttempts {
     targets: BTreeMap<Consumer, ChosenTarget>,
 }
 
-/// Target of chosen rows.
+/// Target of the chosen rows.
 #[derive(Debug)]
 pub(super) struct ChosenTarget {
     /// Name of the target.
     pub(super) name: Arc<str>,
-    /// Service whose address the consumer uses; `None` for the pods' own.
+    /// Service whose address the consumer uses; `None` if it uses the pods' own addresses.
     pub(super) service: Option<ServiceNumber>,
 }
 
@@ -436,7 +437,7 @@ impl ChosenAttempts {
         self.targets.values()
     }
 
-    /// Returns the number of attempts in a period at each Service that attempts were made at.
+    /// Returns the number of attempts in a period for each Service that attempts were made at.
     pub(super) fn at_services(&self, period: TimeSpan) -> BTreeMap<ServiceNumber, u64> {
         let mut at_services = BTreeMap::new();
         for attempt in self.all() {
@@ -452,19 +453,20 @@ impl ChosenAttempts {
         self.targets.get(&attempt.consumer)?.service
     }
 
-    /// Returns the addresses that attempts were made at.
+    /// Returns the addresses of all attempts.
     pub(super) fn addresses(&self) -> HashSet<IpAddr> {
         self.all().filter_map(|attempt| attempt.address).collect()
     }
 
-    /// Returns what became of the request of a row, and the Service that the attempt was made at, if it names no pod.
+    /// Returns the fate of a row's request, and the Service that the attempt was made at if the attempt names no pod.
     pub(super) fn fate(&self, row: &RequestRow) -> Option<(AttemptFate, Option<ServiceNumber>)> {
         let number = usize::try_from(row.seq).ok()?;
         let attempt = self.logs.get(&row.source)?.attempts.get(number)?;
         Some((attempt.fate, self.service_of(attempt)))
     }
 
-    /// Returns when requests were lost at an upstream with such an outcome. A stream may have begun long before.
+    /// Returns the times at which an upstream lost requests with a matching outcome. A stream may have begun long
+    /// before.
     pub(super) fn lost_at(
         &self,
         upstream: Upstream,
@@ -478,8 +480,8 @@ impl ChosenAttempts {
         lost.filter(move |of| of.outcome.is_some_and(&is_meant)).map(KeptAttempt::ended)
     }
 
-    /// Returns the number of attempts at an address that may have been under way in a period, and whose outcome the log
-    /// does not show, or not with certainty. Logs may leave out the address where a response was cut.
+    /// Returns the number of attempts that may have been under way at an address in a period, and whose outcome the log
+    /// does not show with certainty or at all. Logs may omit the address if a response was cut.
     pub(super) fn unobserved_at(&self, address: IpAddr, period: TimeSpan) -> u64 {
         self.unobserved(address, period).count() as u64
     }
@@ -523,7 +525,7 @@ impl<A: Copy> KeptAttempt<A> {
         self.begun + self.took()
     }
 
-    /// Returns the attempt with a different name for its address, if it has one.
+    /// Returns the attempt with its address, if any, replaced by a different name for it.
     fn named<B>(self, name: impl FnOnce(A) -> Option<B>) -> KeptAttempt<B> {
         let Self {
             consumer, begun, unsure_us, took_ms, outcome, is_certain, status, is_answer, fate, ..
@@ -545,14 +547,14 @@ impl<A: Copy> KeptAttempt<A> {
 }
 
 impl KeptAttempt {
-    /// Writes the attempt to a row, of which everything else is already that of an attempt.
+    /// Writes the attempt to a row whose other fields are already set.
     fn fill(&self, row: &mut RequestRow) {
         (row.scheduled, row.sent, row.end) = (self.begun, Some(self.begun), self.ended());
         row.outcome = self.outcome.unwrap_or(Outcome::Cancelled);
         row.final_outcome = row.outcome;
         row.status = self.status;
         row.routed_to = self.address.map(|address| SocketAddr::new(address, 0));
-        // An error names its pod, so that it is not taken for the gateway's own.
+        // Name the pod that sent an error, so that the error is not taken for the gateway's own.
         let is_pods = self.is_answer && row.outcome != Outcome::Ok;
         row.pod = self.address.filter(|_| is_pods).map(|address| address.to_string().into());
     }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use rolldrop_record::event::{Change, EndpointSliceEvent, ServiceEvent};
 use rolldrop_record::{EventKind, LoggedUpstream, Stamp};
 
-/// Number of a Service, which takes fewer bytes than its name.
+/// Number that stands for a Service but takes fewer bytes than its name.
 pub(super) type ServiceNumber = u32;
 
 /// Services, and the pods that were their endpoints in the last minutes.
 #[derive(Debug, Default)]
 pub(super) struct KnownServices {
-    /// Services by number. None is forgotten, as there are few of them.
+    /// Services by number. None is forgotten, because there are few.
     services: Vec<KnownService>,
     numbers: HashMap<(String, String), ServiceNumber>,
     by_address: HashMap<IpAddr, ServiceNumber>,
@@ -24,24 +24,24 @@ pub(super) struct KnownServices {
 struct KnownService {
     namespace: String,
     name: String,
-    /// Endpoints by address and pod, because addresses and names of pods are used again.
+    /// Endpoints by address and pod, because pods' addresses and names are reused.
     endpoints: BTreeMap<(IpAddr, String), KnownEndpoint>,
 }
 
 #[derive(Debug)]
 struct KnownEndpoint {
     slice: Arc<str>,
-    /// Time from which no slice had the endpoint any more.
+    /// Time from which no slice listed the endpoint any more.
     gone: Option<Stamp>,
 }
 
 impl KnownServices {
-    /// Processes an event of the watches.
+    /// Processes a watch event.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Service(event) => self.observe_service(event),
             EventKind::EndpointSlice(event) => self.observe_slice(at, event),
-            // A list follows, without what was deleted in between.
+            // A list follows, which lacks everything deleted during the gap.
             EventKind::WatchGap { resource, .. } if resource == "services" => {
                 self.by_address.clear();
                 self.by_node_port.clear();
@@ -93,8 +93,8 @@ impl KnownServices {
         })
     }
 
-    /// Returns the Service that a log names, by its address or its name in DNS. `namespace` is the gateway's, in which
-    /// its own name suffices.
+    /// Returns the Service that a log names by its address or DNS name. `namespace` is the gateway's namespace, in
+    /// which a Service's bare name is enough.
     pub(super) fn named(&self, upstream: &LoggedUpstream, namespace: Option<&str>) -> Option<ServiceNumber> {
         let host = match upstream {
             LoggedUpstream::Address(address) => return self.at(*address),
@@ -108,8 +108,8 @@ impl KnownServices {
         self.numbers.get(&(namespace.to_owned(), name.to_owned())).copied().filter(|_| is_service)
     }
 
-    /// Returns the Service that has this address: a cluster IP, or a node's address with a node port. A pod in the
-    /// network of its node may listen on a port with the number of its own Service's node port.
+    /// Returns the Service that has this address: a cluster IP, or a node's address with a node port. A pod in its
+    /// node's network may itself listen on a port with the same number as its Service's node port.
     fn at(&self, address: SocketAddr) -> Option<ServiceNumber> {
         let by_node_port = || {
             let number = *self.by_node_port.get(&address.port())?;
@@ -138,7 +138,7 @@ impl KnownServices {
         of.namespace == namespace && of.endpoints.contains_key(&(address, name.to_owned()))
     }
 
-    /// Returns the namespace and name of a Service, as reports show it.
+    /// Returns the namespace and name of a Service, as shown in reports.
     pub(super) fn name(&self, number: ServiceNumber) -> String {
         let KnownService { namespace, name, .. } = &self.services[number as usize];
         format!("{namespace}/{name}")
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_name_their_current_service() {
+    fn addresses_identify_current_service() {
         let mut known = KnownServices::default();
         let at_address = |known: &KnownServices, address: &str| {
             known.at(address.parse().unwrap()).map(|number| known.name(number))
@@ -205,7 +205,7 @@ mod tests {
         ] {
             assert_eq!(at_address(&known, address).as_deref(), name, "{address}");
         }
-        // The address goes to another Service.
+        // The address is reassigned to another Service.
         known.observe(at(1), &service(Change::Deleted, "web", "10.96.0.1", Some(30_080)));
         assert_eq!(at_address(&known, "10.96.0.1:80"), None);
         known.observe(at(2), &service(Change::Applied, "api", "10.96.0.1", None));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_dns_name_services() {
+    fn dns_names_identify_services() {
         let mut known = KnownServices::default();
         known.observe(at(0), &slice("web-x", Change::Listed, &[("a", "10.0.0.1")]));
         let is_web =
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_known_for_a_while_after_they_left() {
+    fn removed_endpoints_are_remembered_for_a_while() {
         let mut known = KnownServices::default();
         let is_behind = |known: &KnownServices, pod: &str, address: &str| {
             known.of_pod("shop", pod, address.parse().unwrap()).len() == 1
@@ -243,7 +243,7 @@ mod tests {
         assert!(known.of_pod("other", "a", "10.0.0.1".parse().unwrap()).is_empty());
         known.forget_before(at(3));
         assert!(!is_behind(&known, "a", "10.0.0.1") && is_behind(&known, "b", "10.0.0.2"));
-        // The list after a gap does not have the slice any more.
+        // The list after a gap no longer contains the slice.
         known.observe(at(4), &EventKind::WatchGap { resource: "endpointslices".to_owned(), from: at(3) });
         known.forget_before(at(5));
         assert!(!is_behind(&known, "b", "10.0.0.2"));

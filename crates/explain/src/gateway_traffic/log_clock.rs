@@ -1,24 +1,24 @@
-//! Bounds on how far a gateway's clock differs from the watch's, from lines alone.
+//! Bounds on the difference between a gateway's clock and the watch's, derived from log lines alone.
 
 use std::collections::VecDeque;
 
 use rolldrop_record::{ClockOffset, Stamp};
 
-/// Time within which the API server passes a change to all of its watches, also when it is busy.
+/// Time within which the API server passes a change to all of its watches, even when it is busy.
 const PASSED_ON_WITHIN_NS: i64 = 500_000_000;
-/// Number of lines of which at least one is written and read soon after its request. Gateways that collect lines before
-/// they write them end some requests just before they write.
+/// Number of lines of which at least one is written and read soon after its request ended. Even if a gateway buffers
+/// its lines, some requests end just before it writes them.
 const MANY: u64 = 100;
-/// Time that this takes at most for one of [`MANY`] lines. This is an assumption, as is the next limit.
+/// Maximum delay until the fastest of [`MANY`] lines is read. This is an assumption, as is the next limit.
 const READ_WITHIN_NS: i64 = 500_000_000;
-/// Time that this takes at most for one of fewer lines.
+/// Maximum delay until the fastest line is read if there are fewer lines.
 const FEW_READ_WITHIN_NS: i64 = 10_000_000_000;
 /// Length of the periods for which bounds are kept.
 const PERIOD_NS: i64 = 60_000_000_000;
 /// Number of periods to keep.
 const PERIODS: usize = 12;
 
-/// Bounds from the lines of several minutes.
+/// Bounds derived from the lines of several minutes.
 #[derive(Debug, Default)]
 pub(super) struct LogClock(VecDeque<PeriodBounds>);
 
@@ -27,9 +27,9 @@ pub(super) struct LogClock(VecDeque<PeriodBounds>);
 struct PeriodBounds {
     period: i64,
     lines: u64,
-    /// From the times at which lines were read.
+    /// Lower bound, from the times at which lines were read.
     least_ns: i64,
-    /// From the ends of pods.
+    /// Lower bound, from the ends of pods.
     least_by_ends_ns: i64,
     most_ns: i64,
 }
@@ -43,13 +43,13 @@ impl LogClock {
     }
 
     /// Adds a request that began at `begun` on the gateway's clock, at a pod that the watch showed as ready at `ready`.
-    /// A gateway uses a pod only once the API server says that it is ready.
+    /// A gateway uses a pod only once the API server reports it as ready.
     pub(super) fn begun_after(&mut self, begun: Stamp, ready: Stamp, read: Stamp) {
         let bounds = self.of_period(read);
         bounds.most_ns = bounds.most_ns.min(begun.ns_since(ready.shifted_ns(-PASSED_ON_WITHIN_NS)));
     }
 
-    /// Adds a request that began at `begun` on the gateway's clock, and to which a pod responded that was gone at `gone`.
+    /// Adds a request that began at `begun` on the gateway's clock, and was answered by a pod that was gone at `gone`.
     pub(super) fn begun_before(&mut self, begun: Stamp, gone: Stamp, now: Stamp) {
         let bounds = self.of_period(now);
         bounds.least_by_ends_ns = bounds.least_by_ends_ns.max(begun.ns_since(gone));
@@ -77,12 +77,12 @@ impl LogClock {
         let by_ends_ns = self.0.iter().map(|bounds| bounds.least_by_ends_ns).max().unwrap_or(i64::MIN);
         let assumed_ns = least_ns.saturating_add(read_within_ns);
         let most_ns = match by_ends_ns > assumed_ns {
-            // All lines are late, or something else has a pod's address.
+            // All lines are late, or something else now has a pod's address.
             true => by_ends_ns.max(most_ns.min(by_ends_ns.saturating_add(FEW_READ_WITHIN_NS))),
             false => most_ns.min(assumed_ns),
         };
-        // The bounds of a gateway that uses pods before they are ready contradict each other; the offset may be any
-        // in between.
+        // If a gateway uses pods before they are ready, the bounds contradict each other; the offset may then be
+        // anything in between.
         let (least_ns, most_ns) = (least_ns.min(most_ns), least_ns.max(most_ns));
         let uncertainty_ns = most_ns.saturating_sub(least_ns) / 2;
         ClockOffset { offset_ns: least_ns.saturating_add(uncertainty_ns), uncertainty_ns }
@@ -99,7 +99,7 @@ mod tests {
         Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
     }
 
-    /// Returns the least and the largest possible offset, in milliseconds.
+    /// Returns the smallest and the largest possible offset, in milliseconds.
     fn bounds_ms(clock: &LogClock) -> (i64, i64) {
         let ClockOffset { offset_ns, uncertainty_ns } = clock.offset();
         ((offset_ns - uncertainty_ns) / MS, (offset_ns + uncertainty_ns) / MS)
@@ -117,7 +117,7 @@ mod tests {
             clock.ended_before(at(1300), at(1200));
         }
         assert_eq!(bounds_ms(&clock), (280, 780));
-        // The watch showed a pod as ready at 5.1 s, which was then at most 0.5 s ago; it got a request at 4.7 s.
+        // At 5.1 s the watch showed that a pod had become ready, at most 0.5 s before; the pod got a request at 4.7 s.
         clock.begun_after(at(4700 + 300), at(5100), at(5300));
         assert_eq!(bounds_ms(&clock), (280, 400));
     }
@@ -129,7 +129,7 @@ mod tests {
             clock.ended_before(at(1000), at(21_000));
         }
         assert_eq!(bounds_ms(&clock), (-20_000, -19_500));
-        // A pod responded to a request of 30.0 s, and was gone at 30.4 s.
+        // A pod responded to a request that began at 30.0 s, and was gone at 30.4 s.
         clock.begun_before(at(30_000), at(30_400), at(60_000));
         assert_eq!(bounds_ms(&clock), (-20_000, 9_600));
         clock.begun_after(at(40_000), at(39_900), at(60_000));

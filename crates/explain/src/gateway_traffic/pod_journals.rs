@@ -1,8 +1,8 @@
 //! Journals of our own sidecars: the requests that reached a pod, as its sidecar recorded them.
 //!
-//! They count only for pods whose address no gateway's log names, because each request would count twice. A sidecar does
-//! not see requests that came after its end, nor does it know all of its clients. So its counts are lower bounds, and its
-//! windows have no upper bound.
+//! A journal counts only if no gateway's log names the pod's address, because each request would otherwise count twice.
+//! A sidecar sees no requests that arrive after its end, and does not know all of its clients. So its counts are lower
+//! bounds, and its windows have no upper bound.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::model::{LogGap, SIDECAR_ENDED, TerminationTraffic, TrafficWitness};
 use crate::timeline::TimeSpan;
 use rolldrop_record::{ClockOffset, ServedEnd, ServedKey, ServedRow, Stamp};
 
-/// Reason of a gap.
+/// Reason for a gap.
 const NO_CLOCK: &str = "clock not measured";
 /// Maximum number of open responses to keep for one sidecar: as many as it tracks by default.
 const MOST_OPEN: usize = 65_536;
@@ -33,9 +33,9 @@ pub(super) struct PodJournal {
     uid: String,
     /// Workload whose sidecars are read.
     source: String,
-    /// `None` until it was measured.
+    /// Offset of the sidecar's clock; `None` until it is measured.
     clock: Option<ClockOffset>,
-    /// Earliest request, on the sidecar's clock.
+    /// Start of the earliest request, on the sidecar's clock.
     first: Option<Stamp>,
     /// Responses that are not known to have ended.
     open: HashMap<ServedKey, ServedRow>,
@@ -55,12 +55,12 @@ impl PodJournals {
 }
 
 impl PodJournal {
-    /// Returns the name of the consumer of the pod.
+    /// Returns the name of the pod's consumer.
     pub(super) fn consumer(&self) -> String {
         format!("clients of {}", self.source)
     }
 
-    /// Returns the clock of a journal among these; `None` for another log.
+    /// Returns the measured clock offset of a log if it is one of these journals; otherwise `None`.
     pub(super) fn clock_among(journals: &[&Self], log: &str) -> Option<ClockOffset> {
         journals.iter().find(|journal| *journal.log == *log)?.clock
     }
@@ -72,8 +72,8 @@ impl PodJournal {
 }
 
 impl GatewayTraffic {
-    /// Adds the journal of the sidecar in the pod with this UID, if it is new. Returns false if it belongs to another
-    /// source, which has it already.
+    /// Adds the journal of the sidecar in the pod with this UID, if it is new. Returns false if the journal already
+    /// belongs to another source.
     pub fn add_journal(&mut self, log: &Arc<str>, uid: &str, source: &str) -> bool {
         if let Some(known) = self.journal_mut(uid, log) {
             return known.source == source;
@@ -95,14 +95,14 @@ impl GatewayTraffic {
         self.journals.0.iter_mut().find(|journal| journal.uid == uid && *journal.log == *log)
     }
 
-    /// Sets the offset of a sidecar's clock, as measured.
+    /// Sets the measured offset of a sidecar's clock.
     pub fn set_clock(&mut self, uid: &str, log: &str, clock: ClockOffset) {
         if let Some(journal) = self.journal_mut(uid, log) {
             journal.clock = Some(clock);
         }
     }
 
-    /// Adds rows of a journal.
+    /// Adds rows from a journal.
     pub fn add_served(&mut self, uid: &str, log: &str, rows: Vec<ServedRow>) {
         let address = self.pods.get(uid).and_then(|pod| pod.address);
         let journal = self.journals.0.iter_mut().find(|journal| journal.uid == uid && *journal.log == *log);
@@ -128,7 +128,7 @@ impl GatewayTraffic {
         }
     }
 
-    /// Notes that a sidecar has ended. Nothing later is known of its open responses.
+    /// Records that a sidecar has ended. The fate of its open responses remains unknown.
     pub fn end_journal(&mut self, uid: &str, log: &str, at: Stamp) {
         let address = self.pods.get(uid).and_then(|pod| pod.address);
         let journal = self.journals.0.iter_mut().find(|journal| journal.uid == uid && *journal.log == *log);
@@ -139,8 +139,8 @@ impl GatewayTraffic {
         }
     }
 
-    /// Returns the consumers whose logs name a pod, or one of its Services, and, if only its own sidecar shows its
-    /// requests, the journals.
+    /// Returns the consumers whose logs name a pod or one of its Services. If only the pod's own sidecar shows its
+    /// requests, also returns the pod's journals.
     pub(super) fn witnesses(
         &self,
         uid: &str,
@@ -159,7 +159,8 @@ impl GatewayTraffic {
         (sidecars.into_iter().filter(is_own).collect(), journals)
     }
 
-    /// Returns when the pod with this address was ready, not being deleted, and recorded by its sidecar.
+    /// Returns the periods in which the pod with this address was ready, not being deleted, and recorded by its
+    /// sidecar.
     pub(super) fn well_in_journals(
         &self,
         address: IpAddr,
@@ -175,10 +176,10 @@ impl GatewayTraffic {
     }
 }
 
-/// Completes the traffic of a pod from its journals. `span` is the period from t0 on whose requests were searched.
+/// Completes a pod's traffic from its journals. `span` is the period, from t0 on, that was searched for requests.
 pub(super) fn limit_to_journals(traffic: &mut TerminationTraffic, journals: &[&PodJournal], span: TimeSpan) {
     traffic.seen_by = TrafficWitness::Sidecar;
-    // A connection that the sidecar could not look into may have had a response that was cut.
+    // A connection that the sidecar could not inspect may have carried a response that was cut.
     let may_hide_cuts = traffic.not_observable > 0;
     traffic.streams_cut = traffic.streams_cut.and_then(|cut| cut.unless_hidden(may_hide_cuts));
     traffic.consumers.seen = journals.iter().map(|journal| journal.source.clone()).collect();

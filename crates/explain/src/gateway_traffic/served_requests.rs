@@ -1,4 +1,4 @@
-//! A request that a sidecar recorded, in the form of a gateway's line about an attempt at the pod.
+//! Converts a request that a sidecar recorded to the form of a gateway's line about an attempt at the pod.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use rolldrop_record::{
     LoggedAttempt, LoggedRequest, LoggedUpstream, Outcome, SERVER_ERROR, ServedEnd, ServedRow,
 };
 
-/// Status with which an app says that it is not available.
+/// Status with which an app reports that it is unavailable.
 const UNAVAILABLE: u16 = 503;
 
-/// Returns the request of a row. If the sidecar could not look into a connection, the whole connection counts as one
-/// request of which nothing is known.
+/// Returns the request of a row. If the sidecar could not inspect a connection, the whole connection counts as one
+/// request about which nothing is known.
 pub(super) fn logged_request(row: &ServedRow, pod: IpAddr) -> LoggedRequest {
     let begun = row.head.unwrap_or(row.accepted);
     let took = Duration::from_nanos(u64::try_from(row.end.ns_since(begun)).unwrap_or_default());
@@ -38,7 +38,8 @@ pub(super) fn logged_request(row: &ServedRow, pod: IpAddr) -> LoggedRequest {
     }
 }
 
-/// Returns the status of the app's response. An app that is not available says so in gRPC with status 200.
+/// Returns the status of the app's response. With gRPC, an app reports that it is unavailable in a response with status
+/// 200.
 fn status(row: &ServedRow) -> Option<u16> {
     match row.grpc_status {
         Some(GRPC_UNAVAILABLE) => Some(UNAVAILABLE),
@@ -46,7 +47,7 @@ fn status(row: &ServedRow) -> Option<u16> {
     }
 }
 
-/// Returns what became of a request; `None` if the row does not tell.
+/// Returns the outcome of a request; `None` if the row does not show it.
 fn outcome(row: &ServedRow, status: Option<u16>) -> Option<Outcome> {
     let has_begun = status.is_some();
     match row.ended {
@@ -57,7 +58,8 @@ fn outcome(row: &ServedRow, status: Option<u16>) -> Option<Outcome> {
         ServedEnd::UpstreamRefused => Some(Outcome::ConnectRefused),
         ServedEnd::UpstreamReset if has_begun => Some(Outcome::ResetMidResponse),
         ServedEnd::UpstreamEof if has_begun => Some(Outcome::TruncatedBody),
-        // Only a new connection can have waited in the app's accept queue. The app had accepted a kept one.
+        // Only a new connection can have been waiting in the app's accept queue. A kept connection had been accepted
+        // before.
         ServedEnd::UpstreamReset if row.conn_first_request => Some(Outcome::ResetBeforeResponse),
         ServedEnd::UpstreamReset | ServedEnd::UpstreamEof => Some(Outcome::EofBeforeResponse),
         ServedEnd::ClientGone | ServedEnd::Cancelled | ServedEnd::ProxyExhausted | ServedEnd::Open => None,

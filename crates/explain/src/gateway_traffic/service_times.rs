@@ -1,22 +1,23 @@
-//! Times in which the pods behind a Service explain losses at its address, and times in which they do not.
+//! Periods in which the pods behind a Service explain losses at its address, and periods in which they do not.
 
 use super::{MARGIN_NS, PodHistory, SECOND_NS};
 use crate::timeline::TimeSpan;
 use rolldrop_record::Stamp;
 use rolldrop_record::event::Change;
 
-/// Time for which a pod whose readiness probe, if any, does not connect may be ready without listening.
+/// Time for which a pod may be ready without listening if no readiness probe connects to it.
 const MAY_START_NS: i64 = 300 * SECOND_NS;
-/// Time around a restart or a loss of readiness in which a pod that is not terminating may accept no connection.
+/// Time around a restart or a loss of readiness in which a pod that is not terminating may accept no connections.
 const UNWELL_NS: i64 = 60 * SECOND_NS;
 /// Time within which all nodes route to a pod that has become ready.
 const ROUTED_WITHIN_NS: i64 = 5 * SECOND_NS;
 
-/// Change of the number of pods in some state, and of the number of those in a state that rules the time out.
+/// Time of a change, with the changes in the number of pods in some state and in the number of pods in a state that
+/// rules the period out.
 type PodChange = (Stamp, [i64; 2]);
 
-/// Returns the times in `within` in which at least one of these pods was ready, none was terminating, and none had been
-/// terminating shortly before.
+/// Returns the periods in `within` in which at least one of these pods was ready, none was terminating, and none had
+/// been terminating shortly before.
 pub(super) fn well<'p>(pods: impl Iterator<Item = &'p PodHistory>, within: TimeSpan) -> Vec<TimeSpan> {
     let mut changes = Vec::new();
     for pod in pods {
@@ -29,8 +30,8 @@ pub(super) fn well<'p>(pods: impl Iterator<Item = &'p PodHistory>, within: TimeS
     spans(changes, within)
 }
 
-/// Returns the times in `within` in which only a terminating one of these pods explains that nobody accepted a
-/// connection: another one was ready, and all others had shown that they listen.
+/// Returns the periods in `within` in which only the termination of one of these pods explains why no connection was
+/// accepted: another pod was ready, and all others had shown that they listen.
 pub(super) fn refused_by_terminating<'p>(
     pods: impl Iterator<Item = &'p PodHistory>,
     within: TimeSpan,
@@ -50,7 +51,8 @@ pub(super) fn refused_by_terminating<'p>(
     spans(changes, within)
 }
 
-/// Adds the time in which a pod was ready and not being deleted. It begins this much later.
+/// Adds the period in which a pod was ready and not being deleted. It begins `later_ns` after the pod became ready, or
+/// immediately if a list already had the pod.
 fn add_ready(pod: &PodHistory, later_ns: i64, changes: &mut Vec<PodChange>) {
     if let Some(ready) = pod.ready {
         let was_listed = pod.events.first().is_some_and(|(_, first)| first.change == Change::Listed);
@@ -64,13 +66,13 @@ fn while_it_lasts(from: Stamp, until: Stamp, by: [i64; 2]) -> [PodChange; 2] {
     [(from, by), (until, by.map(|by| -by))]
 }
 
-/// Returns true if a readiness probe has connected to a pod that is ready.
+/// Returns true if readiness probes connect to the pod, so that one has succeeded once the pod is ready.
 fn is_probed(pod: &PodHistory) -> bool {
     let containers = || pod.events.iter().flat_map(|(_, event)| &event.containers);
     containers().any(|container| !container.sidecar && container.readiness_probe == Some(true))
 }
 
-/// Returns the times at which a pod that was not being deleted was shown as restarted, or as not ready any more.
+/// Returns the times at which a pod that was not being deleted was shown as restarted, or as no longer ready.
 fn unwell_times(pod: &PodHistory) -> impl Iterator<Item = Stamp> {
     let restarts = |number: usize| pod.events[number].1.containers.iter().map(|of| of.restarts).sum::<i32>();
     (1..pod.events.len()).filter_map(move |number| {
@@ -81,7 +83,7 @@ fn unwell_times(pod: &PodHistory) -> impl Iterator<Item = Stamp> {
     })
 }
 
-/// Returns the times in `within` in which the first number is above zero, and the second is zero.
+/// Returns the periods in `within` in which the first number is above zero and the second is zero.
 fn spans(mut changes: Vec<PodChange>, within: TimeSpan) -> Vec<TimeSpan> {
     changes.sort_unstable();
     let (mut spans, mut numbers, mut begun) = (Vec::new(), [0, 0], None);
@@ -121,10 +123,10 @@ mod tests {
         Stamp::from_unix_ns(s * SECOND_NS)
     }
 
-    /// A second, and what the pod's event then has.
+    /// Second at which an event shows the pod, and a function that changes the event.
     type ShownPod<'a> = (i64, &'a dyn Fn(&mut PodEvent));
 
-    /// Returns a pod that was shown like this.
+    /// Returns a pod that was shown by these events.
     fn pod(shown: &[ShownPod<'_>]) -> PodHistory {
         let mut history = PodHistory::default();
         for (s, change) in shown {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn service_is_well_while_no_pod_is_ending() {
+    fn service_is_healthy_while_no_pod_terminates() {
         let stays = pod(&[(20, &|_| {})]);
         let ends = pod(&[(0, &is_listed), (100, &is_deleting), (110, &is_gone)]);
         let well = |pods: &[&PodHistory]| seconds(&well(pods.iter().copied(), ALL));
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_may_not_listen_leave_refusals_open() {
+    fn pods_not_known_to_listen_leave_refusals_ambiguous() {
         let ends = pod(&[(0, &is_listed), (100, &is_deleting), (110, &is_gone)]);
         let certain = |other: &PodHistory| seconds(&refused_by_terminating([&ends, other].into_iter(), ALL));
         let stays = pod(&[(0, &is_listed)]);

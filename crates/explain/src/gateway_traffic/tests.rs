@@ -1,4 +1,4 @@
-//! Simulated gateways before three pods with known ground truth. Pod `b` is deleted at 100 s.
+//! Simulated gateways in front of three pods, with known ground truth. Pod `b` is deleted at 100 s.
 
 mod journal_rows;
 mod mangled_logs;
@@ -23,7 +23,7 @@ fn at(ms: i64) -> Stamp {
     Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
 }
 
-/// Watch of a cluster, and a gateway `gw` with a clock of its own.
+/// Watch of a cluster, and a gateway `gw` with its own clock.
 struct World {
     watch: TerminationWatch,
     traffic: GatewayTraffic,
@@ -61,12 +61,12 @@ impl World {
         self.show(ms, name);
     }
 
-    /// Deletes a pod, whose containers end 1 s later. 1.3 s after its deletion, the pod is gone.
+    /// Deletes a pod. Its containers end 1 s later, and the pod is gone 1.3 s after its deletion.
     fn delete(&mut self, ms: i64, name: &'static str) {
         self.delete_until(ms, name, ms + 1000, 30);
     }
 
-    /// Same, for a pod whose containers end at `ended_ms`.
+    /// Deletes a pod whose containers end at `ended_ms`. The pod is gone 0.3 s after that.
     fn delete_until(&mut self, ms: i64, name: &'static str, ended_ms: i64, grace_s: i64) {
         let pod = self.pods.get_mut(name).unwrap();
         pod["change"] = "applied".into();
@@ -85,7 +85,7 @@ impl World {
         self.show(ended_ms + 300, name);
     }
 
-    /// Logs a request that began at `ms` and took 2 ms, which is read 30 ms later.
+    /// Logs a request that began at `ms` and took 2 ms; its line is read 30 ms later.
     fn log(&mut self, ms: i64, status: u16, attempts: Vec<LoggedAttempt>) {
         self.log_line(ms, line(Some(status), attempts));
     }
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// Returns the event of a pod that is ready.
+/// Returns an event for a ready pod.
 pub(super) fn pod_event(name: &str, uid: &str, address: &str, change: &str) -> Value {
     let app = json!({"name": "app", "sidecar": false, "pre_stop_sleep_s": null, "pre_stop_other": false,
         "state": "running", "reason": null, "exit_code": null, "restarts": 0});
@@ -149,7 +149,7 @@ fn fine(address: &str) -> Vec<LoggedAttempt> {
 
 const ADDRESSES: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
-/// Logs 120 s of 100 requests/s, each with `log`, which gets its number and time. `b` is deleted at 100 s.
+/// Logs 100 requests/s for 120 s, each with `log`, which is passed its number and time. `b` is deleted at 100 s.
 fn log_while_pod_ends(world: &mut World, mut log: impl FnMut(&mut World, i64, i64)) {
     for n in 0..12_000 {
         let ms = n * 10;
@@ -160,8 +160,8 @@ fn log_while_pod_ends(world: &mut World, mut log: impl FnMut(&mut World, i64, i6
     }
 }
 
-/// Logs requests to all pods. Until 400 ms after its deletion, a third of them still goes to `b`, which accepts no
-/// connection from 100 ms after its deletion on. `refused` logs such a request.
+/// Logs requests to all pods. Until 400 ms after the deletion of `b`, a third of them still go to `b`, which accepts no
+/// connections from 100 ms after its deletion on. `refused` logs a request that `b` did not accept.
 fn roll(world: &mut World, mut refused: impl FnMut(&mut World, i64)) {
     log_while_pod_ends(world, |world, n, ms| {
         let address = ADDRESSES[usize::try_from(n % 3).unwrap()];
@@ -186,7 +186,7 @@ fn refused_attempts_are_counted_exactly() {
     assert_eq!(traffic.background, Some(Bounded::exactly(0)));
     let [window] = &traffic.windows[..] else { panic!("{traffic:?}") };
     assert_eq!(window.consumer, "gw");
-    // The window lasted 0.4 s; t0 is known to a second, and the clock to one second more.
+    // The window lasted 0.4 s. The uncertainty of t0 adds up to a second, and that of the clock up to another second.
     let (lower_s, upper_s) = (window.lower_s.unwrap(), window.upper_s.unwrap());
     assert!(lower_s <= 0.4 && (0.4..3.0).contains(&upper_s), "{window:?}");
 }
@@ -236,7 +236,7 @@ fn retried_attempts_count_as_saved() {
         }
     });
     let (_, traffic) = world.explain(180_000);
-    // Three requests of ten were lost, each after two attempts.
+    // Three of ten requests were lost, each after two attempts.
     assert_eq!((traffic.lost, traffic.saved_by_retries), (Bounded::exactly(3), Some(Bounded::exactly(7))));
 }
 
@@ -277,12 +277,13 @@ fn unproven_responses_are_not_observable() {
         world.log(ms, 200, unproven("10.0.0.1"));
     }
     let (_, traffic) = world.explain(180_000);
-    // With the gateway's clock, the first may have been under way, too; the last came when the pod was gone.
+    // Because the gateway's clock is uncertain, the first may also have been under way. The last came after the pod was
+    // gone.
     assert_eq!(traffic.not_observable, 3, "{traffic:?}");
     assert_eq!(traffic.lost, Bounded::exactly(0));
 }
 
-/// Returns a response of which the log does not show if it was complete.
+/// Returns a response that the log does not show to be complete.
 fn endless(address: &str) -> LoggedAttempt {
     LoggedAttempt { outcome: None, ..attempt(address, Outcome::Ok, Some(200)) }
 }
@@ -325,7 +326,7 @@ fn gateway_with_only_streams_shows_losses() {
 }
 
 #[test]
-fn unseen_ends_leave_streams_cut_open() {
+fn unseen_ends_leave_cut_streams_unknown() {
     let streams_cut = |log: &dyn Fn(&mut World)| {
         let mut world = World::new();
         roll(&mut world, |_, _| {});
@@ -336,7 +337,7 @@ fn unseen_ends_leave_streams_cut_open() {
     let none = (Some(Bounded::default()), 0);
     assert_eq!(streams_cut(&|_| {}), none);
     assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, endless("10.0.0.2"))), (None, 1));
-    // Caddy logs no address with a response that was cut.
+    // Caddy logs no address for a response that was cut.
     let nameless = LoggedAttempt { upstream: LoggedUpstream::Unnamed, ..endless("10.0.0.2") };
     assert_eq!(streams_cut(&|world| world.log_stream(98_000, 100_100, nameless.clone())), (None, 1));
     assert_eq!(streams_cut(&|world| world.log(100_100, 200, Vec::new())), none, "the gateway's own response");
@@ -349,9 +350,9 @@ fn unseen_ends_leave_streams_cut_open() {
     assert_eq!(both, (Some(Bounded::exactly(1)), 1));
 }
 
-/// A stream began while its pod was well, but the pod's own termination cut it.
+/// A stream began while its pod was healthy, but the pod's own termination cut it.
 #[test]
-fn stream_cut_with_its_pod_is_no_background() {
+fn stream_cut_by_own_pod_is_not_background() {
     let mut world = World::new();
     world.begin(0, "d", "10.0.0.4", "listed");
     world.delete(90_000, "d");
@@ -380,10 +381,10 @@ fn gateway_clock_is_corrected() {
 }
 
 #[test]
-fn background_is_that_of_well_pods() {
+fn background_comes_from_healthy_pods() {
     let mut world = World::new();
     let failing = |address| vec![attempt(address, Outcome::HttpError, Some(503))];
-    // One error a second at each of the pods that are well, and one reset at the pod that is ending.
+    // One error per second at each healthy pod, and one reset at the terminating pod.
     for second in 0..100 {
         world.log(second * 1000 + 5, 503, failing("10.0.0.1"));
         world.log(second * 1000 + 7, 503, failing("10.0.0.3"));
@@ -399,7 +400,7 @@ fn background_is_that_of_well_pods() {
 }
 
 #[test]
-fn background_is_that_of_used_pods() {
+fn background_comes_from_used_pods() {
     let errors = |idle: u8| {
         let mut world = World::new();
         for number in 0..idle {
@@ -430,7 +431,7 @@ fn reused_address_names_its_last_pod() {
         world.log(ms, 503, refused());
     }
     let (_, traffic) = world.explain(180_000);
-    // The gateway's clock is known to half a second, in which it sends 50 requests.
+    // The gateway's clock is known to within half a second, in which the gateway sends 50 requests.
     let Bounded { at_least, at_most, .. } = traffic.lost;
     assert!(at_least == 10 && (10..=60).contains(&at_most), "{traffic:?}");
 }
@@ -479,7 +480,7 @@ fn long_termination_keeps_its_first_losses() {
 }
 
 #[test]
-fn early_end_of_watch_is_gap() {
+fn watch_that_ends_early_leaves_gap() {
     let mut world = World::new();
     roll(&mut world, |_, _| {});
     let (_, traffic) = world.explain(130_000);
@@ -501,7 +502,7 @@ fn missing_lines_leave_window_open() {
     world.traffic.add_gap(gap.clone());
     let (end, traffic) = world.explain(180_000);
     assert_eq!((&traffic.gaps[..], traffic.windows[0].upper_s), (&[gap.clone()][..], None));
-    // A line that is missing later may be that of a slow request.
+    // A line missing later on may be that of a slow request.
     let late = LogGap { from_ns: at(150_000), to_ns: Some(at(151_000)), ..gap };
     world.traffic.add_gap(late.clone());
     let traffic = world.traffic.explain(&end, at(180_000)).unwrap().unwrap();
@@ -555,7 +556,7 @@ fn unread_log_leaves_gap() {
     };
     let gw = Arc::from("gw");
     assert_eq!(gap_of(&|_| {}), []);
-    // It cannot be read, or could not be read for a while.
+    // The log cannot be read, or could not be read for a while.
     assert_eq!(gap_of(&|traffic| traffic.interrupt(&gw, at(150_000))), [(150_000, 180_000)]);
     assert_eq!(gap_of(&|traffic| traffic.interrupt(&gw, at(179_000))), [], "all lines were read before");
     let resume = |traffic: &mut GatewayTraffic| {
@@ -570,7 +571,7 @@ fn unread_log_leaves_gap() {
             .for_each(|ms| traffic.add_unreadable("gw", at(*ms)));
     };
     assert_eq!(gap_of(&add), [(110_000, 119_000), (140_000, 140_000)]);
-    // No line of this one was read; that of another gateway shows nothing about this pod.
+    // No line of this log was read. Another gateway's log shows nothing about this pod.
     let add_gap = |traffic: &mut GatewayTraffic, source: &str| {
         let (from_ns, to_ns) = (at(100_000), Some(at(105_000)));
         traffic.add_gap(LogGap { source: source.to_owned(), from_ns, to_ns, why: None });
@@ -585,9 +586,9 @@ fn unread_log_leaves_gap() {
     assert_eq!(gap_of(&add_elsewhere), []);
 }
 
-/// The API server was away, and the log was not.
+/// The API server was unreachable, but the log was not.
 #[test]
-fn deletion_shown_late_has_gap_where_lines_are_forgotten() {
+fn late_deletion_has_gap_where_lines_are_forgotten() {
     for (forgotten_ms, has_gap) in [(99_000, false), (100_200, true)] {
         let mut world = World::new();
         for n in 0..12_000 {
@@ -609,9 +610,9 @@ fn deletion_shown_late_has_gap_where_lines_are_forgotten() {
     }
 }
 
-/// A watch that begins after a deletion does not know what was lost before.
+/// A watch that begins after a deletion does not know what was lost before the watch began.
 #[test]
-fn unknown_start_of_termination_is_gap() {
+fn unknown_start_of_termination_leaves_gap() {
     for was_listed in [true, false] {
         let mut world = World::new();
         world.traffic.known_from = at(100_200);

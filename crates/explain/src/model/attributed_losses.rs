@@ -58,7 +58,7 @@ impl Bounded {
         self.add_possible(share);
     }
 
-    /// Same, for a request that may have another explanation, whatever its share.
+    /// Adds a request that may have another explanation, whatever its share.
     pub fn add_possible(&mut self, share: f64) {
         self.at_most += 1;
         self.estimate += share;

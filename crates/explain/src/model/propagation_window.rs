@@ -150,8 +150,8 @@ pub fn apart<'a>(
     separate_ends(windows.map(end))
 }
 
-/// Splits the ends of windows into blocks that certainly ended separately. Each end has its earliest and latest possible
-/// time, in seconds.
+/// Splits the ends of windows into blocks that certainly ended separately. Each end has its earliest and latest
+/// possible time, in seconds.
 pub(crate) fn separate_ends<T>(ends: impl Iterator<Item = (f64, f64, T)>) -> Vec<Vec<T>> {
     let mut ends: Vec<_> = ends.collect();
     ends.sort_by(|a, b| a.1.total_cmp(&b.1));

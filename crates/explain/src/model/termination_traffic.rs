@@ -1,4 +1,4 @@
-//! Real traffic around a termination, as the access logs of gateways show it.
+//! Real traffic around a termination, as shown by the access logs of gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Bounded, Cause, Window};
 use rolldrop_record::Stamp;
 
-/// Reason of the gap after the end of a pod's sidecar. A pod whose requests only its sidecar shows always has it.
+/// Reason for the gap after the end of a pod's sidecar. A pod whose requests only its sidecar shows always has this
+/// gap.
 pub const SIDECAR_ENDED: &str = "sidecar ended";
 
 /// Logs that show the requests to a pod.
@@ -17,8 +18,8 @@ pub enum TrafficWitness {
     /// Logs of gateways.
     #[default]
     Gateways,
-    /// The journal of the pod's own sidecar, because no gateway's log names the pod. It has the requests that reached the
-    /// pod as long as the sidecar ran, so all counts are lower bounds, and windows have no upper bound.
+    /// The journal of the pod's own sidecar, because no gateway's log names the pod. It has the requests that reached
+    /// the pod while the sidecar ran, so all counts are lower bounds, and windows have no upper bound.
     Sidecar,
 }
 
@@ -31,48 +32,49 @@ pub struct TerminationTraffic {
     pub seen_by: TrafficWitness,
     /// Attempts that reached the pod from t0 on, or were lost there.
     pub requests: u64,
-    /// Requests to Services of the pod that may have reached it, by namespace and name of the Service: those from t0 until
-    /// it was gone, and later ones that were lost. Their lines name no pod. Those lost are joined by time: they count as
-    /// certainly lost at the pod only if nothing else explains them, and yield no windows.
+    /// Requests to the pod's Services that may have reached the pod, by the Service's namespace and name: requests from
+    /// t0 until the pod was gone, and later ones that were lost. Their lines name no pod. Lost ones are matched by
+    /// time: they count as certainly lost at the pod only if nothing else explains them, and yield no windows.
     #[serde(default)]
     pub by_services: BTreeMap<String, u64>,
     /// Requests lost for their clients.
     pub lost: Bounded,
-    /// Streams cut: the part of the lost requests whose responses had begun, such as downloads. `None` if none was seen
-    /// to be cut, but some responses in `not_observable` may have been, and in records of earlier versions.
+    /// Streams that were cut: the lost requests whose responses had begun, such as downloads. `None` if no stream was
+    /// seen to be cut but some responses in `not_observable` may have been. Also `None` in records of earlier versions.
     pub streams_cut: Option<Bounded>,
     /// Lost requests by cause.
     pub by_cause: BTreeMap<Cause, Bounded>,
-    /// Requests that failed at the pod and were saved because the gateway tried again. `None` if none was seen to be
-    /// saved, but a log that names the pod does not show retries.
+    /// Requests that failed at the pod and were saved because the gateway tried again. `None` if no request was seen to
+    /// be saved but a log that names the pod does not show retries.
     pub saved_by_retries: Option<Bounded>,
-    /// Requests to the pod whose outcome the logs do not show, such as responses with status 200 that may have been cut.
-    /// Among them are those that may have been at a different pod, as their lines name none.
+    /// Requests to the pod whose outcome the logs do not show, such as responses with status 200 that may have been
+    /// cut. They include requests that may have reached a different pod, because their lines name none.
     pub not_observable: u64,
-    /// Number of the lost requests that would be expected without the termination: losses of the same kinds at pods
-    /// that were well, in periods as long as the termination. Not among them are connections that nobody accepted,
-    /// which only a dead pod explains. `None` if no pod was well for that long.
+    /// Number of lost requests that would be expected without the termination: losses of the same kinds at healthy
+    /// pods, in periods as long as the termination. Connections that nobody accepted are excluded, because only a dead
+    /// pod explains them. `None` if no pod was healthy for that long.
     pub background: Option<Bounded>,
     /// Window for each gateway pod and route, in seconds since t0.
     pub windows: Vec<Window>,
-    /// Width of the bounds on the clock of the gateway's log in seconds; of several logs, the largest.
+    /// Width of the bounds on the clock of the gateway's log, in seconds; the largest if there are several logs.
     #[serde(default)]
     pub clock_width_s: f64,
-    /// Periods in which lines may be missing, so that losses may be too.
+    /// Periods in which lines may be missing, so losses may be missing too.
     pub gaps: Vec<LogGap>,
     /// Sources of the logs, and those that the workload declares.
     #[serde(default)]
     pub consumers: SeenConsumers,
 }
 
-/// Consumers of a pod, as the sources of their logs name them.
+/// Consumers of a pod, identified by the sources of their logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenConsumers {
     /// Sources of the logs that name the pod's address.
     pub seen: BTreeSet<String>,
-    /// Those of which any log may lack lines around the termination, even a log that does not name the pod.
+    /// Those of these sources with a log that may lack lines around the termination, even if that log does not name the
+    /// pod.
     pub with_gaps: BTreeSet<String>,
-    /// Sources that the workload declares to be all; `None` if it declares none.
+    /// Sources that the workload declares to be all of its consumers; `None` if it declares none.
     pub declared: Option<BTreeSet<String>>,
 }
 
@@ -83,8 +85,8 @@ pub struct LogGap {
     pub source: String,
     /// Start of the period.
     pub from_ns: Stamp,
-    /// End of the period; `None` for a log that is not read any more.
+    /// End of the period; `None` for a log that is no longer read.
     pub to_ns: Option<Stamp>,
-    /// Reason; `None` if the watch ended before slow requests could be in the log.
+    /// Reason; `None` if the watch ended before slow requests could appear in the log.
     pub why: Option<String>,
 }

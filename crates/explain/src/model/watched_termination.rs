@@ -82,12 +82,12 @@ pub struct WatchedTermination {
     pub failed_hooks: Option<BTreeSet<String>>,
     /// Time, in seconds, for which the watch showed the pod as Ready after it had shown the deletion.
     pub ready_while_terminating_s: Option<f64>,
-    /// Requests of gateways whose logs the watch follows; `None` if no log names the pod's address.
+    /// Requests from gateways whose logs the watch follows; `None` if no log names the pod's address.
     pub traffic: Option<TerminationTraffic>,
 }
 
 impl WatchedTermination {
-    /// Returns the width of t0 in seconds.
+    /// Returns the width of the bounds on t0, in seconds.
     pub fn t0_width_s(&self) -> f64 {
         self.t0_latest_ns.seconds_since(self.t0_earliest_ns)
     }

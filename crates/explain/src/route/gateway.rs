@@ -109,7 +109,8 @@ impl Watching {
         let deaths = deaths.iter().map(|death| death.widened(uncertainty_ns)).collect();
         let failed: Vec<Stamp> = failed.into_iter().map(|r| sent(&r.row)).collect();
         if info.routing == Some(Routing::LoggingGateway) && info.service.is_some() {
-            // A Service balances connections, which the gateway keeps: those to other pods show nothing about a dead one.
+            // A Service balances connections, and the gateway keeps them open; those to other pods show nothing about a
+            // dead pod.
             return Self { enough: u64::MAX, ..Self::of(deaths, &failed, 1) };
         }
         let endpoints = timeline.endpoints.most(info.service.as_deref());

@@ -137,7 +137,7 @@ fn simultaneous_terminations_keep_bounds_correct() {
         let causes = &analysis.result.requests.by_cause;
         assert_eq!(causes.get(&Cause::Overload), None, "{naming:?}: {causes:?}");
         let [group] = &analysis.result.groups[..] else { panic!("{:?}", analysis.result.groups) };
-        assert_eq!(group.dropped, analysis.result.requests.dropped, "one group has all of them");
+        assert_eq!(group.dropped, analysis.result.requests.dropped, "one group contains all losses");
     }
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct BeatCollector {
     forgotten: Forgotten,
 }
 
-/// Remains of what a collector has forgotten.
+/// Facts kept about the data that a collector has forgotten.
 #[derive(Debug, Default)]
 struct Forgotten {
     at: Stamp,
@@ -121,9 +121,10 @@ impl BeatCollector {
         number
     }
 
-    /// Returns the beats with a judgement. They are usable if all of the following are true: versions are integers; the beats' versions
-    /// increase; at least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time, are also between
-    /// them in number; and no pod was shown before a beat with a lower version was sent, or out of order.
+    /// Returns the beats with a judgement. They are usable if all of the following are true: versions are integers; the
+    /// beats' versions increase; at least [`CHECKS_NEEDED`] versions from pod lists, each between two beats in time,
+    /// are also between them in number; and no pod was shown before a beat with a lower version was sent, or out of
+    /// order.
     pub(crate) fn judged(&self) -> Beats {
         Beats { state: self.state(), calls: self.calls.clone() }
     }
@@ -135,8 +136,8 @@ impl BeatCollector {
         self.objection().map_or(BeatsState::Usable, BeatsState::Dropped)
     }
 
-    /// Forgets what happened before `at`, except for the beats around these versions and any objection. Does so once a
-    /// minute.
+    /// Forgets what happened before `at`, except for the beats around these versions and any objection. Has an effect
+    /// only once a minute.
     pub(crate) fn forget_before<'v>(&mut self, at: Stamp, versions: impl Iterator<Item = &'v str>) {
         if at.ns_since(self.forgotten.at) < FORGET_EVERY_NS {
             return;

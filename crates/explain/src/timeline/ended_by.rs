@@ -61,7 +61,7 @@ impl Histories {
     /// a rollout may end a pod long after it began.
     pub(super) fn forget_old_sizes(&mut self, workload: &str, before: Stamp) {
         let Some(history) = self.workloads.get_mut(workload) else { return };
-        // The last old one is in force until the first new one.
+        // The last old size is in force until the first new one.
         let in_force = history.partition_point(|(at, _)| *at < before).saturating_sub(1);
         let (mut place, mut template) = (0, None);
         history.retain(|(_, event)| {

@@ -138,8 +138,8 @@ pub struct PodEnd {
     pub exit_code: Option<i32>,
     /// Reason that the kubelet reports with the exit code.
     pub exit_reason: Option<String>,
-    /// True if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end is not
-    /// known.
+    /// True if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end is
+    /// not known.
     pub sigkilled: Option<bool>,
     /// Time at which all containers, sidecars included, were first shown as terminated.
     pub all_ended: Option<Stamp>,
@@ -174,7 +174,7 @@ impl PodEnd {
     }
 
     /// Returns true if SIGKILL terminated a container when the grace period expired; `None` if this is unknown.
-    /// `delayed_by` returns the gap in the watch of pods that may have delayed what it showed at a time.
+    /// `delayed_by` returns the gap in the pod watch, if any, that may have delayed an event shown at a time.
     pub fn killed_at_grace_end<'g>(
         &self,
         delayed_by: impl Fn(Stamp) -> Option<&'g UnwatchedPeriod>,

@@ -39,8 +39,8 @@ impl PodNames {
         self.0.is_empty()
     }
 
-    /// Returns the pod that a header value names at that time. In a list, the first value that names a pod counts, because
-    /// the hop nearest to the app writes first.
+    /// Returns the pod that a header value names at that time. In a list, the first value that names a pod counts,
+    /// because the hop nearest to the app writes first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a PodAddresses,

@@ -30,12 +30,12 @@ impl UnwatchedPeriod {
         self.resource == PODS
     }
 
-    /// Returns true if the gap may have delayed what the watch showed at `at`.
+    /// Returns true if the gap may have delayed an event that the watch showed at `at`.
     pub(crate) fn may_delay(&self, at: Stamp) -> bool {
         self.from <= at && at <= self.to.shifted_ns(SHOWN_WITHIN_NS)
     }
 
-    /// Returns the earliest time of what the watch showed at `shown`, if this gap delayed it.
+    /// Returns the earliest time at which an event shown at `shown` may have happened if this gap delayed it.
     pub(super) fn may_have_ended_from(&self, shown: Stamp) -> Stamp {
         self.from.min(shown).shifted_ns(-SHOWN_WITHIN_NS)
     }

@@ -3,7 +3,7 @@
 use crate::judgements::basis::{Basis, FigureDoubt, Measured};
 use rolldrop_explain::model::{Termination, Unit};
 
-/// Number of pods to which something happened, and of pods for which this is not known.
+/// Number of pods to which something happened, and number of pods for which this is unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PodTally {
     pub(super) happened: u64,
@@ -16,7 +16,8 @@ impl PodTally {
         self.unknown += u64::from(happened.is_none());
     }
 
-    /// Returns the number of pods. `doubt` says what is not known of some pods; `unwatched` says that pods may be missing.
+    /// Returns the number of pods. `doubt` describes what is unknown about some of them; `unwatched` is set if pods may
+    /// be missing.
     pub(super) fn measured(self, doubt: fn(u64) -> FigureDoubt, unwatched: Option<FigureDoubt>) -> Measured {
         let doubts: Vec<FigureDoubt> =
             (self.unknown > 0).then(|| doubt(self.unknown)).into_iter().chain(unwatched.clone()).collect();
@@ -27,7 +28,7 @@ impl PodTally {
     }
 }
 
-/// Counts the pods that SIGKILL ended when their grace period expired.
+/// Counts the pods killed by SIGKILL when their grace period expired.
 pub(super) fn killed(terminations: &[Termination]) -> Measured {
     tally(terminations, |end| end.killed_at_grace_end).measured(FigureDoubt::KilledUnknown, None)
 }

@@ -1,8 +1,8 @@
-//! Checks the history of `rolldrop watch` against expectations: real traffic, by terminations.
+//! Checks the history of `rolldrop watch`, which shows real traffic around terminations, against expectations.
 //!
-//! A figure is a sum over the terminations of a time. Its lower limit is what certainly happened, and it has no upper
-//! limit while anything may be missing: time without a watch, pods that no log names, lines that were not read. Only
-//! sums are kept, so that a history may be larger than memory.
+//! A figure is a sum over the terminations in a period. Its lower bound counts what certainly happened. It has no upper
+//! bound if anything may be missing: periods without a watch, pods that no log names, lines that were not read. Only
+//! sums are kept, so a history may be larger than memory.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use rolldrop_explain::model::{Bounded, TerminationTraffic, Unit, WatchedTerminat
 use rolldrop_record::Cause;
 use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 
-/// Limits of `expect` that a history can be judged by.
+/// Keys of the limits in `expect` that a history can be judged by.
 pub const OF_HISTORIES: [&str; 8] =
     ["dropped", "causes", "streams.cut", "terminations", "exits", "killed", "failedHooks", "windows.max"];
 
@@ -31,7 +31,7 @@ pub struct HistorySums {
     windows: HistoryWindows,
 }
 
-/// Requests at terminating pods, as the logs of gateways show them.
+/// Requests to terminating pods, as shown by the logs of gateways.
 #[derive(Debug, Default)]
 struct HistoryLosses {
     requests: u64,
@@ -55,7 +55,7 @@ struct HistoryWindows {
     number: u64,
     unbounded: u64,
     upper_s: Option<f64>,
-    /// Longest lower bound, and the pod.
+    /// Longest lower bound, and its pod.
     lasted: Option<(f64, String)>,
 }
 
@@ -83,8 +83,8 @@ impl HistorySums {
         self.terminations
     }
 
-    /// Checks every expectation. `unwatched_s` is the time, in seconds, for which it is not known which pods ended.
-    /// Without limits, the default gate applies: nothing lost, no pod killed, no hook failed.
+    /// Checks every expectation. `unwatched_s` is the time, in seconds, for which it is unknown which pods ended.
+    /// Without limits, the default gate applies: no request lost, no pod killed, no hook failed.
     pub fn checks(&self, expect: &Expect, unwatched_s: f64) -> Vec<Check> {
         let unwatched = (unwatched_s > 0.0).then_some(FigureDoubt::NotWatched(unwatched_s));
         let is_default = expect.is_empty() || expect.limits == Some(Limits::Default);
@@ -147,8 +147,8 @@ impl HistorySums {
         Some(check)
     }
 
-    /// Checks a number of lost requests, or their share of the requests to terminating pods. `missing` says why there may
-    /// be others.
+    /// Checks a number of lost requests, or their share of the requests to terminating pods. `missing` gives the
+    /// reasons why there may be others.
     fn lost(&self, name: &str, lost: Bounded, bounds: Bounds<Amount>, missing: &[FigureDoubt]) -> Vec<Check> {
         let HistoryLosses { requests, background, not_observable, .. } = self.losses;
         let most = missing.is_empty().then_some((lost.at_most + not_observable) as f64);
@@ -166,7 +166,7 @@ impl HistorySums {
         amount(name, bounds, &number, |_| match requests + shared {
             0 => Measured::unknown(Unit::Share, Basis::Open(vec![FigureDoubt::NoRequests])),
             all => {
-                // Requests whose outcome is not known are among those that reached the pods.
+                // Requests whose outcome is unknown are among those that reached the pods.
                 let most = number.figure.high.map(|most| most.min(all as f64));
                 Measured::between(Unit::Count, Some(least), None, most)
                     .into_share_of(all as f64)
@@ -200,7 +200,7 @@ impl HistoryLosses {
 
 impl HistoryWindows {
     fn add(&mut self, pod: &str, traffic: &TerminationTraffic) {
-        // Lines that name a Service do not show until when the pod was used.
+        // Lines that name a Service do not show how long the pod was used.
         let is_hidden = u64::from(!traffic.by_services.is_empty());
         self.number += is_hidden;
         self.unbounded += is_hidden;
@@ -234,7 +234,8 @@ impl HistoryWindows {
     }
 }
 
-/// Returns the exit code of the main container; of several, the first code that is not 0. `None` if not all are known.
+/// Returns the exit code of the main container; with several containers, the first code that is not 0. `None` if not
+/// all codes are known.
 fn exit_code(end: &WatchedTermination) -> Option<i32> {
     let main = end.containers.iter().filter(|container| !container.sidecar);
     let codes: Option<Vec<i32>> = main.map(|container| container.exit_code).collect();
@@ -242,7 +243,7 @@ fn exit_code(end: &WatchedTermination) -> Option<i32> {
     codes.iter().find(|code| **code != 0).or(codes.first()).copied()
 }
 
-/// Returns the first limit that is set and that needs a run.
+/// Returns the key of the first limit that is set but requires a run.
 pub fn needs_run(expect: &Expect) -> Option<String> {
     let dropped = expect.dropped.unwrap_or_default();
     let windows = expect.windows.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Checks that the run did what it planned, and that nothing else ended. A gate must not pass on terminations that
+//! Checks that the run did what was planned, and that nothing else ended. A gate must not pass on terminations that
 //! never happened, or despite containers that exited on their own.
 
 use crate::judgements::basis::{Basis, Measured};
@@ -15,7 +15,7 @@ pub(super) fn check(result: &RunResult, expect: &Expect) -> Option<Check> {
         .then(|| Check::limit("terminations.planned", CheckVerdict::Fail, CheckEvidence::NotDone(not_done)))
 }
 
-/// Counts the containers that exited on their own in pods that stayed.
+/// Counts the containers that exited on their own in pods that were not terminating.
 pub(super) fn restarted(result: &RunResult) -> Measured {
     let restarted = found(result, FindingKind::Restarted);
     let n = Measured::count(restarted.len() as u64);

@@ -8,7 +8,8 @@ use rolldrop_explain::model::{LossGroup, StreamResult, Unit};
 use rolldrop_record::Outcome;
 use rolldrop_record::expect::StreamLimits;
 
-/// Checks the numbers of incomplete streams and their shares of all streams, and what these streams had delivered.
+/// Checks the numbers of incomplete streams and their shares of all streams, and the events that these streams had
+/// delivered.
 pub(super) fn checks(
     requests: &CheckedRequests<'_>,
     streams: Option<&StreamResult>,

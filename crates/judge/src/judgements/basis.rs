@@ -25,9 +25,9 @@ pub enum Basis {
     NoneEnded,
     /// No pod ended while the run was watching.
     NoneEndedInWatch,
-    /// No termination is recorded in the time that is judged.
+    /// No termination is recorded in the judged period.
     NoneEndedInHistory,
-    /// Facts that are missing leave the figure open.
+    /// Missing facts leave the figure undecided.
     Open(Vec<FigureDoubt>),
     /// Dropped requests, excluding those that the server reported as unprocessed. Holds the number of excluded
     /// requests.
@@ -132,28 +132,28 @@ pub enum PodFact {
     NotReady,
 }
 
-/// Reason why a figure is open.
+/// Reason why a figure is undecided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FigureDoubt {
-    /// Time, in seconds, in which it is not known which pods ended.
+    /// Time, in seconds, for which it is unknown which pods ended.
     NotWatched(f64),
     /// Number of terminations whose pods no log names.
     InNoLog(u64),
-    /// Number of terminations for which lines of logs may be missing.
+    /// Number of terminations for which log lines may be missing.
     LinesMissing(u64),
     /// Number of requests whose outcome the logs do not show.
     NotObservable(u64),
     /// Number of terminations for which the logs do not show which streams were cut.
     StreamsCutUnknown(u64),
-    /// Number of the lost requests that may have failed without any termination.
+    /// Number of lost requests that might have failed even without a termination.
     Background(u64),
     /// Number of lost requests that may belong to other terminations.
     MayBeOthers(u64),
     /// No request reached the pods.
     NoRequests,
-    /// Number of pods for which it is not known whether they were killed when their grace period expired.
+    /// Number of pods for which it is unknown whether they were killed when their grace period expired.
     KilledUnknown(u64),
-    /// Number of pods for which it is not known whether their preStop hooks failed.
+    /// Number of pods for which it is unknown whether their preStop hooks failed.
     HooksUnknown(u64),
     /// Number of pods whose exit codes were not seen.
     ExitCodesUnseen(u64),

@@ -94,9 +94,9 @@ impl VirtualTerminations {
         }
     }
 
-    /// Returns what the rule "grace period = this percentile of the request duration" would cut; `percentile` is in
-    /// (0, 1), and pods accept streams for `accepts_s` seconds after t0. As in an access log, the durations are those
-    /// of all streams that ended in the period. `None` if no stream did.
+    /// Returns the effect of the rule "grace period = this percentile of the request duration"; `percentile` is in (0,
+    /// 1), and pods accept streams for `accepts_s` seconds after t0. As in an access log, the durations are those of
+    /// all streams that ended in the period. `None` if no stream did.
     pub fn percentile_rule(&self, percentile: f64, accepts_s: f64) -> Option<PercentileRule> {
         let ended = self.pods.iter().flatten().filter(|open| {
             let is_open_at_end = open.ended == SpanEnd::Censored && open.end_s >= self.length_s;

@@ -41,7 +41,7 @@ fn pods(client: Client) -> Api<Pod> {
 }
 
 fn why(error: &kube::Error) -> String {
-    distrust(error).unwrap_or_else(|| panic!("no distrust: {error:?}")).to_string()
+    distrust(error).unwrap_or_else(|| panic!("not an untrusted response: {error:?}")).to_string()
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// Creates a judge for a workload's pods. `now` is an RFC 3339 string.
+    /// Creates the check for a workload's pods. `now` is an RFC 3339 string.
     pub(super) fn new(workload: &Value, now: &str) -> Self {
         Self {
             min_ready_seconds: number(&workload["spec"]["minReadySeconds"]),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn min_ready_seconds_delays_availability() {
+    fn availability_waits_for_min_ready_seconds() {
         let pod = |status: &str, since: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}]}});
         let judge = Judge::new(&json!({"spec": {"minReadySeconds": 10}}), "2026-01-01T00:00:10Z");
         assert_eq!(judge.seconds_left(&pod("True", "2026-01-01T00:00:00Z")), Some(0));

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::hop_latency::{HopLatency, Sampler};
 use crate::sync::lock;
 
-/// Maximum number of packets under way in one direction; a link drops any others.
+/// Maximum number of packets in flight per direction; a link drops any others.
 const MAX_UNDER_WAY: usize = 10_000;
 /// Maximum length of a packet (RFC 791).
 const MAX_PACKET: usize = 65_535;
@@ -156,7 +156,7 @@ fn address_at(packet: &[u8], at: usize) -> Option<Ipv4Addr> {
     is_version_4.then(|| address.into())
 }
 
-/// Packets under way, by arrival time.
+/// Packets in flight, by arrival time.
 #[derive(Debug, Default)]
 struct PacketsUnderWay {
     packets: BTreeMap<(Instant, u64), Vec<u8>>,

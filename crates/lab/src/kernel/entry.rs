@@ -89,7 +89,7 @@ pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
             let maps = fs::write("/proc/self/setgroups", "deny")
                 .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
                 .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")));
-            maps.map_err(|source| KernelError::Refused { what: "mapping users", source })?;
+            maps.map_err(|source| KernelError::Refused { what: "user ID mappings", source })?;
         }
         Err(errno) => {
             return Err(KernelError::Refused { what: "network namespaces", source: errno.into() });

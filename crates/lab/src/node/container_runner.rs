@@ -346,7 +346,7 @@ impl Supervisor {
             let action =
                 ContainerAction::of_hook(hook, target).map_err(|error| error.hook_message(FAILED))?;
             action.run_hook().await.map_err(|why| {
-                tracing::debug!(container = self.spec.name, why, "postStart hook");
+                tracing::debug!(container = self.spec.name, why, "the postStart hook failed");
                 FAILED.to_owned()
             })
         };

@@ -91,7 +91,7 @@ pub(super) fn launch(
         Some(word) => places.find_program(&word)?,
         None => own_program.clone().ok_or_else(|| {
             LaunchError::create(format!(
-                "the embedded cluster cannot run image {image:?}: its pods are processes of this machine, so set \
+                "the embedded cluster cannot run image {image:?}: its pods are processes on this machine, so set \
                  `command` to a program on this machine"
             ))
         })?,

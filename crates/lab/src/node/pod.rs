@@ -144,7 +144,8 @@ impl PodWorker {
         self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is already gone was deleted by force.
-        note_failure(shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await, "not deleted");
+        let deleted = shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await;
+        note_failure(deleted, "failed to delete the pod");
     }
 
     /// Runs the pod from its binding until no main container will run again.
@@ -303,7 +304,7 @@ impl PodWorker {
                 snapshot.write_into(pod);
             }
         });
-        note_failure(written, "pod status not written");
+        note_failure(written, "failed to write the pod status");
     }
 }
 

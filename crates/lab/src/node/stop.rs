@@ -148,7 +148,7 @@ impl RunningHook {
             }
         };
         if let Err(why) = result {
-            tracing::debug!(container = self.container, why, "preStop hook");
+            tracing::debug!(container = self.container, why, "the preStop hook failed");
             self.context.warn(&self.container, "FailedPreStopHook", &self.message);
         }
     }

@@ -111,7 +111,7 @@ pub(super) struct PortProxy {
 }
 
 impl PortProxy {
-    /// Opens a listener at the address.
+    /// Opens a listener on the address.
     pub(super) fn listen(&self) -> io::Result<TcpListener> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
@@ -131,7 +131,7 @@ impl PortProxy {
                     }
                     Err(error) => {
                         // Probably out of descriptors; waiting frees some.
-                        tracing::warn!(service = %shared.service, %error, "accept");
+                        tracing::warn!(service = %shared.service, %error, "failed to accept a connection");
                         sleep(Duration::from_millis(10)).await;
                     }
                 },

@@ -68,7 +68,7 @@ async fn h2_server_echoes_bodies_of_all_lengths() {
             });
             slots.push((slot.unwrap(), length, sum, number % 7 == 6));
         }
-        // Some requests are cancelled, before they are sent or while they are.
+        // Some requests are cancelled, before or while they are sent.
         for (slot, ..) in slots.extract_if(.., |(.., is_cancelled)| *is_cancelled) {
             session.close(slot);
         }

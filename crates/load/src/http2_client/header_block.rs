@@ -54,11 +54,11 @@ impl BlockReader {
                     status = parse_status(value);
                     status.is_none().then_some("an invalid :status")
                 }
-                [b':', ..] => Some("a pseudo-header field that no response has"),
+                [b':', ..] => Some("a pseudo-header field that responses must not have"),
                 _ if !name_is_valid(name) => Some("an invalid field name"),
                 _ if !value_is_valid(value) => Some("an invalid field value"),
-                b"te" if value != b"trailers" => Some("a field that belongs to a connection"),
-                _ if CONNECTION_FIELDS.contains(&name) => Some("a field that belongs to a connection"),
+                b"te" if value != b"trailers" => Some("a connection-specific field"),
+                _ if CONNECTION_FIELDS.contains(&name) => Some("a connection-specific field"),
                 _ => {
                     has_fields = true;
                     fields.push(name, value);

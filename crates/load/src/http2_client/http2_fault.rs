@@ -4,7 +4,7 @@ use std::fmt;
 
 use rolldrop_wire::http2::error_name;
 
-/// A violation of the protocol, with the error code that the peer is told.
+/// A violation of the protocol, with the error code that is reported to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Http2Fault {
     pub(super) code: u32,

@@ -36,7 +36,7 @@ impl SharedSession {
         self.state.borrow_mut()
     }
 
-    /// Lets the task write what is due, after the other tasks that are due to run now.
+    /// Wakes the task, which writes the pending bytes once the other tasks that are ready have run.
     pub(super) fn wake_driver(&self) {
         if let Some(driver) = self.driver.take() {
             driver.wake();
@@ -191,7 +191,7 @@ impl Http2Link {
                 let protocol = match endpoint.http {
                     _ if is_http2 => Ok(self.begin(connection, context.clock)),
                     Http::Http2 => {
-                        Err(ExchangeFailure::with_detail(Outcome::TlsError, "h2 was not agreed on (ALPN)"))
+                        Err(ExchangeFailure::with_detail(Outcome::TlsError, "h2 was not negotiated (ALPN)"))
                     }
                     Http::Auto | Http::Http1 => {
                         own = Some(connection);

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use rolldrop_wire::http2::FrameHeader;
 
-/// Maximum number of bytes of our answers to the peer's frames that may wait. Above it, nothing more is read, so that a
-/// peer that does not read cannot fill our memory with SETTINGS and PING frames.
+/// Maximum number of waiting bytes of our answers to the peer's frames. Above it, nothing more is read, so that a peer
+/// that does not read cannot fill our memory with SETTINGS and PING frames.
 const MAX_ANSWERS: usize = 64 * 1024;
 
 /// A slot and the id of its stream. The slot may have been given to another stream in the meantime.
@@ -31,7 +31,7 @@ pub(super) struct Http2Output {
     written: usize,
     /// Owners of the bytes that have not been written, in order.
     spans: VecDeque<Span>,
-    /// Upper bound of the number of waiting bytes that the connection's own frames take.
+    /// Upper bound of the number of waiting bytes in the connection's own frames.
     answers: usize,
 }
 
@@ -41,7 +41,7 @@ impl Http2Output {
         &self.bytes[self.written..]
     }
 
-    /// Returns true if so many answers wait that no more should be caused.
+    /// Returns true if so many answers are waiting that the peer should not cause any more.
     pub(super) const fn is_clogged(&self) -> bool {
         self.answers > MAX_ANSWERS
     }
@@ -53,7 +53,7 @@ impl Http2Output {
         (self.written, self.answers) = (0, 0);
     }
 
-    /// Appends a frame of the connection's own.
+    /// Appends one of the connection's own frames.
     pub(super) fn add_control(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let begin = self.bytes.len();
         let header = FrameHeader { length: payload.len(), kind, flags, stream };
@@ -72,15 +72,15 @@ impl Http2Output {
         self.own(Some(owner), begin);
     }
 
-    /// Appends bytes that are no frame.
+    /// Appends bytes that are not a frame.
     pub(super) fn add_bytes(&mut self, bytes: &[u8]) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.own(None, begin);
     }
 
-    /// Lets `write` append a payload of any length; returns it without its frame header, which is written by
-    /// [`seal`](Self::seal).
+    /// Begins a frame, whose payload `write` appends; returns where the frame begins, and the result of `write`.
+    /// [`seal`](Self::seal) then writes the frame header.
     pub(super) fn begin<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> (usize, T) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; FrameHeader::BYTES]);
@@ -88,12 +88,12 @@ impl Http2Output {
         (begin, written)
     }
 
-    /// Returns the payload that was begun there.
+    /// Returns the payload of the frame that begins there.
     pub(super) fn begun(&self, begin: usize) -> &[u8] {
         &self.bytes[begin + FrameHeader::BYTES..]
     }
 
-    /// Completes a frame that was begun, and must be the last one.
+    /// Completes the frame that begins there, which must be the last one.
     pub(super) fn seal(&mut self, begin: usize, owner: StreamKey, kind: u8, flags: u8) {
         let length = self.bytes.len() - begin - FrameHeader::BYTES;
         let header = FrameHeader { length, kind, flags, stream: owner.id };
@@ -101,7 +101,7 @@ impl Http2Output {
         self.own(Some(owner), begin);
     }
 
-    /// Removes a frame that was begun, and returns its payload.
+    /// Removes the frame that begins there, which must be the last one, and returns its payload.
     pub(super) fn take_begun(&mut self, begin: usize) -> Vec<u8> {
         let payload = self.begun(begin).to_vec();
         self.bytes.truncate(begin);

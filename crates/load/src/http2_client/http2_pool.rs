@@ -1,9 +1,9 @@
 //! A worker's HTTP/2 connections: chooses the connection for the next request.
 //!
 //! A request uses a kept connection that currently carries no other request. If there is none, the request opens a
-//! connection while there are fewer than the user asked for, and shares one otherwise. If the user asked for no number,
-//! sharing is preferred. No request waits for a free stream. If TLS negotiates the HTTP version, no request waits for a
-//! connection that another request is opening.
+//! connection while there are fewer than the user asked for, and shares one otherwise. If the user did not ask for a
+//! number, sharing is preferred. No request waits for a free stream. If TLS negotiates the HTTP version, no request
+//! waits for a connection that another request is opening.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,13 +1,14 @@
 //! The client side of an HTTP/2 connection as a state machine without I/O (RFC 9113): bytes in, the ends of streams
 //! and outgoing bytes out.
 //!
-//! Frames are processed where they were read; only parts of frames that arrive in several reads are kept, except body
-//! content, which passes. Everything that a stream learns is in its slot ([`StreamSlot`]) until its exchange closes
-//! it. A violation that concerns one stream ends that stream; any other ends the connection.
+//! Frames are processed in the buffer that they were read into. If a frame arrives in several reads, its parts are kept
+//! until it is complete, except body content, which is processed as it arrives. Everything known about a stream is in
+//! its slot ([`StreamSlot`]) until its exchange closes it. A violation that concerns one stream ends that stream; any
+//! other ends the connection.
 //!
-//! Frames of streams that have ended are ignored, because the peer may have sent them before it knew, and because a
-//! measuring client must not close what it measures. Their bytes still count for the connection's window, and their
-//! header blocks for its table.
+//! Frames of streams that have ended are ignored, because the peer may have sent them before it knew of the end, and
+//! because a measuring client must not close what it measures. Their bytes still count against the connection's window,
+//! and their header blocks still change its table.
 
 mod request_sending;
 mod response_receiving;
@@ -38,9 +39,9 @@ use rolldrop_wire::http2::{
 const STREAM_WINDOW: u32 = 1 << 20;
 /// Flow-control window for all streams of a connection together, in bytes.
 const CONNECTION_WINDOW: u32 = 1 << 24;
-/// Window of a connection, and of a stream without settings, at first (RFC 9113, 6.9.2).
+/// Initial window of a connection, and of its streams unless settings say otherwise (RFC 9113, 6.9.2).
 const FIRST_WINDOW: u32 = 65_535;
-/// Id from which a connection accepts no more requests. Those that have been given to it by then still get an id.
+/// Id from which a connection accepts no more requests. Requests assigned to it before then still get an id.
 const LAST_IDS: u32 = 0x7fff_0000;
 /// Error code CANCEL.
 const CANCEL: u32 = 8;
@@ -197,7 +198,7 @@ impl Http2Session {
     }
 
     /// Begins a request and returns its slot, which [`close`](Self::close) must free. `write` appends the header block
-    /// and returns the body. `is_bodiless` tells that the response has no body, whatever its head announces.
+    /// and returns the body. `is_bodiless` means that the response has no body, whatever its head announces.
     ///
     /// # Errors
     /// Returns the error of `write`.
@@ -321,7 +322,7 @@ impl Http2Session {
         }
     }
 
-    /// Ends the streams that `is_meant`, and all requests that wait.
+    /// Ends the streams for which `is_meant` returns true, and all waiting requests.
     fn finish_streams(&mut self, end: StreamEnd, now: Stamp, is_meant: impl Fn(u32) -> bool) {
         for slot in std::mem::take(&mut self.waiting) {
             self.slots[slot].finish(end, now);
@@ -365,7 +366,7 @@ impl Http2Session {
             return Err(PROTOCOL_ERROR.because("a frame for a stream that was not opened"));
         }
         if matches!(kind, SETTINGS | PING | GOAWAY) && stream != 0 {
-            return Err(PROTOCOL_ERROR.because("a frame of the connection on a stream"));
+            return Err(PROTOCOL_ERROR.because("a connection frame on a stream"));
         }
         let key = match is_of_stream {
             true => self.by_id.get(&stream).map(|slot| StreamKey { slot: *slot, id: stream }),
@@ -451,7 +452,7 @@ impl Http2Session {
         completed
     }
 
-    /// Processes a frame whose payload has arrived in full; for DATA, the payload has been processed before.
+    /// Processes a frame whose payload has arrived in full; for DATA, the payload has already been processed.
     fn complete(&mut self, frame: Incoming, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
         let header = frame.header;
         match header.kind {
@@ -463,7 +464,7 @@ impl Http2Session {
                 self.end_stream(frame.key, StreamEnd::Reset(number(&code)), now);
             }
             SETTINGS => self.apply_settings(header, payload)?,
-            PUSH_PROMISE => return Err(PROTOCOL_ERROR.because("PUSH_PROMISE, which was disabled")),
+            PUSH_PROMISE => return Err(PROTOCOL_ERROR.because("PUSH_PROMISE although push is disabled")),
             PING => {
                 let payload = exact::<8>(payload)?;
                 if !header.has(ACK) {
@@ -477,7 +478,7 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Ends a stream because of the peer's violation, and tells the peer.
+    /// Ends a stream because the peer violated the protocol, and reports the error to the peer.
     fn fail_stream(&mut self, key: Option<StreamKey>, fault: Http2Fault, now: Stamp) {
         self.reset_stream(key, StreamEnd::Fault(fault), fault, now);
     }
@@ -508,7 +509,7 @@ impl Http2Session {
 
     fn apply_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), Http2Fault> {
         if !payload.len().is_multiple_of(6) || (header.has(ACK) && !payload.is_empty()) {
-            return Err(FRAME_SIZE_ERROR.because("SETTINGS of an invalid length"));
+            return Err(FRAME_SIZE_ERROR.because("SETTINGS with an invalid length"));
         }
         if header.has(ACK) {
             return Ok(());
@@ -524,7 +525,7 @@ impl Http2Session {
                 }
                 MAX_CONCURRENT_STREAMS => self.max_streams = Some(value),
                 INITIAL_WINDOW_SIZE => self.change_windows(value)?,
-                // Our encoder has no table, and our frames have at most the least size that every peer accepts.
+                // Our encoder has no table, and our frames never exceed the size that every peer must accept.
                 _ => {}
             }
         }
@@ -535,11 +536,11 @@ impl Http2Session {
 
     fn receive_goaway(&mut self, payload: &[u8], now: Stamp) -> Result<(), Http2Fault> {
         if payload.len() < 8 {
-            return Err(FRAME_SIZE_ERROR.because("GOAWAY of an invalid length"));
+            return Err(FRAME_SIZE_ERROR.because("GOAWAY with an invalid length"));
         }
         let (last_stream, code) = (number(payload) & 0x7fff_ffff, number(&payload[4..]));
         if self.goaway.is_some_and(|earlier| last_stream > earlier.last_stream) {
-            return Err(PROTOCOL_ERROR.because("GOAWAY with a later last stream than before"));
+            return Err(PROTOCOL_ERROR.because("GOAWAY with a higher last stream than before"));
         }
         self.goaway = Some(GoAway { last_stream, code });
         self.finish_streams(StreamEnd::GoAway(code), now, |id| id > last_stream);
@@ -549,15 +550,15 @@ impl Http2Session {
 
 /// Returns a payload that must have this length.
 fn exact<const LENGTH: usize>(payload: &[u8]) -> Result<[u8; LENGTH], Http2Fault> {
-    payload.try_into().map_err(|_| FRAME_SIZE_ERROR.because("a frame of an invalid length"))
+    payload.try_into().map_err(|_| FRAME_SIZE_ERROR.because("a frame with an invalid length"))
 }
 
 #[cfg(any(test, fuzzing))]
 impl Http2Session {
-    /// Checks that a session without streams holds nothing of them, and little of what has arrived.
+    /// Checks that a session without streams keeps nothing of earlier ones, and little of what has arrived.
     ///
     /// # Panics
-    /// If it holds more.
+    /// If it keeps more.
     pub(super) fn assert_bounds(&self) {
         assert!(
             self.by_id.is_empty() && self.waiting.is_empty() && self.sending.is_empty() && self.open == 0

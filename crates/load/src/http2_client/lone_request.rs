@@ -1,4 +1,4 @@
-//! One request on an HTTP/2 connection of its own, outside of the load.
+//! One request on an HTTP/2 connection of its own, outside the load.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

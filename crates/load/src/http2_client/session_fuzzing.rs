@@ -48,7 +48,7 @@ pub(crate) fn fuzz_session<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String
 {output:?}",
         session.end, session.goaway, session.max_streams
     );
-    // A request after anything that happened either waits, or is sent, or has ended.
+    // Whatever happened before, another request either waits, or is sent, or has ended.
     let last = open(&mut session, 0);
     assert!(session.stream(last).end.is_some() || !session.is_finished());
     for slot in slots[..4].iter().chain([&last]) {

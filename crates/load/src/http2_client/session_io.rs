@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_that_does_not_read_is_not_read() {
+    fn session_stops_reading_from_stalled_peer() {
         let (client, mut server) = duplex(1 << 10);
         let (mut session, mut io) = (Http2Session::new(), SessionIo::new(client, Clock::start()));
         let slot = open(&mut session);

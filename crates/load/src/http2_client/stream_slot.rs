@@ -10,7 +10,7 @@ use crate::grpc::Messages;
 use crate::pod_body::Beginning;
 use rolldrop_record::Stamp;
 
-/// Parts of a body to extract while it passes; the rest is not kept.
+/// Parts of a body to extract as it arrives; the rest is not kept.
 #[derive(Debug, Default)]
 pub(crate) struct BodySink {
     /// Counter of gRPC messages, if the request is a call.

@@ -142,7 +142,7 @@ impl Http2Template {
     /// Appends the header block of request number `seq` to `block`, as sent on attempt number `attempt` (from 1).
     /// Returns the body.
     ///
-    /// Only the first request is built in full, to see that it is valid. Values of placeholders consist of letters,
+    /// Only the first request is built in full, to check that it is valid. Values of placeholders consist of letters,
     /// digits, `-` and `.`, so all others are valid too, unless one of them makes the path too long.
     ///
     /// # Errors

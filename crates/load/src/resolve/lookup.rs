@@ -160,7 +160,7 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, connections.into())
 }
 
-/// Describes a failure in a few words, with a constant text for each common failure.
+/// Describes a failure in a few words, with fixed wording for each common failure.
 fn in_words(error: &NetError) -> String {
     match error {
         NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {

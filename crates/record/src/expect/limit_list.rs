@@ -19,7 +19,7 @@ pub(super) struct Limit {
 }
 
 impl Expect {
-    /// Returns the limits on numbers, without those of consumers and targets.
+    /// Returns the limits on numbers, excluding those for single consumers and targets.
     pub(super) fn limits_on_numbers(&self) -> Vec<Limit> {
         let mut found = LimitList(Vec::new());
         if let Some(limits) = &self.dropped {

@@ -50,7 +50,7 @@ pub struct StreamSettings {
     /// Pattern of the event that ends a stream, in place of the kind's own terminal events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndPattern>,
-    /// Finish reasons that count as success; `None` for those of the kind.
+    /// Finish reasons that count as success; `None` for the kind's default ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reasons: Option<BTreeSet<String>>,
     /// Maximum time without any byte after the head of the response.

@@ -1,4 +1,4 @@
-//! Reads the rows of closed parts, also side by side.
+//! Reads the rows of closed parts, in sequence or in parallel.
 
 use std::fs::{self, File};
 use std::io;

@@ -15,7 +15,7 @@ pub enum Routing {
     Url,
     /// A gateway whose access log shows the address that it sent each request to.
     LoggingGateway,
-    /// An unknown router. Only requests that the pod's own proxy recorded are known.
+    /// An unknown router. The only known requests are those that the pod's own proxy recorded.
     SeenAtPod,
     /// The client itself, which looks up the pods' addresses in DNS.
     Dns,
@@ -80,7 +80,7 @@ pub enum Balancing {
 }
 
 impl Routing {
-    /// Returns true if the address that a request was routed to is that of the pod that got it, whatever routes requests.
+    /// Returns true if the address that a request was routed to belongs to the pod that got it, whatever routed it.
     pub const fn is_to_pod(&self) -> bool {
         matches!(self, Self::LoggingGateway | Self::SeenAtPod)
     }

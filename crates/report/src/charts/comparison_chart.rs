@@ -59,7 +59,7 @@ pub(crate) fn draw(
     let sides = [("baseline", baseline), ("now", candidate)];
     let is_open = sides.iter().any(|(_, side)| side.windows_s.values().flatten().any(Option::is_none));
     legend.extend(frame::applying([
-        (!consumers.is_empty(), "a window, at most", LegendSymbol::plain(palette::IN_RULES)),
+        (!consumers.is_empty(), "upper bound of a window", LegendSymbol::plain(palette::IN_RULES)),
         (is_open, "a window without an upper bound", LegendSymbol::Dots(palette::IN_RULES)),
     ]));
     let windows = consumers.len() as f64 * (ABOVE + WINDOWS) + if consumers.is_empty() { 0.0 } else { BELOW };

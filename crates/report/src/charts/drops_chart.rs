@@ -28,7 +28,7 @@ const CONSUMER: f64 = 30.0;
 /// Stages that are marked, with their labels and line styles.
 const MARKS: [(Stage, &str, Dash); 4] = [
     (Stage::KillBegan, "kubelet begins", Dash::Dotted),
-    (Stage::AppSigterm, "SIGTERM not before", Dash::Dashed),
+    (Stage::AppSigterm, "earliest SIGTERM", Dash::Dashed),
     (Stage::ListenerClosed, "listener closed", Dash::Mixed),
     (Stage::AppExited, "exit", Dash::Long),
 ];

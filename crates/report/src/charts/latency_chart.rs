@@ -102,7 +102,7 @@ fn share(nines: f64) -> String {
 /// Describes a percentile in words, or the slowest value if there are few.
 fn slowest(p: &Percentiles) -> String {
     match p.n {
-        n if is_few(n) => format!("the slowest of {} {} ms", counted(n, "request"), millis(p.max)),
+        n if is_few(n) => format!("the slowest of {} took {} ms", counted(n, "request"), millis(p.max)),
         _ => format!("p99 {} ms", millis(p.p99)),
     }
 }
@@ -241,7 +241,10 @@ mod tests {
         let tail = LatencyTail::of_percentiles("steady", &analysis.charts.latency.steady, &p).unwrap();
         let values: Vec<f64> = tail.points.iter().map(|point| point.1).collect();
         assert_eq!((values, tail.marks.len()), (vec![2.0, 2.0, 8.7], 0));
-        assert_eq!(title(&analysis.result), "Response time: the slowest of 3 requests 8.70 ms; no pod ended");
+        assert_eq!(
+            title(&analysis.result),
+            "Response time: the slowest of 3 requests took 8.70 ms; no pod ended"
+        );
         draw(&analysis).unwrap();
     }
 }

@@ -250,7 +250,7 @@ fn legend(series: &RolloutSeries) -> Vec<LegendEntry> {
     keys.extend(outcomes.into_iter().map(LegendEntry::outcome));
     let kinds = series.rows.iter().flat_map(|row| row.losses.values()).flat_map(BTreeMap::keys);
     let is_shared = kinds.map(|(relation, _)| *relation).any(|relation| relation == LossRelation::Shared);
-    let shared = "the same, lost by pods in this row or another";
+    let shared = "outlined: lost by pods in this row or another";
     keys.extend(frame::applying([(is_shared, shared, LegendSymbol::Outlined(palette::MUTED))]));
     keys
 }

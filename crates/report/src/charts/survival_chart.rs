@@ -23,7 +23,7 @@ const READABLE: f64 = 26.0;
 struct SurvivalSeries {
     /// Steps by age. There is at least one.
     steps: Vec<SurvivalStep>,
-    /// Grace periods of the terminations, by the time that they leave after SIGTERM.
+    /// Grace periods of the terminations, ordered by the time that they leave after SIGTERM.
     graces: Vec<GraceLine>,
     /// Number of different grace periods, if not all are marked.
     of_graces: Option<usize>,
@@ -126,7 +126,7 @@ fn title(series: &SurvivalSeries) -> String {
         Some((s, StillOpen::None)) => {
             format!("none lasted longer than the {s} s that pods have after SIGTERM")
         }
-        Some((s, StillOpen::Unknown)) => format!("how many are open after {s} s is unknown"),
+        Some((s, StillOpen::Unknown)) => format!("it is unknown how many are open after {s} s"),
         None if series.last().share <= 0.0 => {
             format!("the longest took {}", age(series.last().age_s))
         }
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(open.at(4.0), StillOpen::Share(step(4.0, 0.4)));
         assert_eq!(
             title(&open),
-            "Half of the streams last longer than 4.0 s; how many are open after 10 s is unknown"
+            "Half of the streams last longer than 4.0 s; it is unknown how many are open after 10 s"
         );
         let ended = curve(&[(0.0, 1.0), (2.0, 0.0)], &[10]);
         assert_eq!(ended.at(10.0), StillOpen::None);

@@ -178,7 +178,7 @@ fn legend(series: &TrafficSeries) -> Vec<LegendEntry> {
     let (ready, deleted, late) = (any(|row| &row.ready_s), any(|row| &row.deleted_s), any(|row| &row.late_s));
     frame::applying([
         (true, &answered, LegendSymbol::plain(palette::ANSWERED)),
-        (ready, "a new pod was ready", LegendSymbol::Mark(Dash::Dotted)),
+        (ready, "a new pod became ready", LegendSymbol::Mark(Dash::Dotted)),
         (deleted, "the pod's deletion took effect", LegendSymbol::Thick),
         (late, "a new connection after that, answered", LegendSymbol::Tick(palette::DISRUPTED)),
     ])

@@ -12,7 +12,7 @@ const ROWS: usize = 15;
 /// Height of a workload, and of its bars.
 const ROW: f64 = 32.0;
 const BAR: f64 = 18.0;
-/// Places of the columns: lost requests, and killed pods. Names are on the left.
+/// Left and right edges of the columns for lost requests and for killed pods. Names are on the left.
 const LOST: (f64, f64) = (520.0, 960.0);
 const KILLED: (f64, f64) = (1180.0, 1440.0);
 /// Height of the bars over time, and of the space above them.
@@ -24,7 +24,7 @@ const ABOVE: f64 = 64.0;
 pub(in super::super) struct WatchSeries {
     /// Finding of the chart.
     pub(in super::super) title: String,
-    /// Time and scope of the history.
+    /// Period and scope of the history.
     pub(in super::super) subtitle: String,
     /// Workloads that lost requests or whose pods were killed, worst first.
     pub(in super::super) rows: Vec<WatchRow>,

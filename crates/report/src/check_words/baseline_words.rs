@@ -25,7 +25,7 @@ pub(super) fn row(row: &ComparisonRow) -> EvidenceInWords {
 
 pub(super) fn few_requests(n: u64, of: &str) -> EvidenceInWords {
     let limit = format!("at least {FEWEST_REQUESTS}{of}");
-    EvidenceInWords::new(limit, count(n), "too few to show that 1 % fail")
+    EvidenceInWords::new(limit, count(n), "too few to detect a failure rate of 1 %")
 }
 
 pub(super) fn history(used: usize, left_out: &BTreeMap<UnfitRun, usize>) -> EvidenceInWords {

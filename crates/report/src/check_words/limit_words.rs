@@ -98,7 +98,7 @@ pub(super) fn reason(basis: &Basis) -> String {
         Basis::NothingScheduled => "no request was scheduled".to_owned(),
         Basis::NoneEnded => "the run was meant to terminate pods, but none was terminated".to_owned(),
         Basis::NoneEndedInWatch => "no pod ended while the run watched".to_owned(),
-        Basis::NoneEndedInHistory => "no pod ended in this time".to_owned(),
+        Basis::NoneEndedInHistory => "no pod ended in this period".to_owned(),
         Basis::Open(doubts) => doubts.iter().map(doubt).collect::<Vec<_>>().join("; "),
         Basis::NoneOutside => "no request was sent outside terminations".to_owned(),
         Basis::GroupBeyondLimit => {
@@ -166,7 +166,7 @@ fn doubt(doubt: &FigureDoubt) -> String {
             format!("lines of logs may be missing for {}", counted(*n, "termination"))
         }
         FigureDoubt::NotObservable(n) => {
-            format!("the logs do not show if {} succeeded", counted(*n, "further request"))
+            format!("the logs do not show whether {} succeeded", counted(*n, "further request"))
         }
         FigureDoubt::StreamsCutUnknown(n) => {
             format!("the logs do not show which streams were cut by {}", counted(*n, "termination"))
@@ -187,18 +187,18 @@ fn doubt(doubt: &FigureDoubt) -> String {
 /// Explains what would remove a doubt; empty if nothing would.
 const fn settle_doubt(doubt: &FigureDoubt) -> &'static str {
     match doubt {
-        FigureDoubt::NotWatched(_) => "keep the watch running, or judge a shorter time (--since)",
+        FigureDoubt::NotWatched(_) => "keep the watch running, or judge a shorter period (--since)",
         FigureDoubt::InNoLog(_) => {
             "follow the logs of the gateways in front of these pods (--logs), or judge only workloads that are behind \
              gateways (--workload)"
         }
-        FigureDoubt::LinesMissing(_) => "keep the logs and the watch readable",
+        FigureDoubt::LinesMissing(_) => "keep the logs readable and the watch running",
         FigureDoubt::NotObservable(_) | FigureDoubt::StreamsCutUnknown(_) => {
-            "a log format that shows which responses were complete"
+            "use a log format that shows which responses were complete"
         }
-        FigureDoubt::NoRequests => "judge a longer time (--since)",
+        FigureDoubt::NoRequests => "judge a longer period (--since)",
         FigureDoubt::KilledUnknown(_) | FigureDoubt::ExitCodesUnseen(_) => UNTIL_GONE,
-        FigureDoubt::HooksUnknown(_) => "allow to watch Events",
+        FigureDoubt::HooksUnknown(_) => "allow the watch to list and watch Events",
         FigureDoubt::Background(_) | FigureDoubt::MayBeOthers(_) => "",
     }
 }
@@ -262,7 +262,7 @@ pub(super) fn settle(basis: &Basis) -> String {
     let more = |n: u64| counted(n, "more termination");
     let way = match basis {
         Basis::NoneEndedInWatch => "watch while pods end",
-        Basis::NoneEndedInHistory => "judge a longer time (--since)",
+        Basis::NoneEndedInHistory => "judge a longer period (--since)",
         Basis::Open(doubts) => doubts.first().map_or("", settle_doubt),
         Basis::NothingScheduled => "send a load",
         Basis::NoneOutside => "keep the load running before the first termination",

@@ -232,7 +232,7 @@ fn history_lists_unfit_runs() {
          pass, 1 invalid, 1 partial, 1 with a different rate; 2 more runs"
     );
     let few = check(CheckVerdict::Inconclusive, CheckEvidence::FewRequestsASide(100));
-    assert_eq!(in_words(&few), "100 (limit at least 299 per side): too few to show that 1 % fail");
+    assert_eq!(in_words(&few), "100 (limit at least 299 per side): too few to detect a failure rate of 1 %");
 }
 
 #[test]

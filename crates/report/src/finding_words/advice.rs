@@ -127,7 +127,7 @@ pub(super) fn refusal(refusal: &NoRecommendation) -> String {
     }
 }
 
-/// Names the measurement that would narrow a range. Where bounds rest on balancing, it adds that known pod names would
+/// Names the measurement that would narrow a range. Where bounds rest on balancing, it adds that naming the pods would
 /// tighten them.
 pub(super) fn narrowing(Narrowing { more, basis }: Narrowing) -> String {
     let more = match more {

@@ -40,7 +40,10 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
             "find out who else sends them (served/*.parquet)",
         ),
         Measurement::EarlyRows(n) => words(
-            format!("ignored {} of the proxies with a time before the request was sent", counted(*n, "row")),
+            format!(
+                "ignored {} that the proxies recorded with a time before the request was sent",
+                counted(*n, "row")
+            ),
             "someone who saw the run's requests repeats their ids, or a clock was off by more than was measured",
             "find out who sends them (served/*.parquet)",
         ),

@@ -21,7 +21,8 @@ pub(super) fn drained_too_short(what: String, drain: ShortDrain) -> Words {
             what,
             format!("{why}, because new streams kept coming on kept connections"),
             format!(
-                "{} after SIGTERM, and a terminationGracePeriodSeconds above {longest}: alone, no grace period is long enough",
+                "{} after SIGTERM, and a terminationGracePeriodSeconds above {longest}: no grace period is \
+                 long enough by itself",
                 cause_words::announces_close(notice)
             ),
         );
@@ -81,8 +82,8 @@ pub(super) fn uneven(uneven: &UnevenStreams) -> Words {
     let UnevenStreams { pods, open, most, fewest, after_s } = uneven;
     words(
         format!(
-            "streams are unevenly distributed: {:.0} s after the last termination {} has {} of {open} open streams, and {} \
-             has {}",
+            "streams are unevenly distributed: {:.0} s after the last termination, {} has {} of {open} open \
+             streams, and {} has {}",
             after_s.max(0.0),
             most.0,
             most.1,
@@ -114,7 +115,7 @@ mod tests {
         let kept = drained_too_short("x".into(), kept);
         assert!(kept.why.ends_with("after 30 s, because new streams kept coming on kept connections"));
         assert!(kept.remedy.starts_with("answer with Connection: close while draining after SIGTERM"));
-        assert!(kept.remedy.ends_with("alone, no grace period is long enough"));
+        assert!(kept.remedy.ends_with("no grace period is long enough by itself"));
     }
 
     #[test]

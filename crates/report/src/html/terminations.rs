@@ -15,7 +15,7 @@ const STAGES: [(Stage, &str); 11] = [
     (Stage::DeletionSeen, "deletion seen"),
     (Stage::EndpointTerminating, "endpoint terminating"),
     (Stage::KillBegan, "preStop began"),
-    (Stage::AppSigterm, "SIGTERM not before"),
+    (Stage::AppSigterm, "earliest SIGTERM"),
     (Stage::ListenerClosed, "listener closed"),
     (Stage::AppExited, "app exited"),
     (Stage::LastConnection, "last connection"),

@@ -1,6 +1,6 @@
 //! Puts the reasons for a tuning's decisions into words.
 
-use crate::format::{count, counted, len};
+use crate::format::{count, counted, either, len};
 use rolldrop_judge::tuning::{
     CoverageUnit, EndedEarly, EndedStreams, LostAtStart, NoChoice, StartSetting, Units, Unproven, Unsupported,
 };
@@ -8,7 +8,7 @@ use rolldrop_judge::tuning::{
 /// Formats a number of units in words.
 pub fn counted_units(unit: CoverageUnit, number: usize) -> String {
     match unit {
-        CoverageUnit::Ends => format!("{} that left the rules separately", counted(len(number), "end")),
+        CoverageUnit::Ends => format!("{} that left the rules separately", counted(len(number), "pod")),
         CoverageUnit::Rollouts => counted(len(number), "rollout"),
         CoverageUnit::Deletions => format!("{} one at a time", counted(len(number), "deletion")),
     }
@@ -85,7 +85,8 @@ pub fn lost_at_start(lost: LostAtStart) -> String {
         StartSetting::MinReadySeconds => "minReadySeconds",
     };
     let requests = counted(lost.requests, "request");
-    format!("with the chosen {setting}, {} still lost {requests}", lost.cause)
+    let were = either(lost.requests, "was", "were");
+    format!("with the chosen {setting}, {requests} {were} still lost to {}", lost.cause)
 }
 
 #[cfg(test)]
@@ -105,12 +106,12 @@ mod tests {
             ["only 2 deletions one at a time were seen, but 29 are needed"]
         );
         let ends = Units { unit: CoverageUnit::Ends, number: 6, rollouts: 2 };
-        assert_eq!(units(ends), "6 ends that left the rules separately, in 2 rollouts");
+        assert_eq!(units(ends), "6 pods that left the rules separately, in 2 rollouts");
         assert_eq!(unsupported(&Unsupported::NoEnd), ["no pod ended, so there is no window"]);
         let setting = StartSetting::ReadinessDelay;
         assert_eq!(
             lost_at_start(LostAtStart { cause: Cause::NotReadyYet, requests: 2, setting }),
-            "with the chosen readiness delay, not_ready_yet still lost 2 requests"
+            "with the chosen readiness delay, 2 requests were still lost to not_ready_yet"
         );
     }
 }

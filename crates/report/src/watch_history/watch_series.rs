@@ -7,7 +7,7 @@ use crate::watch_lines::name;
 use rolldrop_explain::model::Bounded;
 use rolldrop_record::Stamp;
 
-/// Number of hours up to which the chart shows hours; then it shows days, of which it shows a year.
+/// Maximum length in hours of a history that the chart shows by hour. It shows longer ones by day, for at most a year.
 const HOURLY: i64 = 48;
 const MOST_BINS: usize = 366;
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -37,8 +37,8 @@ impl WatchReport {
         };
         let all = counted(len(self.workloads.len()), "workload");
         let title = match (self.watched.is_empty(), self.workloads.is_empty()) {
-            (true, true) => "No watch is known to have run in this time".to_owned(),
-            (false, true) => "The watch saw no pod end in this time".to_owned(),
+            (true, true) => "No watch is known to have run in this period".to_owned(),
+            (false, true) => "The watch saw no pod end in this period".to_owned(),
             _ => format!("{} of {all} {found}", count(len(rows.len()))),
         };
         let logs = match with_logs {

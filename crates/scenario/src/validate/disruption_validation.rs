@@ -56,7 +56,7 @@ pub(super) fn disruption(
     let last = at + every * (times - 1) + jitter + lasts;
     if last + SHORTEST_AFTERMATH > load.duration() {
         let why = format!(
-            "the last one would {} {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
+            "the last repetition would {} {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
             if lasts.is_zero() { "begin" } else { "end" },
             last.as_secs_f64(),
             load.duration().as_secs_f64()
@@ -140,7 +140,7 @@ impl Checked<'_> {
                 return Err(self.document.error(&self.key, "repetitions need an interval: add every: 5s"));
             }
             if times > 1 && matches!(action, DisruptionAction::Drain { restore: Restore::AtTheEnd, .. }) {
-                let why = "a drained node stays cordoned until the end of the run: set for, or drain other nodes \
+                let why = "a drained node stays cordoned until the end of the run: set `for`, or drain other nodes \
                            in separate disruptions";
                 return Err(self.wrong("repeat", why));
             }
@@ -266,7 +266,7 @@ impl Checked<'_> {
     fn restore(&self) -> Result<Restore> {
         match (self.raw.keep, self.raw.lasts) {
             (true, Some(_)) => {
-                Err(self.wrong("keep", "for already says when the change is undone: remove one of the two"))
+                Err(self.wrong("keep", "`for` already says when the change is undone: remove one of the two"))
             }
             (true, None) => Ok(Restore::Never),
             (false, Some(lasts)) => Ok(Restore::After(lasts.0)),

@@ -197,7 +197,7 @@ fn requests(
 fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<(), ScenarioError> {
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
-    let is_post = "a gRPC call is always a POST: remove it; load.grpc.method names the method to call";
+    let is_post = "a gRPC call is always a POST: remove this key; load.grpc.method names the method to call";
     if is_other(&raw.method) {
         return wrong("method", is_post);
     }
@@ -206,7 +206,7 @@ fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<
             return wrong(&format!("requests[{index}].method"), is_post);
         }
         if request.path.is_some() {
-            let why = format!("the path of a gRPC call is its method, /{}: remove it", grpc.rpc);
+            let why = format!("the path of a gRPC call is its method, /{}: remove this key", grpc.rpc);
             return wrong(&format!("requests[{index}].path"), &why);
         }
     }
@@ -215,7 +215,7 @@ fn check_calls(grpc: &Grpc, raw: &raw::LoadKeys, document: &Document) -> Result<
         return wrong("success", why);
     }
     if raw.pod_body.is_some() {
-        let why = "gRPC messages are not searched: remove it; a header can name the pod (podHeader)";
+        let why = "gRPC messages are not searched for the pod: remove this key, or use podHeader instead";
         return wrong("podBody", why);
     }
     Ok(())
@@ -226,10 +226,10 @@ fn http(raw: &raw::LoadKeys, document: &Document) -> Result<Http, ScenarioError>
     let http = raw.http.unwrap_or_default();
     let has_streams = raw.connections.is_some_and(|connections| connections.max_concurrent_streams.is_some());
     if http == Http::Http1 && is_grpc {
-        return Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"));
+        return Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove this key"));
     }
     if has_streams && (raw.http.is_none() && !is_grpc || http == Http::Http1) {
-        let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
+        let why = "HTTP/1.1 has no streams: remove this key, or set load.http: 2";
         return Err(document.error("spec.load.connections.maxConcurrentStreams", why));
     }
     Ok(http)
@@ -247,7 +247,7 @@ fn pace(raw: &raw::LoadKeys, document: &Document) -> Result<Pace, ScenarioError>
         None => defaults::RATE,
         Some(Rate::PerSecond(rate)) => rate,
         Some(Rate::Max) if raw.arrivals.is_some() => {
-            let why = "a closed loop has no arrivals to spread: remove it, or set a rate";
+            let why = "a closed loop has no arrivals to spread: remove this key, or set a rate";
             return Err(document.error("spec.load.arrivals", why));
         }
         Some(Rate::Max) => return Ok(Pace::Closed(Length::Time(duration))),
@@ -286,7 +286,7 @@ fn stages(raw: &raw::LoadKeys, document: &Document) -> Result<Vec<RateStage>, Sc
             (None, Some(raw::Ramp::Linear)) => before,
             (None, None) => to,
             (Some(_), None) => {
-                let why = "only a ramp can start at another rate: add ramp: linear, or remove it";
+                let why = "only a ramp can start at another rate: add ramp: linear, or remove this key";
                 return Err(document.error(&format!("{key}.from"), why));
             }
         };

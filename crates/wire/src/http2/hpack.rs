@@ -1,8 +1,8 @@
 //! Reads header blocks (HPACK, RFC 7541), and writes fields that need no dynamic table.
 //!
 //! The crates that speak HTTP/2 do not export their HPACK reader, and the crates that do export one panic on truncated
-//! input or build a code table for every string. This one stops at a block that it does not understand; its user
-//! decides if that is an error.
+//! input or build a code table for every string. This one stops at a block that it does not understand; its caller
+//! decides whether that is an error.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -71,7 +71,7 @@ impl Decoder {
 
     /// Returns the approximate memory use of the table, in bytes.
     pub fn held_bytes(&self) -> usize {
-        // The allocator uses a few more bytes per text; the overhead counted for each entry covers them.
+        // The allocator uses a few more bytes per string; the overhead counted for each entry covers them.
         self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>() + self.scratch.capacity()
     }
 
@@ -114,8 +114,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the name of an entry for another entry. They share it, regardless of how often it is used and how long
-    /// it is.
+    /// Returns the name of an entry, for use in another entry. The entries share the bytes, however long the name is
+    /// and however often it is used.
     fn shared_name(&self, index: usize) -> Bytes {
         match STATIC_TABLE.get(index - 1) {
             Some((name, _)) => Bytes::from_static(name.as_bytes()),
@@ -302,7 +302,8 @@ fn long_code(bits: u64) -> Result<(u8, usize), BadHeaderBlock> {
         let code = usize::try_from(bits >> (64 - length)).unwrap_or(usize::MAX);
         let at = code.wrapping_sub(row.first_code as usize);
         if at < row.count {
-            // The end-of-string symbol is never written. As padding, its code is cut off, and longer than all bits.
+            // The end-of-string symbol is never written. Padding contains only the first bits of its code, so a match
+            // of the whole code is an error.
             let symbol = CODES.symbols[row.first_symbol + at];
             return u8::try_from(symbol).map(|symbol| (symbol, length)).map_err(|_| BadHeaderBlock);
         }
@@ -449,7 +450,7 @@ mod tests {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::default();
         decoder.allow(MAX_SIZE);
-        // A table of 1 MiB, and a name of half that size, which each use references with three bytes.
+        // A table of 1 MiB, and a name of half that size, to which each use refers with three bytes.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
         let length = 127 + 33 + (65 << 7) + (30 << 14);
         block.resize(block.len() + length, b'n');

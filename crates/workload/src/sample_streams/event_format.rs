@@ -125,7 +125,7 @@ impl EventFormat {
     /// Returns the last piece of a stream that ends with an error.
     pub(super) fn error(&self, error: ToldError) -> Piece {
         let (code, message) = match error {
-            ToldError::Failed => ("internal_error", "configured failure of the sample server"),
+            ToldError::Failed => ("internal_error", "failure configured in the sample server"),
             ToldError::ShuttingDown => ("shutting_down", "the server is shutting down"),
         };
         let name = if self.kind == SampleStreamKind::Chat { "" } else { "event: error\n" };

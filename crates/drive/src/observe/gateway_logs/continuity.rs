@@ -2,15 +2,15 @@
 //!
 //! A log can only be reopened at a whole second, and an API server's view of a pod lags, so neither times nor restart
 //! counts tell where to continue. The lines themselves do. A reopened log begins with lines that were delivered before,
-//! and the last of those proves that nothing is missing. Without it, the log was rotated, or is that of a later run of
-//! the container.
+//! and the last of those proves that nothing is missing. If that line is missing, the log was rotated, or belongs to a
+//! later run of the container.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use rolldrop_record::Stamp;
 
-/// Longest time by which a line may be older than one before it. Runtimes stamp stdout and stderr separately.
+/// Longest time by which a line may be older than the one before it. Runtimes timestamp stdout and stderr separately.
 const DISORDER: Duration = Duration::from_secs(1);
 /// Interval at which the kubelet looks for logs to rotate (`containerLogMonitorInterval`).
 const ROTATION_NS: i64 = 10 * SECOND_NS;
@@ -39,7 +39,7 @@ pub(super) enum LogStart {
 /// Decision on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineDecision {
-    /// The line was delivered before, or is older than what was asked for.
+    /// The line was delivered before, or is older than the earliest line that is wanted.
     Known,
     /// The line follows those that were delivered.
     New,
@@ -59,13 +59,13 @@ pub(super) struct Continuity {
     newest: Stamp,
     /// Delivered lines that the log shows again when it is reopened. Their number is bounded by the limit on the rate.
     repeated: VecDeque<LineMark>,
-    /// Those of them that the open log may still show, with their counts: lines may be equal.
+    /// The repeated lines that the open log has yet to show, with their counts, because lines may be identical.
     pending: HashMap<LineMark, u32>,
     /// True if the open log was shown to continue the delivered lines.
     is_proven: bool,
     /// Time until which no line is missing, if none was delivered.
     covered_until: Stamp,
-    /// Time at which it was opened again.
+    /// Time at which the log was last opened.
     opened: Stamp,
     /// Delay of the last line, and the smallest delay, in nanoseconds. The smallest includes the offset between clocks.
     delay_ns: i64,
@@ -99,7 +99,7 @@ impl Continuity {
         }
     }
 
-    /// Notes that the log is open again, from [`Continuity::start`] on.
+    /// Notes that the log has been opened again, from [`Continuity::start`] on.
     pub(super) fn open(&mut self, now: Stamp) {
         self.opened = now;
         self.is_proven = false;
@@ -135,7 +135,7 @@ impl Continuity {
         if is_after_skip { LineDecision::AfterSkip } else { LineDecision::New }
     }
 
-    /// Accepts that the open log continues the delivered lines, as far as it can.
+    /// Accepts the open log as the continuation of the delivered lines, even without proof.
     pub(super) fn settle(&mut self) {
         self.is_proven = true;
     }
@@ -228,7 +228,7 @@ mod tests {
         lines.iter().map(|line| log.take(*line, now)).collect()
     }
 
-    /// Returns a log of which these lines were delivered.
+    /// Returns a log from which these lines were delivered.
     fn after(lines: &[LineMark]) -> Continuity {
         let mut log = Continuity::begin(None, at(0));
         log.open(at(0));
@@ -246,10 +246,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_lines_are_counted() {
+    fn identical_lines_are_counted() {
         let twice = [line(0, 1), line(0, 1)];
         let mut log = after(&twice);
-        // The third was written while nobody read.
+        // The third was written while nobody was reading.
         let again = [twice[0], twice[1], line(0, 1), line(0, 2)];
         assert_eq!(read(&mut log, &again), [Known, Known, New, New]);
         assert_eq!(read(&mut log, &again), [Known; 4]);
@@ -269,10 +269,10 @@ mod tests {
         assert_eq!(log.gap_before(at(30)), (at(10), at(30)));
         log.settle();
         assert_eq!(log.take(line(30, 3), at(30)), New);
-        // A part of the delivered lines is enough, if it has the last one.
+        // Some of the delivered lines are enough if they include the last one.
         let mut log = after(&[line(0, 1), line(10, 2)]);
         assert_eq!(read(&mut log, &[line(10, 2), line(30, 3)]), [Known, New]);
-        // Not even the first of two.
+        // The first of two lines proves nothing.
         let mut log = after(&[line(0, 1), line(10, 2)]);
         assert_eq!(read(&mut log, &[line(0, 1), line(30, 3)]), [Known, Unproven]);
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn log_that_is_opened_late_may_lack_lines() {
+    fn log_opened_late_may_lack_lines() {
         let mut log = Continuity::begin(None, at(0));
         log.cover(at(60_000));
         log.open(at(60_100));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_lines_than_asked_for_are_skipped() {
+    fn lines_before_requested_start_are_skipped() {
         let mut log = Continuity::begin(Some(at(500)), at(500));
         assert_eq!(log.start(), LogStart::Second(1000));
         log.open(at(500));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_set_back_makes_gap_not_duplicates() {
+    fn clock_set_back_causes_gap_not_duplicates() {
         let mut log = after(&[line(60_000, 1)]);
         assert_eq!(log.take(line(0, 2), at(0)), New);
         assert!(log.is_set_back());
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn any_interruption_is_survived() {
+    fn continuity_survives_any_interruption() {
         for seed in 0..2000 {
             let random = &mut StdRng::seed_from_u64(seed);
             let is_rotated = seed % 2 == 0;

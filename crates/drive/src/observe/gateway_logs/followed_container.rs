@@ -43,7 +43,7 @@ pub(super) struct SeenContainer {
     /// Start of the current run; the epoch if that is unknown, and `None` before the first run.
     started: Option<Stamp>,
     is_running: bool,
-    /// True once the pod does not exist any more.
+    /// True once the pod no longer exists.
     pub(super) is_gone: bool,
 }
 
@@ -89,9 +89,9 @@ enum LogBreak {
     Silent,
     /// The container has no such log.
     Absent,
-    /// The pod does not exist any more.
+    /// The pod no longer exists.
     Gone,
-    /// Lines of another log were delivered, and this one may have them, too.
+    /// Lines from another log were delivered, and this log may contain them too.
     Overtaken,
 }
 
@@ -140,7 +140,7 @@ impl FollowedContainer {
                 break;
             }
             let Some(started) = seen.started else {
-                // The watch ends only together with this.
+                // The watch ends only together with this task.
                 self.seen.changed().await.map_err(|_| LogStop::Unheard)?;
                 continue;
             };
@@ -161,7 +161,7 @@ impl FollowedContainer {
                 self.interrupt().await?;
             }
             match ended {
-                // Without a proof, the log has nothing but the kubelet's message that the container is gone.
+                // Without proof, the log contains nothing but the kubelet's message that the container is gone.
                 Ok(()) if self.continuity.is_proven() || last.is_none() => complete = Some(seen.restarts),
                 Err(LogBreak::Silent | LogBreak::Cut(_)) => complete = None,
                 _ => {}
@@ -189,7 +189,7 @@ impl FollowedContainer {
         let _ = timeout(LONGEST_SILENCE, self.seen.changed()).await;
     }
 
-    /// Reads the log of the current run to its end. Reads that of the previous run first, if lines of that are missing.
+    /// Reads the current run's log to its end. If lines from the previous run are missing, reads that run's log first.
     async fn read(
         &mut self,
         mut log: LogStream,
@@ -226,7 +226,7 @@ impl FollowedContainer {
         }
     }
 
-    /// Delivers, once, that the log cannot be read.
+    /// Reports, once, that the log cannot be read.
     async fn interrupt(&mut self) -> Result<(), LogStop> {
         if std::mem::replace(&mut self.is_interrupted, true) {
             return Ok(());
@@ -235,7 +235,7 @@ impl FollowedContainer {
         self.outlet.send(LogDeliveryKind::Interrupted { from }).await
     }
 
-    /// Delivers, once after an interruption, that it is over.
+    /// Reports, once after an interruption, that it is over.
     async fn resume(&mut self) -> Result<(), LogStop> {
         match std::mem::take(&mut self.is_interrupted) {
             true => self.outlet.send(LogDeliveryKind::Resumed).await,
@@ -243,8 +243,8 @@ impl FollowedContainer {
         }
     }
 
-    /// Delivers what lies between the last delivered line and `next`, the time of a line or of the open log's start that
-    /// was not shown to follow: the rest of the previous run's log, or a gap.
+    /// Delivers what lies between the last delivered line and `next`: the rest of the previous run's log, or a gap.
+    /// `next` is the time of a line, or of opening the log, that is not known to follow the last delivered line.
     async fn catch_up(&mut self, next: Stamp) -> Result<(), LogBreak> {
         // The log may also be that of a new pod with the same name.
         let restarts = self.look().await?.restarts;

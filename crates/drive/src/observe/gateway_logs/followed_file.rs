@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn directory_is_no_log() {
+    async fn directory_is_not_a_log() {
         let dir = tempfile::tempdir().unwrap();
         let outlet = LogOutlet::of(0, "dir".to_owned(), Clock::start(), &mpsc::channel(1).0);
         let error = FollowedFile::open(dir.path().to_owned(), outlet).await.err().unwrap();

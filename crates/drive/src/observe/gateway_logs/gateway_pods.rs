@@ -102,11 +102,11 @@ impl GatewayPods {
         let (sender, receiver) = watch::channel(seen);
         let names: Vec<_> = containers(pod).map(|found| found.name.as_str()).collect();
         if !names.contains(&container) {
-            let why = format!("the pod has no such container, but {}", names.join(", "));
+            let why = format!("the pod has no such container; it has {}", names.join(", "));
             self.tasks.spawn(async move { outlet.end(LogStop::Because(why)).await });
             return sender;
         }
-        // A new pod's log is read from its start, and earlier runs of its container, too.
+        // A new pod's log is read from its start, including earlier runs of its container.
         let now = order.clock.now();
         let created = pod.metadata.creation_timestamp.as_ref().and_then(|at| stamp_of(at.0));
         let (continuity, restarts) = if self.has_listed {

@@ -40,7 +40,8 @@ pub(super) fn stamp_of(time: Timestamp) -> Option<Stamp> {
     Some(Stamp::from_unix_ns(i64::try_from(time.as_nanosecond()).ok()?))
 }
 
-/// Splits chunks into lines. Copies only lines that are spread over several chunks. A line without an end is none.
+/// Splits chunks into lines. Copies only lines that are spread over several chunks. Text without a line ending is not a
+/// line.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
     /// Start of a line whose end has not arrived.
@@ -77,7 +78,7 @@ impl LineSplitter {
     }
 }
 
-/// Counts the lines of a log by the time at which they were written, so that catching up is no excess.
+/// Counts the lines of a log by the time at which they were written, so that catching up does not count as excess.
 #[derive(Debug)]
 pub(super) struct LineRate {
     limit: u32,

@@ -76,7 +76,7 @@ impl FromStr for LogSource {
             return Err(format!("{text:?}: {name:?} is not a valid name"));
         }
         if let Some(container) = container.filter(|container| !is_dns_label(container)) {
-            return Err(format!("{text:?}: {container:?} is not a valid name of a container"));
+            return Err(format!("{text:?}: {container:?} is not a valid container name"));
         }
         let pods = if kind.eq_ignore_ascii_case("pod") {
             LogPods::Named(name.to_owned())
@@ -121,8 +121,8 @@ mod tests {
             ("edge/service/web", "where KIND is deployment, statefulset, daemonset or pod"),
             ("Edge/pod/web", "\"Edge\" is not a valid namespace"),
             ("edge/pod/", "\"\" is not a valid name"),
-            ("edge/pod/web:", "\"\" is not a valid name of a container"),
-            ("edge/pod/web:a/b", "\"a/b\" is not a valid name of a container"),
+            ("edge/pod/web:", "\"\" is not a valid container name"),
+            ("edge/pod/web:a/b", "\"a/b\" is not a valid container name"),
         ] {
             let said = text.parse::<LogSource>().unwrap_err();
             assert!(said.contains(why), "{said}");

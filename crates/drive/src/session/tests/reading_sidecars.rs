@@ -68,7 +68,7 @@ fn pods_of(items: Vec<Value>) -> Value {
     json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items})
 }
 
-/// Returns a pod with a sidecar that runs.
+/// Returns a pod with a running sidecar.
 fn web_pod(name: &str, is_ending: bool) -> Value {
     let mut metadata = json!({"name": name, "namespace": "shop", "uid": format!("uid-{name}"),
         "resourceVersion": "2", "labels": {"app": "web"}});
@@ -152,7 +152,7 @@ async fn only_ending_pods_get_token() {
 }
 
 #[tokio::test]
-async fn only_latest_rows_of_long_life_are_read() {
+async fn only_latest_rows_of_old_sidecar_are_read() {
     let (client, asked) = shop(has_read_rows, |asked| three_rows(asked, 50_000, 30_000));
     assert_eq!(gaps(&deliveries(&client).await), [] as [&str; 0]);
     let asked = asked.lock().unwrap();
@@ -161,7 +161,7 @@ async fn only_latest_rows_of_long_life_are_read() {
 }
 
 #[tokio::test]
-async fn rows_that_sidecar_no_longer_has_are_gap() {
+async fn rows_discarded_by_sidecar_leave_gap() {
     let (client, _) = shop(has_read_rows, |asked| three_rows(asked, 5, 2));
     let deliveries = deliveries(&client).await;
     let expected = ["the sidecar no longer had all rows", "2 of its requests have no row"];
@@ -169,7 +169,7 @@ async fn rows_that_sidecar_no_longer_has_are_gap() {
 }
 
 #[tokio::test]
-async fn sidecar_that_refuses_token_is_gap() {
+async fn sidecar_refusing_token_leaves_gap() {
     let is_over = |asked: &[Asked]| asked.len() > 5;
     let begun = AtomicUsize::new(0);
     let respond = Arc::new(move || match begun.fetch_add(1, Ordering::SeqCst) {
@@ -191,7 +191,7 @@ async fn sidecar_that_refuses_token_is_gap() {
 }
 
 #[tokio::test]
-async fn missing_right_is_told_once() {
+async fn missing_right_is_reported_once() {
     let is_over = |asked: &[Asked]| asked.len() > 3;
     let why = "pods \"web-2:18081\" is forbidden: cannot get resource \"pods/proxy\"";
     let (client, _) = shop(is_over, move |_| status(403, "Forbidden", why));
@@ -202,7 +202,7 @@ async fn missing_right_is_told_once() {
 }
 
 #[tokio::test]
-async fn pod_without_sidecar_is_told_once() {
+async fn pod_without_sidecar_is_reported_once() {
     let bare = |version: &str| {
         let mut pod = web_pod("web-2", true);
         pod["spec"]["initContainers"] = json!([]);

@@ -54,7 +54,7 @@ impl World {
     }
 }
 
-/// Returns what the rows of a journal show, which also has ten good requests a second until 100.5 s.
+/// Returns the traffic shown by a journal that has these rows and, until 100.5 s, ten good requests per second.
 fn shown(rows: Vec<ServedRow>) -> TerminationTraffic {
     let mut world = World::new();
     world.delete(100_000, "b");
@@ -71,7 +71,7 @@ fn journal_shows_requests_that_reached_pod() {
     assert_eq!(traffic.lost, Bounded::exactly(4), "{traffic:?}");
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, Bounded::exactly(4))]));
     assert_eq!((traffic.streams_cut, traffic.not_observable), (Some(Bounded::default()), 0));
-    // The pod was well for a minute of its journal, in which it lost nothing.
+    // The pod was healthy for a minute of its journal, in which it lost nothing.
     assert_eq!(traffic.background, Some(Bounded::exactly(0)));
     let source = BTreeSet::from([SOURCE.to_owned()]);
     let consumers = SeenConsumers { seen: source.clone(), with_gaps: source, declared: None };
@@ -85,7 +85,7 @@ fn journal_bounds_windows_only_from_below() {
     let [window] = &traffic.windows[..] else { panic!("{traffic:?}") };
     assert_eq!((window.upper_s, window.upper_basis, window.censored_reason), (None, None, None));
     assert_eq!(window.consumer, "clients of shop/deployment/web");
-    // t0 is known to a second.
+    // t0 is known to within a second.
     assert!(window.lower_s.is_none_or(|lower_s| lower_s <= 0.5), "{window:?}");
     let late = shown(vec![fine_row(100_900 + 10_000 - 1)]);
     assert!(late.windows[0].lower_s.is_some(), "{late:?}");
@@ -122,7 +122,7 @@ fn ends_of_rows_become_outcomes() {
         assert_eq!(of(ended, None), (Vec::new(), None, 1), "{ended}");
         assert_eq!(of(ended, Some(200)), (Vec::new(), None, 1), "{ended}");
     }
-    // A connection that the sidecar cannot look into may have had any requests.
+    // A connection that the sidecar cannot inspect may have carried any requests.
     let connection = ServedRow { protocol: Protocol::Tls, head: None, ..row(99_000, UpstreamReset, None) };
     let connection = ServedRow { end: at(100_700 + AHEAD_MS), ..connection };
     assert_eq!(one(connection), (Vec::new(), None, 1));
@@ -137,7 +137,7 @@ fn later_row_replaces_open_response() {
     assert_eq!((traffic.lost, traffic.not_observable), (Bounded::exactly(1), 0), "{traffic:?}");
 }
 
-/// A gateway that names the pod would have each request, too.
+/// A gateway that names the pod logs each request as well.
 #[test]
 fn journal_counts_only_where_no_gateway_names_pod() {
     for address in ["10.0.0.1", "10.0.0.2"] {
@@ -157,7 +157,7 @@ fn journal_counts_only_where_no_gateway_names_pod() {
 }
 
 #[test]
-fn journal_has_only_gaps_of_its_own() {
+fn journal_reports_only_its_own_gaps() {
     let mut world = World::new();
     world.delete(100_000, "b");
     world.read_journal((40_000..100_500).step_by(100).map(fine_row).collect());
@@ -198,7 +198,7 @@ fn journal_belongs_to_one_source() {
     assert!(world.traffic.add_journal(&LOG.into(), UID, SOURCE));
     assert!(!world.traffic.add_journal(&LOG.into(), UID, "shop/pod/b"));
     assert!(world.traffic.add_journal(&LOG.into(), "uid-of-next-b", "shop/pod/b"), "a pod of the same name");
-    // Journals of pods that nobody knows, and of those that are gone, are forgotten.
+    // Journals of unknown pods, and of pods that are gone, are forgotten.
     world.traffic.forget_before(at(0));
     assert!(world.traffic.add_journal(&LOG.into(), "uid-of-next-b", SOURCE));
 }

@@ -1,7 +1,8 @@
 //! Two simulated gateways with known ground truth, whose logs are mangled on their way to the watch.
 //!
-//! Most pods' addresses go to new pods within a second. Lines are those of nginx and Traefik, read by the real
-//! parser. A line that is delivered twice is not part of this: `drive::observe::gateway_logs` removes it.
+//! Most pods' addresses are reassigned to new pods within a second. The lines are in the formats of nginx and Traefik,
+//! and the real parser reads them. No line is delivered twice, because `drive::observe::gateway_logs` removes
+//! duplicates.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -18,28 +19,28 @@ const SLOTS: usize = 3;
 const GRACE_S: i64 = 30;
 /// End of the traffic.
 const OVER_MS: i64 = 125_000;
-/// Duration after which a line is late, in milliseconds.
+/// Delay of a late line, in milliseconds.
 const LATE_MS: i64 = 20_000;
 
-/// Faults of the logs.
+/// Faults in the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mangling {
-    /// Lines arrive within a moment, nearly in order.
+    /// Lines arrive promptly and nearly in order.
     Prompt,
-    /// Those of Traefik arrive 20 s late for half a minute, all others in the meantime.
+    /// For half a minute, Traefik's lines arrive 20 s late; all other lines arrive promptly.
     LateForAWhile,
-    /// All lines of Traefik arrive 20 s late.
+    /// All of Traefik's lines arrive 20 s late.
     AlwaysLate,
-    /// Lines of some seconds are cut in the middle, one of five.
+    /// For a few seconds, one in five lines is cut in the middle.
     Cut,
-    /// Lines of some seconds are lost, and the log's follower says so.
+    /// All lines are lost for a few seconds, and the log's follower reports this.
     Lost,
-    /// The watch begins while pods are ending.
+    /// The watch begins while pods are terminating.
     BegunLate,
 }
 use Mangling::{AlwaysLate, BegunLate, Cut, LateForAWhile, Lost, Prompt};
 
-/// A pod, and what became of requests to it.
+/// A pod, and the fate of requests to it.
 #[derive(Clone, Debug, Default)]
 struct TruePod {
     name: String,
@@ -47,22 +48,22 @@ struct TruePod {
     created_ms: i64,
     listens_ms: i64,
     ready_ms: i64,
-    /// Deletion, end of the app, end of the containers, time at which the pod was gone.
+    /// Times of the deletion, of the end of the app and of the containers, and the time from which the pod was gone.
     deleted_ms: i64,
     deaf_ms: i64,
     ended_ms: i64,
     gone_ms: i64,
-    /// When each gateway begins to use it, and stops.
+    /// Times at which each gateway begins and stops using the pod.
     used_ms: [(i64, i64); 2],
     lost: u64,
     saved: u64,
-    /// Times of failures of the app.
+    /// Times at which the app failed.
     failed: Vec<i64>,
     /// Times at which attempts ended.
     attempts: Vec<i64>,
-    /// Last attempt of each gateway.
+    /// Time of each gateway's last attempt.
     last_ms: [Option<i64>; 2],
-    /// Times at which lines about it were written that cannot be read, after its deletion.
+    /// Times after the pod's deletion at which lines about it were written that the watch cannot read.
     unread: Vec<i64>,
 }
 
@@ -80,7 +81,7 @@ struct Simulated {
     delivered: Vec<(i64, Delivered)>,
 }
 
-/// A try of a gateway at a pod: the pod's number, what happened, and how long it took.
+/// An attempt by a gateway at a pod: the pod's number, the outcome and the duration.
 type LoggedTry = (usize, TryEnd, i64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +185,7 @@ impl Simulated {
         }
     }
 
-    /// Returns what happens to an attempt at a pod, or at its address if the pod is gone.
+    /// Returns the outcome and duration of an attempt at a pod, or at its address if the pod is gone.
     fn attempt(&self, number: usize, ms: i64, fails: f64, random: &mut StdRng) -> (TryEnd, i64) {
         let target = &self.pods[number];
         let listens =
@@ -230,7 +231,7 @@ impl Simulated {
             TryEnd::Failed => (503, 1000),
             TryEnd::Refused | TryEnd::Reset => (502, "Bad Gateway".len()),
         };
-        // The start of these times is 2027-01-15T08:00:00Z.
+        // Time 0 is 2027-01-15T08:00:00Z.
         let (minute, second, rest) = (begun_ms / 60_000, begun_ms / 1000 % 60, begun_ms % 1000);
         json!({"DownstreamStatus": status, "DownstreamContentSize": size, "Duration": took * MS, "OriginStatus": status,
             "OriginContentSize": size, "OriginDuration": took * MS, "RetryAttempts": 0, "ServiceName": "web@kubernetes",
@@ -239,7 +240,7 @@ impl Simulated {
         .to_string()
     }
 
-    /// Shows the pods as the watch does, from its start on.
+    /// Delivers the pod events that the watch shows from its start on.
     fn show_pods(&mut self, random: &mut StdRng) {
         for pod in self.pods.clone() {
             let uid = format!("uid-{}", pod.name);
@@ -267,7 +268,7 @@ impl Simulated {
                     "gone" => shown["change"] = "deleted".into(),
                     _ => shown["ready"] = false.into(),
                 }
-                // Changes of a pod stay in order.
+                // Keep the changes of each pod in order.
                 let earliest = events.last().map_or(0, |(ms, _)| *ms + 1);
                 events.push(((ms + random.random_range(2..40)).max(earliest), shown.clone()));
             }
@@ -284,7 +285,7 @@ impl Simulated {
         }
     }
 
-    /// Returns what a watch says of the terminations.
+    /// Returns the terminations as reported by a watch.
     fn watched(&self) -> Vec<(WatchedTermination, Option<TerminationTraffic>)> {
         let mut watch = TerminationWatch::default();
         let begun = at(self.begun_ms);
@@ -361,7 +362,7 @@ fn nginx_line(
     )
 }
 
-/// Returns the pods of three slots, one after another, most of which get the address of the one before.
+/// Returns the successive pods of three slots. Most pods get the address of their predecessor.
 fn pods(mangling: Mangling, random: &mut StdRng) -> Vec<TruePod> {
     let mut pods = Vec::new();
     for slot in 0..SLOTS {
@@ -391,7 +392,7 @@ fn pods(mangling: Mangling, random: &mut StdRng) -> Vec<TruePod> {
             let from = |random: &mut StdRng| ready_ms + random.random_range(20..400);
             pod.used_ms = [0, 1].map(|_| (from(random), until(random)));
             pods.push(pod);
-            // Only a response of a pod whose address has no new owner shows that all lines are late.
+            // Only a response from a pod whose address has no new owner shows that all lines are late.
             if mangling == AlwaysLate || random.random_range(0..3) == 0 {
                 address = format!("10.0.{}.{}", turn + 1, slot + 1);
             }
@@ -433,7 +434,8 @@ impl CheckedLogs {
             self.terminations += 1;
             self.lost += pod.lost;
             self.with_gaps += u64::from(!traffic.gaps.is_empty());
-            // t0 is known to a second. Failures of the next pod with the address may seem to be those of this one.
+            // t0 is known to within a second. Failures of the next pod with this address may be mistaken for failures
+            // of this pod.
             let clock_width = Duration::from_secs_f64(traffic.clock_width_s);
             let clock_ms = i64::try_from(clock_width.as_millis()).unwrap();
             let around = pod.deleted_ms - 1_000 - clock_ms..pod.gone_ms + 1_000 + clock_ms;
@@ -466,7 +468,7 @@ impl CheckedLogs {
     }
 }
 
-/// Returns the sums over so many seeds.
+/// Returns the sums over this many seeds.
 fn check(mangling: Mangling, seeds: u64) -> CheckedLogs {
     let mut checked = CheckedLogs::default();
     for seed in 0..seeds {
@@ -483,30 +485,30 @@ fn check(mangling: Mangling, seeds: u64) -> CheckedLogs {
 
 fn mangled(mangling: Mangling) {
     let checked = check(mangling, 12);
-    // Their middle 95 % are the background.
+    // The background covers only the middle 95 % of periods.
     assert!(checked.inside * 100 >= checked.whole * 95, "{checked:?}");
     assert!(checked.lost > 0 && checked.whole > 0, "{checked:?}");
     assert_eq!(checked.with_gaps > 0, matches!(mangling, Cut | Lost | BegunLate), "{checked:?}");
 }
 
 #[test]
-fn disordered_logs_hold_truth() {
+fn bounds_hold_for_disordered_logs() {
     mangled(Prompt);
 }
 
 #[test]
-fn late_logs_hold_truth() {
+fn bounds_hold_for_late_logs() {
     mangled(LateForAWhile);
     mangled(AlwaysLate);
 }
 
 #[test]
-fn cut_and_lost_lines_are_said() {
+fn cut_and_lost_lines_are_reported() {
     mangled(Cut);
     mangled(Lost);
 }
 
 #[test]
-fn late_begin_of_watch_is_said() {
+fn late_start_of_watch_is_reported() {
     mangled(BegunLate);
 }

@@ -1,4 +1,5 @@
-//! A simulated gateway before a Service whose pods roll, with known ground truth. Its log names only the Service.
+//! A simulated gateway in front of a Service whose pods are replaced, with known ground truth. The gateway's log names
+//! only the Service.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -23,7 +24,7 @@ struct RollingPod {
     deleted_ms: i64,
     deaf_ms: i64,
     ended_ms: i64,
-    /// Times from and until which nodes route to it.
+    /// Times at which nodes begin and stop routing to the pod.
     routed_ms: (i64, i64),
     lost: u64,
 }
@@ -71,7 +72,7 @@ fn shows(name: &'static str, change: impl Fn(&mut Value) + 'static, ms: i64) -> 
     (ms, Box::new(step))
 }
 
-/// Returns the events of the watches.
+/// Returns the watch events.
 fn events(pods: &[RollingPod]) -> Vec<(i64, WorldStep)> {
     let mut all: Vec<(i64, WorldStep)> = Vec::new();
     for of in pods {
@@ -99,7 +100,7 @@ fn events(pods: &[RollingPod]) -> Vec<(i64, WorldStep)> {
         all.push(shows(name, end, ended_ms));
         all.push(shows(name, |pod| pod["change"] = "deleted".into(), ended_ms + 300));
     }
-    // One slice, which has each pod from when it is ready until it is gone.
+    // A single slice lists each pod from the time it is ready until it is gone.
     for ms in pods.iter().flat_map(|of| [of.ready_ms + 1, of.ended_ms + 301]) {
         let is_in = |of: &&RollingPod| of.ready_ms < ms && ms <= of.ended_ms + 300;
         let names: Vec<&'static str> = pods.iter().filter(is_in).map(|of| of.name).collect();
@@ -108,8 +109,8 @@ fn events(pods: &[RollingPod]) -> Vec<(i64, WorldStep)> {
     all
 }
 
-/// Returns the lines of the gateway, and counts what pods lose. `shows_why` is true if its log tells why there was no
-/// connection.
+/// Returns the gateway's lines, and counts the requests that pods lose. `shows_why` is true if the log gives the reason
+/// why there was no connection.
 fn lines(pods: &mut [RollingPod], fails: f64, shows_why: bool, random: &mut StdRng) -> Vec<(i64, WorldStep)> {
     let mut all: Vec<(i64, WorldStep)> = Vec::new();
     for ms in (0..OVER_MS).step_by(usize::try_from(EVERY_MS).unwrap()) {

@@ -32,7 +32,8 @@ fn behind_service() -> World {
     world
 }
 
-/// Logs requests to this address. From 100 ms to 400 ms after the deletion of `b`, every third one fails like this.
+/// Logs requests to this address. From 100 ms to 400 ms after the deletion of `b`, every third request fails with the
+/// attempts `lost`.
 fn roll_service(world: &mut World, address: &str, lost: &[LoggedAttempt]) {
     log_while_pod_ends(world, |world, n, ms| match n % 3 == 1 && (100_100..100_400).contains(&ms) {
         true => world.log(ms, 502, lost.to_vec()),
@@ -57,14 +58,14 @@ fn service_lines_join_by_time() {
     let mut world = behind_service();
     roll_service(&mut world, WEB, &refused(WEB));
     let (_, traffic) = world.explain(180_000);
-    // Nothing but the end of b explains refused connections.
+    // Only the end of b explains refused connections.
     assert_eq!(traffic.lost, Bounded::exactly(10), "{traffic:?}");
     assert_eq!(traffic.by_cause.len(), 1, "{traffic:?}");
     assert_eq!((traffic.background, traffic.windows.len()), (Some(Bounded::default()), 0));
     let requests = traffic.by_services["shop/web"];
     assert!((129..=240).contains(&requests), "{requests}, in 1.3 s and the width of t0");
 
-    // The error may be that of any pod.
+    // Any of the pods may have sent the error.
     let mut world = behind_service();
     roll_service(&mut world, WEB, &failed(WEB));
     let (_, traffic) = world.explain(180_000);
@@ -72,9 +73,9 @@ fn service_lines_join_by_time() {
 }
 
 #[test]
-fn node_ports_are_addresses_of_their_service() {
+fn node_ports_identify_their_service() {
     let mut world = behind_service();
-    // The gateway names a node, which has a pod in its network.
+    // The gateway names a node that has a pod in its network.
     world.begin(0, "host", "192.168.0.7", "listed");
     let node = |outcome, status| {
         let address: SocketAddr = "192.168.0.7:30080".parse().unwrap();
@@ -115,7 +116,7 @@ fn host_names_of_services_join_by_time() {
 }
 
 #[test]
-fn pods_of_service_that_end_together_share_losses() {
+fn pods_terminating_together_share_service_losses() {
     let mut world = behind_service();
     for ms in (0..120_000).step_by(10) {
         if ms == 100_000 {
@@ -137,7 +138,7 @@ fn pods_of_service_that_end_together_share_losses() {
 }
 
 #[test]
-fn lines_of_other_services_stay_out() {
+fn lines_naming_other_services_are_ignored() {
     let mut world = behind_service();
     show_service(&mut world, 0, "api", API);
     show_slice(&mut world, 0, "api", &["c"]);
@@ -148,7 +149,7 @@ fn lines_of_other_services_stay_out() {
     assert_eq!((&*end.pod, traffic.lost), ("b", Bounded::default()), "{traffic:?}");
     assert_eq!(traffic.by_services, BTreeMap::from([("shop/web".to_owned(), 1)]));
 
-    // Nor does a log say anything that names only other Services.
+    // A log that names only other Services shows nothing about the pod, either.
     let mut world = behind_service();
     show_service(&mut world, 0, "api", API);
     roll_service(&mut world, API, &refused(API));
@@ -157,7 +158,7 @@ fn lines_of_other_services_stay_out() {
 }
 
 #[test]
-fn line_before_its_service_is_known_says_nothing() {
+fn line_for_unknown_service_shows_nothing() {
     let mut world = World::new();
     roll_service(&mut world, WEB, &refused(WEB));
     show_service(&mut world, 120_000, "web", WEB);
@@ -181,11 +182,11 @@ fn pod_joins_service_when_slices_show_it() {
 }
 
 #[test]
-fn background_of_service_is_from_times_without_ends() {
+fn service_background_excludes_terminations() {
     let mut world = behind_service();
     world.begin(0, "d", "10.0.0.4", "listed");
     show_slice(&mut world, 0, "web", &["a", "b", "c", "d"]);
-    // Losses at the end of another pod are none of the background.
+    // Losses at the end of another pod are not part of the background.
     world.delete(30_000, "d");
     for ms in (30_010..31_000).step_by(10) {
         world.log(ms, 502, failed(WEB));
@@ -197,13 +198,13 @@ fn background_of_service_is_from_times_without_ends() {
     roll_service(&mut world, WEB, &refused(WEB));
     let (_, traffic) = world.explain(180_000);
     let background = traffic.background.unwrap();
-    // Periods are 12 s long, with the margin in which losses are joined.
+    // Periods are 12 s long, including the margin in which losses are matched by time.
     assert!(background.at_most <= 14 && background.at_least <= 12, "{background:?}");
     assert!(background.estimate > 5.0, "{background:?}");
     assert_eq!(traffic.lost.at_least, 10, "{traffic:?}");
 }
 
-/// The gateway keeps its connections to other pods, whose responses do not show that a dead one is out of use.
+/// The gateway keeps its connections to other pods, so their responses do not show that a dead pod is no longer used.
 #[test]
 fn kept_connections_exclude_no_dead_pod() {
     let mut world = behind_service();
@@ -217,12 +218,12 @@ fn kept_connections_exclude_no_dead_pod() {
         roll_service(&mut world, WEB, &failed(WEB));
         world.explain(180_000).1.by_services["shop/web"]
     };
-    assert_eq!(traffic.by_services["shop/web"], earlier + 1, "the late one may have reached the pod, too");
+    assert_eq!(traffic.by_services["shop/web"], earlier + 1, "the late request may have reached the pod too");
 }
 
 /// A pod without a probe may be ready before it listens, and refuse connections like one that has ended.
 #[test]
-fn starting_pods_leave_refused_connections_open() {
+fn starting_pods_leave_refusals_ambiguous() {
     let mut world = behind_service();
     world.begin(99_000, "d", "10.0.0.4", "applied");
     show_slice(&mut world, 99_000, "web", &["a", "b", "c", "d"]);
@@ -231,14 +232,14 @@ fn starting_pods_leave_refused_connections_open() {
     assert_eq!(traffic.lost, up_to(10), "{traffic:?}");
 }
 
-/// HAProxy logs no server if the checks of its only server, a Service, have failed.
+/// HAProxy logs no server if the health checks of its only server, a Service, have failed.
 #[test]
 fn failures_without_upstream_belong_to_only_service() {
     let mut world = behind_service();
     roll_service(&mut world, WEB, &[]);
     let (_, traffic) = world.explain(180_000);
     assert_eq!(traffic.lost, up_to(10), "{traffic:?}");
-    // If the log names other upstreams, too, they may be theirs.
+    // If the log also names other upstreams, the failures may be theirs.
     let mut world = behind_service();
     world.log(1, 200, fine("10.9.9.9"));
     roll_service(&mut world, WEB, &[]);
@@ -247,7 +248,7 @@ fn failures_without_upstream_belong_to_only_service() {
 }
 
 #[test]
-fn retries_at_service_may_have_been_saved_from_pod() {
+fn retried_service_requests_may_count_as_saved() {
     let mut world = behind_service();
     for ms in (0..120_000).step_by(10) {
         if ms == 100_000 {
@@ -266,7 +267,7 @@ fn retries_at_service_may_have_been_saved_from_pod() {
     );
 }
 
-/// Lines that name pods keep their windows beside lines that name the Service.
+/// Lines that name pods yield windows even if other lines name only the Service.
 #[test]
 fn windows_come_only_from_lines_that_name_pods() {
     let mut world = behind_service();

@@ -155,8 +155,8 @@ impl TerminationWatch {
         pods
     }
 
-    /// Returns the time until which [`Self::settled`] has returned all terminations, if it was called after the watch of
-    /// pods had shown its last sign of life, at `alive`; `None` before the API server's clock is known.
+    /// Returns the time up to which [`Self::settled`] has returned all terminations, provided that it was called after
+    /// `alive`, the time of the pod watch's last sign of life. Returns `None` until the API server's clock is known.
     pub fn complete_until(&self, alive: Stamp) -> Option<Stamp> {
         (!self.samples.is_empty()).then(|| alive.shifted_ns(-WATCH_LAG_NS))
     }
@@ -259,7 +259,7 @@ impl TerminationWatch {
         })
     }
 
-    /// Returns the gap in the watch of pods that may have delayed what it showed at `at`.
+    /// Returns the gap in the pod watch that may have delayed an event shown at `at`.
     fn delayed_by(&self, at: Stamp) -> Option<&UnwatchedPeriod> {
         self.watches.gaps.iter().find(|gap| gap.is_of_pods() && gap.may_delay(at))
     }
@@ -443,8 +443,8 @@ mod tests {
         assert_eq!(one(&mut watch, 60.0).failed_hooks, None, "Events were not watched");
     }
 
-    /// Writes a number of beats every 100 ms from `from_s` on, with every tenth version from `version` on, each followed by a check
-    /// whose version is `ahead` of the beat's.
+    /// Writes a number of beats every 100 ms from `from_s` on, with every tenth version from `version` on, each
+    /// followed by a check whose version is `ahead` of the beat's.
     fn beat(watch: &mut TerminationWatch, ((from_s, number), version, ahead): ((f64, i32), i64, i64)) {
         for n in 0..number {
             let (sent, version) = (from_s + f64::from(n) / 10.0, version + 10 * i64::from(n));
@@ -535,7 +535,7 @@ mod tests {
         end(&mut watch, 20.0, &mut pod, SIGKILLED, "Error");
         let shut_down = one(&mut watch, 30.0);
         assert_eq!((shut_down.mode, shut_down.grace_use), (WatchedMode::NodeShutdown, None));
-        assert_eq!(shut_down.killed_at_grace_end, None, "the time of the signal is not known");
+        assert_eq!(shut_down.killed_at_grace_end, None, "the time of the signal is unknown");
     }
 
     #[test]
@@ -572,6 +572,6 @@ mod tests {
         assert!(kept < 70, "{kept} states");
         delete(&mut watch, 36_100.0, &mut pod);
         end(&mut watch, 36_101.0, &mut pod, 0, "Completed");
-        assert_eq!(one(&mut watch, 36_200.0).mode, WatchedMode::Rollout, "it is of the old template");
+        assert_eq!(one(&mut watch, 36_200.0).mode, WatchedMode::Rollout, "the pod has the old template");
     }
 }

@@ -132,8 +132,8 @@ impl WatchedPod {
         }
     }
 
-    /// Returns true if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's end
-    /// is not known.
+    /// Returns true if SIGKILL terminated a container, other than one that ran out of memory; `None` if a container's
+    /// end is not known.
     pub(super) fn sigkilled(&self) -> Option<bool> {
         let is = |c: &ContainerState, reason: &str| c.reason.as_deref() == Some(reason);
         let ends = || self.last.containers.iter().filter(|c| !is(c, STATUS_UNKNOWN));

@@ -125,13 +125,13 @@ fn unseen_losses_never_pass() {
             judged(&ends, json!({"dropped": {"max": "0.1%"}, "terminations": {"min": 0}}), unwatched_s);
         assert_eq!(share[0].1, Inconclusive, "{ends:#?}");
     }
-    // What was lost for certain fails all the same.
+    // Certain losses fail all the same.
     let lost = [end((3, 3)), WatchedTermination { traffic: None, ..end((0, 0)) }];
     assert_eq!(verdict(&lost, json!({"dropped": {"max": 2}}), 9.0), Fail);
 }
 
 #[test]
-fn streams_cut_are_judged_as_far_as_known() {
+fn known_cut_streams_are_judged() {
     let cut = |lost: (u64, u64), cut: Option<(u64, u64)>| {
         let mut end = end(lost);
         let bounded = |(at_least, at_most)| Bounded { at_least, at_most, estimate: 0.0 };
@@ -151,7 +151,7 @@ fn streams_cut_are_judged_as_far_as_known() {
 }
 
 #[test]
-fn background_alone_does_not_fail() {
+fn background_losses_alone_do_not_fail() {
     let mut one = end((3, 3));
     one.traffic.as_mut().unwrap().background = Some(Bounded { at_least: 0, at_most: 3, estimate: 1.0 });
     assert_eq!(verdict(std::slice::from_ref(&one), json!({"dropped": {"max": 0}}), 0.0), Inconclusive);
@@ -160,7 +160,7 @@ fn background_alone_does_not_fail() {
 }
 
 #[test]
-fn unknown_ends_are_not_counted_as_good() {
+fn unknown_ends_do_not_count_as_clean() {
     let of = |killed, hooks: Option<&str>, code| WatchedTermination {
         killed_at_grace_end: killed,
         failed_hooks: hooks.map(|of| of.split_whitespace().map(str::to_owned).collect()),
@@ -208,7 +208,7 @@ fn default_gate_judges_losses_and_ends() {
 }
 
 #[test]
-fn limits_of_runs_are_refused() {
+fn limits_that_require_run_are_found() {
     for (limits, key) in [
         (json!({"latency": {"p99": {"max": "1s"}}}), "latency"),
         (json!({"dropped": {"perTermination": {"max": 0}}}), "dropped.perTermination"),

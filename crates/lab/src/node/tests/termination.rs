@@ -234,7 +234,7 @@ async fn stopped_agent_misses_pod_deletion() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let left = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
     assert_eq!(left["status"], pod["status"]);
-    assert_eq!(node_ready(&node), "True", "as it was");
+    assert_eq!(node_ready(&node), "True", "the status remains unchanged");
     assert!(node.agents.command("node-1", AgentCommand::Restart));
     assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;

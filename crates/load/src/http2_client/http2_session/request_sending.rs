@@ -12,7 +12,7 @@ const MAX_WINDOW: i64 = (1 << 31) - 1;
 const MAX_AHEAD: usize = 64 * 1024;
 
 impl Http2Session {
-    /// Changes the window of all streams by what the initial window has changed (RFC 9113, 6.9.2).
+    /// Changes the windows of all streams by as much as the initial window has changed (RFC 9113, 6.9.2).
     pub(super) fn change_windows(&mut self, initial: u32) -> Result<(), Http2Fault> {
         let too_large = FLOW_CONTROL_ERROR.because("a window of more than 2^31-1");
         let initial = i64::from(initial);
@@ -69,7 +69,7 @@ impl Http2Session {
         self.open < limit && i64::from(self.next_id) <= MAX_WINDOW
     }
 
-    /// Sends the requests that wait, as far as the peer's limit allows.
+    /// Sends the waiting requests, as far as the peer's limit allows.
     pub(super) fn send_waiting(&mut self) {
         while self.has_room()
             && let Some(slot) = self.waiting.pop_front()

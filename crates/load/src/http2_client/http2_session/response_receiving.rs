@@ -7,16 +7,16 @@ use super::{
 };
 use rolldrop_record::Stamp;
 
-/// Maximum number of CONTINUATION frames after which a header block still continues.
+/// Maximum number of CONTINUATION frames in a header block that do not complete it.
 const MAX_CONTINUATIONS: usize = 5;
-const SHORT_HEADERS: Http2Fault = FRAME_SIZE_ERROR.because("HEADERS of an invalid length");
+const SHORT_HEADERS: Http2Fault = FRAME_SIZE_ERROR.because("HEADERS with an invalid length");
 
 impl Http2Session {
-    /// Takes a DATA frame's length from the windows, and gives them back: content is processed as it arrives.
+    /// Deducts a DATA frame's length from the windows, and refills them, because content is processed as it arrives.
     pub(super) fn begin_data(&mut self, frame: Incoming, now: Stamp) -> Result<(), Http2Fault> {
         let FrameHeader { length, stream, .. } = frame.header;
         if length == 0 && frame.padding.is_none() {
-            return Err(FRAME_SIZE_ERROR.because("a padded frame without a length of its padding"));
+            return Err(FRAME_SIZE_ERROR.because("a padded frame without its padding length"));
         }
         let bytes = u32::try_from(length).unwrap_or(u32::MAX);
         if let Some(used) = take_from_window(&mut self.receive_window, CONNECTION_WINDOW, bytes)? {
@@ -24,7 +24,7 @@ impl Http2Session {
         }
         let Some(slot) = self.live(frame.key) else { return Ok(()) };
         if slot.head.is_none() {
-            self.fail_stream(frame.key, PROTOCOL_ERROR.because("DATA before the head of the response"), now);
+            self.fail_stream(frame.key, PROTOCOL_ERROR.because("DATA before the response head"), now);
             return Ok(());
         }
         match take_from_window(&mut slot.receive_window, STREAM_WINDOW, bytes) {
@@ -53,7 +53,7 @@ impl Http2Session {
             return;
         }
         slot.finish(StreamEnd::Complete, now);
-        // If the request is not complete, the exchange cancels the rest.
+        // If the request has not been sent in full, the exchange cancels the rest.
         if !slot.is_sending
             && let Some(key) = key
         {
@@ -131,7 +131,7 @@ impl Http2Session {
         let received = match (read.fault, slot.head, read.status) {
             (Some(fault), ..) => Err(fault),
             // Trailers.
-            (None, Some(_), Some(_)) => Err(PROTOCOL_ERROR.because("a second head of the response")),
+            (None, Some(_), Some(_)) => Err(PROTOCOL_ERROR.because("a second response head")),
             (None, Some(_), None) if !ends_stream => {
                 Err(PROTOCOL_ERROR.because("trailers that do not end the stream"))
             }
@@ -149,7 +149,7 @@ impl Http2Session {
                 let announced = announced.filter(|_| !slot.is_bodiless);
                 slot.missing = announced.filter(|_| !(ends_stream && matches!(status, 204 | 304)));
                 if ends_stream && slot.missing.is_some_and(|missing| missing > 0) {
-                    return Err(PROTOCOL_ERROR.because("END_STREAM in place of the announced body"));
+                    return Err(PROTOCOL_ERROR.because("END_STREAM instead of the announced body"));
                 }
                 std::mem::swap(&mut slot.headers, fields);
                 slot.head = Some(ResponseHead { status, at: now });
@@ -166,8 +166,8 @@ impl Http2Session {
     }
 }
 
-/// Takes bytes from a window of which this size was granted. Returns the number of bytes to give back, once that is half
-/// of the window.
+/// Deducts bytes from a window of this size. Once at least half of the window has been used, refills it and returns the
+/// number of bytes to grant to the peer again.
 pub(super) fn take_from_window(left: &mut u32, size: u32, bytes: u32) -> Result<Option<u32>, Http2Fault> {
     *left =
         left.checked_sub(bytes).ok_or(FLOW_CONTROL_ERROR.because("more content than the window allows"))?;

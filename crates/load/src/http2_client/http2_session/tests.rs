@@ -37,7 +37,7 @@ fn now() -> Stamp {
 }
 
 impl Peer {
-    /// Returns a session whose peer has sent these settings, and whose own beginning has been written.
+    /// Returns a session whose peer has sent these settings, and whose own opening frames have been written.
     fn new(entries: &[(u16, u32)]) -> Self {
         let mut peer = Self { session: Http2Session::new() };
         peer.send(&settings(entries));
@@ -86,7 +86,7 @@ impl Peer {
         self.session.stream(slot).end.map(|(end, _)| end)
     }
 
-    /// Returns the connection's fault, which the peer is told.
+    /// Returns the connection's fault, which must have been reported to the peer.
     fn fault(&mut self) -> Option<String> {
         let fault = match &self.session.end {
             Some(ConnectionEnd::Fault(fault)) => *fault,
@@ -145,7 +145,7 @@ fn session_reads_response_however_split() {
 }
 
 #[test]
-fn violation_on_stream_leaves_others_alone() {
+fn stream_violation_leaves_other_streams_alone() {
     let ok = |stream, length: &str| {
         frame(HEADERS, END_HEADERS, stream, &[OK, &literal("content-length", length)].concat())
     };
@@ -197,7 +197,7 @@ fn violation_on_stream_leaves_others_alone() {
 }
 
 #[test]
-fn violation_of_connection_ends_all_streams() {
+fn connection_violation_ends_all_streams() {
     let faults: &[(&str, Vec<u8>)] = &[
         ("FRAME_SIZE_ERROR: a frame of more than 16 KiB", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         ("PROTOCOL_ERROR: a frame for a stream that was not opened", frame(DATA, 0, 0, b"x")),
@@ -205,8 +205,11 @@ fn violation_of_connection_ends_all_streams() {
         ("PROTOCOL_ERROR: a frame for a stream that was not opened", frame(HEADERS, END_HEADERS, 2, OK)),
         ("PROTOCOL_ERROR: a frame for a stream that was not opened", frame(RST_STREAM, 0, 5, &[0; 4])),
         ("PROTOCOL_ERROR: a frame for a stream that was not opened", window_update(5, 1)),
-        ("PROTOCOL_ERROR: a frame of the connection on a stream", frame(PING, 0, 1, &[0; 8])),
-        ("PROTOCOL_ERROR: PUSH_PROMISE, which was disabled", frame(PUSH_PROMISE, 4, 1, &[0, 0, 0, 2, 0x82])),
+        ("PROTOCOL_ERROR: a connection frame on a stream", frame(PING, 0, 1, &[0; 8])),
+        (
+            "PROTOCOL_ERROR: PUSH_PROMISE although push is disabled",
+            frame(PUSH_PROMISE, 4, 1, &[0, 0, 0, 2, 0x82]),
+        ),
         ("PROTOCOL_ERROR: CONTINUATION without a header block", frame(CONTINUATION, 4, 1, OK)),
         (
             "PROTOCOL_ERROR: another frame within a header block",
@@ -218,14 +221,14 @@ fn violation_of_connection_ends_all_streams() {
         ),
         ("PROTOCOL_ERROR: more padding than payload", frame(DATA, PADDED, 1, b"\x03ab")),
         ("PROTOCOL_ERROR: more padding than payload", frame(HEADERS, PADDED | END_HEADERS, 1, b"\x03\x88")),
-        ("FRAME_SIZE_ERROR: a padded frame without a length of its padding", frame(DATA, PADDED, 1, b"")),
-        ("FRAME_SIZE_ERROR: HEADERS of an invalid length", frame(HEADERS, PRIORITY | END_HEADERS, 1, OK)),
-        ("FRAME_SIZE_ERROR: a frame of an invalid length", frame(RST_STREAM, 0, 1, &[0; 5])),
-        ("FRAME_SIZE_ERROR: a frame of an invalid length", frame(PING, 0, 0, &[0; 7])),
-        ("FRAME_SIZE_ERROR: a frame of an invalid length", frame(WINDOW_UPDATE, 0, 0, &[1])),
-        ("FRAME_SIZE_ERROR: SETTINGS of an invalid length", frame(SETTINGS, 0, 0, &[0; 5])),
-        ("FRAME_SIZE_ERROR: SETTINGS of an invalid length", frame(SETTINGS, ACK, 0, &[0; 6])),
-        ("FRAME_SIZE_ERROR: GOAWAY of an invalid length", frame(GOAWAY, 0, 0, &[0; 7])),
+        ("FRAME_SIZE_ERROR: a padded frame without its padding length", frame(DATA, PADDED, 1, b"")),
+        ("FRAME_SIZE_ERROR: HEADERS with an invalid length", frame(HEADERS, PRIORITY | END_HEADERS, 1, OK)),
+        ("FRAME_SIZE_ERROR: a frame with an invalid length", frame(RST_STREAM, 0, 1, &[0; 5])),
+        ("FRAME_SIZE_ERROR: a frame with an invalid length", frame(PING, 0, 0, &[0; 7])),
+        ("FRAME_SIZE_ERROR: a frame with an invalid length", frame(WINDOW_UPDATE, 0, 0, &[1])),
+        ("FRAME_SIZE_ERROR: SETTINGS with an invalid length", frame(SETTINGS, 0, 0, &[0; 5])),
+        ("FRAME_SIZE_ERROR: SETTINGS with an invalid length", frame(SETTINGS, ACK, 0, &[0; 6])),
+        ("FRAME_SIZE_ERROR: GOAWAY with an invalid length", frame(GOAWAY, 0, 0, &[0; 7])),
         ("PROTOCOL_ERROR: an invalid setting", settings(&[(ENABLE_PUSH, 2)])),
         ("PROTOCOL_ERROR: an invalid setting", settings(&[(MAX_FRAME_SIZE, 1000)])),
         ("FLOW_CONTROL_ERROR: a window of more than 2^31-1", settings(&[(INITIAL_WINDOW_SIZE, 1 << 31)])),
@@ -236,7 +239,7 @@ fn violation_of_connection_ends_all_streams() {
         ),
         ("PROTOCOL_ERROR: WINDOW_UPDATE of 0", window_update(0, 0)),
         (
-            "PROTOCOL_ERROR: GOAWAY with a later last stream than before",
+            "PROTOCOL_ERROR: GOAWAY with a higher last stream than before",
             [goaway(1, 0), goaway(3, 0)].concat(),
         ),
         ("COMPRESSION_ERROR: a header block that cannot be decoded", frame(HEADERS, END_HEADERS, 1, &[0x80])),
@@ -263,7 +266,7 @@ fn violation_of_connection_ends_all_streams() {
 }
 
 #[test]
-fn receive_windows_are_given_back_in_batches() {
+fn receive_windows_are_refilled_in_batches() {
     let mut peer = Peer::new(&[]);
     let slot = peer.open(b"");
     peer.send(&frame(HEADERS, END_HEADERS, 1, OK));
@@ -276,7 +279,7 @@ fn receive_windows_are_given_back_in_batches() {
         expected.extend(vec![(WINDOW_UPDATE, 1, 4); usize::from(stream)]);
         assert_eq!(peer.frames(), expected, "{round}");
     }
-    // Content of a stream that was closed still takes from the connection's window.
+    // Content of a closed stream still counts against the connection's window.
     assert!(peer.session.close(slot));
     assert_eq!(peer.frames(), [(RST_STREAM, 1, 4)]);
     for round in 1..=512 {
@@ -296,7 +299,7 @@ fn overfull_window_is_an_error() {
 }
 
 #[test]
-fn request_body_follows_the_peers_windows() {
+fn request_body_follows_peer_windows() {
     static BODY: [u8; 200_000] = [7; 200_000];
     let mut peer = Peer::new(&[(INITIAL_WINDOW_SIZE, 0)]);
     let slot = peer.open(&BODY);
@@ -309,20 +312,20 @@ fn request_body_follows_the_peers_windows() {
     };
     peer.send(&window_update(1, 10));
     assert_eq!(content(peer.frames()), 10);
-    // A window that becomes negative, and is used up only after it is positive again.
+    // The window becomes negative, and content is sent again only once it is positive.
     peer.send(&settings(&[(INITIAL_WINDOW_SIZE, 20)]));
     assert_eq!(peer.frames(), [(SETTINGS, 0, 0), (DATA, 1, 20)]);
     peer.send(&settings(&[(INITIAL_WINDOW_SIZE, 0)]));
     assert_eq!(peer.frames(), [(SETTINGS, 0, 0)]);
     peer.send(&window_update(1, 25));
     assert_eq!(content(peer.frames()), 5);
-    // The connection's window is the limit now, and then the body.
+    // The limit is now the connection's window, and then the length of the body.
     peer.send(&window_update(1, 0x7fff_ffff));
     assert_eq!(content(peer.frames()), FIRST_WINDOW as usize - 35);
     peer.send(&window_update(0, 0x7fff_0000));
     assert_eq!(content(peer.frames()), BODY.len() - FIRST_WINDOW as usize);
     assert!(!peer.session.stream(slot).is_sending && peer.session.stream(slot).sent > 200_000);
-    // A response before the end of the request: the rest is cancelled.
+    // The response ends before the request does, so the rest of the request is cancelled.
     let early = peer.open(&BODY);
     peer.send(&settings(&[(INITIAL_WINDOW_SIZE, 0)]));
     peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 3, OK));
@@ -333,7 +336,7 @@ fn request_body_follows_the_peers_windows() {
 }
 
 #[test]
-fn requests_wait_for_the_peers_limit() {
+fn requests_wait_for_peer_limit() {
     let mut peer = Peer { session: Http2Session::new() };
     let slots: Vec<usize> = (0..6).map(|_| peer.open(b"")).collect();
     let ids = |peer: &Peer| slots.iter().filter_map(|slot| peer.session.stream(*slot).id).collect::<Vec<_>>();
@@ -342,7 +345,7 @@ fn requests_wait_for_the_peers_limit() {
     assert_eq!(ids(&peer), [1, 3, 5]);
     peer.send(&settings(&[(MAX_CONCURRENT_STREAMS, 2)]));
     peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, OK));
-    assert_eq!(ids(&peer).len(), 3, "as many as the new limit are open");
+    assert_eq!(ids(&peer).len(), 3, "as many are open as the new limit allows");
     peer.send(&frame(RST_STREAM, 0, 3, &[0, 0, 0, 7]));
     assert_eq!((ids(&peer).len(), peer.end(slots[1])), (4, Some(StreamEnd::Reset(7))));
     // A request that is given up while it waits is never sent.
@@ -359,7 +362,7 @@ fn goaway_ends_only_excluded_streams() {
     let mut peer = Peer::new(&[(MAX_CONCURRENT_STREAMS, 3)]);
     let slots: Vec<usize> = (0..4).map(|_| peer.open(b"")).collect();
     let ends = |peer: &Peer| slots.iter().map(|slot| peer.end(*slot)).collect::<Vec<_>>();
-    // The first step excludes no stream, but no request may be sent any more.
+    // The first GOAWAY excludes no stream, but no more requests may be sent.
     peer.send(&goaway(0x7fff_ffff, 0));
     assert_eq!(ends(&peer), [None, None, None, Some(StreamEnd::GoAway(0))]);
     assert!(peer.session.is_over() && !peer.session.is_finished());
@@ -384,7 +387,7 @@ fn frames_of_ended_streams_are_ignored() {
     let (first, second) = (peer.open(b""), peer.open(b""));
     peer.session.close(first);
     peer.written();
-    // The block's entry is needed for the other stream.
+    // The other stream needs the table entry from this block.
     peer.send(&frame(HEADERS, END_HEADERS, 1, &[OK, &indexed].concat()));
     peer.send(&[frame(DATA, 0, 1, b"late"), window_update(1, 0), frame(RST_STREAM, 0, 1, &[0; 4])].concat());
     peer.send(&frame(HEADERS, END_HEADERS | END_STREAM, 3, &[0x88, 0x80 | 62]));
@@ -392,7 +395,7 @@ fn frames_of_ended_streams_are_ignored() {
     let before = peer.session.stream(second).received;
     peer.send(&[frame(DATA, 0, 3, b"more"), frame(HEADERS, END_HEADERS, 3, &[0x80 | 62])].concat());
     assert_eq!(peer.end(second), Some(StreamEnd::Complete));
-    assert!(peer.session.stream(second).received > before, "they are counted until the exchange has ended");
+    assert!(peer.session.stream(second).received > before, "bytes are counted until the exchange has ended");
     assert!(peer.frames().is_empty() && peer.fault().is_none());
 }
 
@@ -463,7 +466,7 @@ fn long_header_block_is_continued() {
 }
 
 #[test]
-fn ids_run_out_before_a_request_fails() {
+fn session_retires_before_stream_ids_run_out() {
     let mut peer = Peer::new(&[]);
     peer.session.next_id = LAST_IDS - 1;
     assert!(!peer.session.is_over());
@@ -471,11 +474,11 @@ fn ids_run_out_before_a_request_fails() {
     assert_eq!(peer.session.stream(slot).id, Some(LAST_IDS - 1));
     assert!(peer.session.is_over(), "the pool opens another connection");
     let slot = peer.open(b"");
-    assert_eq!(peer.session.stream(slot).id, Some(LAST_IDS + 1), "but those that share it are still sent");
+    assert_eq!(peer.session.stream(slot).id, Some(LAST_IDS + 1), "requests assigned to it are still sent");
 }
 
 proptest! {
-    /// Compares the streams' share of what was written with a plain sum.
+    /// Compares each stream's share of the written bytes with a plain sum.
     #[test]
     fn output_attributes_bytes_to_their_streams(
         steps in prop::collection::vec((0_usize..4, 0_usize..30, 1_usize..40), 1..60),

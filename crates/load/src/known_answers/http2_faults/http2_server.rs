@@ -38,7 +38,8 @@ pub(super) struct Http2Truth {
     pub(super) is_hidden_by_go: bool,
     /// Number of pending requests on the connection when this one arrived, including itself.
     pub(super) open: usize,
-    /// Number of the server's SETTINGS frames that the client had acknowledged before. Until then, it may not know them.
+    /// Number of the server's SETTINGS frames that the client had acknowledged before. It may not yet know of any
+    /// others.
     pub(super) settings_known: usize,
     /// Number of times the request has arrived.
     pub(super) times: usize,

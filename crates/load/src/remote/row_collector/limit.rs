@@ -16,7 +16,7 @@ const UNITS: [(&str, f64); 4] = [("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)];
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FetchRateLimit(Option<f64>);
 
-/// A text that is not a valid limit.
+/// Error for text that is not a valid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a rate in bytes per second, such as 5MB or 500kB; use 0 or max for no limit")]
 pub struct NotAFetchRateLimit(String);

@@ -9,7 +9,7 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{LossGroup, LostRequest, Mode, Termination, Window};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, as far as combining pods can keep to it.
+/// Target for the maximum number of rows. More are drawn only if combining pods cannot reduce their number to it.
 const ROWS: usize = 8;
 /// Approximate number of bins on the x axis.
 const BINS: f64 = 110.0;

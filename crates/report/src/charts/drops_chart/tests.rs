@@ -1,4 +1,4 @@
-//! Tests the data that the chart plots, and its texts.
+//! Tests the data that the chart plots, and the text in it.
 
 use super::super::axis::bin_of;
 use super::*;

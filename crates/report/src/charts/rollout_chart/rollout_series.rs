@@ -9,7 +9,7 @@ use rolldrop_explain::Analysis;
 use rolldrop_explain::model::{Bounded, LostRequest, PodSpan, RunResult, Stage, Termination};
 use rolldrop_record::Outcome;
 
-/// Maximum number of rows, as far as combining pods can keep to it.
+/// Target for the maximum number of rows. More are drawn only if combining pods cannot reduce their number to it.
 const ROWS: usize = 40;
 /// Periods in seconds within which pods must start and end to share a row. The first period with which all rows fit is
 /// used.

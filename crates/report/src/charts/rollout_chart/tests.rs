@@ -1,4 +1,4 @@
-//! Tests the data that the chart plots, and its texts.
+//! Tests the data that the chart plots, and the text in it.
 
 use super::super::timeline_chart::StackedColumn;
 use super::rollout_series::series;
@@ -134,7 +134,7 @@ fn surviving_pod_shows_restart_and_withdrawal() {
         ]
     );
     assert_eq!((series.quiet, series.restarted, series.withdrawn), (1, 1, 1));
-    assert!(series.rows.iter().all(|row| !row.has_losses), "losses are those of pods that ended");
+    assert!(series.rows.iter().all(|row| !row.has_losses), "only pods that ended have losses");
     assert!(!subtitle(&series, &analysis.result).contains("its termination"));
     assert_eq!(
         title(&analysis, &series),

@@ -1,4 +1,4 @@
-//! Tests the sentences about facts that no other synthetic run has.
+//! Tests the sentences about facts that occur in no other synthetic run.
 
 use super::super::{advice, invalid_words, measurement, objection, sentences, unbounded_words};
 use super::*;
@@ -22,7 +22,7 @@ fn broken_target_finding_states_share() {
     let finding = Finding::NotWorking { ok: 1789, all: 2000, most_frequent };
     let words = sentences(&finding, &told(three_pods()));
     let what = "the target does not work: 1,789 of 2,000 requests outside terminations succeeded (89.5 %; at least 90 \
-                % must)";
+                % required)";
     assert_eq!(words.what, what);
     assert!(words.why.contains("http_error (3,000)"), "{}", words.why);
 }
@@ -44,7 +44,7 @@ fn unusable_proxy_rows_are_counted() {
         (
             Measurement::EarlyRows(2),
             Severity::Warning,
-            "ignored 2 rows of the proxies with a time before the request was sent",
+            "ignored 2 rows that the proxies recorded with a time before the request was sent",
         ),
         (
             Measurement::LateRows(1),

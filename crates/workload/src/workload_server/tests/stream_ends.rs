@@ -1,4 +1,4 @@
-//! Each way in which a stream can end, as a client sees it on the wire and as the log records it.
+//! Tests of each way in which a stream can end, as seen by a client on the wire and as recorded in the log.
 
 use super::*;
 use crate::StreamFault;

@@ -30,12 +30,12 @@ use End::{Clean, Failed, Never};
 /// Responses to requests for the log, in this order: status, text, end.
 type Script = &'static [(u16, &'static str, End)];
 
-/// A followed container, whose API server keeps to a script.
+/// A followed container whose API server follows a script.
 struct Scripted {
     /// Queries of the requests for the current log.
     asked: Arc<Mutex<Vec<String>>>,
     seen: watch::Sender<SeenContainer>,
-    /// UID of the pod that has the container's pod's name.
+    /// UID of the pod that currently has the name of the container's pod.
     uid: Arc<Mutex<&'static str>>,
     deliveries: mpsc::Receiver<super::super::LogDelivery>,
     _tasks: JoinSet<()>,
@@ -125,7 +125,7 @@ impl Scripted {
         }
     }
 
-    /// Waits for so many requests for the log.
+    /// Waits for this many requests for the log.
     async fn until_asked(&self, times: usize) {
         while self.asked.lock().unwrap().len() < times {
             sleep(Duration::from_millis(10)).await;
@@ -183,7 +183,7 @@ async fn silent_log_is_opened_again() {
 
 /// The API server is away for 20 minutes. Then the log still has the last line, or was rotated meanwhile.
 #[tokio::test(start_paused = true)]
-async fn long_outage_loses_no_line_unsaid() {
+async fn long_outage_loses_no_line_silently() {
     const OUTAGE: Duration = Duration::from_secs(1200);
     const BEFORE: &str = "2026-01-01T00:00:01Z a\n";
     const WHOLE: Script = &[
@@ -215,7 +215,7 @@ async fn long_outage_loses_no_line_unsaid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn log_of_next_pod_is_left_to_it() {
+async fn log_of_next_pod_is_not_delivered() {
     let mut log = Scripted::follow(&[
         (200, "2026-01-01T00:00:01Z a\n", Clean),
         (200, "2026-01-01T00:00:09Z of the new pod\n", Never),
@@ -240,7 +240,7 @@ async fn interrupted_log_of_deleted_pod_has_gap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kubelet_messages_are_no_lines() {
+async fn kubelet_messages_are_not_lines() {
     const MESSAGE: &str = "unable to retrieve container logs for containerd://1\n";
     let mut log = Scripted::follow(&[
         (200, "2026-01-01T00:00:01Z a\nfailed to watch the file\n", Clean),
