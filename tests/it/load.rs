@@ -241,7 +241,7 @@ fn bad_options_fail_before_first_request() {
     );
     assert!(said(&[&url, "-H", "@missing"]).contains("failed to read the headers in missing"));
     assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
-    assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
+    assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body file missing"));
     assert!(said(&[&url, "--template", "--body", "{{x}}"]).contains("placeholder \"{{x}}\""));
     assert!(said(&["--targets", "bad.txt"]).contains("line 1: this is not a target"));
     let secret = said(&["http://user:hush@127.0.0.1:port/"]);

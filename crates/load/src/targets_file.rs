@@ -74,8 +74,9 @@ fn parse_http(
                 wrong("this is not a target: write METHOD URL, such as GET http://HOST/PATH".to_owned())
             })?;
             if let Some(path) = line.strip_prefix('@') {
-                target.body =
-                    Some(read(path).map_err(|e| wrong(format!("failed to read the body {path:?}: {e}")))?);
+                target.body = Some(
+                    read(path).map_err(|e| wrong(format!("failed to read the body file {path:?}: {e}")))?,
+                );
                 is_open = false;
             } else {
                 let header = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
@@ -195,7 +196,8 @@ mod tests {
         assert!(said("\nhttp://web/\n").starts_with("line 2: this is not a target"));
         assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: this is not a header"));
         assert!(
-            said("GET http://web/\n@missing\n").starts_with("line 2: failed to read the body \"missing\"")
+            said("GET http://web/\n@missing\n")
+                .starts_with("line 2: failed to read the body file \"missing\"")
         );
         assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
         assert!(

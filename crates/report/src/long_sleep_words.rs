@@ -22,8 +22,8 @@ pub(super) fn long_sleep(sleep: &LongSleep) -> String {
             count(sleep.terminations)
         ),
         format!(
-            "A preStop sleep of {} s covers at least {} of such terminations, with {} confidence; {} of these pods \
-             certainly left their gateways at different times.",
+            "A preStop sleep of {} s covers at least {} of such terminations, with {} confidence; {} of their pods \
+             were certainly last used at different times.",
             sleep.enough_s,
             percent(sleep.coverage),
             percent(sleep.confidence),
@@ -98,7 +98,7 @@ mod tests {
             of(&[a, b], Some(&[a, b]), true),
             "the preStop sleep of 15 s is longer than needed: edge/deployment/envoy and edge/deployment/traefik used a pod \
              for at most 2.100 s after its deletion in 41 terminations in rollouts. A preStop sleep of 4 s covers at least \
-             91.6 % of such terminations, with 95 % confidence; 34 of these pods certainly left their gateways at different \
+             91.6 % of such terminations, with 95 % confidence; 34 of their pods were certainly last used at different \
              times."
         );
         let begin =

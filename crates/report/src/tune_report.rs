@@ -372,8 +372,9 @@ fn in_words(consumer: &ConsumerSleep) -> String {
     let longest = consumer.windows_seconds.last().copied().unwrap_or(0.0);
     let alike = consumer.within_rollouts.map(|alike| {
         format!(
-            " ({} at different times, in {}; intraclass correlation within a rollout {:.2}, where 0 means independent)",
-            counted(len(alike.ends), "end"),
+            " ({} that ended at different times, in {}; intraclass correlation within a rollout {:.2}, where 0 means \
+             independent)",
+            counted(len(alike.ends), "window"),
             counted(len(alike.rollouts), "rollout"),
             alike.correlation
         )

@@ -179,7 +179,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::GatewayError => "a gateway answered with its own error",
         Cause::GatewayToDeadPod => "a gateway sent it to a terminating pod",
         Cause::GatewayNoServer => "a gateway had no server left, although pods were ready",
-        Cause::RefusedWhileEnding => "a terminating pod answered that it no longer serves",
+        Cause::RefusedWhileEnding => "a terminating pod answered that it was no longer serving",
         Cause::RuleSwap => "refused or unreachable while kube-proxy changed its rules",
         Cause::Overload => "timed out with no termination nearby",
         Cause::Unattributed => "no cause fits, or several do",

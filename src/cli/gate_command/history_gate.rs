@@ -129,8 +129,8 @@ fn expectations(args: &GateArgs) -> anyhow::Result<Expect> {
     Ok(expect)
 }
 
-/// Returns a known name, without its kind if the unknown workload has none, so that the kind does not make names
-/// differ.
+/// Returns the name of a known workload, without its kind if the user gave none: a kind on one side only would make
+/// similar names look different.
 fn without_kind(known: &str, unknown: &WorkloadArg) -> String {
     let mut parts: Vec<&str> = known.split('/').collect();
     if unknown.kind.is_none() {

@@ -253,7 +253,7 @@ impl LoadArgs {
         };
         let body = match (&self.body_file, self.body_hex.as_ref().or(self.body_base64.as_ref())) {
             (Some(path), _) => {
-                read(path).with_context(|| format!("failed to read the body {}", path.display()))?
+                read(path).with_context(|| format!("failed to read the body file {}", path.display()))?
             }
             (None, Some(bytes)) => bytes.clone(),
             (None, None) => self.body.clone().into_bytes(),

@@ -107,10 +107,10 @@ impl Checks<'_> {
             && number > ready.len()
         {
             let why = format!(
-                "is {number}, but there are only {} ready pods of {}: use a smaller number (or count: all), or add \
-                 replicas",
+                "is {number}, but {} matches only {} ready {}: use a smaller number (or count: all), or add replicas",
+                pods.selector,
                 ready.len(),
-                pods.selector
+                if ready.len() == 1 { "pod" } else { "pods" }
             );
             return Err(self.wrong(&format!("{key}.count"), why));
         }
@@ -160,10 +160,10 @@ impl Checks<'_> {
         let which = if none == all {
             "none of its pods is".to_owned()
         } else {
-            format!("{none} of its {all} pods are not")
+            format!("{none} of its {all} pods {} not", if none == 1 { "is" } else { "are" })
         };
         let why = format!(
-            "{which} behind a target ({} of {}), so no request goes to them and their terminations have no window: \
+            "{which} behind a target ({} of {}), so such pods get no requests and their terminations have no window: \
              add their Service as a target, or fix the selector",
             disruption.action.name(),
             pods.selector

@@ -122,7 +122,10 @@ pub(crate) async fn check_node_bounds(
     let mut owners = at_once.iter().filter_map(|pod| pod.owner_references().first());
     if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
         let count = at_once.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
-        return Err(too_many(format!("all {count} ready pods of {} {} are on it", of.kind, of.name)));
+        return Err(too_many(match count {
+            1 => format!("the only ready pod of {} {} is on it", of.kind, of.name),
+            all => format!("all {all} ready pods of {} {} are on it", of.kind, of.name),
+        }));
     }
     bounds.refuse_action(action, &going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
 }

@@ -56,7 +56,8 @@ impl Attempt {
 pub struct Strangers {
     /// Number of rows whose id has another run's random part.
     pub other_runs: u64,
-    /// Number of rows whose id has the run's random part but no request's number.
+    /// Number of rows whose id has this run's random part, but an unknown source or a number above that of every
+    /// request.
     pub no_request: u64,
 }
 

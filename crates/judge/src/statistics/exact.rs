@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn few_units_are_rearranged_exhaustively() {
+    fn small_samples_are_permuted_exhaustively() {
         let ones = |values: &[f64]| values.iter().map(|v| Weighed::one(*v)).collect::<Vec<_>>();
         let p = permutation(&ones(&[0.0, 0.0, 0.0]), &ones(&[5.0, 6.0, 7.0]));
         assert!((p - 0.1).abs() < 1e-9, "{p}");

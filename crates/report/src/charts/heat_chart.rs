@@ -114,7 +114,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, DrawError> {
     let (what, from) = words::latency(&result.load);
     let title = title(result);
     let subtitle = format!(
-        "Each cell counts the requests answered in {} by {what}, {from}; darker cells contain more",
+        "Each cell counts the answered requests that were due within {}, by {what} ({from}); darker cells contain more",
         seconds_unit(series.step_s)
     );
     let mut legend = series.legend();

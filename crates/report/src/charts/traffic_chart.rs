@@ -146,7 +146,7 @@ fn title(series: &TrafficSeries) -> String {
         counted(series.answered - series.unknown, "request")
     );
     if series.began > 0 {
-        title.push_str(&format!("; {} of them started during the run", count(len(series.began))));
+        title.push_str(&format!("; {} of these pods started during the run", count(len(series.began))));
     }
     if series.late > 0 {
         let were = either(len(series.late), "was", "were");

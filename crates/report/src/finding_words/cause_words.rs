@@ -309,8 +309,8 @@ fn no_server(what: String, sleep: &str) -> Words {
 fn refused(what: String, notice: CloseNotice) -> Words {
     words(
         what,
-        "after its pod's t0 the app itself answered that it no longer serves, on connections that it had kept or still \
-         accepted",
+        "after its pod's t0 the app itself answered that it was no longer serving, on connections that it had kept or \
+         still accepted",
         format!(
             "keep serving until all connections are closed, and {} (Fastify: return503OnClosing: false; Jetty, \
              Undertow: no handler that refuses requests at shutdown)",

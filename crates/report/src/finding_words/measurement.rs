@@ -85,8 +85,8 @@ pub(super) fn measurement(measurement: &Measurement) -> Words {
                 "{} came from a different pod than the one that the kernel sent the connection to",
                 counted(*disagreed, "answer")
             ),
-            "something between the kernel and the app forwards connections, or an address was reassigned; the answer \
-             counts",
+            "something between the kernel and the app forwards connections, or an address was reassigned; rolldrop \
+             goes by the pod that the answer names",
             "do not rely on routed_to of lost requests here",
         ),
         Measurement::Tracked { routed, connections } => words(

@@ -137,7 +137,7 @@ async fn impossible_disruption_errors_name_key_and_remedy() {
     );
     insta::assert_snapshot!(said.join("\n"), @r#"
     x.yaml:8: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would terminate at the same time; set allowOutage: true in the disruption if you want this
-    x.yaml:8: spec.disruptions[0].count: is 4, but there are only 3 ready pods of app=web: use a smaller number (or count: all), or add replicas
+    x.yaml:8: spec.disruptions[0].count: is 4, but app=web matches only 3 ready pods: use a smaller number (or count: all), or add replicas
     x.yaml:9: spec.disruptions[1]: takes 2 pods at the same time as spec.disruptions[0], which takes 2 pods, but both select from the same 3 pods: start one after the other has finished, take fewer pods, or add replicas
     x.yaml:8: spec.disruptions[0].workload: there is no Deployment wbe in namespace shop: fix the name, or use another namespace (-n)
     x.yaml:8: spec.disruptions[0]: refused scale of Deployment web: no pod would be left; set allowOutage: true in the disruption if you want this
@@ -162,7 +162,7 @@ async fn manifest_pods_limit_disruptions() {
     insta::assert_snapshot!(said.join("\n"), @r"
     x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: all 3 ready pods would terminate at the same time; set allowOutage: true in the disruption if you want this
     x.yaml:12: spec.disruptions[0]: refused deletePod of app=web: maxUnavailable of Deployment web is 25%, so 1 of 3 pods may be unavailable at once; 2 pods would terminate; set allowOutage: true in the disruption if you want this
-    x.yaml:12: spec.disruptions[0].count: is 3, but there are only 2 ready pods of app in (db): use a smaller number (or count: all), or add replicas
+    x.yaml:12: spec.disruptions[0].count: is 3, but app in (db) matches only 2 ready pods: use a smaller number (or count: all), or add replicas
     ");
     let fine = "  - {at: 1s, action: deletePod, selector: app=web}\n  - {at: 1s, action: evict, selector: app=web, count: 2}\n";
     let plan = planned(cluster(&[]), &own(fine)).await.unwrap();
@@ -175,14 +175,14 @@ async fn earlier_scaling_suspends_pod_count_check() {
     planned(cluster(&[]), &own(text)).await.unwrap();
     let too_early = text.replace("at: 20s", "at: 1s");
     let why = planned(cluster(&[]), &own(&too_early)).await.unwrap_err();
-    assert!(why.contains("spec.disruptions[1].count: is 4, but there are only 3 ready pods"), "{why}");
+    assert!(why.contains("spec.disruptions[1].count: is 4, but app=web matches only 3 ready pods"), "{why}");
 }
 
 #[tokio::test]
 async fn pods_outside_targets_raise_finding() {
     let plan =
         planned(cluster(&[]), &own("  - {at: 1s, action: deletePod, selector: app=db}\n")).await.unwrap();
-    insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db), so no request goes to them and their terminations have no window: add their Service as a target, or fix the selector");
+    insta::assert_snapshot!(plan.findings.join("\n"), @"x.yaml:12: spec.disruptions[0].selector: none of its pods is behind a target (deletePod of app=db), so such pods get no requests and their terminations have no window: add their Service as a target, or fix the selector");
     let both = "  - {at: 1s, action: deletePod, selector: 'app in (web, db)'}\n";
     let plan = planned(cluster(&[]), &own(both)).await.unwrap();
     assert!(plan.findings[0].contains("2 of its 5 pods are not behind a target"), "{:?}", plan.findings);

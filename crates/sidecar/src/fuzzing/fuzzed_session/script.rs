@@ -16,7 +16,7 @@ pub(super) const MOST_STEPS: usize = 96;
 /// Maximum number of clients in a session.
 pub(super) const MOST_PAIRS: usize = 6;
 
-/// An end of a conversation.
+/// One side of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConversationSide {
     Client,
