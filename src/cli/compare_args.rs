@@ -23,7 +23,7 @@ pub(super) struct CompareArgs {
     pub(super) tolerance: Option<f64>,
     /// Compare runs even if they are invalid, or differ in rate, target or cluster
     #[arg(long, requires = "baseline")]
-    anyway: bool,
+    pub(super) anyway: bool,
 }
 
 /// Parses a percentage, as a fraction: 1 for 100 %.

@@ -93,7 +93,6 @@ impl GateArgs {
         let mut expect = self.expectations(&run_dir)?;
         let earlier = self.compare.earlier(Some(run_dir.info()?.started))?;
         let has_baseline = !self.compare.baseline.is_empty();
-        let options = CompareOptions { worse: expect.worse(), ..self.compare.options() };
         if expect.is_empty() && !has_baseline && self.save_baseline.is_none() {
             say("this run has no expectations, so the default gate applies (expect.limits: default)");
             expect = Expect::default_gate();
@@ -102,12 +101,16 @@ impl GateArgs {
         let candidate = sample(&run_dir, &judged)?;
         let mut compared_with = Vec::new();
         let result = &judged.analysed.analysis.result;
-        if let (true, false, Verdict::Invalid { why }) = (has_baseline, options.anyway, &result.verdict) {
+        if let Verdict::Invalid { why } = &result.verdict
+            && has_baseline
+            && !self.compare.anyway
+        {
             let why = why.join("; ");
             say(&format!("the run is not compared with the baseline, because it is invalid ({why})"));
         } else if has_baseline {
             let mut checks = gate::with_defaults(result, &expect);
             let CompareArgs { tolerance, last, .. } = self.compare;
+            let options = CompareOptions { worse: expect.worse(), ..self.compare.options() };
             let (compared, runs) = earlier.judge(&candidate, &options, tolerance, last)?;
             checks.extend(compared);
             compared_with = runs;
