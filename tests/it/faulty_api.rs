@@ -25,7 +25,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::harness::own_host;
+use crate::harness::{OWN_PORT, own_host};
 use crate::lab::Cluster;
 
 /// Treatment of a request by the proxy.
@@ -60,9 +60,6 @@ impl Act {
     }
 }
 
-/// Port below those that the kernel chooses (`ip_local_port_range`).
-const PORT: u16 = 16443;
-
 /// Returns true if a request is a watch.
 pub(crate) fn is_watch(request: &Parts) -> bool {
     request.uri.query().is_some_and(|query| query.contains("watch=true"))
@@ -88,10 +85,8 @@ impl FaultyApi {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let client = runtime.block_on(cluster.client());
-        // No one else takes this port of this address while nothing listens on it. A port that the kernel chooses
-        // could be taken by a process that listens on all addresses.
-        let listen = || runtime.block_on(TcpListener::bind((own_host(), PORT))).ok();
-        let listener = (0..u8::MAX).find_map(|_| listen()).expect("a free address");
+        // No one else takes the port while nothing listens on it.
+        let listener = runtime.block_on(TcpListener::bind((own_host(), OWN_PORT))).expect("a port");
         let address = listener.local_addr().expect("an address");
 
         let text = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");

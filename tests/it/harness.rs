@@ -220,8 +220,11 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// Returns a loopback address for the caller alone so that ports on it stay free while nothing listens on them.
-/// Embedded clusters use lower addresses.
+/// First of the ports that stay free on an own host while nothing listens on them. The kernel gives a port of its choice
+/// (`ip_local_port_range`) also to a process that listens on all addresses, so it may be taken on an own host, too.
+pub(crate) const OWN_PORT: u16 = 16443;
+
+/// Returns a loopback address for the caller alone. Embedded clusters use lower addresses.
 pub(crate) fn own_host() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, SanType};
 use rolldrop_record::parts::read_table;
 use rolldrop_record::{Outcome, RequestRow};
 
-use crate::harness::{LIMIT, Rolldrop, own_host, wait_for};
+use crate::harness::{LIMIT, OWN_PORT, Rolldrop, own_host, wait_for};
 use crate::load_tls::Authority;
 
 /// nginx in the foreground, in its own directory, until it is dropped.
@@ -39,9 +39,8 @@ impl Nginx {
         let named =
             |params: &mut CertificateParams| params.subject_alt_names.push(SanType::IpAddress(host.into()));
         let (server, client) = (authority.sign(named), authority.sign(|_| {}));
-        // On this address, no other process takes the ports before nginx does.
-        let listeners = [(); 3].map(|()| TcpListener::bind((host, 0)).expect("a port"));
-        let ports = listeners.map(|listener| listener.local_addr().expect("an address").port());
+        // No other process takes the ports before nginx does.
+        let ports = [OWN_PORT, OWN_PORT + 1, OWN_PORT + 2];
         let [either, only1, known] = ports;
         let config = format!(
             "daemon off; master_process off; pid nginx.pid; error_log error.log;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::harness::{LIMIT, cpu_s, own_host};
+use crate::harness::{LIMIT, OWN_PORT, cpu_s, own_host};
 use crate::runs;
 use crate::strangers::attacks::HOSTILE_ID;
 use rand::rngs::StdRng;
@@ -252,8 +252,7 @@ async fn soaked_proxy_loses_and_leaks_nothing() {
     let _apart = runs::APART.lock().await;
     let ledger = Arc::new(Ledger::default());
     // No other process takes the port while the app does not listen.
-    let upstream =
-        TcpListener::bind((own_host(), 0)).await.expect("a port").local_addr().expect("an address");
+    let upstream = SocketAddr::from((own_host(), OWN_PORT));
     let mut apps = JoinSet::new();
     apps.spawn(app(upstream, StdRng::seed_from_u64(size.seed), ledger.clone()));
 
