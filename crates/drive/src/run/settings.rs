@@ -149,7 +149,10 @@ mod tests {
             ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is not the address of a DNS server"),
             ("grpc: {method: x}", "spec.load.grpc.method: "),
             ("grpc: {method: a/b}, http: 1.1", "spec.load.http: is 1.1, but gRPC needs HTTP/2"),
-            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is always a POST: remove"),
+            (
+                "grpc: {method: a/b}, method: GET",
+                "spec.load.method: a gRPC call is always a POST: remove this key",
+            ),
             (
                 "grpc: {method: a/b}, requests: [{body: a}, {method: PUT}]",
                 "spec.load.requests[1].method: a gRPC call is always a POST",
