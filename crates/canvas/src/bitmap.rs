@@ -1,9 +1,12 @@
 //! Renders a canvas as a PNG. Everything is drawn at [`SCALE`] times the size of the picture and averaged down, which
 //! smooths all edges equally. The picture is then reduced to its 256 most common colours.
 
-use std::collections::HashMap;
+use std::io::Write;
 
 use ab_glyph::{Font, FontRef, PxScale, point};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use foldhash::HashMap;
 use plotters::backend::{BitMapBackend, DrawingBackend};
 use plotters::style::{Color, RGBColor, ShapeStyle};
 
@@ -124,7 +127,7 @@ impl Bitmap {
         let sample = &mut self.samples[as_len(y) * as_len(self.width * SCALE) + as_len(x)];
         for (channel, ink) in sample.iter_mut().zip(pixel(color)) {
             let mixed = f64::from(*channel) * (1.0 - opacity) + f64::from(ink) * opacity;
-            *channel = u8::try_from(whole(mixed.round())).unwrap_or(u8::MAX);
+            *channel = u8::try_from(whole(mixed + 0.5)).unwrap_or(u8::MAX);
         }
     }
 
@@ -136,14 +139,19 @@ impl Bitmap {
         for rows in self.samples.chunks_exact(stride * SIDE) {
             let rows: [&[[Pixel; SIDE]]; SIDE] =
                 std::array::from_fn(|y| rows[y * stride..][..stride].as_chunks().0);
-            pixels.extend((0..as_len(self.width)).map(|x| average(rows.map(|row| row[x]).as_flattened())));
+            pixels.extend((0..as_len(self.width)).map(|x| average(rows.map(|row| row[x]))));
         }
         pixels
     }
 }
 
-/// Returns the average of some samples.
-fn average(samples: &[Pixel]) -> Pixel {
+/// Returns the average of the samples of a pixel.
+fn average<const SIDE: usize>(samples: [[Pixel; SIDE]; SIDE]) -> Pixel {
+    let samples = samples.as_flattened();
+    // Most pixels are inside an area.
+    if samples.iter().all(|sample| *sample == samples[0]) {
+        return samples[0];
+    }
     std::array::from_fn(|channel| {
         let sum: usize = samples.iter().map(|sample| usize::from(sample[channel])).sum();
         u8::try_from(sum / samples.len()).unwrap_or(u8::MAX)
@@ -159,15 +167,29 @@ fn encode(pixels: &[Pixel], width: u32, height: u32) -> Result<Vec<u8>, DrawErro
     encoder.set_depth(png::BitDepth::Eight);
     encoder.set_palette(colors.into_flattened());
     let mut writer = encoder.write_header()?;
-    writer.write_image_data(&indices)?;
+    writer.write_chunk(png::chunk::IDAT, &compressed(&indices, width)?)?;
     writer.finish()?;
     Ok(png)
+}
+
+/// Compresses the rows of a picture, each after the byte for "not filtered": neighbouring indices of a palette are
+/// unrelated, so filters make the picture larger. The png crate would compress row by row, and clear its output buffer
+/// for each one.
+fn compressed(indices: &[u8], width: u32) -> Result<Vec<u8>, png::EncodingError> {
+    let mut rows = Vec::with_capacity(2 * indices.len());
+    for row in indices.chunks(as_len(width)) {
+        rows.push(0);
+        rows.extend_from_slice(row);
+    }
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+    zlib.write_all(&rows)?;
+    Ok(zlib.finish()?)
 }
 
 /// Returns the most common colours, and for each pixel the index of the nearest one. The remaining colours are shades
 /// at the edges of glyphs.
 fn indexed(pixels: &[Pixel]) -> (Vec<Pixel>, Vec<u8>) {
-    let mut counts: HashMap<Pixel, usize> = HashMap::new();
+    let mut counts: HashMap<Pixel, usize> = HashMap::default();
     for same in pixels.chunk_by(|a, b| a == b) {
         *counts.entry(same[0]).or_default() += same.len();
     }
