@@ -407,7 +407,10 @@ fn late_arrival(timeline: &Timeline, termination: usize, r: &Request) -> Option<
     if !r.is_new_connection() {
         return None;
     }
-    let begun_s = timeline.seconds(r.begun());
-    let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
-    (begun_s > t0_s).then(|| LateArrival { termination, target: timeline.target_of(&r.row), begun_s })
+    let is_late = r.begun() > timeline.ends[termination].t0.latest;
+    let late = || {
+        let (target, begun_s) = (timeline.target_of(&r.row), timeline.seconds(r.begun()));
+        LateArrival { termination, target, begun_s }
+    };
+    is_late.then(late)
 }

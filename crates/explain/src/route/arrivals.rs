@@ -128,11 +128,14 @@ impl PodArrivals {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
         // Usually the new arrival is the last one.
-        let place = match self.recent.back().is_none_or(|last| *last <= at) {
-            true => self.recent.len(),
-            false => self.recent.partition_point(|other| *other <= at),
-        };
-        self.recent.insert(place, at);
+        if self.recent.back().is_none_or(|last| *last <= at) {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(at);
+            return;
+        }
+        self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }

@@ -69,7 +69,7 @@ impl<'a> Facts<'a> {
         let OpenQuestions { mut connections, ended, gateways } =
             OpenQuestions::of(timeline, requests, &flows, &deaths)?;
         for r in &requests.others {
-            observed.add(timeline, r);
+            observed.add(timeline, timeline.target_of(&r.row), r);
             connections.see(timeline, requests, r);
         }
         let mut stale = flows.stale(&ended);

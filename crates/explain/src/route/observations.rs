@@ -39,8 +39,9 @@ impl<'a> ObservedTotals<'a> {
 
     /// Adds a request that is not held, because it plainly succeeded or is outside the span.
     pub(crate) fn unheld(&mut self, timeline: &'a Timeline, r: &Request) {
-        self.add(timeline, r);
-        let Some(target) = timeline.target_of(&r.row).filter(|_| r.is_new_connection()) else { return };
+        let target = timeline.target_of(&r.row);
+        self.add(timeline, target, r);
+        let Some(target) = target.filter(|_| r.is_new_connection()) else { return };
         match r.row.outcome {
             Outcome::NotSent => {}
             Outcome::Ok | Outcome::HttpError => self.tries[target].answered(r.begun(), r.pod().is_some()),
@@ -48,8 +49,8 @@ impl<'a> ObservedTotals<'a> {
         }
     }
 
-    /// Adds the arrival of any request.
-    pub(super) fn add(&mut self, timeline: &'a Timeline, r: &Request) {
+    /// Adds the arrival of any request to the target with this index, if the run has its target.
+    pub(super) fn add(&mut self, timeline: &'a Timeline, target: Option<usize>, r: &Request) {
         let lives = r.pod().map(|pod| *self.met.get(pod, || timeline.lives_of(pod)));
         if r.row.outcome == Outcome::Ok
             && let Some(life) = lives.and_then(|lives| lives.number_at(r.begun()))
@@ -57,7 +58,7 @@ impl<'a> ObservedTotals<'a> {
             let first = &mut self.first_served[life];
             *first = Some(first.map_or(r.begun(), |first| first.min(r.begun())));
         }
-        let Some(target) = timeline.target_of(&r.row) else { return };
+        let Some(target) = target else { return };
         let balances = timeline.info.targets[target].balances;
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
             return;

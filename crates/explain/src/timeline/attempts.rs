@@ -225,7 +225,7 @@ impl Proxied {
     /// send such ids.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq.min(HIGHEST_NUMBER));
-        if self.last.as_ref() != Some(&row.source) {
+        if self.last.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &row.source)) {
             let is_compared = clocks.uncertainty_ns(&row.source, row.end).is_some();
             self.sources.entry(Arc::clone(&row.source)).or_default().is_compared = is_compared;
             self.last = Some(Arc::clone(&row.source));
