@@ -1,5 +1,4 @@
-//! Effects of terminations on real traffic, as shown by the access logs of gateways or the journals of our own
-//! sidecars.
+//! Effects of terminations on real traffic, as shown by gateway access logs or the journals of our own sidecars.
 //!
 //! Each log line becomes one row for each attempt at a pod, as if the gateway were a load source and the kernel's
 //! connection tracking named the pods. [`crate::termination`] explains these rows like the rows of a run, so a loss has
@@ -62,7 +61,7 @@ const UNREADABLE: &str = "unreadable line";
 const UNKNOWN: &str = "earlier lines unknown";
 /// Source of the watch events.
 const COORDINATOR: &str = "coordinator";
-/// Number of terminations whose upper bounds hold jointly: each termination is stated on its own.
+/// Number of terminations whose upper bounds hold jointly: each termination is reported on its own.
 const TOGETHER: usize = 1;
 
 /// Maximum delay until a gateway writes the line for an attempt at a pod that is gone: nginx waits 60 s for a
@@ -444,7 +443,8 @@ impl GatewayTraffic {
         at_services.chain(at_pod).try_fold(Bounded::default(), |sum, further| Some(sum.plus(&further?)))
     }
 
-    /// Returns the offset of a log's clock; the measured one if the log is one of these journals.
+    /// Returns the offset of a log's clock: the measured offset if the log is one of these journals, otherwise the
+    /// estimate.
     fn clock_in(&self, journals: &[&PodJournal], source: &Arc<str>) -> ClockOffset {
         PodJournal::clock_among(journals, source).unwrap_or_else(|| self.clock_of(source))
     }
@@ -456,7 +456,7 @@ impl GatewayTraffic {
     /// Returns true if the gap may hide lines of these logs from this period.
     fn may_miss(&self, gap: &LogGap, chosen: &ChosenAttempts, span: TimeSpan) -> bool {
         let Some(clock) = self.clocks.get(&*gap.source).map(LogClock::offset) else {
-            // If no line of the log was read, or nobody saw the gateway's pods, the missing lines may be about any
+            // If no line of the log was read, or the gateway's pods were not seen, the missing lines may be about any
             // request.
             return overlaps(gap, span);
         };

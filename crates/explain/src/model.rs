@@ -236,8 +236,8 @@ pub struct RequestCounts {
     pub dropped: u64,
     /// Answered by the app with a status that is neither a success nor a gateway error.
     pub app_errors: u64,
-    /// App errors that were 5xx responses from terminating pods, or if nothing names the pod, at a time when pods were
-    /// terminating.
+    /// App errors that were 5xx responses from terminating pods, or, if nothing identifies the pod, 5xx responses while
+    /// pods were terminating.
     pub app_errors_while_ending: u64,
     /// Not sent.
     pub not_sent: u64,
@@ -246,7 +246,7 @@ pub struct RequestCounts {
     pub not_sent_by_reason: BTreeMap<String, u64>,
     /// Cut off when the run ended.
     pub cancelled: u64,
-    /// All rows of the counted part, by outcome.
+    /// All rows in the counted part, by outcome.
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests by cause.
     pub by_cause: BTreeMap<Cause, u64>,
@@ -383,9 +383,9 @@ pub struct Termination {
     /// Requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
     /// Number of 5xx responses from the app after t0 that the drop policy does not count as dropped; `None` if nothing
-    /// names the pods of requests.
+    /// identifies the requests' pods.
     pub app_errors_after_t0: Option<u64>,
-    /// Streams of the pod from t0 on; absent if the load sent none, or nothing names their pods.
+    /// Streams of the pod from t0 on; absent if the load sent none, or nothing identifies their pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<TerminationStreams>,
     /// Estimated number of new connections that this pod dropped after t0, divided by its estimated rate of new

@@ -505,7 +505,7 @@ pub struct FailedHook {
 
 /// Maximum time between a pod's disappearance and an Event about it.
 const HOOK_LATE_NS: i64 = 5_000_000_000;
-/// Name of the watch of Events.
+/// Name of the Events watch.
 const EVENTS: &str = "events";
 /// Reason of the kubelet's Event for a failed preStop hook.
 const FAILED_HOOK: &str = "FailedPreStopHook";

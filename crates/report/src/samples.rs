@@ -115,7 +115,7 @@ pub(super) fn partial() -> Analysis {
     window.censored = Some("the pod exited while it still got new connections".into());
     result.terminations[0].exit_code = None;
     result.terminations[0].disruption = None;
-    let why = "evicted by the kubelet of node node-1: The node was low on resource: memory.";
+    let why = "evicted by the kubelet on node node-1: The node was low on resource: memory.";
     result.terminations[0].cause = Some(why.parse().unwrap());
     result.windows_s[0].max = None;
     result.windows_s[0].p50 = None;

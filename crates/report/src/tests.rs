@@ -188,7 +188,7 @@ fn text_report_shows_partial_run() {
     TERMINATIONS   windows count from t0, when the deletion took effect
       pod         mode   dropped  window            t0 within  exit
       checkout-0  other  1 of 10  at least 0.200 s    0.011 s     –
-      why    checkout-0: evicted by the kubelet of node node-1: The node was low on resource: memory.
+      why    checkout-0: evicted by the kubelet on node node-1: The node was low on resource: memory.
 
     ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,

@@ -31,7 +31,7 @@ pub(crate) struct LossFacts<'a> {
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// Longest time between sending a request and receiving the server's close at which the two could have crossed in
+    /// Longest time between sending a request and receiving the server's close for which the two could have crossed in
     /// transit.
     pub crossing_ns: i64,
     /// Request as seen by the pod's recording proxy.

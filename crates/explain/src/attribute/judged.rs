@@ -54,7 +54,7 @@ pub(crate) struct LoadEvidence<'s> {
     pub streams: &'s StreamCarriers,
 }
 
-/// Judges all lost requests of the counted part. `explanations` belong to the requests that did not plainly succeed.
+/// Judges all lost requests in the counted part. `explanations` belong to the requests that did not plainly succeed.
 pub(crate) fn judge<'a>(
     facts: &Facts<'a>,
     explanations: Vec<Explanations>,
@@ -121,7 +121,7 @@ pub(crate) fn judge<'a>(
     judged
 }
 
-/// Returns the longest time between sending a request and receiving the server's close at which the two could have
+/// Returns the longest time between sending a request and receiving the server's close for which the two could have
 /// crossed in transit: two round trips, as measured by the run's own connects.
 fn crossing_ns(connects: &ValueHistogram) -> i64 {
     if connects.count() < CONNECTS_AT_LEAST {

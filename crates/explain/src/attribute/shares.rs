@@ -13,7 +13,7 @@ use crate::route::arrivals::ArrivalTail;
 use crate::timeline::Timeline;
 use rolldrop_record::run_info::{Balances, Target};
 
-/// Counts the lost requests of each termination; the caller fills in `seen`.
+/// Counts the requests lost to each termination; the caller fills in `seen`.
 pub(crate) fn requests(terminations: usize, judged: &[&JudgedRequest<'_>]) -> Vec<TerminationRequests> {
     let mut all = vec![TerminationRequests::default(); terminations];
     for j in judged {

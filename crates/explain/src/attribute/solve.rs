@@ -7,8 +7,8 @@
 //! attributed using such times would confirm themselves.
 //!
 //! A failure is evidence for a pod's lower bound only if all its explanations are terminations. If several terminations
-//! explain it, it shows that the rules still listed one of their pods, and so every pod that the EndpointSlices dropped
-//! later than the last of these.
+//! explain it, it shows that the rules still listed one of their pods, and therefore also every pod that the
+//! EndpointSlices dropped after the last of these.
 
 use crate::attribute::suspects::{Clues, Explanations, Suspects, is_no_connection};
 use crate::route::arrivals::{ArrivalTail, PodArrivals, arrives};
@@ -102,7 +102,7 @@ impl<'s> Pass<'s> {
             let tail = &mut self.tails[candidate.termination][target];
             tail.last_possible = tail.last_possible.max(Some(begun));
         }
-        // An address that changed hands names no pod: its next pod may have failed.
+        // An address that changed hands does not identify a pod: the next pod that had it may have failed.
         let is_logged = timeline.info.targets[target].routing.as_ref().is_some_and(Routing::is_to_pod);
         if is_logged && r.row.routed_to.is_some() && r.pod().is_none() {
             return;
@@ -142,7 +142,7 @@ impl<'s> Pass<'s> {
 }
 
 /// Records the time from which each pod is seen to be dead: the second failed connect that only its termination
-/// explains, as a single one may have another reason. Returns true if anything new was found.
+/// explains, because a single one may have failed for another reason. Returns true if anything new was found.
 fn found_dead(suspects: &Suspects<'_>, explanations: &[Explanations], deaths: &mut [Death]) -> bool {
     let Facts { timeline, others, .. } = suspects.facts;
     let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];

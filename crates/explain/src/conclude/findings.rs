@@ -189,8 +189,7 @@ fn refusals(timeline: &Timeline) -> Vec<Incident> {
     by_reason.into_values().map(refusal).collect()
 }
 
-/// Returns the finding about a program whose changes had not settled when the run stopped waiting, such as a stuck
-/// rollout.
+/// Returns the finding about a program whose changes, such as a rollout, had not settled when the run stopped waiting.
 fn unfinished(command: &RunCommand) -> Option<Incident> {
     let missing = command.unsettled.clone()?;
     Some(Incident::Unfinished { command: command.words.join(" "), missing })

@@ -7,7 +7,7 @@ use crate::timeline::PodLife;
 use rolldrop_record::{Cause, Stamp};
 
 /// Longest and shortest time before a pod's first response at which requests must have been lost for the pod to count
-/// as awaited. A pod that consumers have only just learned of gets its first request some time after the others.
+/// as awaited. A pod that consumers have only just discovered gets its first request some time after the others.
 const AWAITED_NS: [i64; 2] = [1_000_000_000, 200_000_000];
 
 pub(crate) fn starts(facts: &Facts<'_>, judged: &[JudgedRequest<'_>]) -> Vec<Start> {

@@ -65,7 +65,7 @@ pub(crate) fn only_target(targets: &[Target]) -> Option<TargetName> {
     }
 }
 
-/// Counts the requests of each target; empty if there is only one.
+/// Counts the requests to each target; empty if there is only one.
 pub(crate) fn targets(
     timeline: &Timeline,
     sums: &Sums<'_>,

@@ -26,7 +26,7 @@ pub struct LongSleep {
     pub terminations: u64,
     /// Number of these terminations whose pods were certainly last used at different times.
     pub separate_ends: u64,
-    /// Share of future terminations in rollouts for which these guarantee a use no longer than that.
+    /// Share of future terminations in rollouts for which these terminations guarantee a use of at most `longest_s`.
     pub coverage: f64,
     /// Confidence of that share, and of all upper bounds together.
     pub confidence: f64,
@@ -290,7 +290,7 @@ mod tests {
             || LogGap { source: "edge/envoy".to_owned(), from_ns: Stamp::default(), to_ns: None, why: None };
         let changes: [(&str, Change<'_>); 12] = [
             ("a gap", &|_, _, traffic| traffic.gaps.push(gap())),
-            ("a gap of another pod of the gateway", &|_, _, traffic| {
+            ("a gap in the log of another gateway pod", &|_, _, traffic| {
                 traffic.consumers.with_gaps = names(&[ENVOY]);
             }),
             ("no upper bound", &|_, _, traffic| traffic.windows[0].upper_s = None),

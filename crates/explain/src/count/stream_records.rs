@@ -45,8 +45,8 @@ pub(crate) struct StreamRecord {
 }
 
 impl StreamRecord {
-    /// Joins the streams of a run with their rows, in memory and in no particular order. `pod` names the pod of a
-    /// request.
+    /// Joins the streams of a run with their rows, in memory and in no particular order. `pod` returns the pod that a
+    /// request reached.
     ///
     /// # Errors
     /// Fails if the rows cannot be read.

@@ -27,9 +27,9 @@ const STEPS: usize = 400;
 /// Streams of a run.
 #[derive(Debug)]
 pub(crate) struct StreamTotals {
-    /// All streams of the counted part.
+    /// All streams in the counted part.
     pub result: StreamResult,
-    /// By termination; empty if nothing names the pods of streams.
+    /// By termination; empty if nothing identifies the streams' pods.
     pub by_termination: Vec<TerminationStreams>,
     /// Streams open over time.
     pub open: Vec<OpenStreamCounts>,
@@ -138,7 +138,7 @@ impl StreamTimes {
     }
 }
 
-/// Returns the streams of each terminated pod from t0 on; none if nothing names the pods.
+/// Returns the streams of each terminated pod from t0 on; none if nothing identifies the pods.
 fn by_termination(timeline: &Timeline, records: &[StreamRecord]) -> Vec<TerminationStreams> {
     if records.iter().all(|record| record.pod.is_none()) {
         return Vec::new();

@@ -29,7 +29,7 @@ use rolldrop_record::parts::{PartError, Wanted};
 use rolldrop_record::{Outcome, Phase, ServedEnd, Stamp};
 use traffic::{ByPod, UNKNOWN};
 
-/// Totals over the requests of the counted part, unless stated otherwise.
+/// Totals over the requests in the counted part, unless stated otherwise.
 #[derive(Debug, Default)]
 pub(crate) struct Sums<'a> {
     pub all: RequestTotals<'a>,
@@ -61,7 +61,7 @@ pub(crate) struct Sums<'a> {
     pub reuses: Reuses,
     /// Time of the last new connection to each pod that left its Services while still running.
     pub last_reached: Vec<Option<Stamp>>,
-    /// Number of requests without a proxy row, by pod whose proxy rows did not all arrive.
+    /// Number of requests without a proxy row, for each pod whose proxy rows did not all arrive.
     pub unrecorded: BTreeMap<&'a str, u64>,
     /// Number of requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,

@@ -1,4 +1,4 @@
-//! Groups terminations of a workload that follow each other, such as those of a rollout.
+//! Groups successive terminations of a workload, such as those in a rollout.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct OpenGroup {
     added: Stamp,
 }
 
-/// Terminations of one workload that followed each other.
+/// Successive terminations of one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TerminationGroup {
     /// The workload, with figures for this group alone.

@@ -28,7 +28,7 @@ pub(crate) fn is_server_error(row: &RequestRow) -> bool {
 pub(crate) struct ErrorWhileEnding {
     /// Index of the request's target.
     pub target: Option<usize>,
-    /// Index of the termination, if something names the pod.
+    /// Index of the termination, if something identifies the pod.
     pub termination: Option<usize>,
 }
 

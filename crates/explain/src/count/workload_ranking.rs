@@ -40,7 +40,7 @@ pub struct RankedWorkload {
     pub max_share_of_grace: Option<f64>,
     /// Grace periods of the deletions, in seconds.
     pub grace_periods_s: BTreeSet<i64>,
-    /// Requests at these pods, according to the logs of gateways; `None` if no log names their addresses.
+    /// Requests to these pods, according to gateway logs; `None` if their addresses appear in no log.
     pub traffic: Option<WorkloadTraffic>,
     /// The preStop sleep, if it is longer than the observed consumers need.
     pub long_sleep: Option<LongSleep>,
@@ -49,7 +49,7 @@ pub struct RankedWorkload {
 /// Requests from gateways to a workload's terminating pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadTraffic {
-    /// Number of terminations whose pods the logs name.
+    /// Number of terminations whose pods appear in the logs.
     pub terminations: u64,
     /// Number of these terminations for which lines may be missing.
     pub with_gaps: u64,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_sums_up_over_terminations() {
+    fn traffic_is_summed_over_terminations() {
         let window = |lower_s: f64| Window {
             consumer: "gw".to_owned(),
             lower_s: Some(lower_s).filter(|lower_s| *lower_s > 0.0),

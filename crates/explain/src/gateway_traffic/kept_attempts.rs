@@ -437,7 +437,7 @@ impl ChosenAttempts {
         self.targets.values()
     }
 
-    /// Returns the number of attempts in a period for each Service that attempts were made at.
+    /// Returns the number of attempts in a period, by the Service that they were sent to.
     pub(super) fn at_services(&self, period: TimeSpan) -> BTreeMap<ServiceNumber, u64> {
         let mut at_services = BTreeMap::new();
         for attempt in self.all() {
@@ -458,7 +458,7 @@ impl ChosenAttempts {
         self.all().filter_map(|attempt| attempt.address).collect()
     }
 
-    /// Returns the fate of a row's request, and the Service that the attempt was made at if the attempt names no pod.
+    /// Returns the fate of a row's request, and the Service that the attempt was sent to, if the attempt names no pod.
     pub(super) fn fate(&self, row: &RequestRow) -> Option<(AttemptFate, Option<ServiceNumber>)> {
         let number = usize::try_from(row.seq).ok()?;
         let attempt = self.logs.get(&row.source)?.attempts.get(number)?;

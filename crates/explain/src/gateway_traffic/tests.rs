@@ -265,7 +265,7 @@ fn addressless_failures_are_bounded() {
 }
 
 #[test]
-fn unproven_responses_are_not_observable() {
+fn responses_not_known_complete_are_not_observable() {
     let mut world = World::new();
     let unproven = |address| {
         let attempt = attempt(address, Outcome::Ok, Some(200));
@@ -293,7 +293,7 @@ fn cut(address: &str) -> LoggedAttempt {
 }
 
 #[test]
-fn responses_that_had_begun_count_as_streams_cut() {
+fn losses_after_response_began_count_as_streams_cut() {
     let mut world = World::new();
     roll(&mut world, |world, ms| {
         if ms == 100_210 {
@@ -400,7 +400,7 @@ fn background_comes_from_healthy_pods() {
 }
 
 #[test]
-fn background_comes_from_used_pods() {
+fn background_ignores_pods_that_got_no_requests() {
     let errors = |idle: u8| {
         let mut world = World::new();
         for number in 0..idle {
@@ -422,7 +422,7 @@ fn background_comes_from_used_pods() {
 }
 
 #[test]
-fn reused_address_names_its_last_pod() {
+fn attempt_at_reused_address_belongs_to_latest_pod() {
     let mut world = World::new();
     let refused = || vec![attempt("10.0.0.2", Outcome::ConnectRefused, None)];
     roll(&mut world, |world, ms| world.log(ms, 503, refused()));
@@ -449,7 +449,7 @@ fn clients_that_give_up_count_as_lost() {
     assert_eq!(traffic.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, Bounded::exactly(10))]));
 }
 
-/// Nothing that a termination needs is forgotten before it is explained.
+/// Nothing that explains a termination is forgotten before the termination has been explained.
 #[test]
 fn forgetting_changes_no_explanation() {
     let explained = |forgets: bool| {
@@ -512,7 +512,7 @@ fn missing_lines_leave_window_open() {
 }
 
 #[test]
-fn consumers_are_sources_whose_logs_name_pod() {
+fn seen_consumers_are_sources_whose_logs_name_pod() {
     let mut world = World::new();
     let (of_gateway, other) = ("edge/deployment/envoy", "edge/deployment/traefik");
     for (log, source) in [("gw", of_gateway), ("gw-2", of_gateway), ("other", other)] {
@@ -588,7 +588,7 @@ fn unread_log_leaves_gap() {
 
 /// The API server was unreachable, but the log was not.
 #[test]
-fn late_deletion_has_gap_where_lines_are_forgotten() {
+fn late_deletion_leaves_gap_where_lines_were_forgotten() {
     for (forgotten_ms, has_gap) in [(99_000, false), (100_200, true)] {
         let mut world = World::new();
         for n in 0..12_000 {

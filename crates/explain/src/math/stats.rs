@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wilks_needed_is_minimal(coverage in 0.5f64..0.99, confidence in 0.5f64..0.99) {
+        fn wilks_needed_returns_smallest_number(coverage in 0.5f64..0.99, confidence in 0.5f64..0.99) {
             let n = wilks_needed(coverage, confidence);
             prop_assert!(wilks_confidence(n, coverage) >= confidence);
             prop_assert!(n == 1 || wilks_confidence(n - 1, coverage) < confidence);

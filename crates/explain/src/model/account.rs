@@ -32,7 +32,7 @@ pub struct Account {
     /// Reason why a window has no upper bound, by termination and window, in the order of
     /// [`super::RunResult::terminations`].
     pub unbounded: Vec<Vec<Option<Unbounded>>>,
-    /// Grounds of each recommendation, in the order of [`super::RunResult::recommendation`].
+    /// Grounds for each recommendation, in the order of [`super::RunResult::recommendation`].
     pub grounds: Vec<Grounds>,
     /// Findings, most severe first.
     pub findings: Vec<Finding>,

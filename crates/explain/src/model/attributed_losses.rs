@@ -69,7 +69,7 @@ impl Bounded {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TerminationRequests {
     /// Requests known to have reached the pod: those that it answered, and lost ones that nothing else explains; `None`
-    /// if nothing names the pods of requests.
+    /// if nothing identifies the requests' pods.
     pub seen: Option<u64>,
     /// Dropped requests.
     pub dropped: Bounded,

@@ -57,11 +57,11 @@ named! {
         TooFewConnections = "too_few_connections",
         /// The pod exited while a consumer that retries was still sending it requests.
         PodExited = "pod_exited",
-        /// Nothing names pods, and connections are not balanced at random.
+        /// Nothing identifies the pods, and connections are not balanced at random.
         NotRandom = "not_random",
-        /// Nothing names pods, and the mode of the Service proxy is unknown.
+        /// Nothing identifies the pods, and the Service proxy's mode is unknown.
         ProxyUnknown = "proxy_unknown",
-        /// Nothing names pods, and it is unknown what is behind the URL.
+        /// Nothing identifies the pods, and it is unknown what is behind the URL.
         UrlUnknown = "url_unknown",
         /// The record has a gap.
         Hole = "hole",
@@ -92,11 +92,11 @@ pub enum Unbounded {
     PodExited { arrivals: Balances, after_s: f64 },
     /// The client opened its last new connection this many seconds after t0; `None` if it opened none.
     NoNewConnections { last_after_s: Option<f64> },
-    /// No request names its pod, and connections are not balanced at random, for this reason.
+    /// Nothing identifies the requests' pods, and connections are not balanced at random, for this reason.
     NotRandom(&'static str),
-    /// No request names its pod, and the mode of the Service proxy is unknown.
+    /// Nothing identifies the requests' pods, and the Service proxy's mode is unknown.
     ProxyUnknown,
-    /// No request names its pod, and it is unknown what balances the load behind the URL.
+    /// Nothing identifies the requests' pods, and it is unknown what balances the load behind the URL.
     UrlUnknown,
 }
 

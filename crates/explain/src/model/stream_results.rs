@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MissingShare, Percentiles, SurvivalStep};
 
-/// Streams of the counted part: requests whose response began as a stream.
+/// Streams in the counted part: requests whose response began as a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamResult {
     /// `ok + cut + unfinished + aborted + stalled + cancelled`.

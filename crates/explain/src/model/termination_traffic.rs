@@ -1,4 +1,4 @@
-//! Real traffic around a termination, as shown by the access logs of gateways.
+//! Real traffic around a termination, as shown by gateway access logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub const SIDECAR_ENDED: &str = "sidecar ended";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficWitness {
-    /// Logs of gateways.
+    /// Gateway logs.
     #[default]
     Gateways,
     /// The journal of the pod's own sidecar, because no gateway's log names the pod. It has the requests that reached
@@ -51,8 +51,8 @@ pub struct TerminationTraffic {
     /// cut. They include requests that may have reached a different pod, because their lines name none.
     pub not_observable: u64,
     /// Number of lost requests that would be expected without the termination: losses of the same kinds at healthy
-    /// pods, in periods as long as the termination. Connections that nobody accepted are excluded, because only a dead
-    /// pod explains them. `None` if no pod was healthy for that long.
+    /// pods, in periods as long as the termination. Connections that were never accepted are excluded, because only a
+    /// dead pod explains them. `None` if no pod was healthy for that long.
     pub background: Option<Bounded>,
     /// Window for each gateway pod and route, in seconds since t0.
     pub windows: Vec<Window>,

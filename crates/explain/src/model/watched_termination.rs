@@ -104,8 +104,8 @@ impl WatchedTermination {
 pub struct GraceUse {
     /// Shortest possible time.
     pub least_s: f64,
-    /// Time from the moment the watch showed the deletion, or the end of the deletion's second if that is earlier, to
-    /// the moment it showed that the containers had terminated.
+    /// Time from the moment the watch showed the deletion, or from the end of the deletion's second if that is earlier,
+    /// to the moment it showed that the containers had terminated.
     pub likely_s: f64,
     /// Longest possible time.
     pub most_s: f64,

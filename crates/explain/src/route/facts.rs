@@ -46,7 +46,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) tries: Vec<Tries>,
     /// Send time of the first request that each pod answered successfully.
     pub(crate) first_served: Vec<Option<Stamp>>,
-    /// By target and pod: time by which a starting pod had certainly begun to serve, if nothing names pods.
+    /// By target and pod: time by which a starting pod had certainly begun to serve, if nothing identifies the pods.
     pub(crate) quiet: Vec<Vec<Option<Stamp>>>,
     /// Pods that the target's gateway may have used, if there is a gateway; by target.
     pub(crate) gateways: Vec<Option<Gateway>>,
@@ -108,7 +108,8 @@ impl<'a> Facts<'a> {
         self.connections.pod(r)
     }
 
-    /// Returns true if these facts name the pods of plainly successful requests that do not name their pods themselves.
+    /// Returns true if these facts identify the pods of plainly successful requests that do not name their pods
+    /// themselves.
     pub(crate) fn know_more_than(&self, requests: &Requests) -> bool {
         requests.has_unnamed_plain && !self.connections.is_empty()
     }

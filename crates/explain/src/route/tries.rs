@@ -152,7 +152,7 @@ impl Tries {
         self.losses.sort_by_key(|loss| (loss.at, loss.request));
     }
 
-    /// Returns true if something names the pods of some lost connections.
+    /// Returns true if the pods of some lost connections are known.
     pub(crate) fn names_losses(&self) -> bool {
         self.losses.iter().any(|loss| loss.pod.is_some())
     }

@@ -101,7 +101,7 @@ fn of_a_set(successor: &str) -> Analysis {
         event.uid = "uid-successor".into();
     }
     service.records.events.push(started);
-    // The load of this test looks up dead pods by name.
+    // This test's load looks up dead pods by name.
     let deleted = service.deleted.remove("b");
     service.slice(3300, &["a", successor, "c"], &[]);
     service.rules(3350, &["a", successor, "c"]);
@@ -148,7 +148,7 @@ fn lucky_answers_end_no_window() {
     }
 }
 
-/// Sends load to a Service. The kernel names the pod of each connection, except for those refused in the period
+/// Sends load to a Service. The kernel shows which pod each connection reached, except for those refused in the period
 /// `unknown_ms`, for which it has no entry.
 fn tracked(service: Service, pods: &[String], unknown_ms: std::ops::Range<i64>) -> Records {
     let mut records = service.records;

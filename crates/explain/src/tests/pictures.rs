@@ -53,7 +53,7 @@ fn charts_show_times_of_pods_and_actions() {
 }
 
 #[test]
-fn relabelled_pod_is_out_until_return() {
+fn relabelled_pod_is_out_until_it_returns() {
     let mut records = relabelled();
     (0..1000).for_each(|i| request(&mut records, i * 10 * MS, Outcome::Ok, Some("a")));
     let charts = analysed(records).charts;

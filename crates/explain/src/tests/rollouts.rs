@@ -28,7 +28,7 @@ fn analysis_rows(service: &Service) -> impl Iterator<Item = &RequestRow> {
 }
 
 #[test]
-fn rule_change_failures_count_as_swap() {
+fn failures_during_rule_change_count_as_swap() {
     // A rule swap is possible even if the kind of proxy is unknown.
     for (outcome, dataplane) in [
         (Outcome::ConnectUnreachable, ServiceProxy::Nftables),

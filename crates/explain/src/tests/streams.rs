@@ -50,7 +50,7 @@ fn streams_cut_before_first_event_count_as_cut() {
 }
 
 #[test]
-fn streams_on_kept_connections_outlast_any_grace() {
+fn streams_on_kept_connections_outlast_any_grace_period() {
     let mut records = streams(StreamPodEnd { grace_s: 3, exit_code: 137, cut: (Outcome::StreamCut, 3000) });
     let is_kept = |row: &&mut RequestRow| row.scheduled > at(6500) && row.seq.is_multiple_of(3);
     for row in records.requests.iter_mut().filter(is_kept) {

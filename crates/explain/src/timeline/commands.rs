@@ -23,7 +23,7 @@ pub struct RunCommand {
     pub unsettled: Option<String>,
 }
 
-/// Collects the events of the programs.
+/// Collects the events about programs.
 #[derive(Debug, Default)]
 pub(super) struct CommandCollector(pub(super) Vec<RunCommand>);
 

@@ -102,7 +102,7 @@ impl Histories {
             }
             Some("DeletionByPodGC") => return told(Mode::Other, format!("node {node} is gone{message}")),
             Some(BY_KUBELET) if pod.reason.as_deref() == Some("Evicted") => {
-                return told(Mode::Other, format!("evicted by the kubelet of node {node}{message}"));
+                return told(Mode::Other, format!("evicted by the kubelet on node {node}{message}"));
             }
             Some(BY_KUBELET) => {
                 return told(Mode::NodeShutdown, format!("node {node} is shutting down{message}"));
@@ -142,7 +142,7 @@ impl Histories {
         let set = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"));
         let top = match set.and_then(|history| history.last()) {
             Some((_, set)) => set.owner.clone(),
-            // Without a watch of ReplicaSets, their names show the Deployment.
+            // If ReplicaSets are not watched, their names show the Deployment.
             None => workload_of(owner),
         };
         Some(top.unwrap_or_else(|| owner.to_owned()).replace('/', " "))
@@ -319,7 +319,7 @@ mod tests {
         }
         let mut evicted = target("TerminationByKubelet", "n1");
         evicted["reason"] = "Evicted".into();
-        let cause = "evicted by the kubelet of node n1: so it is";
+        let cause = "evicted by the kubelet on node n1: so it is";
         assert_eq!(told(evicted, 0, 5, true), known(Mode::Other, cause));
     }
 

@@ -13,7 +13,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(12 * 24 * 60 * 60);
 /// events are converted.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Collects the events of the load.
+/// Collects the events about the load.
 #[derive(Debug)]
 pub(super) struct LoadCollector {
     /// Period in which the load may have been under way.

@@ -228,7 +228,7 @@ impl PodEnd {
     }
 }
 
-/// Collects the events of the pod watch.
+/// Collects the pod watch's events.
 #[derive(Debug, Default)]
 pub(super) struct PodCollector(BTreeMap<String, WatchedPod>);
 

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_few_unmatched_names_are_kept() {
+    fn only_a_few_unmatched_names_are_kept() {
         let mut unmatched = Unmatched::default();
         (0..100).for_each(|n| unmatched.add(&format!("cache-{}", n % 10).into()));
         assert_eq!((unmatched.answers, unmatched.values.len()), (100, MAX_UNMATCHED));

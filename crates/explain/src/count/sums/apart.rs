@@ -8,7 +8,7 @@ use crate::timeline::periods::Periods;
 use crate::timeline::{Request, Requests, Timeline};
 use rolldrop_record::Phase;
 
-/// Requests of the counted part, away from any termination and near one.
+/// Requests in the counted part, away from any termination and near one.
 #[derive(Debug, Default)]
 pub(crate) struct DisruptionSplit<'a> {
     /// Latencies of answered requests away from any termination.

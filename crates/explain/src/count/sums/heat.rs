@@ -26,7 +26,7 @@ impl Sum for Buckets {
     }
 }
 
-/// Answered requests of the counted part, by intended send time and latency.
+/// Answered requests in the counted part, by intended send time and latency.
 #[derive(Debug, Default)]
 pub(crate) struct Heat(ByTime<Buckets>);
 

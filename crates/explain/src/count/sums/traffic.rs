@@ -25,7 +25,7 @@ impl Sum for AnswersByPod {
     }
 }
 
-/// Successful requests of the counted part, by intended send time and pod.
+/// Successful requests in the counted part, by intended send time and pod.
 #[derive(Debug, Default)]
 pub(crate) struct ByPod<'a> {
     /// Index of each pod name among the counts of a step.

@@ -95,7 +95,7 @@ fn journal_bounds_windows_only_from_below() {
 }
 
 #[test]
-fn ends_of_rows_become_outcomes() {
+fn row_ends_become_outcomes() {
     use ServedEnd::{Cancelled, ClientGone, Complete, Open, ProxyExhausted, UpstreamEof, UpstreamReset};
     let one = |row: ServedRow| {
         let traffic = shown(vec![row]);
@@ -126,7 +126,11 @@ fn ends_of_rows_become_outcomes() {
     let connection = ServedRow { protocol: Protocol::Tls, head: None, ..row(99_000, UpstreamReset, None) };
     let connection = ServedRow { end: at(100_700 + AHEAD_MS), ..connection };
     assert_eq!(one(connection), (Vec::new(), None, 1));
-    assert_eq!(shown(vec![row(100_550, ClientGone, None)]).lost, Bounded::exactly(1), "it waited in vain");
+    assert_eq!(
+        shown(vec![row(100_550, ClientGone, None)]).lost,
+        Bounded::exactly(1),
+        "its client gave up waiting"
+    );
 }
 
 #[test]

@@ -63,7 +63,7 @@ struct TruePod {
     attempts: Vec<i64>,
     /// Time of each gateway's last attempt.
     last_ms: [Option<i64>; 2],
-    /// Times after the pod's deletion at which lines about it were written that the watch cannot read.
+    /// Times, after the pod's deletion, of lines about it that the watch cannot read.
     unread: Vec<i64>,
 }
 
@@ -240,7 +240,7 @@ impl Simulated {
         .to_string()
     }
 
-    /// Delivers the pod events that the watch shows from its start on.
+    /// Delivers the pod events that the watch shows once it has begun.
     fn show_pods(&mut self, random: &mut StdRng) {
         for pod in self.pods.clone() {
             let uid = format!("uid-{}", pod.name);

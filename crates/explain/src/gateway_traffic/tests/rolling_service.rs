@@ -13,7 +13,7 @@ const EVERY_MS: i64 = 20;
 const OVER_MS: i64 = 200_000;
 const GRACE_S: i64 = 30;
 
-/// A pod behind the Service, with the times of its life.
+/// A pod behind the Service, with the times of its lifecycle.
 #[derive(Clone, Debug)]
 struct RollingPod {
     name: &'static str,
@@ -31,7 +31,7 @@ struct RollingPod {
 
 type WorldStep = Box<dyn FnOnce(&mut World)>;
 
-/// Returns pods that replace each other. The new one is ready before the old one is deleted.
+/// Returns successive pods, each of which replaces an earlier one. The new pod is ready before the old one is deleted.
 fn rolling_pods(random: &mut StdRng) -> Vec<RollingPod> {
     let mut pods = Vec::new();
     for slot in 0..SLOTS {
@@ -109,8 +109,8 @@ fn events(pods: &[RollingPod]) -> Vec<(i64, WorldStep)> {
     all
 }
 
-/// Returns the gateway's lines, and counts the requests that pods lose. `shows_why` is true if the log gives the reason
-/// why there was no connection.
+/// Returns the gateway's lines, and counts the requests that pods lose. `shows_why` is true if the log shows why there
+/// was no connection.
 fn lines(pods: &mut [RollingPod], fails: f64, shows_why: bool, random: &mut StdRng) -> Vec<(i64, WorldStep)> {
     let mut all: Vec<(i64, WorldStep)> = Vec::new();
     for ms in (0..OVER_MS).step_by(usize::try_from(EVERY_MS).unwrap()) {

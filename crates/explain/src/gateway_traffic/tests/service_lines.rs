@@ -54,7 +54,7 @@ fn up_to(n: u64) -> Bounded {
 }
 
 #[test]
-fn service_lines_join_by_time() {
+fn service_lines_are_matched_by_time() {
     let mut world = behind_service();
     roll_service(&mut world, WEB, &refused(WEB));
     let (_, traffic) = world.explain(180_000);
@@ -94,7 +94,7 @@ fn node_ports_identify_their_service() {
 }
 
 #[test]
-fn host_names_of_services_join_by_time() {
+fn service_host_names_are_matched_by_time() {
     let mut world = behind_service();
     let host = |host: &str, outcome, status| {
         let upstream = LoggedUpstream::Host(host.into());
@@ -204,7 +204,8 @@ fn service_background_excludes_terminations() {
     assert_eq!(traffic.lost.at_least, 10, "{traffic:?}");
 }
 
-/// The gateway keeps its connections to other pods, so their responses do not show that a dead pod is no longer used.
+/// The gateway keeps its connections to other pods, so responses from those pods do not show that a dead pod is no
+/// longer used.
 #[test]
 fn kept_connections_exclude_no_dead_pod() {
     let mut world = behind_service();
@@ -234,7 +235,7 @@ fn starting_pods_leave_refusals_ambiguous() {
 
 /// HAProxy logs no server if the health checks of its only server, a Service, have failed.
 #[test]
-fn failures_without_upstream_belong_to_only_service() {
+fn failures_without_upstream_belong_to_sole_service() {
     let mut world = behind_service();
     roll_service(&mut world, WEB, &[]);
     let (_, traffic) = world.explain(180_000);

@@ -26,7 +26,7 @@ const SIZES_KEPT_NS: i64 = 3600 * SECOND_NS;
 const SAMPLES: usize = 6;
 /// Reason of the Event about a failed preStop hook.
 const FAILED_HOOK: &str = "FailedPreStopHook";
-/// Name of the watch of Events.
+/// Name of the Events watch.
 const EVENTS: &str = "events";
 
 /// Collects what watches show about pods, workloads, nodes and Events, and returns each termination once.
@@ -104,8 +104,8 @@ impl FollowedPod {
 }
 
 impl TerminationWatch {
-    /// Processes an event; events must be passed in the order of the watches. `namespace` is the namespace of the
-    /// object that the event is about.
+    /// Processes an event; events must be passed in the order in which the watches delivered them. `namespace` is the
+    /// namespace of the object that the event is about.
     pub fn observe(&mut self, at: Stamp, namespace: Option<&str>, kind: &EventKind) {
         self.watches.observe(at, kind);
         self.beats.observe(at, kind);
