@@ -33,7 +33,7 @@ named! {
         RestartNodeAgent = "restartNodeAgent",
         /// Runs a program.
         Exec = "exec",
-        /// Waits for the actions of others.
+        /// Waits for others to act.
         Observe = "observe",
     }
 }

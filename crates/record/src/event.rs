@@ -133,10 +133,10 @@ pub enum EventKind {
     /// uncertainty is half the round trip, so the true offset is within offset ± uncertainty. The event's source is the
     /// coordinator.
     ClockSample { of: String, offset_ns: i64, uncertainty_ns: i64 },
-    /// A watch of this resource, such as `pods`, was interrupted and restarted with a list, so changes after `from`,
+    /// A watch on this resource, such as `pods`, was interrupted and restarted with a list, so changes after `from`,
     /// the time of the last valid line, are unknown.
     WatchGap { resource: String, from: Stamp },
-    /// A watch of this resource was interrupted and resumed. Nothing is missing, but changes between `from`, the time
+    /// A watch on this resource was interrupted and resumed. Nothing is missing, but changes between `from`, the time
     /// of the interruption, and the event's stamp were seen late.
     WatchLate { resource: String, from: Stamp },
     /// The embedded cluster's API server did not respond between `from`, when a request was sent, and the event's

@@ -1,4 +1,4 @@
-//! The request id, used to join the records of both ends.
+//! The request id, used to join the records from both ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn run_id_is_random_without_dash() {
+    fn run_id_is_random_and_has_no_dash() {
         let run = RunId::random();
         assert_eq!(run.as_str().len(), RUN_CHARACTERS);
         assert_eq!(run.as_str().parse(), Ok(run.clone()));

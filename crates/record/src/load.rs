@@ -223,7 +223,7 @@ pub struct Load {
     pub retry: Retry,
     /// Response header that names the pod.
     pub pod_header: String,
-    /// Regular expression that finds the pod's name in bodies, if that header does not name it.
+    /// Regular expression that finds the pod's name in bodies, for responses without that header.
     pub pod_body: Option<String>,
     /// Response headers to keep for requests that are not `ok`; a name may end in `*`.
     pub keep_headers: Vec<String>,

@@ -10,7 +10,7 @@ use super::shown::one_line;
 
 /// Maximum total length of the names and values of an exemplar's labels, in characters (OpenMetrics 1.0).
 const MAX_EXEMPLAR_CHARS: usize = 128;
-/// Label that names the pod of an exemplar.
+/// Exemplar label that names the pod.
 const POD: &str = "pod";
 /// Suffix of counter names.
 const TOTAL: &str = "_total";
@@ -67,7 +67,7 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// Example of the things that a counter counts.
+/// Exemplar of a counter: a pod, and its part of the count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exemplar {
     /// Name of the pod.

@@ -9,7 +9,7 @@ named! {
     pub enum RoundsEnd {
         /// The number of units required by the policy was reached.
         Covered = "covered",
-        /// A window lasted at least as long as windows can be observed.
+        /// A window lasted at least as long as the run can observe windows, so its end is unknown.
         Outlasted = "outlasted",
         /// Requests were lost that a longer sleep would have saved, so the sleep under test is too short.
         Refuted = "refuted",

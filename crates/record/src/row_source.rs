@@ -105,7 +105,7 @@ impl Tables {
         if !live.is_empty() {
             let sources: HashSet<&str> = live.iter().map(|row| &*row.source).collect();
             torn.push(format!(
-                "{} requests of {} load sources were not ok, but the other rows of these sources were not fetched",
+                "{} requests from {} load sources were not ok, but the other rows of these sources were not fetched",
                 live.len(),
                 sources.len()
             ));
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(
             torn,
             [
-                "3 requests of 1 load sources were not ok, but the other rows of these sources were not fetched"
+                "3 requests from 1 load sources were not ok, but the other rows of these sources were not fetched"
             ]
         );
     }

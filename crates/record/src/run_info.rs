@@ -193,7 +193,7 @@ pub enum BalancesBecause {
     GatewayStatus { status: u16, answers: u64 },
     /// The responses have a header that gateways add; `value` is the most frequent value.
     GatewayHeader { header: String, value: String },
-    /// Requests on one connection reached several pods, such as these two.
+    /// Requests on one connection reached several pods, for example these two.
     PodsOfOneConnection { pods: [String; 2] },
 }
 

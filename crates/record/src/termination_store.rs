@@ -1,5 +1,5 @@
-//! Directory with the history of `rolldrop watch`: one JSON object per line, in files that are filled one after
-//! another. Old records are removed by deleting the oldest file.
+//! Directory with a `rolldrop watch` history: one JSON object per line, in files that are filled one after another. Old
+//! records are removed by deleting the oldest file.
 //!
 //! `docs/watch.md` documents the format. The calling crates decide what a line contains; this module adds the version
 //! and the time, and makes sure that a record is on disk before it counts as written.

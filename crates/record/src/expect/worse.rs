@@ -40,8 +40,8 @@ impl Part {
 pub enum Kind {
     /// Number of requests over the whole run.
     Total,
-    /// Number of requests in the termination or group that has the most, or number of events, which a stream loses
-    /// together. Neither is a total of independent losses.
+    /// Number of requests in the worst termination or group, or number of events, which a stream loses all at once.
+    /// Neither is a total of independent losses.
     Most,
     /// A time.
     Time,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn directed_figures_accept_worse_limit() {
+    fn worse_limit_accepts_suitable_figures() {
         let figures = json!({"p50": {"worse": "5%"}, "p99.9": {"worse": "5%"}});
         let all = json!({
             "dropped": {"worse": "10%", "perTermination": {"worse": 2}, "perGroup": {"worse": 2}},

@@ -32,7 +32,8 @@ pub enum NotALoad {
     Workers(usize),
     /// There are more source addresses than workers.
     #[error(
-        "{addresses} source addresses need as many workers, but there are {workers}: use at most one address per worker"
+        "{addresses} source addresses are too many for the number of workers ({workers}): use at most one address \
+         per worker"
     )]
     TooFewWorkers {
         /// Number of addresses.
@@ -43,7 +44,7 @@ pub enum NotALoad {
     /// The responses have no body that can be searched.
     #[error(
         "{0} has no body to search for the pod's name: remove the body pattern (--pod-body, load.podBody) and \
-         name the pod in a header"
+         have responses name their pod in a header"
     )]
     PodBody(&'static str),
     /// The number of retries is out of range.
@@ -144,7 +145,7 @@ impl Load {
             (self.spoken() == Http::Http2, "they need HTTP/1.1: remove the HTTP version or set it to 1.1"),
             (
                 self.pod_body.is_some(),
-                "their bodies are not searched for the pod's name: name the pod in a header",
+                "their bodies are not searched for the pod's name: have responses name their pod in a header",
             ),
             (self.retry.times > 0, "they are not retried: remove the retries"),
             (
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_reject_contradicting_settings() {
+    fn load_with_streams_rejects_contradicting_settings() {
         let stream = || Some(StreamSettings::new(StreamKind::Sse));
         let refused_with = |change: fn(&mut Load)| {
             refused(|s| {
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn open_streams_limit_connections() {
+    fn open_stream_limit_sets_connection_limit() {
         let load = |max_open, pace: Option<Pace>| {
             let stream = StreamSettings { max_open, ..StreamSettings::new(StreamKind::Sse) };
             let load = Load { stream: Some(stream), ..Load::new("http://web/") };

@@ -38,7 +38,7 @@ pub(crate) fn read_rows<R: Row>(paths: &[PathBuf]) -> Result<Vec<R>, PartError> 
     Ok(rows)
 }
 
-/// Names of the columns to read. Row fields of other columns keep their values.
+/// Names of the columns to read. Row fields for other columns keep their values.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     /// All columns.
