@@ -67,11 +67,11 @@ pub struct PodShutdown {
     pub sleep_s: f64,
     /// Seconds from t0 to SIGKILL: the grace period, which includes the sleep.
     pub grace_s: f64,
-    /// Reaction of the app to SIGTERM.
+    /// The app's reaction to SIGTERM.
     pub on_sigterm: OnSigterm,
 }
 
-/// Reaction of an app to SIGTERM. Afterwards, the app accepts no streams.
+/// An app's reaction to SIGTERM. Afterwards, the app accepts no streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSigterm {

@@ -73,7 +73,7 @@ fn result_round_trips_and_is_judged_by_gate() {
 }
 
 #[test]
-fn own_stale_flows_are_counted_separately() {
+fn generators_stale_flows_are_counted_separately() {
     let mut records = three_pods();
     timeout(&mut records, 5020, 40_001);
     timeout(&mut records, 60_000, 40_001);
@@ -123,7 +123,7 @@ fn group_window_fails_limit() {
 }
 
 #[test]
-fn simultaneous_terminations_do_not_meet_short_limit() {
+fn simultaneous_terminations_never_pass_short_limit() {
     for (naming, seed) in
         [(Naming::Header, 1), (Naming::Header, 2), (Naming::Nothing, 3), (Naming::Nothing, 4)]
     {

@@ -179,7 +179,7 @@ pub struct TuningStep {
     pub lost: u64,
     /// Number of requests lost to causes that a sleep helps against.
     pub lost_for_a_sleep: u64,
-    /// Lost requests that no sleep could have saved, one by one; only for a proof.
+    /// Lost requests that no sleep could have saved, listed individually; only for a proof.
     pub lost_otherwise: Vec<LostOtherwise>,
     /// Total number of requests.
     pub requests: u64,
@@ -189,7 +189,7 @@ pub struct TuningStep {
 }
 
 impl TuningStep {
-    /// Summarizes a run as a step.
+    /// Summarises a run as a step.
     pub fn of(
         purpose: Purpose,
         run: &str,
@@ -221,7 +221,7 @@ impl TuningStep {
 }
 
 impl TuningStep {
-    /// Counts the requests that were lost for an unknown cause after their pod's sleep was over. A longer sleep might
+    /// Counts the requests that were lost for an unknown reason after their pod's sleep was over. A longer sleep might
     /// save them.
     pub fn unclear(&self) -> u64 {
         let slept_s = self.settings.pre_stop_seconds as f64;

@@ -162,7 +162,7 @@ impl Blocks {
         })
     }
 
-    /// Returns a figure of each block, as one series per run.
+    /// Returns a figure for each block, as one series per run.
     fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
         self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
     }

@@ -164,7 +164,7 @@ impl<'a> Doubts<'a> {
     }
 
     /// Returns a doubt if chance may explain a latency beyond its limit. Quantile q is beyond the limit if a share of
-    /// more than 1 - q of the responses is. A few moments of a run can tip the balance, such as a rollout that makes
+    /// more than 1 - q of the responses is. A few moments of a run can tip the balance, for example if a rollout makes
     /// one response in a hundred wait for a second.
     fn by_chance(&self, limit_ms: f64, quantile: Quantile) -> Option<LatencyDoubt> {
         let Beyond { share, least } = blocks::share_beyond(self.run, limit_ms, self.confidence)?;

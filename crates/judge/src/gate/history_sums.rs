@@ -1,8 +1,8 @@
-//! Checks the history of `rolldrop watch`, which shows real traffic around terminations, against expectations.
+//! Checks a `rolldrop watch` history, which shows real traffic around terminations, against expectations.
 //!
 //! A figure is a sum over the terminations in a period. Its lower bound counts what certainly happened. It has no upper
-//! bound if anything may be missing: periods without a watch, pods that no log names, lines that were not read. Only
-//! sums are kept, so a history may be larger than memory.
+//! bound if anything may be missing: periods without a watch, pods that appear in no log, lines that were not read.
+//! Only sums are kept, so a history may be larger than memory.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use rolldrop_record::expect::{Amount, Bounds, Expect, Limits};
 pub const OF_HISTORIES: [&str; 8] =
     ["dropped", "causes", "streams.cut", "terminations", "exits", "killed", "failedHooks", "windows.max"];
 
-/// Sums over the terminations of a history.
+/// Sums over the terminations in a history.
 #[derive(Debug, Default)]
 pub struct HistorySums {
     terminations: u64,
@@ -31,7 +31,7 @@ pub struct HistorySums {
     windows: HistoryWindows,
 }
 
-/// Requests to terminating pods, as shown by the logs of gateways.
+/// Requests to terminating pods, as shown by gateway logs.
 #[derive(Debug, Default)]
 struct HistoryLosses {
     requests: u64,
@@ -43,13 +43,13 @@ struct HistoryLosses {
     /// Losses that would be expected without the terminations.
     background: Bounded,
     not_observable: u64,
-    /// Number of terminations whose pods no log names.
+    /// Number of terminations whose pods appear in no log.
     in_no_log: u64,
     /// Number of terminations for which lines may be missing.
     with_gaps: u64,
 }
 
-/// The windows of a history.
+/// The windows in a history.
 #[derive(Debug, Default)]
 struct HistoryWindows {
     number: u64,

@@ -2,9 +2,9 @@
 //!
 //! One termination loses its requests together, so a share is bounded by terminations, or by groups of terminations
 //! that share their losses: the proportion of these units that lose anything (Clopper and Pearson) times the loss per
-//! losing unit, which is assumed to lie between the smallest and the largest loss seen. From 24 units on, if at least
-//! five lost something, Student's t bounds the mean loss instead. Losses that cannot be attributed to any termination
-//! count as observed.
+//! losing unit, which is assumed to lie between the smallest and the largest loss seen. With 24 units or more, if at
+//! least five lost something, Student's t bounds the mean loss instead. Losses that cannot be attributed to any
+//! termination count as observed.
 
 use super::figure::{each_limit, each_within};
 use crate::judgements::basis::{Basis, LossUnits, Measured, PodFact};

@@ -137,7 +137,7 @@ pub enum PodFact {
 pub enum FigureDoubt {
     /// Time, in seconds, for which it is unknown which pods ended.
     NotWatched(f64),
-    /// Number of terminations whose pods no log names.
+    /// Number of terminations whose pods appear in no log.
     InNoLog(u64),
     /// Number of terminations for which log lines may be missing.
     LinesMissing(u64),

@@ -30,7 +30,7 @@ pub enum CutUnknown {
     RunNotValid,
     /// The steady part of the run predicts nothing.
     NoPrediction(NoPrediction),
-    /// No pod had a stream at SIGTERM, so the reaction of the app is unknown.
+    /// No pod had a stream at SIGTERM, so the app's reaction is unknown.
     ReactionNotSeen,
     /// A preStop hook other than a sleep hides the time of SIGTERM.
     SleepHidden,

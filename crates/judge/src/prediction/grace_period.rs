@@ -10,7 +10,7 @@ use rolldrop_explain::model::SpanEnd;
 /// Expected effect of terminating pods in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// Settings, and reaction of the app.
+    /// Settings, and the app's reaction.
     pub end: PodShutdown,
     /// Mean number of streams per termination that arrive after the pod stopped accepting, while the rules still list
     /// it.

@@ -93,7 +93,7 @@ fn stream_open_at_end_is_not_undecided() {
 }
 
 #[test]
-fn few_long_streams_leave_budget_unknown() {
+fn too_few_long_streams_leave_cuts_unknown() {
     let spans = row_of_streams(10.0, SpanEnd::Complete);
     let record = prepared(&spans[..20], 1, &[]);
     let Estimate::Unknown { more_streams } = record.cuts(budget(4.0)) else { panic!("{record:?}") };

@@ -79,7 +79,7 @@ fn wilson(of: Proportion, z: f64) -> (f64, f64) {
     (((middle - half) / (1.0 + z2 / n)).max(0.0), ((middle + half) / (1.0 + z2 / n)).min(1.0))
 }
 
-/// Returns the interval for the difference of two shares, `b` minus `a` (Newcombe's method 10).
+/// Returns the interval for the difference between two shares, `b` minus `a` (Newcombe's method 10).
 pub(crate) fn newcombe(a: Proportion, b: Proportion, confidence: f64) -> (f64, f64) {
     let z = z(f64::midpoint(1.0, confidence));
     let ((a_low, a_high), (b_low, b_high)) = (wilson(a, z), wilson(b, z));

@@ -272,7 +272,7 @@ fn sleep_suffices_only_if_longer_than_windows() {
 }
 
 #[test]
-fn latency_limits_apply_to_own_run() {
+fn latency_limits_apply_to_run_and_its_parts() {
     let mut result = run(&[0]);
     let p = |result: &RunResult, expect: Value| verdict(result, json!({ "latency": expect }));
     assert_eq!(p(&result, json!({"p99": {"max": "4ms"}})), Pass);
@@ -449,7 +449,7 @@ fn worse_limit_without_baseline_is_inconclusive() {
 }
 
 #[test]
-fn unknown_endings_leave_number_open() {
+fn unknown_endings_prevent_pass_but_not_failure() {
     let mut result = run(&[0, 0]);
     let limit = || json!({"killed": {"max": 0}, "failedHooks": {"max": 0}});
     let verdicts = |result: &RunResult| -> Vec<CheckVerdict> {

@@ -1,5 +1,5 @@
-//! Similarity of windows within a rollout, compared with windows of different rollouts. The more similar they are, the
-//! fewer independent observations a rollout amounts to.
+//! Similarity of windows within a rollout, compared with windows from different rollouts. The more similar they are,
+//! the fewer independent observations a rollout amounts to.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! First sleep of a search based only on lost requests and the windows of unnamed pods.
+//! First sleep of a search based only on lost requests, and on windows of pods that are not known by name.
 
 use super::{LongestWindows, for_a_sleep};
 use rolldrop_explain::math::stats;

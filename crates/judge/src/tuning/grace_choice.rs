@@ -50,7 +50,7 @@ impl EndedStreams {
 pub struct ChosenStreams {
     /// Maximum mean number of streams cut per termination.
     pub max_cut: f64,
-    /// Observed reaction of the app to SIGTERM.
+    /// The app's observed reaction to SIGTERM.
     pub on_sigterm: OnSigterm,
     /// Shortest grace period within `max_cut`, in seconds; if the app cuts its streams at SIGTERM, the shortest sleep.
     pub least_seconds: u64,
@@ -94,7 +94,7 @@ impl NoChoice {
 pub struct GraceChoice<'a> {
     /// Streams of a run without disruptions.
     pub steady: &'a SteadyStreams,
-    /// Reaction of the app to SIGTERM.
+    /// The app's reaction to SIGTERM.
     pub on_sigterm: OnSigterm,
     /// Time in seconds for which a pod still receives new streams after its deletion.
     pub window_s: u64,

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_terminations_raise_number_needed() {
+    fn simultaneous_terminations_raise_number_of_pods_needed() {
         assert_eq!(units(0).ends_for(29, 0), 29, "nothing is known yet");
         assert_eq!(units(20).ends_for(9, 20), 9);
         assert_eq!(units(16).ends_for(20, 100), 100, "at most as many as have ended");

@@ -333,7 +333,7 @@ fn choice_covers_earlier_windows() {
 }
 
 #[test]
-fn first_request_shows_pods_are_named() {
+fn first_request_shows_that_pods_are_named() {
     let mut result = windows(&[0.2, 3.1]);
     let start = |stage| Start {
         pod: "d".into(),

@@ -123,7 +123,7 @@ pub(super) fn of(sample: &Sample) -> Vec<HistoryFigure> {
     let kind = if sample.is_closed_loop { LatencyKind::Service } else { LatencyKind::Response };
     for quantile in QUANTILES {
         let ms = sample.latency.quantile_ms(quantile).filter(|_| {
-            // Half a value too few is still enough evidence; for example, ten of 1,000 values lie beyond p99.
+            // Half a value too few is still enough, so that 1,000 values suffice for p99: ten of them lie beyond it.
             sample.latency.n as f64 * (1.0 - quantile.share()) >= FEWEST_BEYOND - 0.5
         });
         let of = |ms| HistoryFigure {

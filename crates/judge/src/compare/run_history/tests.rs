@@ -137,7 +137,7 @@ fn prediction_limits_cover_unchanged_service() {
 }
 
 #[test]
-fn history_fails_each_worse_figure() {
+fn history_check_fails_each_worse_figure() {
     let mut rng = SmallRng::seed_from_u64(3);
     let (before, same) = history(8, Service { lost: 2.0, ..STEADY }, &mut rng);
     assert_eq!(failed(&before, &same), Vec::<String>::new());

@@ -104,7 +104,7 @@ fn verdicts<const N: usize>(key: &str, then: &[f64], worse: &str, now: [f64; N])
 }
 
 #[test]
-fn history_fails_only_certain_excess() {
+fn history_check_fails_only_on_certain_excess() {
     let steady = [2.0, 2.02, 1.98, 2.0, 2.01, 1.99];
     for key in ["windows", "windows.p90", "outage", "deadSeconds", "starts.firstRequest", "rollout"] {
         assert_eq!(verdicts(key, &steady, "10%", [2.1, 2.22, 2.6]), [Pass, Inconclusive, Fail], "{key}");

@@ -103,7 +103,7 @@ fn losses_between_limits_are_inconclusive() {
 }
 
 #[test]
-fn unseen_losses_never_pass() {
+fn unseen_losses_pass_only_within_limit() {
     let gap = LogGap { source: "edge/envoy".to_owned(), from_ns: T0, to_ns: None, why: None };
     let unseen = [
         (vec![end((0, 0))], 0.5),
@@ -131,7 +131,7 @@ fn unseen_losses_never_pass() {
 }
 
 #[test]
-fn known_cut_streams_are_judged() {
+fn gate_judges_known_number_of_cut_streams() {
     let cut = |lost: (u64, u64), cut: Option<(u64, u64)>| {
         let mut end = end(lost);
         let bounded = |(at_least, at_most)| Bounded { at_least, at_most, estimate: 0.0 };
@@ -151,7 +151,7 @@ fn known_cut_streams_are_judged() {
 }
 
 #[test]
-fn background_losses_alone_do_not_fail() {
+fn background_losses_alone_do_not_fail_gate() {
     let mut one = end((3, 3));
     one.traffic.as_mut().unwrap().background = Some(Bounded { at_least: 0, at_most: 3, estimate: 1.0 });
     assert_eq!(verdict(std::slice::from_ref(&one), json!({"dropped": {"max": 0}}), 0.0), Inconclusive);

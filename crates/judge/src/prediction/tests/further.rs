@@ -48,7 +48,7 @@ fn termination_of_draining_app_uses_grace_period() {
 }
 
 #[test]
-fn sufficient_settings_are_not_advised_again() {
+fn sufficient_settings_are_not_recommended_again() {
     let mut analysis = drained();
     for of in &mut analysis.result.terminations {
         of.grace_period_seconds = 30;
