@@ -174,8 +174,8 @@ pub fn served(row: &RequestRow, pod: &str, ended: ServedEnd) -> ServedRow {
     )
 }
 
-/// Returns a request as recorded by a pod's proxy. `times` are when the connection was accepted, the head arrived and
-/// the request ended.
+/// Returns a request as recorded by a pod's proxy. `times` holds the times at which the connection was accepted, the
+/// head arrived and the request ended.
 pub fn served_at(times: [Stamp; 3], id: RequestId, pod: &str, ended: ServedEnd) -> ServedRow {
     let [accepted, head, end] = times;
     ServedRow {

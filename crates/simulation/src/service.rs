@@ -16,12 +16,12 @@ const REFUSES_MS: i64 = 30;
 const GONE_MS: i64 = 150;
 const SHOWN_MS: i64 = 250;
 
-/// Requests that name their pod.
+/// Requests whose pod is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// All requests, including lost ones, as with names from the kernel and the sidecar.
+    /// All requests, including lost ones, as if the kernel and the sidecar had named their pods.
     All,
-    /// Answered requests, by a response header.
+    /// Answered requests, from a response header.
     Header,
     /// No requests.
     Nothing,
@@ -58,7 +58,7 @@ impl Service {
         service
     }
 
-    /// Sets the content of the slices from `ms` on.
+    /// Sets the content of the slices as of `ms`.
     pub fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
         let endpoint = |pod: &&str, terminating: bool| EndpointState {
             pod: Some((*pod).into()),
@@ -82,7 +82,7 @@ impl Service {
         self.records.events.push(Event::new(at(ms), "coordinator", EventKind::EndpointSlice(event)));
     }
 
-    /// Sets the pods in the rules from `ms` on.
+    /// Sets the pods in the rules as of `ms`.
     pub fn rules(&mut self, ms: i64, pods: &[&str]) {
         self.rules.push((ms, pods.iter().map(|pod| (*pod).to_owned()).collect()));
     }

@@ -30,8 +30,8 @@ pub struct Target {
 }
 
 /// Defines a crate's targets: a function for each, a table of them, and the test that feeds them the kept inputs. With
-/// separate functions, each fuzzing program contains only the code that it needs, and the fuzzer counts only those
-/// edges.
+/// separate functions, each fuzzing program contains only the code that it needs, and the fuzzer counts only that
+/// code's edges.
 ///
 /// An entry is an expression that is called with the bytes; paths in it start at the crate root. `[slow]` after a name
 /// marks a target whose inputs take milliseconds.
@@ -60,7 +60,7 @@ macro_rules! targets {
 
         #[cfg(test)]
         #[test]
-        fn corpus_and_mutations_break_no_target() {
+        fn targets_withstand_corpus_and_mutations() {
             $crate::break_none(TARGETS);
         }
     };
@@ -72,7 +72,7 @@ macro_rules! targets {
 pub struct Meter {
     /// Returns the number of bytes in use.
     pub held: fn() -> usize,
-    /// Returns the peak number of bytes in use since the last call of this function.
+    /// Returns the peak number of bytes in use since the last call to this function.
     pub peak: fn() -> usize,
 }
 
@@ -89,14 +89,14 @@ impl Meter {
         METER.get().map_or(0, |meter| (meter.held)())
     }
 
-    /// Returns the peak number of bytes in use since the last call of this function; 0 without a meter.
+    /// Returns the peak number of bytes in use since the last call to this function; 0 without a meter.
     pub fn peak() -> usize {
         METER.get().map_or(0, |meter| (meter.peak)())
     }
 }
 
-/// Splits an input: returns the bytes after the first one, whole and also in pieces. The first byte determines the
-/// sizes of the pieces.
+/// Splits an input: returns the bytes after the first one, both in one piece and in several. The first byte determines
+/// the sizes of the pieces.
 pub fn pieces(input: &[u8]) -> (&[u8], impl Iterator<Item = &[u8]> + Clone) {
     let (seed, bytes) = input.split_first().map_or((0, input), |(seed, bytes)| (*seed, bytes));
     let (mut rest, mut state) = (bytes, u32::from(seed));

@@ -7,7 +7,7 @@ use serde_json::Value;
 ///
 /// # Errors
 ///
-/// Fails with the place that violates the schema, and the reason.
+/// Returns the place that violates the schema, and the reason.
 ///
 /// # Panics
 ///
@@ -94,7 +94,7 @@ fn checked(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), 
                     .filter(|rule| checked(value, rule, root, at).is_ok())
                     .count();
                 if met != 1 {
-                    return fail(&format!("meets {met} alternatives instead of one"));
+                    return fail(&format!("matches {met} alternatives instead of one"));
                 }
             }
             other => return fail(&format!("unknown keyword {other}")),
