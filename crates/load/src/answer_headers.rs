@@ -33,7 +33,7 @@ pub(super) struct WantedHeaders {
 
 /// A name that no response header can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a valid header name, such as x-served-by")]
+#[error("{0:?} is not a valid header name: use one such as x-served-by")]
 pub struct NotAHeader(String);
 
 impl WantedHeaders {
@@ -173,8 +173,7 @@ impl Answers {
         self.via.add(via);
     }
 
-    /// Compares the pod that a response names with `before`, the pod that the previous response on the connection
-    /// named.
+    /// Compares the pod named by a response with `before`, the pod named by the previous response on the connection.
     pub(super) fn compare(&mut self, before: &mut Option<Arc<str>>, pod: Option<&Arc<str>>) {
         let Some(pod) = pod else { return };
         match before {

@@ -1,4 +1,4 @@
-//! Reads one stream: a response that is a sequence of events that the protocol itself ends.
+//! Reads one stream: a response made up of events, with an end that the protocol defines.
 //!
 //! A [`StreamReader`] receives the body's bytes with their arrival times, and collects the facts for the stream's row.
 //! It has no clock and reads no socket. Its caller reports how the transport ended, and then asks for the row and the
@@ -6,8 +6,8 @@
 //! each.
 //!
 //! `terminal_events` lists the events that end a stream. `stream_outcome` decides from them and from the end of the
-//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `media_fault` recognises by its
-//! headers a response that is not such a stream. `tokens` counts tokens, and `json` finds values without parsing.
+//! transport whether a stream was complete, cut, unfinished, stalled or aborted. `media_fault` checks the
+//! headers for a response that is not such a stream. `tokens` counts tokens, and `json` finds values without parsing.
 
 mod json;
 mod media_fault;
@@ -109,7 +109,7 @@ impl StreamReader {
         }
     }
 
-    /// Returns the row of a request's stream, given the end of its transport. With [`TransportEnd::Cancelled`], the
+    /// Returns the row for a request's stream, given how its transport ended. With [`TransportEnd::Cancelled`], the
     /// stream may still be open.
     pub fn row(&self, source: Arc<str>, seq: u64, end: TransportEnd) -> StreamRow {
         let StreamProgress { span, events, bytes, tokens, longest_gap, decision } = &self.progress;

@@ -320,8 +320,8 @@ impl Connection {
         self.buffer
     }
 
-    /// Returns true if the runtime has seen nothing arrive on the idle connection; a close or stray bytes would make it
-    /// useless.
+    /// Returns true if the runtime has seen nothing arrive on the idle connection. After a close or stray bytes, the
+    /// connection could not be used again.
     pub(super) fn is_idle(&mut self) -> bool {
         self.transport.is_quiet()
     }

@@ -1,15 +1,15 @@
 //! Asks the kernel's connection tracking where each connection of the load was routed.
 //!
-//! If kernel rules translate a Service's address (those of kube-proxy, or of the embedded cluster's kernel dataplane),
-//! connection tracking reports the address from which it expects the replies, for each connection that it begins to
-//! track. A [`ConntrackListener`] receives these reports in the network namespace of this process, and the recorder
+//! If kernel rules from kube-proxy or from the embedded cluster's kernel dataplane translate a Service's address,
+//! connection tracking reports, for each connection that it begins to track, the address from which it expects the
+//! replies. A [`ConntrackListener`] receives these reports in the network namespace of this process, and the recorder
 //! writes the address into the rows (`routed_to`), whether or not there was a response.
 //!
 //! The kernel queues its message while it sends the first packet, before `connect` returns. The recorder handles only
 //! requests that have ended, so it finds all of their entries by reading the queue to its end (`netlink_socket`). The
 //! workers take no part in this, and never wait for it. Between these reads, a thread empties the queue. A message
 //! ([`message`]) is kept if it may belong to the load (`tracked_flows`). Messages that did not fit into the queue leave
-//! gaps, which the run's events list.
+//! gaps, which are listed in the run's events.
 //!
 //! There are no entries for connections without a packet (refused by a rule), for connections that a kube-proxy
 //! replacement balances at the socket, or for connections that match an earlier entry. Entries never show why a request
@@ -240,7 +240,7 @@ impl ConntrackListener {
         events
     }
 
-    /// Reads all reports that the kernel has queued by now.
+    /// Reads all reports that the kernel has queued so far.
     fn up_to_now(&self) -> MutexGuard<'_, ListenerState> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.read_all(self.clock);

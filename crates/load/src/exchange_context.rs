@@ -123,8 +123,8 @@ pub(super) struct TargetEndpoint {
 }
 
 impl TargetEndpoint {
-    /// Sets the row's pod to the one named in the beginning of the body. `before` is the pod that the previous response
-    /// on the connection named.
+    /// Sets the row's pod to the one named in the beginning of the body. `before` is the pod named by the previous
+    /// response on the connection.
     pub(super) fn name_pod(
         &self,
         context: &ExchangeContext,

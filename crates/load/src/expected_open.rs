@@ -19,7 +19,7 @@ pub(super) fn expected_open(plan: &Plan) -> Option<usize> {
     let warmup = RateStage { from: rate, to: rate, duration: settings.warmup };
     let mut random = Random::new(settings.seed);
     let lengths: Vec<f64> = repeat_with(|| law.sample(&mut random).as_secs_f64()).take(DRAWS).collect();
-    // Mean time for which a stream that began this long ago has been open.
+    // Mean time that a stream that began this long ago has spent open so far.
     let mean_open = |age_s: f64| lengths.iter().map(|length| length.min(age_s)).sum::<f64>() / DRAWS as f64;
     let (mut begun, mut now_s, mut most) = (Vec::new(), 0.0, 0.0_f64);
     for stage in once(&warmup).chain(counted).filter(|stage| !stage.duration.is_zero()) {

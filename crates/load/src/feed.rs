@@ -7,7 +7,7 @@ use super::schedule::{DueRequest, ScheduleShare};
 use rolldrop_record::load::Length;
 use rolldrop_record::{Outcome, Phase, RequestRow, Stamp};
 
-/// Delay of a closed loop after a request that could not be sent.
+/// Delay in a closed loop after a request that could not be sent.
 const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
 
 /// Source of a worker's requests.

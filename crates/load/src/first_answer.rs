@@ -40,7 +40,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 const BODY: Duration = Duration::from_secs(1);
 /// Request number that no load reaches.
 const NUMBER: u64 = u32::MAX as u64;
-/// Maximum number of kinds of failure that an error lists.
+/// Maximum number of failure kinds that an error lists.
 const MOST_KINDS: usize = 4;
 
 /// Source address and ports for the attempts.

@@ -25,7 +25,7 @@ pub(super) struct GapCounts {
 }
 
 impl GapCounts {
-    /// Creates the counts of a worker.
+    /// Creates the counts for a worker.
     pub(super) fn new(source: Arc<str>) -> Self {
         Self { second: Stamp::default(), counts: vec![0; BUCKETS], rows: Vec::new(), source }
     }

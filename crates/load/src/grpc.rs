@@ -29,7 +29,7 @@ pub(super) struct GrpcCall {
 }
 
 impl GrpcCall {
-    /// Creates the settings common to all calls of a plan.
+    /// Creates the settings common to all calls in a plan.
     pub(super) fn new(grpc: &Grpc, timeout: Duration) -> Self {
         Self { timeout, success: grpc.success.clone() }
     }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_proxy_errors_omit_grpc_status() {
+    fn only_proxy_errors_may_omit_grpc_status() {
         let message = framed(b"hello");
         assert_eq!(judged(200, &[], None, &message), (Outcome::ProtocolError, None));
         assert_eq!(judged(200, &["0"], None, &message), (Outcome::ProtocolError, None), "too early");

@@ -242,7 +242,7 @@ impl Http1Exchange<'_> {
         if !context.plan.is_success(head.status) && head.status != 101 {
             row.headers = context.plan.wanted.kept_of_head(bytes);
         } else if context.streams.settings().is_some() || !head.is_whole_with(rest) {
-            // The headers show whether the body is a stream. If it is cut off, the row keeps headers of this response.
+            // The headers show whether the body is a stream. If the body is cut off, some of them go into the row.
             connection.head.clear();
             connection.head.extend_from_slice(bytes);
         }

@@ -1,6 +1,6 @@
 //! `latency.hlog`: response times in HdrHistogram's interval log format.
 //!
-//! Contains the times of the counted part in nanoseconds (3 digits; the column of maxima is in milliseconds), in
+//! Contains the times of the counted part in nanoseconds (3 digits; the column for the maximum is in milliseconds), in
 //! one-second intervals by the time at which requests ended, with one tag per outcome. A failed request counts with the
 //! time until it failed; `not_sent` and `cancelled` have no time and are left out.
 

@@ -21,7 +21,7 @@ pub use live_journal::LiveJournal;
 pub(crate) use live_journal::LiveJournalWriter;
 use rolldrop_record::{Outcome, Phase, RequestRow};
 
-/// Maximum number of rows that are not `ok` to report per second, over all workers: about 1 MB.
+/// Maximum number of non-`ok` rows to report per second, over all workers: about 1 MB.
 pub const LIVE_ROWS: usize = 2_000;
 
 /// One line of the live stream.

@@ -149,7 +149,7 @@ impl Plan {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
     }
 
-    /// Returns the length of the whole schedule, or that of the warm-up if the whole is not known in advance.
+    /// Returns the length of the whole schedule or, if that is not known in advance, only the length of the warm-up.
     pub(super) fn known_length(&self) -> Duration {
         self.length().unwrap_or(self.settings.warmup)
     }

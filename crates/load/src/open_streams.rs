@@ -141,7 +141,7 @@ impl OpenStreams {
         self.ended.take()
     }
 
-    /// Takes the counted gaps between events; those of the current second only if no stream is open.
+    /// Takes the counts of gaps between events; includes the current second only if no stream is open.
     pub(super) fn take_gaps(&self, now: Stamp) -> Vec<GapRow> {
         let is_idle = self.slots.borrow().len() == self.free.borrow().len();
         self.gaps.borrow_mut().take((!is_idle).then_some(now))

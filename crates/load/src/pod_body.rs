@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_body_names_only_complete_match() {
+    fn truncated_body_needs_complete_match() {
         let named = |body: &[u8]| {
             let mut beginning = Beginning::default();
             beginning.add(body);

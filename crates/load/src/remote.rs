@@ -8,12 +8,12 @@
 //! | request | response |
 //! |---|---|
 //! | `POST /orders?n=N` | accepts order N, from 0; repeats are harmless; 409 if out of turn, or no longer accepted |
-//! | `GET /reports?from=N` | the reports from number N on, one [`Numbered`] per line, until the load has ended |
+//! | `GET /reports?from=N` | the reports starting with number N, one [`Numbered`] per line, until the load has ended |
 //! | `GET /clock` | a [`ClockAnswer`] |
 //! | `GET /version` | the worker's program, a [`Tool`] |
-//! | `GET /live?from=N&rows=K` | requests that ended in each second from N on, a [`LiveLine`] each; at most K rows |
+//! | `GET /live?from=N&rows=K` | the seconds starting with number N, one [`LiveLine`] each; at most K rows |
 //! | `GET /parts` | the closed parts of its rows, a [`part_shelf::Listing`] |
-//! | `GET /parts/TABLE/NAME` | one of them, with `Range: bytes=N-` from byte N on |
+//! | `GET /parts/TABLE/NAME` | one of them; with `Range: bytes=N-`, starting at byte N |
 //! | `POST /acknowledged` | confirms that everything was fetched; the worker exits |
 //! | `GET /healthz`, `GET /readyz` | health and readiness; the only requests that need no token |
 //!

@@ -31,7 +31,7 @@ pub(super) enum Persistence {
 pub(super) struct SenderIdentity {
     /// Prefix of its request ids: `<run>-<source>-`.
     pub(super) ids: String,
-    /// Number of the worker.
+    /// The worker's number.
     pub(super) worker: u64,
     /// Number of workers.
     pub(super) workers: u64,

@@ -84,7 +84,7 @@ impl AddressCursor {
     }
 }
 
-/// Names of a load's targets that are followed.
+/// A load's target names, which are looked up again during the load.
 #[derive(Debug, Default)]
 pub(super) struct FollowedNames {
     names: Vec<FollowedName>,
@@ -192,8 +192,8 @@ impl FollowedNames {
 }
 
 impl FollowedName {
-    /// Uses only addresses of this family from now on, because the other family's address is `silent`. Returns a
-    /// message that says so.
+    /// Restricts the name to this address family, because the other family's address, `silent`, does not respond.
+    /// Returns a message that says so.
     pub(super) fn use_only(&mut self, family: Family, silent: &Address) -> String {
         self.family = family;
         self.answer.send_modify(|answer| {

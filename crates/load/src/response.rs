@@ -55,7 +55,7 @@ impl Head {
     }
 }
 
-/// Parses the head of a response to a request of `method` at the beginning of `bytes`; returns `None` if the head is
+/// Parses the head of a response to a `method` request at the beginning of `bytes`; returns `None` if the head is
 /// incomplete.
 ///
 /// # Errors

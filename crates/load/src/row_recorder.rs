@@ -51,7 +51,7 @@ pub(super) struct RecorderOutputs {
     pub(super) listener: Option<ConntrackListener>,
 }
 
-/// Tables of one worker's streams, with the list of those that are open.
+/// One worker's stream tables, with the list of its open streams.
 pub(super) struct StreamTable {
     run_dir: PathBuf,
     source: String,
@@ -60,7 +60,7 @@ pub(super) struct StreamTable {
 }
 
 impl StreamTable {
-    /// Creates the table of a worker's streams.
+    /// Creates a worker's stream table.
     ///
     /// # Errors
     /// Returns an error if the table's directory cannot be created.

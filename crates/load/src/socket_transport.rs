@@ -1,4 +1,4 @@
-//! Transports on which connections run: TCP, a Unix socket, or TLS over either.
+//! Transports that connections use: TCP, a Unix socket, or TLS over either.
 //!
 //! An enum rather than a trait object, so that reading cleartext TCP costs no more than reading the socket. A protocol
 //! that does its own reads and writes, such as HTTP/2, takes the [`SocketTransport`].

@@ -1,7 +1,7 @@
 //! Source ports of fresh connections, used in turn instead of being chosen by the kernel.
 //!
 //! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
-//! within that time follows the entry, regardless of where the rules would route it by then (TERMINATION: stale flows).
+//! within that time follows the entry, regardless of where the rules would route it by then (a stale flow).
 //! The kernel chooses ports by a hash and may reuse one immediately. Here, each port is reused only after all other
 //! ports of the worker's share, and this also applies to the next load ([`walk`]).
 

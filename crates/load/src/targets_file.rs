@@ -61,7 +61,10 @@ fn parse_http(
         } else if let Some(comment) = line.strip_prefix('#') {
             if let Some(given) = comment.trim_start().strip_prefix("weight:") {
                 weight = given.trim().parse().map_err(|_| {
-                    wrong(format!("weight {:?} is not a whole number, such as # weight: 3", given.trim()))
+                    wrong(format!(
+                        "weight {:?} is not a whole number: write it as in # weight: 3",
+                        given.trim()
+                    ))
                 })?;
             }
         } else if let Some((method, url)) = request_line(line) {

@@ -46,13 +46,13 @@ const BATCH_ROWS: usize = 512;
 const BATCH_AGE: Duration = Duration::from_millis(200);
 /// Number of tasks that the runtime polls before it checks for events; small enough that no due time is missed by much.
 const TASKS_PER_TURN: u32 = 16;
-/// Number of requests released before the lanes get their turn. A request takes several turns of its lane, so a worker
-/// that is behind must not release as many requests as it can run, because it would do nothing but start requests.
+/// Number of requests released before the lanes get their turn. A request takes several turns of its lane, so this is
+/// well below [`TASKS_PER_TURN`]; otherwise, a worker that is behind would do nothing but start requests.
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with counts from the worker.
 pub(super) struct RowBatch {
-    /// Number of the worker.
+    /// The worker's number.
     pub(super) worker: usize,
     /// Rows of requests that ended since the last batch.
     pub(super) rows: Vec<RequestRow>,
@@ -68,9 +68,9 @@ pub(super) struct RowBatch {
     pub(super) in_flight: u64,
 }
 
-/// Input of a worker.
+/// A worker's input.
 pub(super) struct Task {
-    /// Number of the worker, from 0.
+    /// The worker's number, from 0.
     pub(super) worker: usize,
     /// State shared by the worker's exchanges.
     pub(super) context: ExchangeContext,
@@ -274,7 +274,7 @@ impl Worker {
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
                 // Let other lanes close their connections first. A server wakes only once for connections that arrive
-                // back to back, but once for each of those that arrive singly.
+                // back to back, but once per connection if they arrive singly.
                 if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
                     yield_now().await;
                 }

@@ -47,8 +47,8 @@ use rolldrop_wire::places::{ConnectionPlace, Patience, Places, TrackedBody};
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Same, once the pod is terminating, because rows not sent before the pod is killed are lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// Pause between the batches that wait for a reader. Written one after the other, they would delay the requests that
-/// arrive in the meantime by as many batches.
+/// Pause between the batches that wait for a reader. Batches written back to back would delay the requests that arrive
+/// in the meantime until all of them are written.
 const BATCH_PAUSE: Duration = Duration::from_millis(4);
 /// Maximum number of waiting rows at which the port still pauses; with more, rows arrive faster than the pauses allow.
 const MAX_PAUSED_ROWS: u64 = 1_000;

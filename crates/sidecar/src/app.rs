@@ -1,4 +1,4 @@
-//! Observation of the app behind the proxy: state of the listener, and readiness.
+//! Observes the app behind the proxy: the state of its listener, and its readiness.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

@@ -19,7 +19,7 @@ pub(super) const READ_BYTES: usize = 16 * 1024;
 const SMALL_READ_BYTES: usize = 1024;
 /// Bytes that each buffer may hold even if the pool is exhausted. Most heads are smaller.
 pub(super) const OWN_BYTES: usize = 4 * 1024;
-/// A holder gets at most the pool's free bytes, divided by this number.
+/// A holder gets at most the pool's free bytes divided by this number.
 const PART: usize = 4;
 
 /// Limits on the resources that peers can make the proxy hold.

@@ -6,7 +6,7 @@
 //! header to a response's block as a field that enters no table, so the rest of the block does not change.
 //!
 //! Parsed frames are passed on once complete, DATA as it arrives. A block that cannot be decoded is passed on
-//! nevertheless; from there on, the rows of this connection have no request id, or no status.
+//! nevertheless; later rows for this connection have no request id, or no status.
 
 mod frames;
 #[cfg(any(test, fuzzing))]

@@ -59,7 +59,7 @@ pub fn inject(file: &str, text: &str, options: &InjectOptions) -> Result<Output,
     let has_more_ports = text.contains("net.ipv4.ip_local_port_range");
     notes.extend((!edits.is_empty() && !has_more_ports).then(|| {
         "a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because \
-         source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)"
+         source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)"
             .to_owned()
     }));
     let Edited { text, notes: more } = manifests.edited(&edits);

@@ -1,4 +1,4 @@
-//! Storage of recorded rows for row stream readers.
+//! Stores recorded rows for readers of the row stream.
 //!
 //! A single lock is taken once per request, and held for a push. Rows are numbered in order of arrival. Each reader
 //! keeps its own position ([`Cursor`]). A disconnected reader comes back with its row number, so recent rows are kept

@@ -1,4 +1,4 @@
-//! Counters of finished requests, in Prometheus format.
+//! Counters for finished requests, in Prometheus format.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Conversion of pods from a watch to record events. The coordinator uses it for all pods, a proxy for its own pod.
+//! Converts pods from a watch into record events. The coordinator uses it for all pods, a proxy for its own pod.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,4 +1,4 @@
-//! A watch of the proxy's own pod object, from inside the pod, through the entire termination.
+//! Watches the proxy's own pod object, from inside the pod, through the pod's entire termination.
 //!
 //! This requires a service account with permission to list and watch the pod. Without it, everything else works the
 //! same.
@@ -21,7 +21,7 @@ use super::ProxyState;
 use crate::observed::pod_event;
 use rolldrop_record::event::{Change, ProxyPhase};
 
-/// Maximum number of bytes to read of one response, including a watch. A pod object has at most 1.5 MiB, and
+/// Maximum number of bytes to read from one response, including a watch. A pod object has at most 1.5 MiB, and
 /// termination changes it only a few times.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
@@ -86,7 +86,7 @@ struct OwnPod {
 
 impl OwnPod {
     /// Records the pod when it is first seen, and every change during its termination. Earlier changes would accumulate
-    /// without bound, and other recorders watch those.
+    /// without bound, and other recorders observe them anyway.
     fn seen(&mut self, change: Change, pod: &Pod) {
         let at = self.shared.clock.now();
         let uid = pod.uid().unwrap_or_default();

@@ -85,7 +85,7 @@ fn is_own(peer: UnixCredentials) -> bool {
     peer.pid() > 0 && peer.uid() == geteuid().as_raw()
 }
 
-/// Socket that the process of the preStop hook connects to.
+/// Socket that the preStop hook's process connects to.
 #[derive(Debug)]
 pub(super) struct PreStopSocket {
     listener: net::UnixListener,
@@ -129,7 +129,7 @@ fn take(stream: &UnixStream, calls: &mut Calls, shared: &ProxyState) {
         Ok(peer) => {
             let error = io::Error::from(io::ErrorKind::PermissionDenied);
             shared.trouble(
-                &format!("ignored a preStop call from process {} of user {}", peer.pid(), peer.uid()),
+                &format!("ignored a preStop call from process {} (user {})", peer.pid(), peer.uid()),
                 &error,
             );
         }

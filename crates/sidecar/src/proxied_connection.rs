@@ -35,7 +35,7 @@ const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
 /// Same, if the app or its kernel had accepted the connection and then reset it.
 const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
-/// Maximum number of bytes to read of such a request.
+/// Maximum number of bytes to read from such a request.
 const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;

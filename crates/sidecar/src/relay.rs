@@ -1,4 +1,4 @@
-//! Relaying of bytes between client and app: the code shared by all protocols.
+//! Relays bytes between client and app: the code shared by all protocols.
 //!
 //! Bytes are passed on as they arrive. When one side closes or resets its connection, the proxy does the same on the
 //! other side, even if that side is not reading.
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answer_of_closed_app_reaches_slow_client() {
+    async fn answer_from_closed_app_reaches_slow_client() {
         const LENGTH: usize = 100_000;
         let listener = TcpListener::bind(ANY).await.unwrap();
         let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

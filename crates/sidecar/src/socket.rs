@@ -43,8 +43,8 @@ pub(super) fn keep_alive(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives little room to a socket that is not connected yet. The room can be widened later, including that of accepted
-/// connections.
+/// Gives little room to a socket that is not connected yet. The room can be widened later, also for connections
+/// accepted on it.
 pub(super) fn prepare(socket: &impl AsFd) {
     SocketDirection::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);

@@ -40,7 +40,7 @@ pub const PADDED: u8 = 0x8;
 /// The flag PRIORITY of HEADERS.
 pub const PRIORITY: u8 = 0x20;
 
-/// The setting for the maximum size of the table of header blocks.
+/// The setting for the maximum size of the header table.
 pub const HEADER_TABLE_SIZE: u16 = 1;
 /// The setting that allows streams initiated by the server.
 pub const ENABLE_PUSH: u16 = 2;

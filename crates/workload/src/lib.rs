@@ -1,4 +1,4 @@
-//! Sample server with named good and bad shutdown habits.
+//! Sample server with a choice of shutdown habits, good and bad.
 //!
 //! It serves HTTP/1.1, and HTTP/2 with prior knowledge, for scenarios and tests. It logs the outcome of each request by
 //! request id so that a measurement can be checked against the truth. It runs on one thread, and a response is handed
@@ -41,7 +41,7 @@ pub enum Habit {
     Ignore,
     /// Stops accepting immediately, finishes the requests in flight, and exits 0.
     Finish,
-    /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections at the signal, even those with an unread request.
+    /// Like [`Habit::Drain`], but closes idle HTTP/1.1 connections on the signal, even those with an unread request.
     CloseIdle,
 }
 

@@ -1,4 +1,4 @@
-//! Responses to each path.
+//! Responses by path.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(super) fn is_of_a_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-/// Returns the response to a path and query. `index` is the body of `/`.
+/// Returns the response for a path and query. `index` is the body of `/`.
 pub(super) fn answer(
     path: &str,
     query: Option<&str>,

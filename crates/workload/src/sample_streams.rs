@@ -1,5 +1,5 @@
-//! Event streams like those of language models and server-sent events: drawn from a seed, with optional faults, and
-//! with their own reaction when the server stops.
+//! Sample streams: chat completions, server-sent events and downloads. They are drawn from a seed, may have faults, and
+//! have their own reaction when the server stops.
 //!
 //! `stream_plan` draws the course of a stream, `event_format` encodes its events, `stream_body` sends them on schedule,
 //! and `stream_journal` logs how far the stream got.
@@ -32,9 +32,9 @@ pub struct SampleStreamSettings {
     pub seed: u64,
     /// Faults, each with its share of the streams, from 0 to 1.
     pub faults: Vec<(StreamFault, f64)>,
-    /// Marker of the end of a response.
+    /// Way in which the end of a response is marked.
     pub framing: StreamFraming,
-    /// Reaction of open streams when a signal begins to stop the server.
+    /// Reaction of open streams when a signal starts the server's shutdown.
     pub on_stop: StreamStopHabit,
 }
 
@@ -59,7 +59,7 @@ rolldrop_record::named! {
 }
 
 rolldrop_record::named! {
-    /// Marker of the end of a stream's response.
+    /// Way in which the end of a stream's response is marked.
     pub enum StreamFraming else UnknownStreamFraming "{0:?} is not one of chunked, close-delimited and content-length" {
         /// The last chunk.
         Chunked = "chunked",
@@ -70,7 +70,7 @@ rolldrop_record::named! {
     }
 }
 
-/// Reaction of open streams when a signal begins to stop the server. Streams that begin later react in the same way.
+/// Reaction of open streams when a signal starts the server's shutdown. Streams that begin later react in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStopHabit {
     /// Streams run to their end, and the server waits for them.
@@ -87,7 +87,7 @@ pub(super) struct SampleStreams {
     /// Number of streams so far.
     begun: Cell<u64>,
     after_stop_signal: Cell<bool>,
-    /// Time at which a signal began to stop the server.
+    /// Time at which a signal started the server's shutdown.
     stopped: Cell<Option<Instant>>,
     stopping: CancellationToken,
     exiting: Cell<bool>,

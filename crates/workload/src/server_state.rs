@@ -76,7 +76,7 @@ impl ServerState {
         failed(n + 1) > failed(n)
     }
 
-    /// Returns the response to a path and query.
+    /// Returns the response for a path and query.
     pub(super) fn answer(&self, path: &str, query: Option<&str>) -> UnsentResponse {
         match self.is_to_fail(path) {
             true => UnsentResponse::failure(),

@@ -7,13 +7,13 @@ use rolldrop_record::load::StreamKind;
 /// Maximum length of a header value in a detail, in bytes.
 const MAX_VALUE: usize = 60;
 
-/// Reason why the body of a successful response is not the stream that was asked for, as the detail of its row.
+/// Reason why the body of a successful response is not the stream that was asked for, used as the row's detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MediaFault {
     /// The body is compressed, so events cannot be found in it.
     Encoded(Arc<str>),
-    /// The body has another type. Some frameworks send a stream of events with their default type, so this counts only
-    /// if there are no events.
+    /// The body has another type. Some frameworks send event streams under their default content type, so this counts
+    /// only if there are no events.
     OtherType(Arc<str>),
 }
 

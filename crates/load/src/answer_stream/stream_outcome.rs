@@ -32,7 +32,7 @@ pub enum TransportEnd {
 
 impl StreamReader {
     /// Returns the outcome of a stream after a successful response head, given the end of its transport. Returns `None`
-    /// if the transport failed before the stream began; the request then has the same outcome as without streams.
+    /// if the transport failed before the stream began; the request then has the outcome of a plain request.
     ///
     /// - If the app reported that it gave up, the outcome reflects this, whatever follows.
     /// - After the event that completes a stream, a FIN is a clean end, with or without the last chunk. A reset is not,

@@ -90,7 +90,7 @@ pub(super) fn decision(settings: &StreamSettings, event: StreamEvent<'_>) -> Opt
     }
 }
 
-/// Returns the abort that the data of an ordinary event reports. Nearly all events report none, so data is parsed only
+/// Returns the abort reported in the data of an ordinary event. Nearly all events report none, so data is parsed only
 /// if it contains one of the relevant keys.
 fn abort_in(settings: &StreamSettings, data: &[u8]) -> Option<Decision> {
     let finish = match settings.kind {

@@ -193,7 +193,7 @@ fn plain_events_need_announced_end() {
 }
 
 #[test]
-fn ndjson_ends_after_line_or_pattern() {
+fn ndjson_stream_needs_announced_end_or_pattern() {
     let lines = "{\"model\":\"m\",\"response\":\"Hi\",\"done\":false}\n{\"response\":\"\",\"done\":true,\"eval_count\":2}\n";
     let ndjson = read(StreamKind::Ndjson, lines.as_bytes());
     assert_eq!(ndjson.record(LastChunk).events, 2);

@@ -1,4 +1,4 @@
-//! Builds messages like those of the kernel, and provides the entry point for fuzzing the parser with arbitrary ones.
+//! Builds messages like the kernel's, and provides the entry point for fuzzing the parser with arbitrary ones.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -14,8 +14,8 @@ pub(super) const CREATE: u16 = 0x400;
 /// Lengths of `nlmsghdr` and of `nfgenmsg`.
 pub(super) const HEADER: usize = 16;
 pub(super) const GENERAL: usize = 4;
-/// Mask for the bits of an attribute's type that contain its kind; the other bits contain its byte order and whether it
-/// is nested.
+/// Mask for the bits of an attribute's type that contain its kind; the other bits contain its byte order and show
+/// whether it is nested.
 const KIND: u16 = 0x3fff;
 
 /// `CTA_TUPLE_ORIG` and `CTA_TUPLE_REPLY`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::NetlinkRead;
 
-/// Type without values.
+/// Uninhabited type.
 #[derive(Debug)]
 pub(super) enum NetlinkSocket {}
 
@@ -35,7 +35,7 @@ impl NetlinkSocket {
     }
 }
 
-/// Type without values.
+/// Uninhabited type.
 #[derive(Debug)]
 pub(super) enum NetlinkSignal {}
 

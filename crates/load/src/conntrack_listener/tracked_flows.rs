@@ -22,8 +22,8 @@ pub(crate) struct Origins {
     pub(crate) chosen: Vec<IpAddr>,
     /// Ports of all workers; `None` if the kernel chooses.
     pub(crate) ports: Option<HashSet<u16>>,
-    /// Maximum time from the opening of a connection until the request on it has ended, or until it has carried
-    /// another.
+    /// Maximum time from the opening of a connection until the request on it has ended, or until the connection has
+    /// carried another request.
     pub(crate) longest: Duration,
 }
 
@@ -55,8 +55,8 @@ struct Ends {
 /// Facts about the connections with the same ends. At most one such connection exists at a time.
 #[derive(Debug, Default)]
 struct FlowFacts {
-    /// Entries not yet matched with a request, in order. Each has the time at which it was read, which is never before
-    /// the entry was made.
+    /// Entries not yet matched with a request, in order, each with the time at which it was read; the kernel may have
+    /// made it earlier.
     waiting: VecDeque<(Stamp, SocketAddr)>,
     /// Last connection used by a request: the worker, the connection's number within it, and where it was routed.
     last: Option<(usize, u64, Option<SocketAddr>)>,
@@ -95,7 +95,7 @@ impl TrackedFlows {
         self.places.iter().any(|(ends, place)| !place.waiting.is_empty() && remotes.contains(&ends.to))
     }
 
-    /// Returns where a request's connection was routed. Call this once per row of a worker, in the order in which the
+    /// Returns where a request's connection was routed. Call this once per row from a worker, in the order in which the
     /// requests ended, after observing all earlier entries.
     pub(crate) fn route(&mut self, worker: usize, row: &RequestRow) -> Option<SocketAddr> {
         let opens = row.connect_start.is_some();
@@ -194,9 +194,9 @@ mod tests {
         let mut flows = TrackedFlows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40001", 2), at(11));
         assert_eq!(pod(flows.route(0, &row(1, 40_001, Some(10)))), Some(2));
-        // The next connection has no entry, because the kernel routed it by the entry of the first one, or refused it.
+        // The next connection has no entry, because the kernel routed it by the first one's entry, or refused it.
         assert_eq!(pod(flows.route(0, &row(2, 40_001, Some(500)))), None);
-        // The entry of a connection without a row, such as a second attempt, does not belong to the next connection
+        // The entry for a connection without a row, such as a second attempt, does not belong to the next connection
         // either.
         flows.observe(tracked("10.0.0.1:40001", 3), at(600));
         flows.observe(tracked("10.0.0.1:40001", 4), at(1_001));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_get_pod_of_their_connection() {
+    fn requests_inherit_pod_from_their_connection() {
         let mut flows = TrackedFlows::new(origins(), at(0));
         flows.observe(tracked("10.0.0.1:40002", 5), at(2));
         // A stream may end before the request that opened its connection.
@@ -224,11 +224,11 @@ mod tests {
     #[test]
     fn tracked_flows_keep_own_entries_until_expiry() {
         let mut flows = TrackedFlows::new(origins(), at(0));
-        // Entries of a pod on this node, whose packets pass through, and of another program on this node.
+        // Entries for a pod on this node, whose packets pass through, and for another program on this node.
         flows.observe(tracked("10.244.0.7:40001", 2), at(1));
         flows.observe(tracked("10.0.0.1:50000", 2), at(1));
         assert!(flows.places.is_empty());
-        // An entry of another program that uses one of the load's ports.
+        // An entry for another program that uses one of the load's ports.
         flows.observe(tracked("10.0.0.1:40003", 2), at(1));
         let to: SocketAddr = SERVICE.parse().unwrap();
         assert!(flows.has_any_to(&[to]) && !flows.has_any_to(&["10.96.0.10:81".parse().unwrap()]));

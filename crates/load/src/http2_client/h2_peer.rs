@@ -1,4 +1,4 @@
-//! Compares the session with an independent server, the `h2` crate's.
+//! Tests the session against an independent server, from the `h2` crate.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

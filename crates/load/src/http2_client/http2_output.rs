@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rolldrop_wire::http2::FrameHeader;
 
-/// Maximum number of waiting bytes of our answers to the peer's frames. Above it, nothing more is read, so that a peer
+/// Maximum number of waiting bytes in our answers to the peer's frames. Above it, nothing more is read, so that a peer
 /// that does not read cannot fill our memory with SETTINGS and PING frames.
 const MAX_ANSWERS: usize = 64 * 1024;
 
@@ -31,7 +31,7 @@ pub(super) struct Http2Output {
     written: usize,
     /// Owners of the bytes that have not been written, in order.
     spans: VecDeque<Span>,
-    /// Upper bound of the number of waiting bytes in the connection's own frames.
+    /// Upper bound on the number of waiting bytes in the connection's own frames.
     answers: usize,
 }
 
@@ -41,7 +41,7 @@ impl Http2Output {
         &self.bytes[self.written..]
     }
 
-    /// Returns true if so many answers are waiting that the peer should not cause any more.
+    /// Returns true if too many answers are waiting, so that nothing more should be read from the peer.
     pub(super) const fn is_clogged(&self) -> bool {
         self.answers > MAX_ANSWERS
     }

@@ -6,7 +6,7 @@
 //! its slot ([`StreamSlot`]) until its exchange closes it. A violation that concerns one stream ends that stream; any
 //! other ends the connection.
 //!
-//! Frames of streams that have ended are ignored, because the peer may have sent them before it knew of the end, and
+//! Frames for streams that have ended are ignored, because the peer may have sent them before it knew of the end, and
 //! because a measuring client must not close what it measures. Their bytes still count against the connection's window,
 //! and their header blocks still change its table.
 
@@ -555,7 +555,7 @@ fn exact<const LENGTH: usize>(payload: &[u8]) -> Result<[u8; LENGTH], Http2Fault
 
 #[cfg(any(test, fuzzing))]
 impl Http2Session {
-    /// Checks that a session without streams keeps nothing of earlier ones, and little of what has arrived.
+    /// Checks that a session without streams keeps nothing from earlier ones, and little of what has arrived.
     ///
     /// # Panics
     /// If it keeps more.

@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes of a server to a session with requests in each state.
+//! Feeds arbitrary bytes from a server to a session with requests in each state.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Moves the bytes of an HTTP/2 session: everything that is due in one write, and what has arrived into one buffer.
+//! Moves the bytes of an HTTP/2 session: writes everything due at once, and reads what has arrived into one buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -82,9 +82,9 @@ pub(super) struct StreamSlot {
     /// Number of body bytes that must still arrive; `None` if the head announced no length.
     pub(super) missing: Option<u64>,
     pub(super) sink: BodySink,
-    /// Bytes written of the request's frames.
+    /// Number of bytes of the request's frames that have been written.
     pub(super) sent: u64,
-    /// Bytes received in the response's frames.
+    /// Number of bytes received in the response's frames.
     pub(super) received: u64,
     /// End of the stream and its time.
     pub(super) end: Option<(StreamEnd, Stamp)>,

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use super::test_transport::{self, ALERT, TestTransport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// Action of the server for a request that it has read.
+/// The server's action for a request that it has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Http1Script {
     Ok,
@@ -277,7 +277,7 @@ impl Http1Script {
     }
 }
 
-/// Action of the server for a request, with the result that the client should record.
+/// The server's action for a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Http1Truth {
     /// Script played; `None` if the server reset the connection instead.

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::pod_body::MAX_SEARCHED;
 
-/// Response of the server for a path, with the expected outcome and pod.
+/// The server's response for a path, with the expected outcome and pod.
 struct PodBodyCase {
     path: &'static str,
     answer: String,

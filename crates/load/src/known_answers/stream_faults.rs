@@ -329,7 +329,7 @@ async fn connections_carry_streams_in_turn() {
     assert!(rows.iter().any(|row| row.conn_reused));
 }
 
-/// No bytes of another stream wake the reader.
+/// No bytes from another stream wake the reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lone_stream_stalls_without_any_event() {
     let address = serve_streams(&[CHUNKED], Duration::from_millis(5)).await;

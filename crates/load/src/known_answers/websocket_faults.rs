@@ -18,7 +18,7 @@ use rolldrop_record::RequestId;
 
 const ID_LINE: &str = "rolldrop-id: ";
 
-/// Action of the server for a message, or for the handshake before it.
+/// The server's action for a message, or for the handshake before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Echo,

@@ -1,6 +1,6 @@
 //! Batches of a load that have not been fetched yet.
 //!
-//! The journal is bounded: if nobody reads it, it drops the oldest rows (which the parts also contain), and then the
+//! The journal is bounded: if no one reads it, it drops the oldest rows (which the parts also contain), and then the
 //! oldest batches. The number of requests remains known, because [`SourceProgress`] counts from the beginning.
 
 use std::collections::VecDeque;

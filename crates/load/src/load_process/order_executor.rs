@@ -1,4 +1,4 @@
-//! The load worker's process: carries out the orders of [`super::worker_protocol`] and sends reports.
+//! The load worker's process: carries out the orders defined in [`super::worker_protocol`] and sends reports.
 
 use std::io;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub async fn serve(
 ) {
     let mut worker = OrderExecutor { clock, orders: orders.lines(), say };
     if let Err(error) = worker.run(run_dir, journal).await {
-        // If sending reports is what failed, nobody receives this one either.
+        // If sending reports has failed, this one does not arrive either.
         let _ = worker.say(&WorkerReport::Failed { why: in_words(&error) });
     }
 }
@@ -116,7 +116,7 @@ where
         }
     }
 
-    /// Follows the load until it has ended, even if nobody reads the reports, because its rows are kept in any case.
+    /// Follows the load until it has ended, even if no one reads the reports, because its rows are kept regardless.
     async fn follow(&mut self, mut running: RunningLoad) -> Result<LoadSummary, WorkerError> {
         let control = running.control().clone();
         let mut events = running.take_events();
@@ -152,7 +152,7 @@ where
                 },
             };
             if let Err(error) = said {
-                tracing::debug!(%error, "aborting the load: nobody reads its reports");
+                tracing::debug!(%error, "aborting the load: no one is reading its reports");
                 is_heard = false;
                 control.abort();
             }

@@ -3,7 +3,7 @@
 //!
 //! | order | response |
 //! |---|---|
-//! | `prepare` | `ready`, once the targets respond from there; if repeated before `start`, the last one counts |
+//! | `prepare` | `ready`, once the targets respond to the worker; if repeated before `start`, the last one counts |
 //! | `clock` | `clock` immediately, at any time after `ready` |
 //! | `start` | `progress`, `machine` and `event` repeatedly, `ended` at the end |
 //! | `stop` | the schedule ends; requests in flight end normally |

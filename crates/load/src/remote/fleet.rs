@@ -77,7 +77,7 @@ pub struct Joined {
     pub scheduled: u64,
     /// Workers lost since the start.
     pub lost: Vec<LostWorker>,
-    /// Position in the source ports of the worker that took the most ports.
+    /// Position reached in the source ports by the worker that took the most ports.
     pub ports: Option<PortsBefore>,
 }
 

@@ -52,7 +52,7 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 /// Time that a request waits for a worker that is not connected.
 const COMES_LIMIT: Duration = Duration::from_secs(30);
 
-/// Connection of a worker; `None` while there is none.
+/// A worker's connection; `None` while there is none.
 type Slot = watch::Sender<Option<SendRequest<Full<Bytes>>>>;
 
 /// Workers that have connected or are expected, by name.
@@ -151,7 +151,7 @@ async fn receive(
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     slot.send_replace(Some(sender));
     let ended = connection.await;
-    // A newer connection of the same worker may have replaced this one. Waiting requests need not be told that it
+    // A newer connection from the same worker may have replaced this one. Waiting requests need not be told that it
     // ended.
     slot.send_if_modified(|slot| {
         let is_gone = slot.as_ref().is_some_and(SendRequest::is_closed);

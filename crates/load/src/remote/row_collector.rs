@@ -49,7 +49,7 @@ use rolldrop_record::{Clock, RunDir, RunDirError, Stamp};
 const RETRY: Duration = Duration::from_millis(200);
 /// Time limit for a worker to report its last second after the load has ended.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum time between the end of one worker's load and the end of the whole load, unless the former was cut short.
+/// Maximum time between the end of one worker's load and the end of the whole load, unless the worker's was cut short.
 const OTHERS_END: Duration = Duration::from_secs(10);
 /// Maximum number of workers to fetch parts from at the same time.
 const FETCHED_AT_ONCE: usize = 4;

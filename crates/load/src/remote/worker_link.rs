@@ -16,7 +16,7 @@ use super::worker_transport::{WorkerResponseBody, WorkerTransport, WorkerTranspo
 use crate::error::in_words;
 use rolldrop_record::wire::AdminToken;
 
-/// Time limit for receiving a response's head, and for receiving the whole of a short response.
+/// Time limit for receiving a response's head, and for receiving all of a short response.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of a short response, in bytes.
 const SHORT_ANSWER_BYTES: usize = 16 * 1024 * 1024;

@@ -175,7 +175,7 @@ impl WorkerServer {
             () = self.acknowledged.cancelled() => {}
             () = stop.cancelled(), if !is_started => {}
             () = self.silent_for(limit, began) => if is_started {
-                tracing::warn!("nobody fetched the rows within {limit:?}");
+                tracing::warn!("the rows were not fetched within {limit:?}");
             },
         }
         sleep(LAST_ANSWERS).await;

@@ -1,5 +1,5 @@
-//! HTTP/2 requests. Everything except the number and the placeholders is built once, before the first request is sent:
-//! the header block is encoded then, and needs no table of the connection.
+//! HTTP/2 requests. Everything except the number and the placeholders is built once, before the first request is sent.
+//! This includes the encoded header block, which does not depend on any connection's table.
 
 use std::io::Write;
 
@@ -260,7 +260,7 @@ impl Http2Template {
     }
 }
 
-/// Returns the header block of a request that does not come from a template's [`Http2Template::write`].
+/// Returns the header block for a request that [`Http2Template::write`] did not write.
 pub(crate) fn encode(request: &Request<()>) -> Vec<u8> {
     let mut block = vec![hpack::NO_TABLE];
     let uri = request.uri();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn overlong_path_is_no_request() {
+    fn overlong_path_makes_request_invalid() {
         let mut settings = Load::new("http://web/{{random:70000}}");
         settings.template = true;
         let target = |settings| Plan::new(settings).map(|plan| plan.targets[0].clone());

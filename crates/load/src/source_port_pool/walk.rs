@@ -41,12 +41,12 @@ pub struct PortsBefore {
 pub struct PortMemory(PathBuf);
 
 impl PortMemory {
-    /// Returns the memory for loads that pods send.
+    /// Returns the port memory for loads sent by pods.
     pub fn of_pods() -> Self {
         Self::called("pods")
     }
 
-    /// Returns the memory for loads that this machine sends from these ports.
+    /// Returns the port memory for loads that this machine sends from these ports.
     pub(in super::super) fn of_here(ports: &[u16]) -> Self {
         Self::called(&ports.first().copied().unwrap_or_default().to_string())
     }
@@ -145,8 +145,8 @@ impl PortWalk {
     }
 }
 
-/// Returns the number of ports taken within the last lifetime of an entry, given the `taken` ports and the length of a
-/// load.
+/// Returns the number of ports that a load took recently enough for their entries to still exist at its end, given the
+/// number of ports `taken` and the load's length.
 fn lately(taken: usize, length: Duration) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn load_starts_after_ports_of_previous_load() {
+    fn next_load_continues_with_next_port() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let addresses = [1, 2].map(|n| IpAddr::from([127, 0, 0, n]));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_start_after_ports_of_previous_pods() {
+    fn next_pods_continue_with_next_port() {
         let dir = tempfile::tempdir().unwrap();
         let memory = PortMemory(dir.path().join("port"));
         let begin = |before| PortWalk::begin_behind(Some(before), None, COMMON.collect(), &[]);

@@ -1,4 +1,4 @@
-//! Stand-in for systems without epoll, on which no stream is polled.
+//! Stand-in for systems without epoll, where no stream is polled.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use tokio::io::unix::AsyncFd;
 
-/// Type without values.
+/// Uninhabited type.
 #[derive(Debug)]
 pub(super) enum SocketSet {}
 

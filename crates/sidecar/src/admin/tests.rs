@@ -136,7 +136,7 @@ async fn admin_port_limits_request_heads() {
 
 /// Written without pauses, the batches of a busy second delay all requests that arrive at the same time.
 #[tokio::test(start_paused = true)]
-async fn row_batches_are_spaced_for_short_backlogs() {
+async fn port_pauses_between_batches_of_short_backlogs() {
     // More rows than this wait only for a reader that is behind.
     for (waiting, pauses, is_ending) in [(500, 9, false), (500, 0, true), (5_000, 20, false)] {
         let config = ProxyConfig { budget: Budget::DEFAULT, ..ProxyConfig::bare(LOCAL) };

@@ -71,8 +71,8 @@ impl RequestsInFlight {
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
         if state.protocol == SpokenProtocol::Unread {
-            // The client has seen the end of a response that the proxy could not determine, so the proxy cannot match
-            // later responses.
+            // The proxy could not determine where a response ended, although the client has, so it cannot match later
+            // responses with requests.
             drop(state);
             self.forget_all();
             return self.origin.forget();

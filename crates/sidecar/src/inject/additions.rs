@@ -318,7 +318,7 @@ fn note_headless(workloads: &[ManifestWorkload<'_>], services: &Services<'_>, no
     for (service, behind) in services.all.iter().zip(behind).filter(|(_, behind)| !behind.is_empty()) {
         let (service, behind) = (service.object.title(), some(behind.iter().map(|object| object.title())));
         notes.push(format!(
-            "{service} is headless: its clients choose the port and bypass the sidecar of {behind}"
+            "{service} is headless: its clients choose the port and bypass the sidecar in {behind}"
         ));
     }
 }

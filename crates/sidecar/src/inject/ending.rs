@@ -68,7 +68,7 @@ pub enum EndingError {
     Ambiguous { workload: String, known: String },
     /// A hook does something other than sleep.
     #[error(
-        "container {container} of {workload} has a preStop hook that does more than sleep, so rolldrop does not change it; {instead}"
+        "container {container} in {workload} has a preStop hook that does more than sleep, so rolldrop does not change it; {instead}"
     )]
     Hook { workload: String, container: String, instead: String },
 }
@@ -174,7 +174,7 @@ fn base_name(word: &Value) -> Option<&str> {
     word.as_str()?.rsplit('/').next()
 }
 
-/// Returns the containers of a pod, with their JSON pointers.
+/// Returns the containers in a pod, with their JSON pointers.
 fn containers<'a>(object: &'a ManifestObject, pod: &str) -> impl Iterator<Item = (String, &'a Value)> {
     let pod = pod.to_owned();
     ["containers", "initContainers"].into_iter().flat_map(move |list| {
@@ -515,7 +515,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
         };
         assert_eq!(
             error("{exec: {command: [nginx, -s, quit]}}"),
-            "container app of deployment/web has a preStop hook that does more than sleep, so rolldrop does not change it; with --prefix-hook \
+            "container app in deployment/web has a preStop hook that does more than sleep, so rolldrop does not change it; with --prefix-hook \
              it sleeps first and then runs the same command, if the image has a shell: preStop: {\"exec\":{\"command\":[\"/bin/sh\",\"-c\",\"sleep 5; exec \\\"$0\\\" \
              \\\"$@\\\"\",\"nginx\",\"-s\",\"quit\"]}}"
         );

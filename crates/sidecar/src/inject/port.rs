@@ -223,7 +223,7 @@ impl Frontage {
         let title = workload.title();
         let mut notes: Vec<String> = own()
             .filter_map(|port| port.host_port)
-            .map(|port| format!("hostPort {port} bypasses the sidecar of {title}"))
+            .map(|port| format!("hostPort {port} bypasses the sidecar in {title}"))
             .collect();
         let names_move = options.kubernetes >= KubernetesVersion::NAMED_SIDECAR_PORTS;
         let moved_name = own().next().and_then(|port| port.name.clone()).filter(|_| names_move);
@@ -250,7 +250,7 @@ fn refuse_unfit(workload: &ManifestObject, pod: &str, declared: &[Declared]) -> 
     if spec["hostNetwork"] == true {
         return Err(NoSidecarReason::because(
             format!("{pod}/spec/hostNetwork"),
-            "its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure \
+            "its pods use the node's network, so the sidecar would take ports on the node: remove hostNetwork, or measure \
              without the sidecar",
         ));
     }

@@ -1,4 +1,4 @@
-//! Detection of non-HTTP ports from manifests.
+//! Detects non-HTTP ports in manifests.
 //!
 //! The HTTP proxy waits for a request head. In front of Redis it would respond with 400; with a server that speaks
 //! first, such as MySQL, both sides would wait forever.

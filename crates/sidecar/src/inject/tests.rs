@@ -175,7 +175,7 @@ fn named_port_moves_and_comments_stay() {
         output.notes.join("\n"),
         @"
     deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
-    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)
     "
     );
 }
@@ -305,16 +305,16 @@ fn ambiguous_manifests_require_choice() {
         @"
     shop.yaml:13: deployment/web: Services use its ports 8080 and 9090: choose one with --port
     shop.yaml:2: deployment/web: it declares no port, and no Service uses it: choose a port with --workload deployment/web --port N
-    shop.yaml:13: deployment/web: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml:13: deployment/web: its pods use the node's network, so the sidecar would take ports on the node: remove hostNetwork, or measure without the sidecar
     shop.yaml: no Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController or Rollout among the manifests: pass the file that contains them
     shop.yaml:1: '[' is not closed: close it, or put a value that begins with '[' in quotes
     deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
     no Service among the manifests routes to deployment/web: a Service with a numeric target port must use 18080 instead of 8080
-    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)
     deployment/web: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
     no Service among the manifests routes to deployment/web: a Service with a numeric target port must use 18080 instead of 8080
-    service/web is headless: its clients choose the port and bypass the sidecar of deployment/web
-    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    service/web is headless: its clients choose the port and bypass the sidecar in deployment/web
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)
     "
     );
     let chosen = InjectOptions { port: Some(9090), ..options() };
@@ -331,7 +331,7 @@ fn object_injection_matches_text_injection() {
 }
 
 #[test]
-fn later_workload_joins_existing_sidecars() {
+fn later_workload_reuses_existing_sidecar_ports() {
     let numbered = SHOP.replace("targetPort: http", "targetPort: 8080");
     let first = injected(&numbered).text;
     let (deployment, service) = numbered.split_once("---").expect("two documents");
@@ -538,10 +538,10 @@ fn unsuitable_workloads_are_noted_but_unchanged() {
     insta::assert_snapshot!(notes.join("\n"), @"
     deployment/shop: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
     shop.yaml:14: deployment/cache is left unchanged: port 6379 carries Redis (judging by its number), which the HTTP proxy would break: use --workload deployment/cache --mode tcp to pass all bytes and record connections; if it is HTTP after all, use --workload deployment/cache --mode http
-    shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml:28: daemonset/agent is left unchanged: its pods use the node's network, so the sidecar would take ports on the node: remove hostNetwork, or measure without the sidecar
     shop.yaml:34: deployment/queue is left unchanged: it declares ports 9000 and 9001: choose one with --port
     shop.yaml:36: deployment/worker is left unchanged: it declares no port, and no Service uses it: choose a port with --workload deployment/worker --port N
-    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)
     ");
     let output = injected(MANY);
     let (_, rest) =
@@ -564,7 +564,7 @@ fn named_workloads_are_injected_or_refused() {
         .join("\n"),
         @"
     shop.yaml:14: deployment/cache: port 6379 carries Redis (judging by its number), which the HTTP proxy would break: use --mode tcp to pass all bytes and record connections; if it is HTTP after all, use --mode http
-    shop.yaml:28: daemonset/agent: its pods use the node's network, so the sidecar would take ports of the node: remove hostNetwork, or measure without the sidecar
+    shop.yaml:28: daemonset/agent: its pods use the node's network, so the sidecar would take ports on the node: remove hostNetwork, or measure without the sidecar
     shop.yaml:34: deployment/queue: it declares ports 9000 and 9001: choose one with --port
     shop.yaml:36: deployment/worker: it declares no port, and no Service uses it: choose a port with --port N
     shop.yaml: deployment/web is not among the manifests, or has no pod template; these have one: deployment/shop, deployment/cache, daemonset/agent, deployment/queue, deployment/worker and 1 more
@@ -663,7 +663,7 @@ fn argo_rollout_counts_as_workload() {
 }
 
 #[test]
-fn more_connections_get_more_memory() {
+fn memory_limit_grows_with_connection_limit() {
     let with = |most: usize| {
         let options = InjectOptions { max_connections: std::num::NonZeroUsize::new(most), ..options() };
         inject(SHOP, &options).expect("manifests").text

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 /// Initial size of the dynamic table (RFC 9113, 6.5.2).
 pub const FIRST_SIZE: usize = 4096;
-/// Maximum size of a dynamic table that is tracked. The peers agree on its size; this limits the memory.
+/// Maximum size of a tracked dynamic table. The peers agree on the table's size; this limits our memory use.
 const MAX_SIZE: usize = 1 << 20;
 /// Size counted for each entry in addition to its name and value (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
@@ -185,7 +185,7 @@ pub const NO_TABLE: u8 = 0x20;
 pub fn write_field(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let is_field = |entry: &(&str, &str)| entry.0.as_bytes() == name && entry.1.as_bytes() == value;
     match STATIC_TABLE.iter().position(is_field) {
-        // Entries whose value is empty are there for their names.
+        // Entries with an empty value only provide a name.
         Some(index) if !value.is_empty() => {
             let at = to.len();
             write_integer(to, index + 1, 7);
@@ -303,7 +303,7 @@ fn long_code(bits: u64) -> Result<(u8, usize), BadHeaderBlock> {
         let at = code.wrapping_sub(row.first_code as usize);
         if at < row.count {
             // The end-of-string symbol is never written. Padding contains only the first bits of its code, so a match
-            // of the whole code is an error.
+            // for the whole code is an error.
             let symbol = CODES.symbols[row.first_symbol + at];
             return u8::try_from(symbol).map(|symbol| (symbol, length)).map_err(|_| BadHeaderBlock);
         }
@@ -487,7 +487,7 @@ mod tests {
         }
 
         #[test]
-        fn decoder_reads_other_encoder_output(
+        fn decoder_reads_another_encoders_output(
             blocks in prop::collection::vec(
                 prop::collection::vec(("[a-z-]{1,12}", prop::collection::vec(any::<u8>(), 0..40), 0u8..16), 0..12),
                 1..6,

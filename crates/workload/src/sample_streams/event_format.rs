@@ -1,4 +1,4 @@
-//! Encoding of a stream's events.
+//! Encodes a stream's events.
 
 use bytes::Bytes;
 use hyper::header::HeaderValue;
@@ -13,7 +13,7 @@ const ABORT_EVENT: &str = "event: abort\ndata: {\"finish_reason\":\"abort\"}\n\n
 /// Kind of stream, selected by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SampleStreamKind {
-    /// Chunks of a chat completion, in OpenAI's shape.
+    /// Chunks of a chat completion, in OpenAI's format.
     Chat,
     /// Server-sent events with numbers.
     Events,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_stream_has_openai_shape() {
+    fn chat_stream_uses_openai_format() {
         let chat = format(SampleStreamKind::Chat);
         let first = chunk(&chat.event(1));
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn download_size_is_known_beforehand() {
+    fn download_size_is_known_in_advance() {
         let download = format(SampleStreamKind::Download);
         let pieces: Vec<_> = (1..=12_000).map(|number| download.event(number).bytes).collect();
         assert_eq!(download.bytes_until(12_000), pieces.concat().len() as u64);

@@ -1,4 +1,4 @@
-//! Log line for a stream: the ground truth for measurements of streams.
+//! Log line for a stream: the ground truth for stream measurements.
 
 use serde::Serialize;
 

@@ -199,7 +199,7 @@ fn drain_habit_answers_with_connection_close() {
 }
 
 #[test]
-fn close_idle_resets_connection_with_unread_request() {
+fn close_idle_habit_resets_connection_with_unread_request() {
     local(async {
         let mut server = start(Habit::CloseIdle);
         let keep = |id: &str| format!("GET / HTTP/1.1\r\nhost: x\r\nrolldrop-id: {id}\r\n\r\n");
@@ -277,7 +277,7 @@ fn stop_signal_ends_wait_before_listening() {
 }
 
 #[test]
-fn fail_share_spares_probes() {
+fn fail_share_never_applies_to_probes() {
     local(async {
         let server = start_with(|config| config.fail_share = 0.25);
         let mut statuses = Vec::new();

@@ -114,7 +114,7 @@ impl Http2Session {
         }
     }
 
-    /// Puts body content into frames, one frame of each stream in turn, as far as the windows allow.
+    /// Puts body content into frames, one frame for each stream in turn, as far as the windows allow.
     pub(super) fn frame_bodies(&mut self) {
         while self.send_window > 0
             && self.output.waiting().len() < MAX_AHEAD

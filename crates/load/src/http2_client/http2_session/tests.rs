@@ -290,7 +290,7 @@ fn receive_windows_are_refilled_in_batches() {
 }
 
 #[test]
-fn overfull_window_is_an_error() {
+fn content_beyond_window_is_an_error() {
     let mut left = 10;
     let mut take = |bytes| take_from_window(&mut left, 10, bytes);
     assert_eq!((take(4), take(0), take(1)), (Ok(None), Ok(None), Ok(Some(5))));
@@ -381,7 +381,7 @@ fn goaway_ends_only_excluded_streams() {
 }
 
 #[test]
-fn frames_of_ended_streams_are_ignored() {
+fn frames_for_ended_streams_are_ignored() {
     let indexed = [&[0x40][..], &literal("pod", "web-1")[1..]].concat();
     let mut peer = Peer::new(&[]);
     let (first, second) = (peer.open(b""), peer.open(b""));
@@ -400,7 +400,7 @@ fn frames_of_ended_streams_are_ignored() {
 }
 
 #[test]
-fn partial_frame_does_not_reach_next_stream_of_slot() {
+fn partial_frame_does_not_reach_next_stream_in_slot() {
     let mut peer = Peer::new(&[]);
     let first = peer.open(b"");
     peer.send(&frame(HEADERS, END_HEADERS, 1, OK));
@@ -415,7 +415,7 @@ fn partial_frame_does_not_reach_next_stream_of_slot() {
 }
 
 #[test]
-fn flood_of_pings_stops_reading() {
+fn session_stops_reading_during_ping_flood() {
     let mut peer = Peer::new(&[]);
     let flood = [frame(PING, 0, 0, &[1; 8]), settings(&[])].concat();
     let mut count = 0;
@@ -453,7 +453,7 @@ fn partly_written_requests_are_counted_exactly() {
 }
 
 #[test]
-fn long_header_block_is_continued() {
+fn long_header_block_is_split_into_frames() {
     let mut peer = Peer::new(&[]);
     let opened = peer.session.open(false, BodySink::default(), |block| {
         block.resize(40_000, 0x82);

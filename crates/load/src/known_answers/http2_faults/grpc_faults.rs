@@ -20,7 +20,7 @@ pub(super) enum GrpcAnswer {
     NoTrailers,
     ContentType,
     NoContentType,
-    /// The response of a proxy that found no server.
+    /// A response from a proxy that found no server.
     Proxy,
     /// A message marked as compressed, without the header that names the compression.
     CompressedSomehow,

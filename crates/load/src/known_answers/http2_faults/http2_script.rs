@@ -8,7 +8,7 @@ use super::grpc_faults::GrpcAnswer;
 use crate::known_answers::test_transport::ALERT;
 use rolldrop_record::Outcome;
 
-/// Action of the server for a request.
+/// The server's action for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Http2Script {
     Ok,

@@ -20,7 +20,7 @@ use super::http2_script::{Http2Script, Http2Then};
 use crate::known_answers::test_transport::{self, TestTransport};
 use rolldrop_record::{Outcome, RequestId};
 
-/// Action of the server for a request, with the result that the client should record.
+/// The server's action for a request, with the result that the client should record.
 #[derive(Clone, Debug)]
 pub(super) struct Http2Truth {
     /// Script played; `None` if the server closed the connection instead.
@@ -56,7 +56,7 @@ pub(super) struct Habits {
     pub(super) settings: Vec<(u16, u32)>,
     /// Settings that each client gets after this many requests on a connection.
     pub(super) later: Option<(usize, Vec<(u16, u32)>)>,
-    /// Two request counts of a connection: after the first, the server stops responding; after the second, it sends a
+    /// Two request counts per connection: after the first, the server stops responding; after the second, it sends a
     /// GOAWAY that excludes the unanswered requests.
     pub(super) goaway_after: Option<(usize, usize)>,
     /// Delay of responses.

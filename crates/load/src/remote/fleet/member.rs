@@ -156,7 +156,7 @@ impl FleetWorker {
         give(&self.link, &mut self.next_order, order).await
     }
 
-    /// Follows the worker until its load has ended, and then stays in contact until all loads have.
+    /// Follows the worker until its load has ended, and then stays in contact until all loads have ended.
     pub(super) async fn follow(&mut self, number: usize, following: &FollowerState, note: &impl Note) {
         let Self { member, end, sources, link, next_order, reports, its_clock, progress, heard } = self;
         let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
@@ -301,7 +301,7 @@ fn is_final(status: http::StatusCode) -> bool {
     [http::StatusCode::BAD_REQUEST, http::StatusCode::CONFLICT].contains(&status)
 }
 
-/// Reports of a worker. Each is returned exactly once, even if connections break.
+/// Reports from a worker. Each is returned exactly once, even if connections break.
 struct Reports {
     link: WorkerLink,
     /// Number of the next report to read.

@@ -61,7 +61,7 @@ impl EarlyRows {
     pub async fn fetch(&self, RowMark(wanted): &RowMark) -> Arrived {
         join_all(self.workers.iter().map(|(_, orders)| async {
             let (order, carried_out) = oneshot::channel();
-            // A worker that has ended accepts no orders; the order is dropped in any case.
+            // A worker that has ended accepts no orders; the order is dropped either way.
             let _ = orders.send(order).await;
             let _ = carried_out.await;
         }))

@@ -18,7 +18,7 @@ pub struct FetchRateLimit(Option<f64>);
 
 /// Error for text that is not a valid limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a rate in bytes per second, such as 5MB or 500kB; use 0 or max for no limit")]
+#[error("{0:?} is not a rate in bytes per second: use one such as 5MB or 500kB, or 0 or max for no limit")]
 pub struct NotAFetchRateLimit(String);
 
 impl Default for FetchRateLimit {

@@ -19,7 +19,7 @@ use rolldrop_record::LIVE_DIR;
 use rolldrop_record::parts::{self, PartWriter, Row};
 use rolldrop_record::{Clock, Outcome, RequestRow, RunDir, RunDirError, Stamp};
 
-/// Number of seconds by which a batch of any worker must be ahead before a second is written.
+/// Number of seconds by which a batch from any worker must be ahead before a second is written.
 const LAG: i64 = 10;
 
 /// Records until all senders have been dropped.

@@ -365,7 +365,7 @@ async fn collector_deduplicates_live_and_part_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn collector_rejects_part_of_foreign_source() {
+async fn collector_rejects_part_from_foreign_source() {
     let dir = tempfile::tempdir().unwrap();
     let mut collector = collector(dir.path(), 1);
     let worker = Worker::new([]);

@@ -258,10 +258,10 @@ fn awkward_manifests_round_trip_exactly() {
     insta::assert_snapshot!(output.notes.join("\n"), @"
     statefulset/db: traffic for port 5433 goes through the sidecar on port 18080; its admin port is 18081
     daemonset/agent: traffic for port 8080 goes through the sidecar on port 18080; its admin port is 18081
-    hostPort 80 bypasses the sidecar of daemonset/agent
-    service/db is headless: its clients choose the port and bypass the sidecar of statefulset/db
+    hostPort 80 bypasses the sidecar in daemonset/agent
+    service/db is headless: its clients choose the port and bypass the sidecar in statefulset/db
     shop.yaml:119: replicaset/worker is left unchanged: it declares no port, and no Service uses it: choose a port with --workload replicaset/worker --port N
-    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out (docs/inject.md, Source ports: a sysctl that more than doubles that)
+    a pod with the sidecar accepts at most 470 new connections a second if clients close them first, because source ports run out; a sysctl more than doubles this (docs/inject.md, Source ports)
     ");
 }
 

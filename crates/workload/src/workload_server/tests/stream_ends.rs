@@ -353,7 +353,7 @@ fn stop_signal_ends_stalled_and_later_streams() {
 }
 
 #[test]
-fn same_seed_repeats_served_lengths() {
+fn same_seed_reproduces_served_stream_lengths() {
     local(async {
         let lengths = async |seed| {
             let server = start_with(|config| {
