@@ -170,7 +170,7 @@ fn run_refuses_invalid_disruptions() {
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: 2, until: {windows: {p95: 95%}}}",
-            "disruptions[0].until: windows are measured only if pods end one by one",
+            "disruptions[0].until: windows are measured only if pods terminate one by one",
         ),
         (
             "{at: 1s, action: evict, selector: app=web, until: {windows: {p95: 120%}}}",

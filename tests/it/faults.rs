@@ -441,7 +441,7 @@ fn run_reports_failed_undo_and_missing_rights() {
     });
     let run = Rolldrop::run(&scenario("denied", 9, DELETION)).on_cluster(&api.kubeconfig());
     let denied = run.finish().expect_code(2);
-    assert!(denied.stderr().contains("missing rights: list pods in namespace default"), "{denied}");
+    assert!(denied.stderr().contains("missing permissions: list pods in namespace default"), "{denied}");
     assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
     assert_eq!(touched.load(Ordering::SeqCst), 0, "{denied}");
 }

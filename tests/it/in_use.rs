@@ -55,7 +55,7 @@ fn second_run_refuses_workload_in_use() {
     let run = holder["run"].as_str().expect("a run").to_owned();
     assert!(run.starts_with("first-"), "{holder}");
     let said =
-        format!("Deployment web is in use by run {run} of {}", holder["owner"].as_str().expect("an owner"));
+        format!("Deployment web is in use by run {run} ({})", holder["owner"].as_str().expect("an owner"));
 
     let second = shop.here(Rolldrop::run(SCENARIO)).finish().expect_code(2);
     assert!(second.stderr().contains(&said), "{second}");

@@ -1,4 +1,4 @@
-//! Numbers in the notation of gateways.
+//! Numbers in the notations that gateways use.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Parses lines of gateways' access logs into the requests that they describe.
+//! Parses lines from gateway access logs into the requests that they describe.
 //!
 //! Gateways describe the same failure differently, and say little about most failures (`docs/access-logs.md`). Anything
 //! that a line does not show with certainty is `None`. No path, query, header or client address leaves this crate:

@@ -1,4 +1,4 @@
-//! Points in time in the notation of gateways.
+//! Points in time in the notations that gateways use.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime;

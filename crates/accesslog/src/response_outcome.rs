@@ -1,4 +1,4 @@
-//! Outcomes of responses, judged as by a load with default settings.
+//! Outcomes of responses, as a load with default settings would judge them.
 
 use rolldrop_record::Outcome;
 use rolldrop_record::load::defaults;

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstream_parser_accepts_only_host_names() {
+    fn upstream_parser_rejects_invalid_host_names() {
         let host = |name: &str| LoggedUpstream::Host(name.into());
         assert_eq!(read_upstream("web.shop.svc:8080"), host("web.shop.svc"));
         assert_eq!(read_upstream_url("http://web:8080/path"), host("web"));

@@ -27,7 +27,7 @@ pub fn planned(most: Option<u16>, scenario: &Scenario, has_command: bool) -> Res
     if has_command {
         return Err(RunError::Refused(
             "--inconclusive extend repeats the scenario's disruptions, but a COMMAND may do something else the second \
-             time. End the pods with a disruption such as rollingRestart, or use --inconclusive fail or pass"
+             time. Terminate the pods with a disruption such as rollingRestart, or use --inconclusive fail or pass"
                 .to_owned(),
         ));
     }
@@ -48,7 +48,8 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         }
     }
     if !scenario.disruptions.iter().any(|disruption| disruption.action.ends_pods()) {
-        let why = "no repeatable disruption ends pods: add an action such as deletePod or rollingRestart";
+        let why =
+            "no repeatable disruption terminates pods: add an action such as deletePod or rollingRestart";
         return wrong("spec.disruptions", why);
     }
     match &scenario.load.settings.pace {
@@ -70,15 +71,15 @@ pub fn in_words(looks: &Looks) -> String {
     let confidences: Vec<String> = looks.alphas.iter().map(|alpha| percent(1.0 - alpha)).collect();
     format!(
         "repeats its disruptions while its gate is inconclusive: up to {} rounds, with a look at the gate after each. \
-         All looks together have an error of {} (Lan and DeMets 1983, Pocock-type spending), so their bounds have a \
-         confidence of {}",
+         All looks together have an error probability of {} (Lan and DeMets 1983, Pocock-type spending), so their \
+         bounds have a confidence of {}",
         looks.most(),
         percent(ALPHA),
         confidences.join(", ")
     )
 }
 
-/// Returns the planned looks of a run at its gate.
+/// Returns a run's planned looks at its gate.
 pub fn of_gate(looks: Looks) -> PlannedLooks<'static> {
     let title = |looks: &Looks| {
         format!("look {} of {}, at {} confidence", looks.at, looks.most(), percent(1.0 - looks.alpha()))
@@ -163,8 +164,8 @@ mod tests {
         assert_eq!(
             in_words(&looks(Some(2))),
             "repeats its disruptions while its gate is inconclusive: up to 2 rounds, with a look at the gate after \
-             each. All looks together have an error of 5 % (Lan and DeMets 1983, Pocock-type spending), so their \
-             bounds have a confidence of 96.9 %, 98.1 %"
+             each. All looks together have an error probability of 5 % (Lan and DeMets 1983, Pocock-type spending), \
+             so their bounds have a confidence of 96.9 %, 98.1 %"
         );
     }
 
@@ -188,7 +189,7 @@ mod tests {
             (acting("action: drain, node: n1"), "a second drain would start"),
             (acting("action: nodeShutdown, node: n1"), "a second nodeShutdown would start"),
             (acting("action: relabel, selector: app=web"), "a second relabel would start"),
-            (acting("action: crash, selector: app=web"), "no repeatable disruption ends pods"),
+            (acting("action: crash, selector: app=web"), "no repeatable disruption terminates pods"),
             ("  load: {duration: 30s}\n  expect: {dropped: {max: 1}}\n".to_owned(), "spec.disruptions: "),
             (
                 acting("action: deletePod, selector: app=web")

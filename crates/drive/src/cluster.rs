@@ -47,7 +47,7 @@ pub enum ClusterError {
     )]
     NoCluster { files: Vec<PathBuf>, source: Box<kube::config::InClusterError> },
     /// There is no service account.
-    #[error("this process does not run in a pod with a service account")]
+    #[error("this process is not running in a pod with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
     /// The client cannot be created, for example because of invalid TLS settings.
     #[error("cannot create a client for the cluster")]

@@ -351,8 +351,8 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
     }
 }
 
-/// Describes a problem that will last, as the end of a sentence about the proxy. Returns `None` for other problems: the
-/// proxy is starting or has exited, which its pod will show, or the API server is down.
+/// Describes a lasting problem, phrased as the end of a sentence about the proxy. Returns `None` for other problems:
+/// the proxy is starting or has exited, which its pod will show, or the API server is down.
 fn lasting_trouble(error: &kube::Error, endpoint: &Endpoint) -> Option<String> {
     match error {
         error if wants_token(error) && endpoint.context.admin_token.is_some() => {

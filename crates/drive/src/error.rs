@@ -45,7 +45,7 @@ pub enum CoordinatorError {
     /// The pods were not ready in time. The reason follows a colon; it is empty if none is known.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}{why}")]
     NotReady { service: String, ready: usize, wanted: usize, limit: Duration, why: String },
-    /// Workloads of the run did not get their pods in time. `why` is formatted as in `NotReady`.
+    /// The run's workloads did not get their pods in time. `why` is formatted as in `NotReady`.
     #[error("{missing} after {limit:?}{why}")]
     WorkloadNotReady { missing: String, limit: Duration, why: String },
     /// The target Service cannot be used.
@@ -65,9 +65,9 @@ pub enum CoordinatorError {
         "selector {selector:?} matches no pod in namespace {namespace}: fix the selector or the pods' labels"
     )]
     NoPods { selector: String, namespace: String },
-    /// The run lacks rights that it needs.
+    /// The run lacks permissions that it needs.
     #[error(
-        "missing rights: {}; ask your cluster admin for them (kubectl auth can-i --list -n {namespace} shows what \
+        "missing permissions: {}; ask your cluster admin for them (kubectl auth can-i --list -n {namespace} shows what \
          you have)",
         .rights.join(", ")
     )]
@@ -88,18 +88,18 @@ pub enum CoordinatorError {
     #[error("{object} is not in the run's namespace: a run changes only objects in its own namespace")]
     NotInNamespace { object: String },
     /// A pod cannot be taken out of a Service.
-    #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
+    #[error("pod {pod} cannot leave its Service: {why}; name a label in the Service's selector (label: app)")]
     Relabel { pod: String, why: String },
     /// A node has no pods that the action would terminate.
     #[error(
-        "the action would not terminate any pod of namespace {namespace} on node {node}: name another node (kubectl get \
-         pods -n {namespace} -o wide)"
+        "the action would not terminate any pod in namespace {namespace} on node {node}: name another node (kubectl \
+         get pods -n {namespace} -o wide)"
     )]
     NoPodsOnNode { node: String, namespace: String },
     /// A node has only pods that a drain does not evict.
     #[error(
-        "all pods of namespace {namespace} on node {node} belong to DaemonSets, and a drain does not evict those: \
-         use nodeShutdown or deletePod"
+        "all pods in namespace {namespace} on node {node} are DaemonSet pods, which a drain does not evict: use \
+         nodeShutdown or deletePod"
     )]
     OnlyDaemonSets { node: String, namespace: String },
     /// The cluster offers no way to carry out an action.

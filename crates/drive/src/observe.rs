@@ -128,8 +128,8 @@ impl Observer {
         self.recorder().event_of(source, at, kind);
     }
 
-    /// Returns the longest known time for which the load caches a DNS answer, or zero if it caches none. The load is
-    /// then a consumer with its own clock, which has this period.
+    /// Returns the longest known time for which the load caches a DNS answer, or zero if it caches none. A load that
+    /// caches answers is a consumer with its own clock, and this time is the clock's period.
     pub(crate) fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }

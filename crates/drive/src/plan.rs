@@ -1,5 +1,5 @@
-//! The API calls that a run will make, in order: for `--dry-run`, for checking rights, and for telling the user in
-//! advance what the run will do. Planning only reads from the cluster. `disruptions` lists the disruptions' calls;
+//! The API calls that a run will make, in order: for `--dry-run`, for checking permissions, and for telling the user
+//! in advance what the run will do. Planning only reads from the cluster. `disruptions` lists the disruptions' calls;
 //! `target_checks` and `disruption_checks` check that the scenario's targets and disruptions are possible.
 
 mod call;
@@ -62,7 +62,7 @@ use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 pub use routes::{ingresses_to, services_behind_in};
 pub(crate) use target_checks::expected_remotes;
 
-/// Maximum number of concurrent checks of rights.
+/// Maximum number of concurrent permission checks.
 const REVIEWS: usize = 8;
 /// Placeholder for the name of the object that owns everything the run creates.
 const OWNER: &str = "rolldrop-run-...";
@@ -310,7 +310,7 @@ impl Planner<'_> {
         self.plan.must("list", &self.own::<Pod>(), "after 10 s: load workers that are not ready");
         self.plan.helps("list", &self.own::<Event>(), "reasons that they are not ready");
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
-        self.plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        self.plan.must("get", &proxies, "reports, clock and rows from each load worker");
         self.plan.must("create", &proxies, "orders to each load worker");
         self.plan
             .own
@@ -437,7 +437,7 @@ impl Planner<'_> {
         for object in workloads {
             self.plan_change(object);
             let title = object.title();
-            let effect = "and undoes that at the end; each change rolls out its pods";
+            let effect = "and undoes that at the end; each change triggers a rollout";
             self.plan.effects.push(format!("{} {title}, {effect}", changes.in_words()));
         }
         for kind in self.workload_kinds() {
@@ -456,10 +456,10 @@ impl Planner<'_> {
     }
 }
 
-/// Asks the API server whether the run has the rights for its calls.
+/// Asks the API server whether the run has the permissions that its calls need.
 ///
 /// # Errors
-/// Fails if a right is missing, with a list of all missing rights.
+/// Fails if a permission is missing, with a list of all missing permissions.
 pub async fn check_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(caller.client.clone());
     let ask = |right: Right| {
@@ -481,7 +481,7 @@ pub async fn check_rights(caller: &Caller, plan: &RunPlan) -> Result<()> {
                 ..SelfSubjectAccessReviewSpec::default()
             };
             let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-            let what = "check the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
+            let what = "check permissions (create selfsubjectaccessreviews.authorization.k8s.io)";
             let params = PostParams::default();
             let answer = caller.must(what, || reviews.create(&params, &review)).await?;
             let allowed = answer.status.is_some_and(|status| status.allowed);

@@ -201,7 +201,7 @@ async fn connect(choice: ChosenCluster, operator: &Operator) -> Result<Cluster, 
 /// Returns a caller for a cluster's API server.
 ///
 /// # Errors
-/// Fails if the name of the namespace is not valid.
+/// Fails if the namespace's name is not valid.
 pub fn caller(
     cluster: &Cluster,
     namespace: Option<&str>,

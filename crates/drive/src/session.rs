@@ -25,7 +25,7 @@ use rolldrop_scenario::{Disruption, Scenario, Workload};
 
 /// Everything that a session needs to start.
 pub(crate) struct SessionStart<'a> {
-    /// Client of the cluster, with its namespace and limits.
+    /// Client for the cluster, with its namespace and limits.
     pub caller: Caller,
     /// Value of the run's label on every object that the run creates; unique to this run.
     pub run: &'a str,
@@ -83,7 +83,7 @@ impl Session {
         Ok(Self { caller, observer, collector, ledger, applier, disruptor, tasks })
     }
 
-    /// Returns the client of the cluster.
+    /// Returns the client for the cluster.
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
     }

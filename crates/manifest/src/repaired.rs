@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// Text from some position on, with lines indented where necessary.
+/// Text from some position to its end, with lines indented where necessary.
 #[derive(Debug)]
 pub(super) struct Repaired<'t> {
     base: usize,

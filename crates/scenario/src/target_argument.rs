@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use rolldrop_record::run_info::Balances;
 
-/// Warm-up of a run that has a target but no scenario. Right after a rollout, traffic may be routed to its last old pod
+/// Warm-up of a run that has a target but no scenario. Right after a rollout, traffic may be routed to the last old pod
 /// for another second (`kubectl rollout status` does not wait for that). Those losses do not belong to this run.
 const WARMUP: &str = "2s";
 
@@ -115,7 +115,7 @@ impl TargetArg {
     }
 }
 
-/// Formats the targets as an override of a scenario's value.
+/// Formats the targets as an override of a scenario value.
 pub fn as_override(targets: &[TargetArg]) -> Option<String> {
     let value = match targets {
         [] => return None,

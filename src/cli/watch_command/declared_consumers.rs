@@ -71,8 +71,8 @@ mod tests {
         let both = ["edge/daemonset/ingress:controller", "edge/deployment/envoy"];
         assert_eq!(read("edge/Deployment/envoy, edge/daemonset/ingress:controller").unwrap(), both);
         for (value, why) in [
-            ("", "is not a source of logs"),
-            ("edge/deployment/envoy,", "\"\" is not a source of logs"),
+            ("", "is not a log source"),
+            ("edge/deployment/envoy,", "\"\" is not a log source"),
             ("edge/deployment/envoy=envoy-json", "\"envoy=envoy-json\" is not a valid name"),
             ("edge/service/envoy", "where KIND is deployment"),
         ] {

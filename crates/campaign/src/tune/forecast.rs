@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn rollouts_in_leg_follow_from_needed_units() {
+    fn leg_plans_rollouts_for_needed_units() {
         let apart = pace(&[0.0, 3.0, 6.0]);
         let leg = apart.leg(Purpose::Proof, (2, 36), PodNaming::Unknown);
         assert_eq!((leg.times, leg.ended, leg.rollouts), (12, 36, 14));

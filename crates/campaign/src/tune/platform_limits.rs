@@ -79,7 +79,7 @@ impl PlatformLimits {
         });
         let deregistration = self.deregistration.iter().filter(|(seconds, _)| *seconds > grace_s).map(|(seconds, name)| {
             format!(
-                "the load balancer of {name} gives requests {seconds} s to finish, but a pod is killed after \
+                "the load balancer for {name} gives requests {seconds} s to finish, but a pod is killed after \
                  {grace_s} s: longer requests are cut off"
             )
         });

@@ -46,7 +46,7 @@ const SPARE: usize = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disrupt {
-    /// Restart the workload's rollout repeatedly.
+    /// Restart the workload repeatedly, with a rollout each time.
     #[default]
     RollingRestart,
     /// Delete pods one at a time. This shows nothing about rollouts.
@@ -466,7 +466,7 @@ impl<'a> RunWatch<'a> {
         let units = self.with_before(own);
         let (sleep_s, ended) = (plan.settings.pre_stop_seconds, result.terminations.len());
         if plan.purpose == Purpose::Windows && is_outlasted(result, sleep_s) {
-            let why = format!("a window lasted for the whole sleep of {sleep_s} s, or longer");
+            let why = format!("a window lasted at least as long as the sleep of {sleep_s} s");
             return Some((RoundsEnd::Outlasted, why));
         }
         if plan.purpose == Purpose::Proof && refuted(result, sleep_s).is_some() {

@@ -414,8 +414,8 @@ fn rollout(object: &Value, kind: &str, each_node: u64) -> Result<RolloutShape, R
     };
     if pods == 0 && kind == "daemonset" {
         return refused(format!(
-            "{kind} {name} has 0 pods: no visible node matches its nodeSelector. Correct it, or grant the right to list \
-             nodes"
+            "{kind} {name} has 0 pods: no visible node matches its nodeSelector. Correct it, or grant permission to \
+             list nodes"
         ));
     }
     let is_alone = matches!(strategy, Strategy::Rolling { .. }) && pods < 2;

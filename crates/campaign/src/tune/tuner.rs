@@ -116,7 +116,7 @@ impl<'a> Tuner<'a> {
     async fn find(&mut self) -> Result<TuningOutcome, Halt> {
         let StepRunner { subject, request, .. } = self.steps;
         let before = self.step(self.steps.before()).await?;
-        // The settings for the start of pods are chosen together with the sleep.
+        // The settings for pod startup are chosen together with the sleep.
         let set = with_starts(&before, subject.settings(), subject.rollout);
         let has_starts = set != subject.settings();
         trusted(&before)?;
@@ -332,7 +332,7 @@ impl<'a> Tuner<'a> {
         loop {
             let result = match self.replay(plan)? {
                 Some(result) => result,
-                // The future of a run is large.
+                // A run's future is large.
                 None => Box::pin(self.make(plan)).await?,
             };
             if plan.purpose == Purpose::Before || self.first.is_none() {

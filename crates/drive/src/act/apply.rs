@@ -163,8 +163,8 @@ impl Changer<'_> {
         self.until_unopposed(api, current, change).await
     }
 
-    /// Changes an object in the cluster by a patch, which `patch_of` creates for the object's current state. The result
-    /// and the errors are those of [`Changer::alter`].
+    /// Changes an object in the cluster with the patch that `patch_of` creates from the object's current state. Returns
+    /// and fails as [`Changer::alter`] does.
     pub(crate) async fn patch(
         &self,
         api: &Api<DynamicObject>,

@@ -121,7 +121,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition == 0 && self.disruption.action.is_rollout() {
-                // The later wait skips workloads that have not reached their specified state by now.
+                // The wait after the rollout ignores workloads that had not settled before it and have not changed since.
                 whole.workloads = workloads(self.changer.caller).await.unwrap_or_default();
             }
             self.stands(DisruptionStage::Acts);

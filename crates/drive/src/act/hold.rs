@@ -92,7 +92,7 @@ pub(crate) async fn hold(
     Ok(())
 }
 
-/// A workload that stays marked as in use for several runs, such as those of a tuning.
+/// A workload that stays marked as in use for several runs, such as the runs of a tuning.
 pub struct Tenure {
     caller: Caller,
     ledger: ChangeLedger,

@@ -28,7 +28,7 @@ use manifest::TOKEN_KEY;
 pub(crate) use manifest::{LOAD_PORT, LoadJob};
 use rolldrop_record::event::PodEvent;
 
-/// Time after which the wait reports, once, the pods that are not ready.
+/// Time after which the wait reports, once, which pods are not ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lowest rate per worker, in requests per second. At a lower rate, the window of the worker's node would be too
@@ -46,7 +46,7 @@ pub(crate) struct LoadPod {
     pub name: String,
     /// UID of the pod.
     pub uid: String,
-    /// Node of the pod.
+    /// Node that the pod runs on.
     pub node: String,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn default_workers(nodes: usize, peak_rate: f64) -> usize {
 fn job_name(run: &str) -> String {
     let run: String =
         run.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    // Keeps the end of the run's name, which is its time. The Job's controller would truncate a longer name before it
-    // appends a pod's index.
+    // Keeps the end of the run's name, which is a timestamp. The Job's controller would truncate a longer name before
+    // it appends a pod's index.
     let from = run.len().saturating_sub(38);
     format!("rolldrop-load-{}", run[from..].trim_start_matches('-'))
 }

@@ -1,5 +1,5 @@
-//! Writes Events about workloads, which `kubectl describe` shows. It is all that `rolldrop watch` ever writes to a
-//! cluster, and only if asked to.
+//! Writes Events about workloads, which `kubectl describe` shows. Apart from beats, they are all that `rolldrop watch`
+//! ever writes to a cluster, and it writes either only if asked to.
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -83,8 +83,8 @@ fn resource(kind: &str) -> Option<ApiResource> {
         .then(|| ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", kind)))
 }
 
-/// Returns the workload's UID, by which `kubectl describe` finds its Events. Lists the workload, because a watch has
-/// the right to list workloads but not to get them.
+/// Returns the workload's UID, by which `kubectl describe` finds its Events. Lists the workload, because a watch may
+/// list workloads but not get them.
 async fn uid(
     client: &Client,
     namespace: &str,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_message_ends_between_characters() {
+    fn long_message_is_cut_between_characters() {
         let long = "é".repeat(LONGEST_MESSAGE);
         assert_eq!(shortened(&long).len(), LONGEST_MESSAGE);
         let odd = format!("a{long}");

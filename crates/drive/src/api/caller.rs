@@ -52,7 +52,7 @@ pub struct TimeLimits {
     /// For a command's changes to settle after the command has exited. At the end of a run, for the undo to take
     /// effect, in addition to the pods' grace periods.
     pub rollout: Duration,
-    /// For the last rows of a proxy.
+    /// For the last rows from a proxy.
     pub hand_over: Duration,
     /// For undoing all changes.
     pub undo: Duration,
@@ -75,10 +75,10 @@ impl Default for TimeLimits {
     }
 }
 
-/// Client of the API server on behalf of one run.
+/// Client for the API server, on behalf of one run.
 #[derive(Clone)]
 pub struct Caller {
-    /// Client of the cluster.
+    /// Client for the cluster.
     pub client: Client,
     /// Warnings from the API server about the objects that it created.
     pub warnings: Warnings,
@@ -338,7 +338,7 @@ impl Caller {
     }
 }
 
-/// Pauses between the attempts of one call.
+/// Pauses between attempts at one call.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses(Duration);
 

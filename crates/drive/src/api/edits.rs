@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub(crate) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 /// Fields that identify items in the lists that rolldrop changes: container ports, Service ports and containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
-/// Maximum number of characters to show of a value.
+/// Maximum number of characters shown for a value.
 const LONGEST_VALUE: usize = 80;
 
 /// A field's value before and after a change.
@@ -40,7 +40,7 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 impl Edit {
-    /// Creates the edit of the annotation that restarts a workload's pods. One edit covers all restarts by the run.
+    /// Creates the edit to the annotation that restarts a workload's pods. One edit covers all restarts by the run.
     pub(crate) fn of_restarts(workload: &Value) -> Self {
         let fields = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
         let path: Vec<Step> = fields.into_iter().map(|name| Step::Field(name.to_owned())).collect();

@@ -24,7 +24,7 @@ pub(crate) enum ProxyNews {
     Clock(Stamp, ClockOffset),
     /// The proxy no longer has the rows before the next ones.
     RowsMissing,
-    /// A problem that will last, as the end of a sentence about the proxy.
+    /// A lasting problem, phrased as the end of a sentence about the proxy.
     Warning(String),
     /// The rows could not be read at this moment, with the reason. Most proxies are just starting or have exited.
     Failed(String),

@@ -102,12 +102,12 @@ pub enum JournalDeliveryKind {
         /// Time of its last sign of life.
         at: Stamp,
     },
-    /// A problem that will last.
+    /// A lasting problem.
     Warning(String),
 }
 
 impl SidecarJournals {
-    /// Starts to read the journals of these pods, each once its pod is being deleted. Needs a tokio runtime.
+    /// Starts to read these pods' journals, each as soon as its pod is being deleted. Needs a tokio runtime.
     ///
     /// # Errors
     /// Fails if a workload or its pods cannot be found.
@@ -154,7 +154,7 @@ struct JournalListener {
     clock: Clock,
     // The receiver takes each delivery immediately, and a pod has a limited number of rows from before its deletion.
     sender: UnboundedSender<JournalDelivery>,
-    /// Journals by the UID of the pod and the name of the recorder.
+    /// Journals by pod UID and recorder name.
     journals: Mutex<BTreeMap<(String, String), ReadJournal>>,
 }
 
@@ -176,7 +176,7 @@ impl ReadJournal {
         Self { begun: now, read: now, heard: now, samples: Vec::new(), failure: None }
     }
 
-    /// Returns what there is to deliver when the journal has ended at `now`.
+    /// Returns the last deliveries for a journal that has ended at `now`.
     fn ended(&mut self, now: Stamp, rows: Rows) -> Vec<JournalDeliveryKind> {
         let (from, why) = match rows.recorded {
             Some(recorded) if recorded > rows.received => {
@@ -197,7 +197,7 @@ impl ReadJournal {
 
 impl JournalListener {
     fn deliver(&self, uid: String, log: Arc<str>, kind: JournalDeliveryKind) {
-        // Nobody receives the last parts of journals that are being dropped.
+        // If the journals are being dropped, the receiver is gone.
         let _ = self.sender.send(JournalDelivery { number: self.number, uid, log, kind });
     }
 }

@@ -4,7 +4,7 @@
 //! can have it, and only with the feature `embedded`. In other builds, the code that refers to the cluster uses these
 //! stand-ins. Everything else works with a cluster from the kubeconfig.
 
-/// Stand-in for `rolldrop_lab`. The settings of the embedded cluster in a scenario are read but ignored.
+/// Stand-in for `rolldrop_lab`. A scenario's settings for the embedded cluster are read but ignored.
 pub mod lab {
     /// Kubeconfig extension with the location of an embedded cluster on this machine.
     pub const EXTENSION: &str = "rolldrop.dev/cluster";

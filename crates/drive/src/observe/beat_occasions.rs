@@ -26,9 +26,9 @@ const LONGEST_START: Duration = Duration::from_secs(600);
 /// ConfigMap that a watch writes beats to.
 #[derive(Clone, Debug)]
 pub struct BeatObject {
-    /// Its namespace.
+    /// Namespace of the ConfigMap.
     pub namespace: String,
-    /// Its name.
+    /// Name of the ConfigMap.
     pub name: String,
 }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn occasions_precede_deletions() {
+    fn only_signs_of_terminations_extend_beats() {
         let now = Instant::now();
         let listed = || {
             let mut occasions = BeatOccasions::begin(now);

@@ -100,7 +100,7 @@ impl BeatWriter<'_> {
         CoordinatorError::api(&format!("patch ConfigMap {}", self.name), why)
     }
 
-    /// Writes about ten times a second, and returns the first error that will not pass.
+    /// Writes about ten times a second, and returns the first error that retrying would not fix.
     pub(super) async fn beat_until_refused(&self) -> kube::Error {
         let clock = self.listener.clock();
         let mut pace = BeatPace { period: PERIOD, good: 0 };
@@ -109,7 +109,7 @@ impl BeatWriter<'_> {
         loop {
             let begun = Instant::now();
             let sent = clock.now();
-            // The API server skips a write that changes nothing, such as one of an earlier value.
+            // Each beat has a new value, because the API server skips a write that changes nothing.
             let patch = Patch::Merge(json!({"data": {"beat": sent.unix_ns().to_string()}}));
             let params = PatchParams::default();
             let answer =

@@ -1,4 +1,4 @@
-//! Watches pods of a workload outside a run, and shows only those that are being deleted.
+//! Watches a workload's pods outside a run, and shows only those that are being deleted.
 
 use kube::Client;
 

@@ -34,9 +34,9 @@ pub(crate) struct FoundTarget {
 pub(crate) enum Consumer {
     /// Whatever responds at this URL.
     Url(String),
-    /// The Service proxy of the client's own node.
+    /// The Service proxy on the client's own node.
     ServiceProxy { service: String },
-    /// The Service proxy of this node, reached through its node port.
+    /// The Service proxy on this node, reached through its node port.
     NodePort { number: i32, service: String, node: String },
     /// The client itself, with the DNS response.
     Dns { service: String },
@@ -116,7 +116,7 @@ impl ReadyTargets {
         told_apart(self.targets.iter().flat_map(seen).collect())
     }
 
-    /// Returns the names of the targets that are routed by the Service proxy of the client's own node.
+    /// Returns the names of the targets that are routed by the Service proxy on the client's own node.
     pub(crate) fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy =
             |target: &&FoundTarget| matches!(target.consumer, Consumer::ServiceProxy { .. });

@@ -1,4 +1,4 @@
-//! Follows the access logs of gateways: of their pods, through `pods/log`, or of local files.
+//! Follows gateway access logs: those of pods, through `pods/log`, and local files.
 //!
 //! Each line is delivered once, as bytes; nothing here reads its content. Where lines may be missing, a gap says so.
 //! [`log_source`] names the sources, [`gateway_pods`] finds a source's pods, [`followed_container`] follows one container
@@ -27,7 +27,7 @@ use rolldrop_record::{Clock, Stamp};
 /// Maximum number of deliveries that wait to be received. While that many wait, no log is read further.
 const WAITING: usize = 256;
 
-/// Stream of lines from gateways' logs, as they arrive. Dropping it stops the reading.
+/// Stream of lines from gateway logs, as they arrive. Dropping it stops the reading.
 #[derive(Debug)]
 pub struct GatewayLogs {
     _tasks: BackgroundTasks,
@@ -93,13 +93,13 @@ pub enum LogDeliveryKind {
 enum LogStop {
     /// The log must not or cannot be read.
     Because(String),
-    /// Nobody receives the lines.
+    /// The receiver of the lines is gone.
     Unheard,
 }
 
 impl GatewayLogs {
-    /// Starts to follow the logs. Lines written before `since` are left out, except in files, of which only later lines
-    /// are read. Stops reading the log of a container that writes more than `max_rate` lines per second. Needs a tokio
+    /// Starts to follow the logs. Leaves out lines written before `since`; files are read only from their current end.
+    /// Stops reading the log of a container that writes more than `max_rate` lines per second. Needs a tokio
     /// runtime.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl LogOutlet {
     /// Delivers the reason why a log is no longer read, if it was not read to its end.
     async fn end(&self, stop: LogStop) {
         if let LogStop::Because(why) = stop {
-            // If nobody receives it, nobody misses it.
+            // If the receiver is gone, the reason no longer matters.
             let _ = self.send(LogDeliveryKind::Stopped { why }).await;
         }
     }

@@ -317,7 +317,7 @@ where
 
     /// Notes that the watch has shown everything that happened until shortly before `at`.
     fn note_life(&self, at: Stamp) {
-        // Nobody waits for this.
+        // No task waits for this change, so none is woken.
         self.views.update_if(|view| {
             view.alive.insert(self.resource, at);
             false

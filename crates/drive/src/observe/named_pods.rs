@@ -67,7 +67,7 @@ impl NamedPods<'_> {
         let (client, namespace) = (self.client.clone(), self.namespace.to_owned());
         let caller = Caller { client, warnings: Warnings::default(), namespace, limits, stop };
         let what = format!("find {workload}");
-        // Listing needs no right that a watch does not need as well.
+        // Listing needs no permission beyond those of a watch.
         let named = ListParams::default().fields(&format!("metadata.name={}", workload.name));
         let mut found = caller.list(&what, &caller.dynamic_api(&resource_of(workload.kind)), &named).await?;
         let failed = |why: String| CoordinatorError::Api { what: what.clone(), why };

@@ -37,7 +37,7 @@ pub(crate) struct View {
     pub(crate) unlisted: BTreeSet<&'static str>,
     /// Reasons that watches are not open, by watched resource.
     pub(crate) trouble: BTreeMap<&'static str, String>,
-    /// Time of the last sign of life of each watch, by watched resource.
+    /// Time of each watch's last sign of life, by watched resource.
     pub(crate) alive: BTreeMap<&'static str, Stamp>,
     /// Reasons that the API server's responses are not trusted, by resource.
     pub(crate) unbelieved: BTreeMap<&'static str, String>,

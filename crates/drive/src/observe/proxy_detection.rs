@@ -1,8 +1,9 @@
-//! Finds out what implements Services in a cluster, from the places where clusters keep the settings of kube-proxy and
-//! Cilium, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
+//! Finds out what implements Services in a cluster, from the places where clusters keep kube-proxy's and Cilium's
+//! settings, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's
+//! nodes.
 //!
-//! Each source may be missing, and needs a right that a run can do without. If two sources contradict each other, the
-//! mode is unknown.
+//! Each source may be missing, and needs a permission that a run can do without. If two sources contradict each other,
+//! the mode is unknown.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, PodSpec, Service};
@@ -37,17 +38,17 @@ pub(crate) type KnownProxy = (ServiceProxy, Option<ProxyEvidence>);
 
 const UNKNOWN: KnownProxy = (ServiceProxy::Unknown, None);
 
-/// Implementation of Services, and the rights that were missing in the search for it.
+/// Implementation of Services, and the permissions that the search for it lacked.
 pub(crate) struct DetectedProxy {
     pub(crate) known: KnownProxy,
-    /// Missing rights, such as `get configmaps/kube-proxy in kube-system`.
+    /// Missing permissions, such as `get configmaps/kube-proxy in kube-system`.
     pub(crate) denied: Vec<String>,
 }
 
 /// Finds out what implements Services in the cluster.
 ///
 /// # Errors
-/// Fails if the API server does not respond, or if the run is interrupted. A missing right is not an error.
+/// Fails if the API server does not respond, or if the run is interrupted. A missing permission is not an error.
 pub(crate) async fn find(caller: &Caller, nodes: &[Node]) -> Result<DetectedProxy> {
     let mut search = ProxySearch { caller, denied: Vec::new() };
     let known = search.run(nodes).await?;
@@ -105,7 +106,7 @@ impl ProxySearch<'_> {
         Ok(self.allowed(&format!("get configmaps/{name}"), answer))
     }
 
-    /// Returns the object from the response, if there is one, and notes a missing right.
+    /// Returns the object from the response, if there is one, and notes a missing permission.
     fn allowed<T>(&mut self, right: &str, answer: kube::Result<T>) -> Option<T> {
         if let Err(kube::Error::Api(status)) = &answer
             && status.code == 403

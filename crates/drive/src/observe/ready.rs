@@ -164,16 +164,16 @@ pub(crate) async fn await_own_pods(
             return Ok(());
         }
         if let Some(why) = wait_for_pods(caller, observer, &mut waiting, Some(selector)).await? {
-            let missing = format!("{ready} of {made} pods of {selector} are ready");
+            let missing = format!("{ready} of {made} pods matching {selector} are ready");
             return Err(CoordinatorError::WorkloadNotReady { missing, limit, why });
         }
     }
 }
 
-/// Describes the cluster, as far as the run has the right to read it.
+/// Describes the cluster, as far as the run may read it.
 pub(crate) async fn fingerprint(caller: &Caller, endpoints: usize) -> Result<ClusterInfo> {
     let version = caller.server_version().await?;
-    // Reads as much as the run's rights allow; missing rights leave gaps in the fingerprint.
+    // Reads as much as the run may; missing permissions leave gaps in the fingerprint.
     let nodes = Api::<Node>::all(caller.client.clone());
     let params = ListParams::default();
     let known = |node: Node| Node { spec: None, status: None, ..node };

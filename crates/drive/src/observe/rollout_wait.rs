@@ -194,8 +194,8 @@ pub(crate) async fn until_settled(
     }
 }
 
-/// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run has
-/// the right to read it.
+/// Returns the reason that the pods of a workload, such as `Deployment web`, are not ready, as far as the run may
+/// read it.
 async fn why_unready_of(caller: &Caller, workload: &str) -> Option<String> {
     let owner = |object: &ObjectMeta| {
         let owner = object.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;

@@ -24,7 +24,7 @@ use rolldrop_record::event::{
 use rolldrop_sidecar::inject::ADMIN_PORT_NAME;
 use rolldrop_sidecar::observed::{controller, pod_event, statuses};
 
-/// Annotation of a workload whose value names all consumers of its pods.
+/// Workload annotation whose value names all consumers of the workload's pods.
 const CONSUMERS: &str = "rolldrop.dev/consumers";
 /// Number of hexadecimal digits in a template's digest, enough to distinguish the templates in a run.
 const DIGEST_DIGITS: usize = 16;
@@ -329,7 +329,7 @@ fn workload(
             IntOrString::Int(pods) => pods.to_string(),
             IntOrString::String(share) => share.clone(),
         }),
-        // A Deployment's annotations are also those of its ReplicaSets.
+        // A Deployment's controller copies its annotations to its ReplicaSets.
         consumers: object.annotations().get(CONSUMERS).filter(|_| kind != "ReplicaSet").cloned(),
     })
 }

@@ -20,7 +20,7 @@ pub(crate) fn selector(service: &Service) -> Option<String> {
     Some(labels.join(","))
 }
 
-/// Returns true if a Service has no cluster IP, which means that clients look up its pods in the DNS. Looks for the
+/// Returns true if a Service has no cluster IP, which means that clients look up its pods in DNS. Looks for the
 /// Service in the scenario's manifests, then in the cluster. Returns false for an unknown Service.
 pub(crate) async fn is_headless(caller: &Caller, name: &str, scenario: &Scenario) -> Result<bool> {
     if let Some(own) = scenario.own_service(name) {

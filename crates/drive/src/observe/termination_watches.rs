@@ -21,7 +21,7 @@ use rolldrop_record::{Clock, EventKind, Stamp};
 /// Time between two comparisons with the API server's clock; in between, the clocks may drift apart by 0.15 s.
 const CLOCK_PERIOD: Duration = Duration::from_secs(300);
 
-/// Event of a watch.
+/// Event from a watch.
 #[derive(Clone, Debug)]
 pub struct WatchedEvent {
     /// Time at which the event was seen.
@@ -49,7 +49,7 @@ pub struct TerminationWatches {
     events: UnboundedReceiver<WatchedEvent>,
 }
 
-/// Forwards the events of the watches.
+/// Forwards the events from the watches.
 struct WatchForwarder {
     clock: Clock,
     // The receiver takes each event immediately, so few events wait.
@@ -64,7 +64,7 @@ impl WatchListener for WatchForwarder {
 
     fn take(&self, at: Stamp, namespace: Option<String>, kind: EventKind) {
         self.occasions.send_if_modified(|occasions| occasions.observe(Instant::now(), &kind));
-        // Nobody receives the last events of watches that are being dropped.
+        // If the watches are being dropped, the receiver is gone.
         let _ = self.events.send(WatchedEvent { at, namespace, kind });
     }
 }
@@ -74,8 +74,8 @@ impl TerminationWatches {
     /// runtime.
     ///
     /// # Errors
-    /// Fails if something cannot be listed. Missing rights, except for pods, and later interruptions are reported as
-    /// events.
+    /// Fails if something cannot be listed. Missing permissions, except for pods, and later interruptions are reported
+    /// as events.
     pub async fn begin(
         client: &Client,
         scope: &WatchScope,
@@ -132,7 +132,7 @@ impl TerminationWatches {
         self.views.read(|view| view.alive.keys().copied().collect())
     }
 
-    /// Returns the time of the last sign of life of the watch of pods. A watch may be quiet for half a minute.
+    /// Returns the time of the pod watch's last sign of life. A watch may be quiet for half a minute.
     pub fn pods_alive(&self) -> Option<Stamp> {
         self.views.read(|view| view.alive.get("pods").copied())
     }

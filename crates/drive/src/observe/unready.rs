@@ -1,6 +1,6 @@
 //! Reasons that pods do not become ready, taken from their status, or from the latest warning about them.
 //!
-//! If the run lacks the rights to read events or logs, the reasons are less detailed.
+//! If the run lacks permission to read events or logs, the reasons are less detailed.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ async fn last_words(caller: &Caller, pod: &Pod) -> Option<String> {
         ..LogParams::default()
     };
     let (pods, name) = (caller.api::<Pod>(), pod.name_any());
-    let log = caller.limited("read the log of a pod", pods.logs(&name, &params)).await.ok()?.ok()?;
+    let log = caller.limited("read a pod's log", pods.logs(&name, &params)).await.ok()?.ok()?;
     last_line(&log).map(str::to_owned)
 }
 

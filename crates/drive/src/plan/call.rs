@@ -1,4 +1,4 @@
-//! API calls in a plan, and the rights that they need.
+//! API calls in a plan, and the permissions that they need.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub struct Call {
     right: Option<Right>,
 }
 
-/// The right that a call needs.
+/// The permission that a call needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Right {
     pub(super) verb: &'static str,
@@ -71,7 +71,7 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// Returns true if the call needs the right to apply this verb to objects of a matching kind.
+    /// Returns true if the call needs permission to apply this verb to objects of a matching kind.
     pub(super) fn is_about(&self, verb: &str, kind: impl Fn(&str) -> bool) -> bool {
         self.right.as_ref().is_some_and(|right| right.verb == verb && kind(&right.about.resource.kind))
     }
@@ -172,7 +172,7 @@ impl RunPlan {
         self.open_call(root(&about.resource), "looks up the kind");
     }
 
-    /// Adds the creation of an object of this kind, and adds its removal, under the name that it then has, to `undo`.
+    /// Adds the creation of an object of this kind. Adds its removal, under the name that it then has, to `undo`.
     pub(super) fn creates(
         &mut self,
         kind: &About,
@@ -197,7 +197,7 @@ impl RunPlan {
         self.calls.push(Call { verb, path: path.into(), why: why.into(), right: None });
     }
 
-    /// Returns the rights that the calls need, each once.
+    /// Returns the permissions that the calls need, each once.
     pub(super) fn rights(&self) -> Vec<Right> {
         let mut rights: Vec<Right> = Vec::new();
         for right in self.calls.iter().filter_map(|call| call.right.as_ref()) {

@@ -1,5 +1,5 @@
-//! Calls and rights for asking the kernel where connections are routed, and checks that the kernel has this
-//! information.
+//! Calls and permissions for asking the kernel where connections are routed, and checks that the kernel has
+//! this information.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
@@ -16,7 +16,7 @@ use rolldrop_scenario::Scenario;
 /// Namespace label with the pod security level that the namespace allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
-/// Adds the calls and rights for asking the kernel, if the scenario requires it.
+/// Adds the calls and permissions for asking the kernel, if the scenario requires it.
 ///
 /// # Errors
 /// Fails if the kernel does not have this information, or if the namespace does not allow the pods that would ask.
@@ -32,7 +32,7 @@ pub(super) async fn plan_evidence(
     }
     let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(proxy_detection::NAMESPACE));
     plan.helps("get", &config, "checks that the Service proxy leaves connections to the kernel");
-    // Without the right to read the mode, this check is left to the load workers.
+    // Without permission to read the mode, this check is left to the load workers.
     let (mode, _) = proxy_detection::find(caller, &[]).await?.known;
     if mode == ServiceProxy::Userspace {
         return Err(CoordinatorError::NoEvidence(

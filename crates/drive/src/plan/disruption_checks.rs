@@ -294,7 +294,7 @@ impl Checks<'_> {
     }
 
     async fn check_live_node(&self, disruption: &Disruption, node: &str, key: &str) -> Result<()> {
-        // Without the right to list the pods, this check is left to the run, if the run begins at all.
+        // Without permission to list the pods, this check is left to the run, if the run begins at all.
         let Ok(pods) = pods_on(self.caller, node, "").await else { return Ok(()) };
         let checked = node_limits::check_node(self.caller, disruption, node, pods).await;
         checked.map_err(|error| error.at(self.scenario, key))

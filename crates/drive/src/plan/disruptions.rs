@@ -21,7 +21,7 @@ use rolldrop_scenario::{Count, Disruption, DisruptionAction, Object, Pods, Repea
 /// Describes the effect of a disruption; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
     let pods = |pods: &Pods| {
-        let mut text = format!("{} of {}", pods.count, pods.selector);
+        let mut text = format!("{} matching {}", pods.count, pods.selector);
         if let Some(batch) = pods.batch {
             text.push_str(&format!(", {batch} at a time"));
         }
@@ -49,12 +49,12 @@ fn effect(disruption: &Disruption) -> Option<String> {
         DisruptionAction::Patch { object, .. } => format!("patches {object}"),
         DisruptionAction::Scale { workload, replicas, .. } => format!("scales {workload} to {replicas}"),
         DisruptionAction::Drain { node, .. } => {
-            format!("drains node {node}, evicting pods of all namespaces")
+            format!("drains node {node}, evicting pods in all namespaces")
         }
         DisruptionAction::NodeShutdown { node, grace_seconds, .. } => {
             format!("shuts node {node} down with all its pods, with a grace period of {grace_seconds} s")
         }
-        DisruptionAction::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
+        DisruptionAction::RestartNodeAgent { node } => format!("restarts the agent on node {node}"),
         DisruptionAction::Exec { command } => format!("runs {}", command.join(" ")),
         DisruptionAction::Observe { .. } => return None,
     };
@@ -367,9 +367,9 @@ impl Planner<'_> {
         self.plan_node(node, &at.to_string());
         self.plan.must("patch", &about, format!("{at}: cordons it"));
         self.plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
-        let why = format!("{at}: each pod of the node, except DaemonSet pods and system pods");
+        let why = format!("{at}: each pod on the node, except DaemonSet pods and system pods");
         self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why);
-        // The right has to cover all namespaces.
+        // The permission has to cover all namespaces.
         if let Some(call) = self.plan.calls.last_mut() {
             call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
         }
@@ -391,9 +391,9 @@ fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
     let Pods { selector, count, order, .. } = pods;
     match count {
         Count::Number(number) => {
-            vec![format!("{at}: one ready pod of {selector}, {order}"); *number]
+            vec![format!("{at}: one ready pod matching {selector}, {order}"); *number]
         }
-        _ => vec![format!("{at}: each of {count} of {selector}, {order}")],
+        _ => vec![format!("{at}: each of {count} matching {selector}, {order}")],
     }
 }
 

@@ -14,7 +14,7 @@ use rolldrop_record::Clock;
 use rolldrop_scenario::{DisruptionAction, Object, Workload};
 use rolldrop_sidecar::inject::selects;
 
-/// Returns the existing workloads that a run changes. `live` are the objects that it changes for its whole duration.
+/// Returns the existing workloads that a run changes. `live` yields the objects that it changes for its whole duration.
 pub(crate) fn needed<'a>(work: &Work<'_>, live: impl Iterator<Item = &'a Live>) -> Vec<Workload> {
     let mut needed: Vec<Workload> = live.filter_map(Live::workload).collect();
     let disruptions = if work.has_command { &[][..] } else { &work.scenario.disruptions };
@@ -61,7 +61,7 @@ pub async fn check_holds(caller: &Caller, workloads: &[Workload], run: Option<&s
 }
 
 /// Returns a warning for each workload behind a target's Service that is in use by another run, as far as this run
-/// has the right to read the workloads.
+/// may read the workloads.
 pub(super) async fn held_by_others(
     caller: &Caller,
     work: &Work<'_>,

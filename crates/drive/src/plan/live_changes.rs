@@ -186,7 +186,7 @@ pub async fn kubernetes_version(caller: &Caller) -> Result<KubernetesVersion> {
     version.parse().map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))
 }
 
-/// Returns the labels of all nodes; empty if the run has no right to list them.
+/// Returns the labels of all nodes; empty if the run may not list them.
 ///
 /// # Errors
 /// Fails if the API server does not respond.
@@ -269,7 +269,7 @@ async fn services_of(caller: &Caller, whose: &WorkloadSelection<'_>) -> Result<V
     )))
 }
 
-/// Returns all workloads in the namespace that the run has the right to list.
+/// Returns all workloads in the namespace that the run may list.
 pub(crate) async fn live_workloads(caller: &Caller) -> Vec<Live> {
     let mut workloads = live::<Deployment>(caller).await.unwrap_or_default();
     workloads.extend(live::<StatefulSet>(caller).await.unwrap_or_default());

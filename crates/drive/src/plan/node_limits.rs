@@ -13,7 +13,7 @@ use crate::undo::RUN_LABEL;
 use rolldrop_kubernetes::pods::Candidate;
 use rolldrop_scenario::{Disruption, DisruptionAction};
 
-/// Label with the purpose of a run's object.
+/// Label that states the purpose of an object that a run created.
 pub(crate) const COMPONENT_LABEL: &str = "rolldrop.dev/component";
 pub(crate) const COMPONENT: &str = "load";
 /// Node label with the operating system.
@@ -53,7 +53,7 @@ pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
 /// Lists the pods on a node that are not terminating. Leaves out the node's static pods, system pods, and this
 /// run's load workers.
 pub(crate) async fn pods_on(caller: &Caller, node: &str, run: &str) -> Result<Vec<Candidate>> {
-    let what = format!("list the pods of node {node}");
+    let what = format!("list the pods on node {node}");
     let api = Api::<Candidate>::all(caller.client.clone());
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let mut pods = caller.list(&what, &api, &on_node).await?;
@@ -67,7 +67,7 @@ pub(crate) async fn pods_on(caller: &Caller, node: &str, run: &str) -> Result<Ve
     Ok(pods)
 }
 
-/// Checks that an action on a node terminates pods of the run's namespace, and that they may all terminate at the same
+/// Checks that an action on a node terminates pods in the run's namespace, and that they may all terminate at the same
 /// time.
 pub(crate) async fn check_node(
     caller: &Caller,

@@ -136,7 +136,7 @@ impl Checks<'_> {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return wrong(format!("{}: name an existing node (kubectl get nodes)", status.message));
             }
-            // Without the right to read the node, problems are left for the run itself to report.
+            // Without permission to read the node, problems are left for the run itself to report.
             Err(_) => return Ok(()),
         };
         if ways::address(&node).is_none() {

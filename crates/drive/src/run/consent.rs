@@ -32,9 +32,9 @@ pub enum Consent {
 /// Origin of the choice of cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// The command line or the scenario names the cluster, or it is the run's own.
+    /// The command line or the scenario names the cluster, or the cluster belongs to the run.
     Named,
-    /// The cluster is that of the kubeconfig's current context.
+    /// The cluster comes from the kubeconfig's current context.
     Current,
 }
 

@@ -1,4 +1,4 @@
-//! Alternatives for measuring a Service whose own address does not respond from this machine.
+//! Other ways to measure a Service whose own address cannot be reached from this machine.
 
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};

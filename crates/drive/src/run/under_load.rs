@@ -35,7 +35,7 @@ use rolldrop_scenario::{Disruption, Place, Scenario};
 
 /// Time limit for the target's first response, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(45);
-/// Length of the load before a command is run, if no disruption of the scenario determines it.
+/// Length of the load before a command is run, if none of the scenario's disruptions determines it.
 const STEADY_PART: Duration = Duration::from_secs(3);
 /// Time before the first disruption at which the beats begin.
 const BEATS_BEFORE: Duration = Duration::from_secs(1);
@@ -217,7 +217,7 @@ impl Measuring<'_> {
         let why = tokio::select! {
             lost = lost => lost,
             done = changed => {
-                format!("others {done} during the run (such as an autoscaler or another rollout): stop them first")
+                format!("others {done} during the run: stop what did this, such as an autoscaler or another rollout")
             }
         };
         self.run.viewer.warn(&format!("aborting: {why}"));

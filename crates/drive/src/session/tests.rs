@@ -125,7 +125,7 @@ fn session(client: Client, limits: TimeLimits) -> (Session, RunDir, TempDir) {
     (session, run_dir, dir)
 }
 
-/// Creates the work of a run that only does what its scenario says.
+/// Creates the work for a run that does only what its scenario says.
 fn work(scenario: &scenario::Scenario) -> Work<'_> {
     Work {
         scenario,
@@ -317,7 +317,7 @@ async fn mutating_calls_follow_plan() {
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
     creates Service web, and removes it at the end
-    deletes 1 pod of app=web, 0.0 s into the load and again every 0.0 s, 2 times in all
+    deletes 1 pod matching app=web, 0.0 s into the load and again every 0.0 s, 2 times in all
     ");
     session.deploy(&scenario.manifests).await.unwrap();
     let zero = session.now();
@@ -334,10 +334,10 @@ async fn mutating_calls_follow_plan() {
 }
 
 #[tokio::test]
-async fn missing_right_is_reported_before_changes() {
+async fn missing_permissions_are_reported_before_changes() {
     let (client, calls) = api(|method, path| {
         if path.ends_with("/selfsubjectaccessreviews") {
-            // The request's content is not available here, so all rights are denied.
+            // The request's content is not available here, so all permissions are denied.
             let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {}, "status": {"allowed": false}});
             (201, review.to_string())
@@ -366,7 +366,7 @@ async fn missing_right_is_reported_before_changes() {
     ] {
         assert!(error.contains(right), "{error}");
     }
-    assert!(error.starts_with("missing rights: ") && !error.contains("nodes"), "{error}");
+    assert!(error.starts_with("missing permissions: ") && !error.contains("nodes"), "{error}");
     assert!(changing(&calls).iter().all(|(_, path)| path.ends_with("/selfsubjectaccessreviews")));
     let asked = calls.lock().unwrap();
     let attributes = asked.iter().map(|(_, _, body)| &body["spec"]["resourceAttributes"]);

@@ -83,7 +83,7 @@ fn of_reference(caller: &Caller, object: &ObjectRef) -> Option<(Caller, Workload
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, owner, until } = self;
-        write!(f, "run {run} of {owner} until {until}")
+        write!(f, "run {run} ({owner}) until {until}")
     }
 }
 

@@ -169,8 +169,8 @@ impl Checked<'_> {
                 Err(self.wrong("until", format!("{} terminates no pods: use repeat", self.name)))
             }
             Until::Windows { .. } if !one_by_one => {
-                let why = "windows are measured only if pods end one by one: use deletePod or evict with count: 1 \
-                           or batch: 1";
+                let why = "windows are measured only if pods terminate one by one: use deletePod or evict with \
+                           count: 1 or batch: 1";
                 Err(self.wrong("until", why))
             }
             until => Ok(Repeat::Until(until)),
@@ -376,5 +376,5 @@ fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
     if labels.is_empty() || labels.iter().any(matches) {
         return Ok(());
     }
-    Err(format!("{selector:?} matches no pod template of the manifests: fix the labels or the selector"))
+    Err(format!("{selector:?} matches no pod template in the manifests: fix the labels or the selector"))
 }

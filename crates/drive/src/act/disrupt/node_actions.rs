@@ -113,7 +113,7 @@ impl Acting<'_> {
         found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
-    /// Kills the first process of a pod's container. While the load lasts, waits until the pod's status shows that the
+    /// Kills the first process in a pod's container. While the load lasts, waits until the pod's status shows that the
     /// container was restarted.
     pub(super) async fn crash(&self, pod: &Candidate, container: Option<&str>) -> bool {
         let uid = pod.uid().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Acting<'_> {
     }
 }
 
-/// Returns the sum of the restart counts of a pod's containers.
+/// Returns the total restart count of a pod's containers.
 fn restarts(pod: &PodEvent) -> i32 {
     pod.containers.iter().map(|container| container.restarts).sum()
 }

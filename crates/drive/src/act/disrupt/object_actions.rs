@@ -105,7 +105,7 @@ impl Acting<'_> {
         Ok(self.insist(self.mode(), None, RESTART, call).await.is_accepted.into())
     }
 
-    /// Changes the number of a workload's pods.
+    /// Changes a workload's number of pods.
     pub(super) async fn scale(
         &self,
         workload: &Workload,

@@ -29,10 +29,10 @@ const MANY: usize = 100;
 /// Limit for the computed wait. The windows of a pod that gets new connections less often than this are too coarse.
 const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
-/// Numbers of pods and endpoints before the first action. They have to be reached again before the next action.
+/// Pod and endpoint counts before the first action. They have to be reached again before the next action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
-    /// The workloads of the namespace.
+    /// Workloads in the namespace.
     pub(super) workloads: Workloads,
     ready: usize,
     /// Number of ready endpoints of each Service.
@@ -40,7 +40,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Raises the numbers to the current counts for the pods that an action may take.
+    /// Raises the counts to the current ones, considering only pods that an action may take.
     pub(super) fn see(&mut self, ready: &[Candidate], view: &View) {
         self.ready = self.ready.max(ready.len());
         let names: BTreeSet<&str> = ready.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();

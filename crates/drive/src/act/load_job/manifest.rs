@@ -1,4 +1,4 @@
-//! Manifest of the load's Job.
+//! Manifest for the load's Job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const TTL_SECONDS: u64 = 600;
 /// Time that a worker has to close its files after SIGTERM.
 const GRACE_SECONDS: u64 = 30;
 
-/// Settings of the Job.
+/// Settings for the Job.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadJob<'a> {
     /// Number of workers.
@@ -36,8 +36,8 @@ pub(crate) struct LoadJob<'a> {
     pub collector: Option<&'a str>,
     /// Time after which Kubernetes terminates the Job in any case.
     pub lifetime: Duration,
-    /// Evidence of the pods that connections are routed to; `None` if workers need none. For conntrack, workers ask
-    /// their node's kernel, which responds only in the host network.
+    /// Evidence that shows which pods connections are routed to; `None` if workers need none. For conntrack, workers
+    /// ask their node's kernel, which responds only in the host network.
     pub evidence: Option<Evidence>,
 }
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_evidence_makes_workers_privileged() {
+    fn only_conntrack_makes_workers_privileged() {
         let (resources, token) = (BTreeMap::new(), "secret".parse().unwrap());
         let made = |evidence| {
             let (image, lifetime) = ("rolldrop", Duration::from_secs(1));

@@ -30,7 +30,7 @@ pub(super) struct LineMark {
 pub(super) enum LogStart {
     /// The oldest line that is kept.
     Oldest,
-    /// The first line from this second on, in Unix seconds.
+    /// The first line written in or after this second, in Unix seconds.
     Second(i64),
     /// After the newest line.
     End,
@@ -55,7 +55,7 @@ pub(super) struct Continuity {
     /// Earliest line that is wanted.
     since: Option<Stamp>,
     last: Option<LineMark>,
-    /// Latest time of a line. Later than that of the last line if lines are out of order.
+    /// Latest time of any line. It is later than the last line's time if lines are out of order.
     newest: Stamp,
     /// Delivered lines that the log shows again when it is reopened. Their number is bounded by the limit on the rate.
     repeated: VecDeque<LineMark>,
@@ -73,7 +73,7 @@ pub(super) struct Continuity {
 }
 
 impl Continuity {
-    /// Begins before the first line. Lines from `begun` on are wanted, and from `since` on if that is given.
+    /// Begins before the first line. Lines older than `since` are not wanted, and none is missing before `begun`.
     pub(super) fn begin(since: Option<Stamp>, begun: Stamp) -> Self {
         Self {
             since,
@@ -99,7 +99,7 @@ impl Continuity {
         }
     }
 
-    /// Notes that the log has been opened again, from [`Continuity::start`] on.
+    /// Notes that the log has been opened again at [`Continuity::start`].
     pub(super) fn open(&mut self, now: Stamp) {
         self.opened = now;
         self.is_proven = false;
@@ -170,8 +170,9 @@ impl Continuity {
         (self.last.map_or(self.covered_until, |last| last.written).min(to), to)
     }
 
-    /// A kubelet that is behind reads a rotated file to its end, and then the current one. If the log was rotated twice
-    /// in that time, it skips a file. This takes two rotations, and a file's worth of time.
+    /// Returns true if the kubelet may have skipped a file before this line. A kubelet that is behind reads a rotated
+    /// file to its end, and then the current one. If the log was rotated twice in the meantime, it skips the file in
+    /// between. It must therefore be behind by at least [`ROTATION_NS`], and the file must cover at least that time.
     fn may_have_skipped(&self, line: LineMark) -> bool {
         let is_behind = self.delay_ns.saturating_sub(self.least_delay_ns) >= ROTATION_NS;
         is_behind && self.last.is_some_and(|last| line.written.ns_since(last.written) >= ROTATION_NS)
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_log_is_unproven() {
+    fn line_after_rotation_is_unproven() {
         let mut log = after(&[line(0, 1), line(10, 2)]);
         assert_eq!(read(&mut log, &[line(30, 3)]), [Unproven]);
         assert_eq!(log.gap_before(at(30)), (at(10), at(30)));
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_log_ends_gap_when_opened() {
+    fn gap_ends_when_empty_log_is_opened() {
         let mut log = after(&[line(0, 1)]);
         log.open(at(20_000));
         let much_later = line(3_600_000, 2);
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_holds_two_seconds() {
+    fn memory_is_limited_to_two_seconds_of_lines() {
         let lines: Vec<_> = (0..10_000).map(|ms| line(ms, 0)).collect();
         let log = after(&lines);
         assert!(log.repeated.len() <= 2000, "{}", log.repeated.len());

@@ -1,4 +1,4 @@
-//! Follows the log of one container of a pod, through interrupted streams, rotations and restarts of the container.
+//! Follows the log of one container in a pod, through interrupted streams, rotations and restarts of the container.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use rolldrop_sidecar::observed::statuses;
 /// Time without new bytes after which a log is opened again: the kubelet may have lost track of it in a rotation, or the
 /// connection may be dead.
 const FIRST_SILENCE: Duration = Duration::from_secs(5);
-/// Longest such time. It doubles whenever the log has no new line.
+/// Maximum that [`FIRST_SILENCE`] grows to. It doubles whenever the log has no new line.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// Time without bytes after which a restarted container's previous log is read.
 const QUIET_START: Duration = Duration::from_secs(1);
@@ -243,10 +243,10 @@ impl FollowedContainer {
         }
     }
 
-    /// Delivers what lies between the last delivered line and `next`: the rest of the previous run's log, or a gap.
-    /// `next` is the time of a line, or of opening the log, that is not known to follow the last delivered line.
+    /// Catches up from the last delivered line to `next`: delivers the rest of the previous run's log, or a gap. `next`
+    /// is the time of a line that may not follow the last delivered one, or the time at which the log was opened.
     async fn catch_up(&mut self, next: Stamp) -> Result<(), LogBreak> {
-        // The log may also be that of a new pod with the same name.
+        // The log may also belong to a new pod with the same name.
         let restarts = self.look().await?.restarts;
         let last = self.continuity.last();
         if last.is_none() && restarts < self.restarts + 2 && !self.continuity.is_late() {
@@ -291,7 +291,7 @@ impl FollowedContainer {
     /// Delivers a gap up to the next line, and accepts that line.
     async fn skip_to(&mut self, next: Stamp) -> Result<(), LogStop> {
         let why = if self.continuity.is_set_back() {
-            "the clock of the node was set back"
+            "the node's clock was set back"
         } else {
             "the last line that was read is no longer kept: the log was rotated, or the container restarted repeatedly"
         };

@@ -56,7 +56,7 @@ impl FollowedFile {
         }
     }
 
-    /// Reads the file to its end, and changes to the file that has replaced it.
+    /// Reads the file to its end, and switches to the file that has replaced it.
     async fn read(&mut self) -> Result<(), LogStop> {
         let failed = |error: io::Error| LogStop::Because(format!("failed to read it: {error}"));
         let now = self.outlet.now();
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(next(&mut deliveries).await, "one");
         let rotated = dir.path().join("access.log.1");
         fs::rename(&path, &rotated).unwrap();
-        // logrotate's `create`, before the writer changes to the new file.
+        // logrotate's `create`, before the writer switches to the new file.
         write(&path, "");
         write(&rotated, "o\nthree\n");
         assert_eq!(next(&mut deliveries).await, "two");

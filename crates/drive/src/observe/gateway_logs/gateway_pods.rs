@@ -187,7 +187,7 @@ impl Sink<ListedPod> for GatewayPods {
             let outlet = self.outlet.clone();
             let gap = (from, outlet.now());
             self.tasks.spawn(async move {
-                // If nobody receives it, nobody misses it.
+                // If the receiver is gone, the gap no longer matters.
                 let _ = outlet.gap(gap, "pods may have come and gone unseen").await;
             });
         }

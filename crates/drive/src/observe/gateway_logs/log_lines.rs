@@ -23,7 +23,7 @@ pub(super) struct RawLine<'a> {
 
 impl<'a> RawLine<'a> {
     /// Splits off the timestamp that the kubelet puts before a line. Returns `None` if there is none: then the line is
-    /// a message of the kubelet, or the end of a line whose start is too old.
+    /// a message from the kubelet, or the end of a line whose start is too old.
     pub(super) fn stamped(self) -> Option<(Stamp, Self)> {
         let space = memchr(b' ', self.bytes)?;
         let time: Timestamp = std::str::from_utf8(&self.bytes[..space]).ok()?.parse().ok()?;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn long_line_is_cut_at_its_end() {
+    fn overlong_line_is_cut_but_reports_full_length() {
         let long = vec![b'x'; 3 * LINE_BYTES];
         for size in [LINE_BYTES / 3, LINE_BYTES, 10 * LINE_BYTES] {
             let mut text = long.clone();

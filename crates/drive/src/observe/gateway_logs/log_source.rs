@@ -1,4 +1,4 @@
-//! Sources of access logs, as they are named on the command line.
+//! Sources of access logs, as given on the command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use rolldrop_scenario::Workload;
 /// Source of access logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogSource {
-    /// A container of pods.
+    /// One container in each of several pods.
     Pods {
         /// Namespace.
         namespace: String,
@@ -61,7 +61,7 @@ impl FromStr for LogSource {
         }
         let form = || {
             format!(
-                "{text:?} is not a source of logs: use NAMESPACE/KIND/NAME or NAMESPACE/KIND/NAME:CONTAINER, where KIND \
+                "{text:?} is not a log source: use NAMESPACE/KIND/NAME or NAMESPACE/KIND/NAME:CONTAINER, where KIND \
                  is deployment, statefulset, daemonset or pod; or a file, as /PATH or ./PATH"
             )
         };
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn wrong_log_source_is_explained() {
         for (text, why) in [
-            ("", "is not a source of logs"),
+            ("", "is not a log source"),
             ("deployment/envoy", "use NAMESPACE/KIND/NAME"),
             ("logs/nginx/access.log", "or a file, as /PATH or ./PATH"),
             ("edge/service/web", "where KIND is deployment, statefulset, daemonset or pod"),

@@ -149,7 +149,7 @@ async fn second_run_on_held_workload_is_refused() {
     let (shop, client, calls) = Shop::open(None);
     shop.is_used("2999-01-01T00:00:00Z");
     let (mut second, ..) = session(client.clone(), TimeLimits::default());
-    let said = "Deployment web is in use by run first of ann@laptop until 2999-01-01T00:00:00Z: wait until that run ends";
+    let said = "Deployment web is in use by run first (ann@laptop) until 2999-01-01T00:00:00Z: wait until that run ends";
     let planned = check_holds(&second.caller, &[web()], None).await.unwrap_err().to_string();
     assert!(planned.starts_with(said), "{planned}");
     let error = second.hold(&[web()], "second").await.unwrap_err().to_string();
@@ -167,7 +167,7 @@ async fn expired_hold_is_taken_over() {
     shop.is_used("2001-01-01T00:00:00Z");
     let (mut session, _run_dir, _dir) = session(client, TimeLimits::default());
     let told = check_holds(&session.caller, &[web()], None).await.unwrap();
-    let word = "Deployment web was in use by run first of ann@laptop until 2001-01-01T00:00:00Z; that time has passed";
+    let word = "Deployment web was in use by run first (ann@laptop) until 2001-01-01T00:00:00Z; that time has passed";
     assert!(matches!(&told[..], [told] if told.starts_with(word)), "{told:?}");
     session.hold(&[web()], "my-run").await.unwrap();
     assert_eq!(shop.holder().unwrap()["run"], "my-run");

@@ -247,7 +247,7 @@ async fn drain_is_checked_against_budgets_only() {
     assert!(all.starts_with("x.yaml:8: spec.disruptions[0].node: refused drain of node node-1: "), "{all}");
 }
 
-/// No Service shows these pods, and no workload does yet.
+/// The cluster shows neither a Service nor a workload for these pods, so the run lists the pods themselves.
 #[tokio::test(start_paused = true)]
 async fn run_with_url_target_awaits_manifest_pods() {
     let lists = Arc::new(AtomicUsize::new(0));

@@ -133,7 +133,7 @@ fn gaps(deliveries: &[JournalDelivery]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn only_ending_pods_get_token() {
+async fn only_terminating_pods_receive_token() {
     let (client, asked) = shop(has_read_rows, |asked| three_rows(asked, 3, 0));
     let deliveries = deliveries(&client).await;
     let asked = asked.lock().unwrap();
@@ -191,7 +191,7 @@ async fn sidecar_refusing_token_leaves_gap() {
 }
 
 #[tokio::test]
-async fn missing_right_is_reported_once() {
+async fn missing_permission_is_reported_once() {
     let is_over = |asked: &[Asked]| asked.len() > 3;
     let why = "pods \"web-2:18081\" is forbidden: cannot get resource \"pods/proxy\"";
     let (client, _) = shop(is_over, move |_| status(403, "Forbidden", why));

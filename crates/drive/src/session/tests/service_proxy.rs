@@ -73,7 +73,7 @@ async fn service_proxy_is_detected_across_distributions() {
 }
 
 #[tokio::test]
-async fn missing_rights_are_listed_once() {
+async fn missing_permissions_are_listed_once() {
     let (client, _) = api(|_, _| status(403, "Forbidden", "no such right"));
     let stop = CancellationToken::new();
     let caller = Caller::in_shop(client, TimeLimits::default(), stop);

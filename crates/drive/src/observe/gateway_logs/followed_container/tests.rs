@@ -109,7 +109,7 @@ impl Scripted {
         Self { asked, seen, uid, deliveries, _tasks: tasks }
     }
 
-    /// Returns the next line, or the reason of a fact.
+    /// Returns the next delivery as text: the line, or a text that identifies the fact.
     async fn next(&mut self) -> Option<String> {
         Some(Self::text(self.deliveries.recv().await?.kind))
     }
@@ -151,7 +151,7 @@ const RESUMED: &str = "resumed";
 const CUT_SHORT: &str = "the pod was deleted before its log was read to the end";
 
 #[tokio::test(start_paused = true)]
-async fn half_line_is_read_again() {
+async fn partial_line_is_read_again() {
     let mut log = Scripted::follow(&[
         (200, "2026-01-01T00:00:01Z a\n2026-01-01T00:00:02.5Z b", Failed),
         (503, "", Clean),
@@ -181,7 +181,7 @@ async fn silent_log_is_opened_again() {
     }
 }
 
-/// The API server is away for 20 minutes. Then the log still has the last line, or was rotated meanwhile.
+/// The API server is away for 20 minutes. Afterwards, the log still has the last line, or was rotated in the meantime.
 #[tokio::test(start_paused = true)]
 async fn long_outage_loses_no_line_silently() {
     const OUTAGE: Duration = Duration::from_secs(1200);
