@@ -22,7 +22,7 @@ const FLAGS: &str = "response_flags";
 const DURATION: &str = "duration";
 const HOST: &str = "upstream_host";
 
-/// Fields needed from a line of either format.
+/// Fields needed from a line in either format.
 struct EnvoyLine<'a> {
     start: &'a str,
     duration_ms: Option<u64>,

@@ -117,8 +117,8 @@ impl HaproxyTimers {
     }
 }
 
-/// Returns the outcome at the server, given the side that ended the session (`S`: the server; `s`: a timeout of the
-/// server) and the phase in which it ended. Other values mean that HAProxy itself or the client ended the session.
+/// Returns the outcome at the server, given the side that ended the session (`S`: the server; `s`: a server
+/// timeout) and the phase in which it ended. Other values mean that HAProxy itself or the client ended the session.
 fn outcome(side: u8, phase: u8, status: Option<u16>, is_complete: bool) -> Option<Outcome> {
     match (side, phase) {
         (b'S', b'C') => Some(Outcome::ConnectError),

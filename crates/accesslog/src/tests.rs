@@ -46,7 +46,7 @@ fn read(name: &str, line: &str) -> LoggedRequest {
     format(name).parse(line.as_bytes()).unwrap().unwrap()
 }
 
-/// Returns the recorded line of a case.
+/// Returns the recorded line for a case.
 fn line_of<'a>(recorded: &'a str, case: &str) -> &'a str {
     cases(recorded).find(|(name, ..)| *name == case).map(|(.., line)| line).unwrap()
 }

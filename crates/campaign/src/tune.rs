@@ -1,7 +1,7 @@
 //! Finds and proves the shortest preStop sleep with which no request is lost.
 //!
 //! A tuning consists of several runs, each in its own directory: one with the current settings; one in which pods sleep
-//! long enough to show every complete window, if something names the pods; and one with the chosen settings (`tuner`).
+//! long enough to show complete windows, if something names the pods; and one with the chosen settings (`tuner`).
 //! Each run leaves the cluster as it found it. [`rolldrop_judge::tuning`] draws the conclusions.
 
 mod evidence_choice;

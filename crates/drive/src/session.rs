@@ -93,7 +93,7 @@ impl Session {
         self.observer.recorder().record(kind);
     }
 
-    /// Records an event in the coordinator's process.
+    /// Records an event from the coordinator's process, timestamped by that process's clock.
     pub(crate) fn record_at(&self, at: Stamp, kind: EventKind) {
         self.observer.recorder().event(at, kind);
     }

@@ -72,7 +72,7 @@ pub struct ManifestObject {
 }
 
 impl ManifestObject {
-    /// Makes an object from a whole document.
+    /// Creates an object from a whole document.
     pub fn whole(document: usize, value: Value) -> Self {
         Self { document, at: String::new(), value }
     }
@@ -95,17 +95,17 @@ impl ManifestObject {
         self.value.pointer(pointer).unwrap_or(&Value::Null)
     }
 
-    /// Makes an edit to the part of the object that a JSON pointer names.
+    /// Creates an edit to the part of the object that a JSON pointer names.
     pub fn edit(&self, pointer: impl fmt::Display, change: EditKind) -> ManifestEdit {
         ManifestEdit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
     }
 
-    /// Makes the edit that sets a field.
+    /// Creates the edit that sets a field.
     pub fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> ManifestEdit {
         self.edit(pointer, EditKind::Set(value.into()))
     }
 
-    /// Makes the edit that removes a field or an item.
+    /// Creates the edit that removes a field or an item.
     pub fn remove(&self, pointer: impl fmt::Display) -> ManifestEdit {
         self.edit(pointer, EditKind::Remove)
     }

@@ -40,7 +40,7 @@ impl Problem {
         Self { place, why: why.into() }
     }
 
-    /// Makes a problem from a parser error at a position.
+    /// Creates a problem from a parser error at a position.
     pub(super) fn of_kind(text: &str, place: usize, kind: &ErrorKind) -> Self {
         // The parser reports the position of the value before the tab.
         let tab = text.get(place..).and_then(|rest| rest.find('\t')).filter(|_| is_tab(kind));

@@ -233,7 +233,7 @@ proptest! {
     /// Text made of manifest fragments is either read or refused with an error that names the file. An edit leaves all
     /// other values unchanged.
     #[test]
-    fn mangled_text_parses_or_names_file(
+    fn mangled_text_parses_or_error_names_file(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..5),
         between in prop::sample::select(vec!["", "\n", "'", "\"", "- ", ": ", "[", "{", "\t", "\u{e9}", "---\n", "|+\n", "&a ", "*l", "!x ", "#", "\r\n", "{{ x }}"]),
     ) {

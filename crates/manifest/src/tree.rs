@@ -253,8 +253,8 @@ impl<'t> TreeReader<'t> {
         Ok((node, value))
     }
 
-    /// Makes the node for a scalar. With `is_kept`, trailing empty lines belong to the scalar, except for the last line
-    /// break.
+    /// Creates the node for a scalar. With `is_kept`, trailing empty lines belong to the scalar, except for the last
+    /// line break.
     fn scalar(&self, range: Range<usize>, is_kept: bool) -> Node {
         let own = &self.text[range.clone()];
         let mut end = range.start + own.trim_end().len();

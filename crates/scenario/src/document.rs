@@ -39,7 +39,7 @@ impl Document {
         Ok(Self { file: file.to_owned(), value, places })
     }
 
-    /// Makes a document with a single value at this path.
+    /// Creates a document with a single value at this path.
     pub(crate) fn holding(path: &str, value: Value, file: &str) -> Self {
         let nest = |value, step: String| Value::Object([(step, value)].into_iter().collect());
         let steps: Vec<String> = steps(path).collect();
@@ -130,7 +130,7 @@ impl Document {
             .map_err(|error| self.error(&error.path().to_string(), error.inner().to_string()))
     }
 
-    /// Makes an error about the value at a path.
+    /// Creates an error about the value at a path.
     pub(crate) fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
     }

@@ -108,7 +108,7 @@ impl Scenario {
         services.filter(|name| self.own_service(name).is_none()).collect()
     }
 
-    /// Makes an error about a value, for checks outside this module. `key` is the value's path from the top of the
+    /// Creates an error about a value, for checks outside this module. `key` is the value's path from the top of the
     /// file.
     pub fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
         self.document.error(key, why)

@@ -86,7 +86,7 @@ impl TargetArg {
         }
     }
 
-    /// Makes a scenario that sets only the target and the warm-up, and is named after the target.
+    /// Creates a scenario that sets only the target and the warm-up, and is named after the target.
     pub fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),

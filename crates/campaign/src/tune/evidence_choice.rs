@@ -10,7 +10,7 @@ use rolldrop_scenario::Place;
 /// Evidence requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvidenceChoice {
-    /// Any available means, if the first run shows no names.
+    /// Any available means, if responses in the first run do not name the pods.
     Any,
     /// One particular means.
     Means(Means),

@@ -140,7 +140,7 @@ impl RecorderHandle {
         self.record(EventKind::Warning { message });
     }
 
-    /// Records an event in the coordinator's process.
+    /// Records an event from the coordinator's process, timestamped by that process's clock.
     pub(crate) fn event(&self, at: Stamp, kind: EventKind) {
         self.event_of(SOURCE, at, kind);
     }

@@ -60,8 +60,8 @@ impl StreamAim {
 }
 
 impl Tuner<'_> {
-    /// Performs runs without disruptions until they show which settings the streams need. Returns the least sleep, in
-    /// seconds: `window_s`, or more if the app cuts its streams at SIGTERM.
+    /// Performs runs without disruptions until they show which settings the streams need. Returns the shortest sleep,
+    /// in seconds: `window_s`, or more if the app cuts its streams at SIGTERM.
     pub(super) async fn measure_lengths(&mut self, window_s: u64) -> Result<u64, Halt> {
         let mut lasts = FIRST_LENGTHS;
         let mut runs = 1;

@@ -102,7 +102,7 @@ async fn hanging_rollout_is_recorded_with_reason() {
                 list(&[&set("web-5d4c", "web"), &set("web-admin-7f6d", "web-admin")])
             }
             _ => {
-                // The name begins like the names of the other workload's pods.
+                // The name has the same prefix as the names of the other workload's pods.
                 let mut other = running("web-admin-7f6d-1", "False");
                 other["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-admin-7f6d");
                 let pulling = json!({"name": "app", "image": "x", "imageID": "", "ready": false, "restartCount": 0,

@@ -215,7 +215,7 @@ async fn long_outage_loses_no_line_silently() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn log_of_next_pod_is_not_delivered() {
+async fn log_of_replacement_pod_is_not_delivered() {
     let mut log = Scripted::follow(&[
         (200, "2026-01-01T00:00:01Z a\n", Clean),
         (200, "2026-01-01T00:00:09Z of the new pod\n", Never),
